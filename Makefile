@@ -20,7 +20,7 @@ BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publ
 	$$(.ci/features tickcast-lab tickcast-publisher)
 # The simulator has the deliberate bugs behind a switch that is off unless it hunts them, so that one build
 # is for both.
-BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-tests --features planted-bugs --bins
+BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
 # The seed of proofs that draw at random; CI sets it to the day.
 DAY ?= 1
 
@@ -77,11 +77,11 @@ simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 planted: setup ## every bug that is planted on purpose must be found
 	$(BUILD_BINS)
 	$(BIN)/simulate --planted all
-	$(BIN)/small_worlds --planted
+	$(BIN)/exhaustive --planted
 
 small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
 	$(BUILD_BINS)
-	$(BIN)/small_worlds $(SMALL_WORLDS_ARGS)
+	$(BIN)/exhaustive $(SMALL_WORLDS_ARGS)
 
 grid: setup ## loss times receivers against the committed table; GRID_ARGS=--write renews it
 	$(BUILD_BINS)
@@ -113,7 +113,7 @@ test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs
 ROUNDS ?= 20
 restarts: setup ## a publisher that is killed and started again goes on in its epoch; make restarts ROUNDS=100
 	$(CARGO) build --release $(LOCKED) --workspace --bins
-	TICKCAST_RESTARTS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test restarts -- --nocapture --test-threads=1
+	TICKCAST_RESTARTS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system restart::restarts -- --nocapture --test-threads=1
 
 MINUTES ?= 3
 SEED ?= 1
@@ -124,13 +124,13 @@ chaos: setup ## processes in namespaces, killed, cut off and starved, lose nothi
 
 promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
-	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test promotions -- --nocapture --test-threads=1
+	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system standby::promotions -- --nocapture --test-threads=1
 
 JOINERS ?= 200
 RATE ?= 20000
 witnesses: setup ## what others see of one that stands still and of many that join; make witnesses JOINERS=200 RATE=20000
 	$(CARGO) build --release $(LOCKED) --workspace --bins
-	TICKCAST_JOINERS=$(JOINERS) TICKCAST_RATE=$(RATE) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test witnesses -- --nocapture
+	TICKCAST_JOINERS=$(JOINERS) TICKCAST_RATE=$(RATE) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system isolation::witnesses -- --nocapture
 
 test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma

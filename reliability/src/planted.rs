@@ -3,7 +3,7 @@
 //! what asks it.
 //!
 //! Where each is found, and within how many seeds, stands beside the simulation
-//! (tests/src/planted.rs).
+//! (tests/sim/src/planted.rs).
 
 /// A mistake that somebody might make. Each says what is wrong, and which rule of
 /// docs/PROTOCOL.md it breaks.

@@ -1,6 +1,6 @@
 //! The atomics that threads here share memory by. Their protocols are files that name them from
 //! here and nothing else, so that a test can put a model checker's in their place
-//! (`tests/tests/interleavings.rs`).
+//! (`tests/protocol/interleavings.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 

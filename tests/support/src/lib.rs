@@ -1,13 +1,38 @@
-//! Helpers of tests that run programs of this workspace: processes that end with their test, where the
-//! programs are, and whether their options have help.
+//! Helpers of tests that run programs of this workspace.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Running`], [`program`] | processes that end with their test |
+//! | [`Publisher`], [`Follower`] | a publisher as a process, subscribers in this process |
+//! | [`machine`] | turns between tests that need the machine for themselves |
+//! | [`system_calls`] | a trace of system calls, counted |
+
+pub mod machine;
+mod system;
+pub mod system_calls;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// No test waits longer than this for anything.
+pub use system::{
+    Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, end, endless, free_group,
+    number, one_channel, simulated,
+};
+
+/// No test waits longer than this for anything; it only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The name by which a test program knows one of its tests, from the path of the module (`module_path!()`). A
+/// test that runs another one as a process needs it.
+#[must_use]
+pub fn test_name(module_path: &str, function: &str) -> String {
+    match module_path.split_once("::") {
+        Some((_, module)) => format!("{module}::{function}"),
+        None => function.to_owned(),
+    }
+}
 
 /// A program with these arguments, and with pipes for its output.
 #[must_use]

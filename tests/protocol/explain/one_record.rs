@@ -1,0 +1,995 @@
+//! Losses staged one by one, each in another place: the record of each says where it was, what became
+//! of it, and adds up to what was counted.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
+use tickcast_journal::{
+    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay,
+};
+use tickcast_reliability::control::{RefusalReason, Start};
+use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+use tickcast_reliability::types::{
+    Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
+use tickcast_sim::journal::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
+use tickcast_transport::journal_file::JournalFile;
+
+const A: LineId = LineId(0);
+const B: LineId = LineId(1);
+
+fn ordered() -> ReceiverConfig {
+    ReceiverConfig::default()
+}
+
+fn range(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+/// The one finding that there is.
+fn only(explained: &Explanation) -> &Finding {
+    assert_eq!(explained.findings.len(), 1, "{explained:#?}");
+    &explained.findings[0]
+}
+
+/// 13 and 14 are missing on line A, found with 15, and repaired.
+fn lose_two(before: impl FnOnce(&mut Stage), after: impl FnOnce(&mut Stage)) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    before(&mut stage);
+    stage.hear(0, 15..=15);
+    after(&mut stage);
+    stage.repair(13..=14);
+    stage.hear(0, 16..=18);
+    stage.explain()
+}
+
+fn origin_of_two(explained: &Explanation) -> Origin {
+    let found = only(explained);
+    assert_eq!((found.channel, found.epoch), (CHANNEL, EPOCH));
+    assert_eq!(found.sequences, range(13, 14));
+    assert_eq!(found.fate, Fate::Came(How::Repair));
+    assert!(found.asked > 0 && found.settled_at > found.found_at);
+    found.origin
+}
+
+const fn dropped(buffer: u64, oversize: u64, q_key: u64, restarts: u64) -> Note {
+    let dropped = Dropped {
+        buffer,
+        oversize,
+        q_key,
+        restarts,
+    };
+    Note::Dropped(CHANNEL, dropped)
+}
+
+#[test]
+fn on_one_line_and_with_nothing_in_this_host_it_was_the_wire_or_the_send_queue() {
+    let explained = lose_two(|_| (), |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn what_the_other_line_brought_was_lost_on_the_wire_of_this_one() {
+    let mut stage = Stage::new(ordered(), 2);
+    for sequence in 11..=20 {
+        if !(14..=15).contains(&sequence) {
+            stage.hear(0, sequence..=sequence);
+        }
+        // B is slower by two datagrams.
+        stage.hear(1, sequence - 2..=sequence - 2);
+    }
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Wire(A), range(14, 15))
+    );
+    assert_eq!(found.fate, Fate::Came(How::OtherLine(B)));
+    assert_eq!(explained.totals.missed_by_lines, [2, 0]);
+}
+
+#[test]
+fn what_both_lines_missed_was_lost_before_they_part() {
+    let mut stage = Stage::new(ordered(), 2);
+    for sequence in (11..=13).chain(16..=20) {
+        stage.hear(0, sequence..=sequence);
+        stage.hear(1, sequence..=sequence);
+    }
+    stage.repair(14..=15);
+    let explained = stage.explain();
+    assert_eq!(only(&explained).origin, Origin::SendQueue);
+    assert_eq!(only(&explained).fate, Fate::Came(How::Repair));
+}
+
+#[test]
+fn a_kernels_drop_count_that_rises_names_the_socket_buffer() {
+    let explained = lose_two(|_| (), |stage| stage.note(dropped(2, 0, 0, 0)));
+    assert_eq!(origin_of_two(&explained), Origin::SocketBuffer);
+    assert_eq!(only(&explained).buffer_drops, 2);
+}
+
+#[test]
+fn when_nobody_polled_before_it_names_that() {
+    let stall = Nanos::from_ms(30);
+    let explained = lose_two(
+        |stage| {
+            stage.pass_us(30_000);
+            stage.note(Note::Stall(stall));
+        },
+        |stage| stage.note(dropped(2, 0, 0, 0)),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::PollStall);
+    assert_eq!(only(&explained).stalled_for, Some(stall));
+}
+
+#[test]
+fn a_stall_that_cost_no_buffer_is_not_blamed() {
+    let explained = lose_two(|stage| stage.note(Note::Stall(Nanos::from_ms(30))), |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn drops_of_another_time_are_not_blamed() {
+    let explained = lose_two(
+        |stage| {
+            stage.note(dropped(5, 0, 0, 0));
+            stage.wait_ms(1);
+            stage.bytes(0, &heartbeat(12));
+            stage.wait_ms(1);
+        },
+        |_| (),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn an_injected_fault_is_named_as_what_it_is() {
+    let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
+    let explained = lose_two(|_| (), |stage| stage.note(injected));
+    assert_eq!(origin_of_two(&explained), Origin::Injected(A));
+}
+
+#[test]
+fn datagrams_that_came_with_altered_bytes_are_named_damaged() {
+    let explained = lose_two(
+        |stage| {
+            for sequence in 13..=14 {
+                let mut bytes = data(EPOCH, sequence, 0);
+                bytes[80] ^= 1;
+                stage.bytes(0, &bytes);
+            }
+        },
+        |_| (),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::Damaged(A));
+}
+
+#[test]
+fn datagrams_that_came_cut_off_are_named_so() {
+    let cut = |stage: &mut Stage| stage.bytes(0, &data(EPOCH, 13, 0)[..70]);
+    let explained = lose_two(cut, |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::CutOff(A));
+}
+
+#[test]
+fn datagrams_longer_than_a_slot_are_named_so() {
+    let explained = lose_two(|_| (), |stage| stage.note(dropped(0, 2, 0, 0)));
+    assert_eq!(origin_of_two(&explained), Origin::TooLong);
+}
+
+#[test]
+fn a_receive_queue_that_broke_or_another_q_key_names_the_device() {
+    for note in [dropped(0, 0, 2, 0), dropped(0, 0, 0, 1)] {
+        let explained = lose_two(|_| (), |stage| stage.note(note));
+        assert_eq!(origin_of_two(&explained), Origin::Device);
+    }
+}
+
+#[test]
+fn an_overrun_of_the_ring_in_this_host_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.overrun(13, 40);
+    stage.hear(0, 41..=42);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::RingOverrun, range(13, 40))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Window));
+}
+
+#[test]
+fn what_came_when_the_window_was_full_is_told_from_what_was_lost_first() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..ordered()
+    };
+    let mut stage = Stage::new(config, 1);
+    stage.hear(0, 11..=12);
+    // 13 is lost; 14 to 28 wait; 29 and 30 find no room.
+    stage.hear(0, 14..=30);
+    stage.repair(13..=13);
+    stage.wait_ms(1);
+    stage.repair(29..=30);
+    stage.hear(0, 31..=33);
+    let explained = stage.explain();
+    let of = |sequence: u64| {
+        let mut findings = explained.findings.iter();
+        let found = findings.find(|it| it.sequences.contains(Sequence(sequence)));
+        found.map(|it| (it.origin, it.fate))
+    };
+    let came = Fate::Came(How::Repair);
+    assert_eq!(of(13), Some((Origin::WireOrSendQueue, came)));
+    assert_eq!(of(29), Some((Origin::WindowFull, came)), "{explained:#?}");
+    assert_eq!(of(30), Some((Origin::WindowFull, came)));
+}
+
+#[test]
+fn what_came_when_the_window_was_full_is_found_between_what_was_lost_and_asked_for_or_not() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..ordered()
+    };
+    let off = ReceiverConfig {
+        repair: false,
+        ..config
+    };
+    // With repair, without, and with a record that ends before anything was asked for.
+    for (config, repaired) in [(config, true), (off, false), (config, false)] {
+        let mut stage = Stage::new(config, 1);
+        stage.hear(0, 11..=12);
+        // 13 is lost, 14 to 28 wait; then every other one is lost, and the others find no room.
+        stage.hear(0, 14..=28);
+        for sequence in (30..=40).step_by(2) {
+            stage.hear(0, sequence..=sequence);
+        }
+        if repaired {
+            stage.repair(13..=13);
+            stage.wait_ms(1);
+            stage.repair(29..=40);
+            stage.hear(0, 41..=43);
+        }
+        if !config.repair {
+            stage.wait_ms(200);
+        }
+        let explained = stage.explain();
+        let lost = |origin| {
+            let findings = explained.findings.iter().filter(|it| it.origin == origin);
+            let sequences = findings.flat_map(|it| it.sequences.iter().map(|it| it.0));
+            sequences.collect::<Vec<_>>()
+        };
+        let every_other = |first: u64| (first..=40).step_by(2).collect::<Vec<_>>();
+        assert_eq!(lost(Origin::WindowFull), every_other(30), "{explained:#?}");
+        let on_the_way = [vec![13], every_other(29)].concat();
+        assert_eq!(lost(Origin::WireOrSendQueue), on_the_way, "{explained:#?}");
+    }
+}
+
+/// Goes through so many steps of datagrams, losses, repairs and what tells of them, as `up_to` has it.
+fn trouble(stage: &mut Stage, lines: u64, steps: usize, up_to: &mut impl FnMut(u64) -> u64) {
+    let mut newest = 10;
+    for _ in 0..steps {
+        let line = up_to(lines) as u8;
+        let back = (newest - up_to(30).min(newest - 1)).max(1);
+        let to = (back + up_to(20)).min(newest);
+        match up_to(9) {
+            0..=2 => {
+                stage.hear(line, newest + 1..=newest + 1 + up_to(12));
+                newest += 12;
+            }
+            3 => newest += 1 + up_to(20),
+            4 => stage.hear(line, back..=to),
+            5 => stage.repair(back..=to),
+            6 => stage.status(newest),
+            7 => stage.bytes(line, &heartbeat(newest)),
+            _ => stage.wait_ms(1 + up_to(40)),
+        }
+    }
+}
+
+#[test]
+fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted() {
+    let mut turned_away = 0;
+    for seed in 0..150 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut up_to = |n: u64| u64::from(random.next_u32()) % n;
+        let config = ReceiverConfig {
+            window_slots: 16,
+            repair: up_to(8) > 0,
+            delivery: match up_to(4) {
+                0 => Delivery::OrderedWithin(Nanos::from_ms(2)),
+                _ => Delivery::Ordered,
+            },
+            ..ordered()
+        };
+        let lines = 1 + up_to(2);
+        let mut stage = Stage::new(config, lines as usize);
+        trouble(&mut stage, lines, 60, &mut up_to);
+        println!("seed {seed}, {config:?}");
+        let explained = stage.explain();
+        turned_away += u64::from(
+            explained
+                .findings
+                .iter()
+                .any(|it| it.origin == Origin::WindowFull),
+        );
+    }
+    assert!(turned_away > 50, "only {turned_away} had a full window");
+}
+
+#[test]
+fn when_no_multicast_comes_while_the_publisher_goes_on_the_silence_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(12));
+    stage.wait_ms(60);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.repair(13..=20);
+    stage.hear(0, 21..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Silence, range(13, 20))
+    );
+}
+
+#[test]
+fn what_a_publisher_had_sent_last_goes_with_it() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(14));
+    stage.disconnect();
+    // Nobody answers any more.
+    stage.wait_ms(12_000);
+    let explained = stage.explain();
+    let gone = explained.findings.iter();
+    let gone: Vec<_> = gone.map(|it| (it.origin, it.fate)).collect();
+    let lost = Fate::Lost(LossCause::PublisherDead);
+    assert_eq!(gone, [(Origin::PublisherGone, lost)], "{explained:#?}");
+}
+
+#[test]
+fn what_an_epoch_took_with_it_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.disconnect();
+    stage.wait_ms(100);
+    stage.welcome(Epoch(EPOCH.0 + 1), 0, 1);
+    stage.bytes(0, &data(Epoch(EPOCH.0 + 1), 1, 0));
+    stage.pass_us(10);
+    let explained = stage.explain();
+    let found = only(&explained);
+    let lost = Fate::Lost(LossCause::Epoch);
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::EpochChange, lost),
+        "{explained:#?}"
+    );
+}
+
+#[test]
+fn what_the_ring_no_longer_held_when_we_joined_is_named() {
+    let mut stage = Stage::starting(ordered(), 1, Start::At(EPOCH, Sequence(3)));
+    stage.wait_ms(1);
+    stage.refuse(3, 7, RefusalReason::Window, 8);
+    stage.repair(8..=10);
+    stage.hear(0, 11..=12);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::BeforeJoining, range(3, 7))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Window));
+    assert_eq!(explained.totals.lost_otherwise, 5);
+}
+
+#[test]
+fn what_was_sent_while_we_joined_the_group_is_no_ones_wire() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 14..=15);
+    stage.repair(11..=13);
+    stage.hear(0, 16..=17);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Joining, range(11, 13))
+    );
+}
+
+#[test]
+fn what_the_publisher_never_had_is_named_by_its_own_word() {
+    for (reason, origin) in [
+        (SourceLossReason::Gap, Origin::SourceLineOrInput),
+        (SourceLossReason::Overflow, Origin::FeedHop),
+        (SourceLossReason::Malformed, Origin::SourceUnreadable),
+    ] {
+        let mut stage = Stage::new(ordered(), 1);
+        stage.hear(0, 11..=12);
+        let lost = StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason,
+            from: SourcePosition(99),
+            messages: 4,
+            instruments: Vec::new(),
+        };
+        stage.bytes(0, &event(13, &lost));
+        stage.hear(0, 14..=15);
+        let explained = stage.explain();
+        let found = only(&explained);
+        assert_eq!((found.origin, found.fate), (origin, Fate::Told));
+        assert_eq!(found.source, Some((reason, 4)));
+    }
+}
+
+#[test]
+fn records_that_no_version_carries_are_named_unreadable() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &datagram(Kind::Data, EPOCH, (13, 1), &[0xff; 56], 0));
+    stage.hear(0, 14..=15);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Unreadable, range(13, 13))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Unreadable));
+}
+
+#[test]
+fn another_content_under_the_same_number_names_an_impostor() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let mut other = data(EPOCH, 13, 0);
+    other[100] ^= 0xff;
+    let forged = datagram(Kind::Data, EPOCH, (13, 1), &other[64..], 0);
+    stage.bytes(0, &forged);
+    stage.pass_us(10);
+    stage.bytes(0, &data(EPOCH, 13, 0));
+    stage.pass_us(10);
+    stage.repair(13..=13);
+    stage.hear(0, 14..=15);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Impostor, range(13, 13))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Fenced));
+}
+
+#[test]
+fn what_was_overwritten_in_the_local_ring_is_the_applications() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=20);
+    stage.note(Note::Overrun(CHANNEL, 6));
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!((found.origin, found.fate), (Origin::LocalRing, Fate::Told));
+    assert_eq!(found.records, Some(6));
+}
+
+#[test]
+fn what_was_overtaken_on_its_line_came_late_and_was_not_lost() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 14..=14);
+    stage.hear(0, 13..=13);
+    stage.hear(0, 15..=16);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::Late(A), Fate::Came(How::Late(A)))
+    );
+    assert_eq!(why_late(found), DelayCause::Overtaken);
+}
+
+fn why_late(found: &Finding) -> DelayCause {
+    found.late.expect("it is late").1
+}
+
+/// STATUS tells of 13 to 20 when nothing of them has come for 60 ms, and repair brings them before the
+/// line does.
+fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(12));
+    stage.wait_ms(60);
+    meanwhile(&mut stage);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.repair(13..=20);
+    stage.hear(0, 13..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.fate, found.sequences),
+        (Origin::Late(A), Fate::Came(How::Repair), range(13, 20))
+    );
+    explained
+}
+
+#[test]
+fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_not_lost() {
+    let explained = overtake_the_line(|_| ());
+    let DelayCause::Silence(silence) = why_late(only(&explained)) else {
+        panic!("{explained:#?}");
+    };
+    assert!(silence >= Nanos::from_ms(62), "{silence:?}");
+}
+
+#[test]
+fn what_line_and_repair_bring_in_the_look_that_tells_of_it_was_late_whichever_came_first() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=16);
+    stage.bytes(0, &heartbeat(16));
+    stage.wait_ms(60);
+    // All at one time: the line's first, repair for the others, and then the line's again.
+    stage.status(34);
+    stage.bytes(0, &data(EPOCH, 17, 0));
+    stage.repair(18..=34);
+    for sequence in 18..=36 {
+        stage.bytes(0, &data(EPOCH, sequence, 0));
+    }
+    assert_eq!(stage.counted("duplicates"), 17);
+    let explained = stage.explain();
+    let told = explained.findings.iter();
+    let told: Vec<_> = told.map(|it| (it.sequences, it.origin, it.fate)).collect();
+    let by = |how| (Origin::Late(A), Fate::Came(how));
+    let ((late, on_line), (_, repaired)) = (by(How::OtherLine(A)), by(How::Repair));
+    assert_eq!(
+        told,
+        [
+            (range(17, 17), late, on_line),
+            (range(18, 34), late, repaired)
+        ]
+    );
+}
+
+#[test]
+fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    // So far ahead that nobody believes it until STATUS says the same.
+    stage.hear(0, 70_000..=70_000);
+    assert_eq!(stage.counted("sequence_jump_dropped"), 1);
+    stage.status(70_000);
+    let explained = stage.explain();
+    let told = explained.findings.iter();
+    let told: Vec<_> = told.map(|it| (it.sequences, it.origin)).collect();
+    assert_eq!(
+        told,
+        [
+            (range(13, 69_999), Origin::WireOrSendQueue),
+            (range(70_000, 70_000), Origin::Late(A))
+        ]
+    );
+}
+
+#[test]
+fn what_waited_for_an_application_that_stood_still_was_late_for_that() {
+    let stall = Nanos::from_ms(60);
+    let explained = overtake_the_line(|stage| stage.note(Note::Stall(stall)));
+    assert_eq!(why_late(only(&explained)), DelayCause::PollStall(stall));
+}
+
+#[test]
+fn what_an_injected_fault_held_back_was_late_for_that() {
+    let held_back = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=15);
+    stage.note(held_back);
+    stage.repair(13..=14);
+    stage.hear(0, 13..=14);
+    stage.hear(0, 16..=18);
+    let explained = stage.explain();
+    assert_eq!(origin_of_two(&explained), Origin::Late(A));
+    assert_eq!(why_late(only(&explained)), DelayCause::Injected);
+}
+
+#[test]
+fn what_one_line_lost_and_the_other_brought_only_after_repair_was_lost_on_that_one() {
+    let mut stage = Stage::new(ordered(), 2);
+    stage.hear(0, 11..=12);
+    stage.hear(1, 11..=12);
+    stage.hear(0, 15..=18);
+    stage.wait_ms(5);
+    stage.repair(13..=14);
+    stage.hear(1, 13..=18);
+    let explained = stage.explain();
+    assert_eq!(origin_of_two(&explained), Origin::Wire(A));
+}
+
+#[test]
+fn what_both_lines_bring_later_than_a_status_that_tells_of_it_was_lost_on_neither() {
+    let mut stage = Stage::new(ordered(), 2);
+    for line in [0, 1] {
+        stage.hear(line, 11..=12);
+        stage.bytes(line, &heartbeat(12));
+    }
+    stage.wait_ms(60);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.hear(0, 13..=22);
+    stage.hear(1, 13..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Late(A), range(13, 20))
+    );
+    assert_eq!(found.fate, Fate::Came(How::OtherLine(A)));
+}
+
+#[test]
+fn what_was_sent_again_by_multicast_says_so() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=15);
+    for sequence in 13..=14 {
+        stage.bytes(0, &data(EPOCH, sequence, relay_flags::RETRANSMITTED));
+    }
+    stage.hear(0, 16..=17);
+    let explained = stage.explain();
+    assert_eq!(only(&explained).fate, Fate::Came(How::Multicast));
+}
+
+#[test]
+fn a_deadline_a_refusal_and_a_switched_off_repair_are_told_as_why_it_was_lost() {
+    let within = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
+        ..ordered()
+    };
+    let off = ReceiverConfig {
+        repair: false,
+        ..ordered()
+    };
+    let stages: [(ReceiverConfig, bool, LossCause); 3] = [
+        (within, false, LossCause::Deadline),
+        (off, false, LossCause::RepairOff),
+        (ordered(), true, LossCause::Window),
+    ];
+    for (config, refused, cause) in stages {
+        let mut stage = Stage::new(config, 1);
+        stage.hear(0, 11..=12);
+        stage.hear(0, 15..=15);
+        if refused {
+            stage.refuse(13, 14, RefusalReason::Window, 15);
+        }
+        // The publisher is heard all the while.
+        for _ in 0..10 {
+            stage.wait_ms(5);
+            stage.bytes(0, &heartbeat(15));
+        }
+        stage.hear(0, 16..=17);
+        let explained = stage.explain();
+        let found = only(&explained);
+        assert_eq!(found.fate, Fate::Lost(cause), "{explained:#?}");
+        assert_eq!(
+            (found.origin, found.sequences),
+            (Origin::WireOrSendQueue, range(13, 14))
+        );
+        assert_eq!(found.records, Some(2));
+    }
+}
+
+#[test]
+fn what_is_found_by_a_heartbeat_and_still_open_is_told_as_open() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(14));
+    stage.pass_us(100);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!((found.fate, found.sequences), (Fate::Open, range(13, 14)));
+}
+
+#[test]
+fn parts_of_a_gap_that_were_lost_in_different_places_are_told_apart() {
+    let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 13));
+    let explained = lose_two(|_| (), |stage| stage.note(injected));
+    let parts: Vec<_> = explained
+        .findings
+        .iter()
+        .map(|it| (it.gap, it.origin))
+        .collect();
+    assert_eq!(
+        parts,
+        [(1, Origin::Injected(A)), (1, Origin::WireOrSendQueue)]
+    );
+}
+
+#[test]
+fn records_of_two_hosts_tell_the_wire_of_one_from_what_all_missed() {
+    let host = |lost: &[u64]| {
+        let mut stage = Stage::new(ordered(), 1);
+        for sequence in (11..=30).filter(|it| !lost.contains(it)) {
+            stage.hear(0, sequence..=sequence);
+        }
+        for sequence in lost {
+            stage.repair(*sequence..=*sequence);
+        }
+        stage.hear(0, 31..=32);
+        stage.record()
+    };
+    let explained = explain(&[host(&[13, 20]), host(&[20])]);
+    let origins = |nth: usize| {
+        let findings = explained[nth].findings.iter();
+        let origins = findings.map(|it| (it.sequences.first.0, it.origin));
+        origins.collect::<Vec<_>>()
+    };
+    assert_eq!(origins(0), [(13, Origin::Wire(A)), (20, Origin::SendQueue)]);
+    assert_eq!(origins(1), [(20, Origin::SendQueue)]);
+}
+
+#[test]
+fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
+    let next = Epoch(EPOCH.0 + 1);
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.disconnect();
+    // Only line A hears of the new epoch; nobody has vouched for it yet.
+    for sequence in [1, 2] {
+        stage.bytes(0, &data(next, sequence, 0));
+    }
+    stage.wait_ms(100);
+    stage.welcome(next, 0, 1);
+    for sequence in [4, 5] {
+        stage.bytes(0, &data(next, sequence, 0));
+    }
+    stage.pass_us(10);
+    let explained = stage.explain();
+    let of_next = explained.findings.iter().filter(|it| it.epoch == next);
+    let origins: Vec<_> = of_next.map(|it| (it.sequences, it.origin)).collect();
+    assert_eq!(
+        origins,
+        [
+            (range(1, 2), Origin::BeforeWelcome),
+            (range(3, 3), Origin::WireOrSendQueue)
+        ],
+        "{explained:#?}"
+    );
+}
+
+#[test]
+fn what_two_processes_of_one_host_missed_says_nothing_of_the_publisher() {
+    let process = |boot_id: &str| {
+        let mut stage = Stage::in_host(ordered(), 1, Start::Live, boot_id);
+        stage.hear(0, 11..=12);
+        stage.hear(0, 14..=15);
+        stage.repair(13..=13);
+        stage.hear(0, 16..=17);
+        stage.record()
+    };
+    let origin = |hosts: [&str; 2]| {
+        let explained = explain(&hosts.map(process));
+        only(&explained[0]).origin
+    };
+    assert_eq!(origin(["one", "one"]), Origin::WireOrSendQueue);
+    assert_eq!(origin(["one", "other"]), Origin::SendQueue);
+}
+
+#[test]
+fn a_record_damaged_anywhere_is_explained_as_far_as_it_goes_or_refused() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=40);
+    stage.repair(13..=14);
+    let whole = stage.bytes_of_record();
+    let damaged = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x5a;
+        let recording = match Journal::read(bytes) {
+            Ok(recording) => recording,
+            Err(error) => return Some(error.to_string()),
+        };
+        let explained = explain(std::slice::from_ref(&recording)).remove(0);
+        let _ = replay(&recording, false, &mut |_: Item<'_>| ());
+        explained.damaged
+    };
+    let found = (4096..4096 + 60_000)
+        .step_by(37)
+        .filter_map(damaged)
+        .count();
+    assert!(found > 0, "no damage was ever found");
+    let segment = whole[4096..]
+        .chunks(8)
+        .position(|word| word == 1u64.to_le_bytes());
+    let head = 4096 + 8 * segment.expect("the first segment of all was begun");
+    let word = |at: usize| u64::from_le_bytes(whole[head + at..][..8].try_into().unwrap());
+    // The length of the core's state, and that state: what a replay begins with.
+    let state = 64..64 + word(32) as usize;
+    assert!(!state.is_empty());
+    for at in [32, 48].into_iter().chain(state.step_by(7)) {
+        assert!(damaged(head + at).is_some(), "byte {at} of the segment");
+    }
+    // Where its entries end, far beyond the segment; which of the run it is.
+    assert!(damaged(head + 8 + 6).is_some());
+}
+
+#[test]
+fn a_part_of_a_record_that_is_damaged_is_told_and_what_follows_it_explained() {
+    let mut stage = Stage::new(ordered(), 1);
+    let mut next = 11;
+    // Far enough for several segments.
+    for _ in 0..60_000 {
+        stage.hear(0, next..=next);
+        next += 1;
+    }
+    stage.hear(0, next + 2..=next + 3);
+    stage.repair(next..=next + 1);
+    let whole = stage.bytes_of_record();
+    let read = |bytes: Vec<u8>| explain(&[Journal::read(bytes).unwrap()]).remove(0);
+    let segment_len =
+        usize::try_from(u64::from_le_bytes(whole[16..24].try_into().unwrap())).unwrap();
+    let heads = (0..8).map(|nth| 4096 + nth * segment_len);
+    let of = |base: usize| u64::from_le_bytes(whole[base..base + 8].try_into().unwrap());
+    let second = heads
+        .clone()
+        .find(|base| of(*base) == 2)
+        .expect("two segments");
+    assert_eq!(read(whole.clone()).damaged, None);
+    for at in [0, 8 + 6, 32 + 6] {
+        let mut bytes = whole.clone();
+        bytes[second + at] ^= 0x5a;
+        let explained = read(bytes);
+        let damaged = explained.damaged.expect("it is told");
+        assert!(damaged.contains("segment"), "{damaged}");
+        assert_eq!(explained.findings.len(), 1, "what follows is whole");
+    }
+}
+
+/// The segments of a record, the oldest first, each with the number it was given.
+fn segments(record: &[u8]) -> Vec<(u64, &[u8])> {
+    let segment_len = word(record, 16) as usize;
+    let segments = record[FILE_HEAD_LEN..]
+        .chunks_exact(segment_len)
+        .take(SEGMENTS);
+    let mut segments: Vec<_> = segments.map(|it| (word(it, 0), it)).collect();
+    segments.sort_unstable_by_key(|(generation, _)| *generation);
+    segments
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// The same record as if the oldest of its segments were the `nth` in the file.
+fn rotated(record: &[u8], nth: usize) -> Vec<u8> {
+    let (mut rotated, segment_len) = (record.to_vec(), word(record, 16) as usize);
+    for (age, (_, segment)) in segments(record).into_iter().enumerate() {
+        let place = nth + age;
+        let base = FILE_HEAD_LEN + place % SEGMENTS * segment_len;
+        let generation = (SEGMENTS + place + 1) as u64;
+        rotated[base..base + segment_len].copy_from_slice(segment);
+        rotated[base..base + 8].copy_from_slice(&generation.to_le_bytes());
+    }
+    rotated
+}
+
+#[test]
+fn a_record_that_was_overwritten_says_the_same_wherever_its_oldest_part_lies_and_adds_up() {
+    let mut open_before = 0;
+    for seed in 0..6 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut up_to = |n: u64| u64::from(random.next_u32()) % n;
+        let config = ReceiverConfig {
+            window_slots: 16,
+            ..ordered()
+        };
+        let mut stage = Stage::in_little_room(config, 2);
+        trouble(&mut stage, 2, 3_000, &mut up_to);
+        let record = stage.bytes_of_record();
+        let oldest = segments(&record)[0].0;
+        assert!(oldest > 1, "seed {seed} overwrote nothing");
+        let explained = |nth: usize| {
+            let recording = Journal::read(rotated(&record, nth)).unwrap();
+            let explained = explain(std::slice::from_ref(&recording)).remove(0);
+            (recording, explained)
+        };
+        let (recording, in_order) = explained(0);
+        for nth in 1..SEGMENTS {
+            let (_, explained) = explained(nth);
+            assert!(
+                explained == in_order,
+                "seed {seed}, the oldest is the {nth}."
+            );
+        }
+        let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
+        assert_eq!((replayed.difference, replayed.stopped), (None, None));
+        let counted = GapCounts::of(&replayed.core.unwrap());
+        let (before, found) = (replayed.before.unwrap(), in_order.totals);
+        assert_eq!(
+            found.missing,
+            counted.missing - before.missing,
+            "seed {seed}"
+        );
+        // What was open when the record begins ends in it too, and is in no finding.
+        let of_before = [
+            counted.came - before.came - found.came,
+            counted.lost - before.lost - found.lost,
+            counted.open - found.open,
+        ];
+        assert_eq!(of_before.iter().sum::<u64>(), before.open, "seed {seed}");
+        assert!(found.missing > 100);
+        open_before += u64::from(before.open > 0);
+    }
+    assert!(open_before > 0, "nothing was ever missing before");
+}
+
+/// Every other one of so many is lost, all at once, and repaired once it was asked for.
+fn lose_every_other(count: u64) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let heard = (14..14 + 2 * count).step_by(2);
+    for sequence in heard {
+        stage.bytes(0, &data(EPOCH, sequence, 0));
+    }
+    stage.wait_ms(1);
+    stage.repair(13..=14 + 2 * count);
+    stage.explain()
+}
+
+#[test]
+fn what_was_asked_for_in_a_nack_of_as_many_ranges_as_it_may_have_is_told() {
+    let explained = lose_every_other(250);
+    assert_eq!(explained.findings.len(), 250);
+    for found in &explained.findings {
+        assert!(found.asked > 0 && !found.asked_more, "{found:#?}");
+    }
+}
+
+#[test]
+fn of_what_was_asked_for_in_more_than_a_record_holds_nothing_else_is_claimed() {
+    let explained = lose_every_other(900);
+    let findings = || explained.findings.iter();
+    let told = findings().filter(|it| it.asked > 0).count();
+    assert!((250..900).contains(&told), "{told} of 900");
+    assert!(findings().all(|it| it.asked_more), "{explained:#?}");
+}
+
+#[test]
+fn a_record_that_heard_nobody_takes_no_other_ones_place() {
+    let name = format!("tickcast-explanations-{}.flight", std::process::id());
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let before = path.with_extension("flight.before");
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let outage = stage.bytes_of_record();
+    std::fs::write(&path, &outage).unwrap();
+    // Started again, time after time, while the publisher is down.
+    for _ in 0..3 {
+        let file = JournalFile::create(&path, RECORD_LEN_MIN).unwrap();
+        let recorder = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();
+        let settings = SubscriberSettings {
+            name: "in vain".into(),
+            channels: Vec::new(),
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let mut core = JournaledCore::new(settings, Nanos::ZERO);
+        core.record(recorder);
+        core.handle_timeout(Nanos::from_ms(1), &mut |_: Item<'_>| ());
+        drop(core);
+        assert!(std::fs::read(&before).unwrap() == outage);
+    }
+    for path in [path, before] {
+        std::fs::remove_file(path).unwrap();
+    }
+}

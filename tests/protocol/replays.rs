@@ -1,0 +1,56 @@
+//! A record of what a core was given is enough to run it again: the same outputs, in the same order, to
+//! the byte, and the same state after.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tickcast_sim::journal::replay::{Seen, replay_seed};
+
+/// How many runs; `make` and CI run the default, a longer one is asked for by this variable.
+fn runs() -> u64 {
+    let runs = std::env::var("TICKCAST_REPLAYS").ok();
+    runs.and_then(|it| it.parse().ok()).unwrap_or(60)
+}
+
+#[test]
+fn what_was_recorded_under_every_kind_of_trouble_replays_to_the_same_outputs_and_state() {
+    let (next, runs) = (AtomicU64::new(0), runs());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let seen: Vec<Seen> = std::thread::scope(|scope| {
+        let work = || {
+            let seeds = || Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < runs);
+            let replay = |seed| match replay_seed(seed) {
+                Ok(seen) => seen,
+                Err(what) => panic!("seed {seed}: {what}"),
+            };
+            std::iter::from_fn(seeds).map(replay).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().flat_map(|w| w.join().unwrap());
+        joined.collect()
+    });
+    let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>();
+    let (replayed, overwritten) = (sum(|it| it.replayed), sum(|it| it.overwritten));
+    let (inputs, words) = (sum(|it| it.inputs), sum(|it| it.words));
+    let standbys = sum(|it| it.standbys);
+    println!(
+        "{runs} runs: {replayed} records of {inputs} inputs, {words} bytes of outputs the same; \
+         {overwritten} without their beginning; {standbys} of standbys, to their mirror"
+    );
+    let (republished, middle) = (
+        sum(|it| it.republished),
+        sum(|it| it.overwritten_publishers),
+    );
+    let given = sum(|it| it.republished_inputs);
+    println!(
+        "{republished} runs of publishers' records, {middle} from their middle; {given} inputs"
+    );
+    assert!(sum(|it| it.served) > runs, "hardly anything was asked for");
+    assert!(republished > runs && given > 100 * runs);
+    assert!(middle > runs / 10, "only {middle} begin in the middle");
+    let unsnapped = sum(|it| it.unsnapped);
+    // It would prove nothing if nothing had happened.
+    assert!(replayed > runs && inputs > 1_000 * runs && words > 10_000 * runs);
+    assert!(unsnapped <= replayed / 20, "{unsnapped} begin nowhere");
+    let little = overwritten <= runs / 60;
+    assert!(!little, "only {overwritten} lost their beginning");
+}

@@ -1,0 +1,216 @@
+//! A publisher in virtual time: the shipped cores of publishing and repair over small rings, one
+//! for each channel, and what its process is told while it runs, stands still or is gone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tickcast_journal::JournaledServer;
+use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
+use tickcast_reliability::serve::{ChannelInfo, Destination, PeerId, RepairCore};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Now, RepairServiceCounters, Sequence};
+
+use crate::checks::budgets::BudgetCheck;
+use crate::checks::multicast_repair::MulticastRepairCheck;
+use crate::checks::refusals::RefusalCheck;
+use crate::faults::plan::Plan;
+use crate::faults::plan::channels;
+use crate::feed::Feed;
+use crate::feed::flight_record;
+use crate::network::cursors::Cursors;
+use crate::network::reads::Granted;
+use crate::truth::Truth;
+
+/// What happens to a publisher's process, kept while it is paused.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrival {
+    /// A connection was accepted.
+    Connected(usize),
+    /// Bytes came on it.
+    Bytes(usize),
+    /// It is over.
+    Closed(usize),
+}
+
+/// See the module.
+pub struct Publisher {
+    /// Publishing, channel by channel; only while it is an interruption, a feed is not here.
+    pub feeds: Vec<Feed>,
+    /// Repair.
+    pub repair: JournaledServer,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Whether the process is there.
+    pub alive: bool,
+    /// Whether nobody would reset a connection to it: the host is gone.
+    pub dark: bool,
+    /// Whether it stands still.
+    pub paused: bool,
+    /// Whether it seals nothing more, because a standby is to take its place.
+    pub hands_over: bool,
+    /// Fan-outs that take no more.
+    pub stalled: [bool; 2],
+    /// Connections by peer.
+    pub peers: BTreeMap<PeerId, usize>,
+    /// Who said that it leaves: it is to be let go at once.
+    pub left: BTreeSet<PeerId>,
+    /// What came while it was paused.
+    pub waiting: VecDeque<Arrival>,
+    /// When it is woken next.
+    pub wakes_at: Nanos,
+    /// How often in a row it wanted to be woken at once.
+    pub spins: u32,
+    /// Budgets, and what was asked and given, as seen from outside.
+    pub budgets: BudgetCheck,
+    /// What it may refuse.
+    pub refusals: RefusalCheck,
+    /// What it answers by multicast, and by STATUS.
+    pub replies: MulticastRepairCheck,
+    /// What may be READ.
+    pub granted: Granted,
+    /// What subscribers write of themselves.
+    pub cursors: Cursors,
+}
+
+impl Publisher {
+    /// A publisher that opens `epoch`, on each channel with the first sequence and record given.
+    ///
+    /// # Errors
+    /// What of the plan can't be.
+    pub fn open(
+        plan: &Plan,
+        epoch: Epoch,
+        firsts: &[(u64, u64)],
+        truth: &mut Truth,
+        now: Now,
+    ) -> Result<Self, String> {
+        let feeds = channels(plan).zip(firsts).map(|(channel, first)| {
+            let nth = truth.open(channel, epoch, (Sequence(first.0), first.1));
+            Feed::open(plan, (channel, epoch, nth), *first, now)
+        });
+        let feeds = feeds.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::with(plan, (epoch, 0), feeds, now))
+    }
+
+    /// A publisher with these feeds, one for each channel: of its epoch, the process of this number.
+    #[must_use]
+    pub fn with(plan: &Plan, (epoch, life): (Epoch, u64), feeds: Vec<Feed>, now: Now) -> Self {
+        let line = UdpLine {
+            group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
+            sender: std::net::Ipv4Addr::LOCALHOST,
+        };
+        let offer = FanOutOffer::Udp {
+            lines: vec![line; plan.lines.into()],
+        };
+        let served = feeds.iter().enumerate().map(|(index, feed)| {
+            let info = ChannelInfo {
+                name: format!("sim-{index}"),
+                fan_outs: vec![offer.clone(); plan.fan_outs.into()],
+                directory: Vec::new(),
+            };
+            (info, feed.reader.clone(), Arc::clone(&feed.repair))
+        });
+        let served = served.collect();
+        let service: Arc<RepairServiceCounters> = Arc::default();
+        let twins = feeds.first().map_or(0, |f| f.nth as u64);
+        let seed = plan.seed ^ epoch.0 ^ twins << 50 ^ life << 40;
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&seed.to_le_bytes());
+        let repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
+        let mut repair = JournaledServer::new(repair);
+        if plan.recorded.is_some() {
+            flight_record::record_repair(&mut repair, now);
+        }
+        if plan.nack_path || plan.read_path {
+            let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
+            repair.set_repair_offers(vec![RepairOffer::Verbs {
+                address,
+                read: plan.read_path,
+                mirror: plan.inboxes,
+            }]);
+            repair.set_standbys(plan.written_to());
+        }
+        Self {
+            repair,
+            refusals: RefusalCheck::new(plan.repair, &feeds, now.monotonic),
+            replies: MulticastRepairCheck::new(plan.repair),
+            feeds,
+            epoch,
+            alive: true,
+            dark: false,
+            paused: false,
+            hands_over: false,
+            stalled: [false; 2],
+            peers: BTreeMap::new(),
+            left: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            wakes_at: Nanos::MAX,
+            spins: 0,
+            budgets: BudgetCheck::new(&plan.repair),
+            granted: Granted::default(),
+            cursors: Cursors::default(),
+        }
+    }
+
+    /// Writes down what its feeds sealed.
+    ///
+    /// # Errors
+    /// What does not follow from what its feeds made up.
+    pub fn write_down(&mut self, truth: &mut Truth) -> Result<(), String> {
+        for feed in &mut self.feeds {
+            let ring = truth.ring_mut(feed.channel, self.epoch, feed.nth);
+            let ring = ring.ok_or("no such ring")?;
+            for (kind, first_record, count) in feed.journal.drain(..) {
+                if first_record != ring.next_record() {
+                    let (due, last) = (ring.next_record(), ring.last());
+                    return Err(format!("record {first_record} after {last}, {due} is due"));
+                }
+                ring.seal(kind, count);
+            }
+            let (told, made) = (ring.next_record(), feed.number());
+            let (whole, last) = (!feed.core.is_open(), ring.last());
+            if last != feed.core.sealed() || told > made || (whole && told != made) {
+                return Err(format!(
+                    "{made} is the next record, the ring says {told} after {last}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Repair gave this out: it must be as it was sealed, and the ring as it was before.
+    ///
+    /// # Errors
+    /// What nobody asked for, or what changed.
+    pub fn gave_out(&mut self, destination: Destination, out: &[u8]) -> Result<(), String> {
+        let (only, peer) = match destination {
+            Destination::Multicast(channel) => (Some(channel), None),
+            Destination::Peer(peer) => (None, Some(peer)),
+        };
+        for feed in &mut self.feeds {
+            if only.is_some_and(|only| only != feed.channel) {
+                continue;
+            }
+            for sequence in feed.output.answered(feed.channel, peer, out)? {
+                if let Some(slot) = feed.core.slot(sequence) {
+                    feed.output.unchanged(slot)?;
+                }
+                if only.is_some() {
+                    feed.output.multicast_again(sequence)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The feed of a channel.
+    #[must_use]
+    pub fn feed(&self, channel: ChannelId) -> Option<&Feed> {
+        self.feeds.iter().find(|feed| feed.channel == channel)
+    }
+
+    /// Whether all of its feeds have ended.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.feeds.iter().all(|feed| feed.finished)
+    }
+}

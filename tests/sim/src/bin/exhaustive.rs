@@ -1,0 +1,109 @@
+//! Searches small worlds exhaustively: `exhaustive [--large] [--only NAME] [--states-max N]`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tickcast_sim::exhaustive::{search::search, worlds};
+
+/// Every interleaving of one publisher, two receivers and three or four datagrams.
+#[derive(Parser)]
+struct Options {
+    /// Wider bounds, for minutes rather than seconds.
+    #[arg(long)]
+    large: bool,
+    /// Only worlds whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Give up a world after so many states.
+    #[arg(long, default_value_t = 100_000_000)]
+    states_max: u64,
+    /// Datagrams dropped, instead of the world's own bound; likewise the others.
+    #[arg(long)]
+    drops: Option<u8>,
+    /// Datagrams that overtake another.
+    #[arg(long)]
+    overtakes: Option<u8>,
+    /// Datagrams that arrive twice.
+    #[arg(long)]
+    duplicates: Option<u8>,
+    /// Connections cut.
+    #[arg(long)]
+    cuts: Option<u8>,
+    /// Restarts of the publisher.
+    #[arg(long)]
+    restarts: Option<u8>,
+    /// Timers that fire while faults go on.
+    #[arg(long)]
+    ticks: Option<u8>,
+    /// Plants each deliberate bug that a small world can show, and says how it is found.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    planted: bool,
+    /// Plants this bug for the search.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    bug: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    #[cfg(feature = "planted-bugs")]
+    if options.planted {
+        return tickcast_sim::exhaustive::planted::show();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(name) = &options.bug {
+        let bug = tickcast_sim::planted::bugs().find(|bug| format!("{bug:?}") == *name);
+        if bug.is_none() {
+            eprintln!("there is no bug {name}");
+            return ExitCode::from(2);
+        }
+        tickcast_reliability::planted::plant(bug);
+    }
+    let mut wrong = false;
+    println!(
+        "{:<20} {:>10} {:>12} {:>6} {:>7} {:>11} {:>11} {:>8}",
+        "world",
+        "states",
+        "transitions",
+        "depth",
+        "timers",
+        "core states",
+        "core inputs",
+        "seconds"
+    );
+    for mut plan in worlds(options.large) {
+        if !plan.name.contains(&options.only) {
+            continue;
+        }
+        let faults = &mut plan.faults;
+        faults.drops = options.drops.unwrap_or(faults.drops);
+        faults.overtakes = options.overtakes.unwrap_or(faults.overtakes);
+        faults.duplicates = options.duplicates.unwrap_or(faults.duplicates);
+        faults.cuts = options.cuts.unwrap_or(faults.cuts);
+        faults.restarts = options.restarts.unwrap_or(faults.restarts);
+        faults.ticks = options.ticks.unwrap_or(faults.ticks);
+        let found = search(&plan, options.states_max);
+        println!(
+            "{:<20} {:>10} {:>12} {:>6} {:>7} {:>11} {:>11} {:>8.1}{}",
+            found.name,
+            found.states,
+            found.transitions,
+            found.depth,
+            found.ticks_to_end,
+            found.core_states,
+            found.core_inputs,
+            found.seconds,
+            if found.exhaustive {
+                ""
+            } else {
+                "  not exhaustive"
+            },
+        );
+        if let Some(found) = found.counter_example {
+            println!("{}{}\n", found.story, found.what);
+            wrong = true;
+        }
+    }
+    ExitCode::from(u8::from(wrong))
+}

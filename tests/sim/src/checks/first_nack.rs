@@ -1,0 +1,527 @@
+//! That what is missing is not left to lie: a gap is asked for the first time when it is due, and
+//! given up when its time is over (docs/PROTOCOL.md §5.3, §5.4, §7).
+//!
+//! Looked at is the oldest gap, which has the earliest of all deadlines and lies in the window; each
+//! gap is the oldest some time. What was sent before the subscriber came has no deadline, and is
+//! asked for as fast as the replay may be; runs that are too long for repair too. What is to be READ
+//! may wait while no READ can be begun, and no longer.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use tickcast_reliability::control::Grant;
+use tickcast_reliability::delivery::{Delivery, Event};
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence, SequenceRange};
+
+use crate::checks::loss_reason::Found;
+
+type Checked = Result<(), String>;
+
+/// As late as a timer may fire.
+const SLACK: Nanos = Nanos(5_000);
+/// No longer hold-off is believed.
+const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
+/// No longer round trip counts.
+const RTT_MAX: Nanos = Nanos::from_ms(25);
+
+/// What can be READ just now.
+#[derive(Debug)]
+struct Reads {
+    /// At a time, by one subscriber on all of its channels; and bytes of one slot.
+    most: u32,
+    slot_len: u64,
+    /// When those under way were begun: they are done in that order.
+    begun: VecDeque<Nanos>,
+    /// Bytes that may be READ by the grants that came, if any came, and those READ already.
+    granted: Option<Grant>,
+    used: u64,
+    /// When no more tokens were left, if none are; and when there was room again, for a READ or for its
+    /// bytes.
+    dry_from: Option<Nanos>,
+    free_at: Nanos,
+    /// The longest that a round trip of one may be taken to be.
+    rtt_most: Nanos,
+}
+
+impl Reads {
+    /// Whether as many are under way as can be.
+    fn is_full(&self) -> bool {
+        self.granted.is_some() && self.begun.len() >= self.most as usize
+    }
+
+    /// Whether there are no tokens any more. Who never had any waits for none.
+    fn is_dry(&self) -> bool {
+        self.granted.is_some_and(|grant| {
+            let left = grant.tokens.saturating_sub(self.used);
+            left < self.slot_len && grant.tokens >= self.slot_len
+        })
+    }
+
+    /// Something of this changes.
+    fn change(&mut self, now: Nanos, f: impl FnOnce(&mut Self)) {
+        let before = (self.is_full(), self.is_dry());
+        f(self);
+        let after = (self.is_full(), self.is_dry());
+        if (before.0 && !after.0) || (before.1 && !after.1) {
+            self.free_at = now;
+        }
+        self.dry_from = after.1.then(|| self.dry_from.unwrap_or(now));
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// First questions that had to come by a certain time, and did.
+    pub asked: u64,
+    /// Gaps that had to be given up by a certain time, and were.
+    pub given_up: u64,
+}
+
+/// What must have happened by when, if nothing else comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Due {
+    epoch: Epoch,
+    sequence: Sequence,
+    found: Nanos,
+    asked_by: Nanos,
+    given_up_by: Nanos,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FirstNackCheck {
+    config: ReceiverConfig,
+    /// From when a gap is found until it is asked for, but for a hold-off and READ.
+    wait: Nanos,
+    /// Where the ladder has READs.
+    reads: Option<Reads>,
+    /// The longest that an answer to a NACK took.
+    rtt_most: Nanos,
+    /// Everything up to the newest of the WELCOME is settled.
+    live: bool,
+    epoch: Epoch,
+    /// Up to here it was sent before this epoch was followed.
+    history_to: Sequence,
+    /// As it was after the input before.
+    next: Sequence,
+    /// Asked for on the present connection.
+    asked: BTreeSet<u64>,
+    connected_since: Option<Nanos>,
+    awake_at: Nanos,
+    /// Hold-offs as advised, and since when: the one in force when the gap was found, and later ones.
+    hold_offs: VecDeque<(Nanos, Nanos)>,
+    /// Where the window ended, and since when.
+    ends: VecDeque<(Sequence, Nanos)>,
+    due: Option<Due>,
+    /// What was looked at.
+    pub seen: Seen,
+}
+
+impl FirstNackCheck {
+    /// Nothing is missing yet. So many READs can be begun at a time, of slots of this length; none
+    /// where there is no such path.
+    #[must_use]
+    pub fn new(config: ReceiverConfig, lines: u8, (reads, slot_len): (u32, u32)) -> Self {
+        let skew = if lines > 1 { config.line_skew_us } else { 0 };
+        Self {
+            config,
+            wait: Nanos::from_us((config.reorder_grace_us + skew).into()),
+            reads: (reads > 0 && config.ladder != RepairOrder::Nack).then_some(Reads {
+                most: reads,
+                slot_len: slot_len.into(),
+                begun: VecDeque::new(),
+                granted: None,
+                used: 0,
+                dry_from: None,
+                free_at: Nanos::ZERO,
+                rtt_most: Nanos::ZERO,
+            }),
+            rtt_most: Nanos::ZERO,
+            live: false,
+            epoch: Epoch::NONE,
+            history_to: Sequence::NONE,
+            next: Sequence::NONE,
+            asked: BTreeSet::new(),
+            connected_since: None,
+            awake_at: Nanos::ZERO,
+            hold_offs: VecDeque::from([(Nanos::ZERO, Nanos::ZERO)]),
+            ends: VecDeque::new(),
+            due: None,
+            seen: Seen::default(),
+        }
+    }
+
+    /// A heartbeat advises a hold-off.
+    pub fn advised(&mut self, hold_off: Nanos, now: Nanos) {
+        self.hold_offs.push_back((now, hold_off.min(HOLD_OFF_MAX)));
+    }
+
+    /// The application polls again.
+    pub const fn awakes(&mut self, now: Nanos) {
+        self.awake_at = now;
+    }
+
+    /// These are asked for, in whatever way.
+    pub fn asks(&mut self, range: SequenceRange) {
+        let bounded = self.due.filter(|due| due.asked_by < Nanos::MAX);
+        let first = bounded.filter(|due| range.contains(due.sequence));
+        if first.is_some_and(|due| !self.asked.contains(&due.sequence.0)) {
+            self.seen.asked += 1;
+        }
+        self.asked.extend(range.first.0..=range.last.0);
+    }
+
+    /// No answer to a NACK took longer than the first of these, nor a READ than the second.
+    pub const fn answered_within(&mut self, rtt_most: Nanos, read_most: Nanos) {
+        self.rtt_most = rtt_most;
+        if let Some(reads) = &mut self.reads {
+            reads.rtt_most = read_most;
+        }
+    }
+
+    /// Something is begun that takes the place of a READ; of this channel it READs so many bytes.
+    pub fn begins_read(&mut self, bytes: u64, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            reads.change(now, |reads| {
+                reads.begun.push_back(now);
+                reads.used += bytes;
+            });
+        }
+    }
+
+    /// What was begun first, in the place of a READ, is done.
+    pub fn ends_read(&mut self, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            reads.change(now, |reads| {
+                reads.begun.pop_front();
+            });
+        }
+    }
+
+    /// A grant comes for this channel.
+    pub fn granted(&mut self, grant: &Grant, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            let before = reads.granted.map(|before| before.attempt);
+            if before > Some(grant.attempt) {
+                return;
+            }
+            reads.change(now, |reads| {
+                if before != Some(grant.attempt) {
+                    reads.used = 0;
+                }
+                reads.granted = Some(*grant);
+            });
+        }
+    }
+
+    /// Whether what is missing may be READ.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.reads
+            .as_ref()
+            .is_some_and(|reads| reads.granted.is_some())
+    }
+
+    /// The connection for READs is another, or none.
+    pub fn reads_anew(&mut self, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            reads.change(now, |reads| {
+                reads.begun.clear();
+                reads.granted = None;
+            });
+        }
+    }
+
+    /// The application was told this.
+    pub const fn told(&mut self, event: &Event) {
+        match event {
+            Event::Joined { .. } | Event::EpochChanged { .. } => self.live = false,
+            Event::Live => self.live = true,
+            _ => {}
+        }
+    }
+
+    /// The core is given something: what was due before that must have happened.
+    ///
+    /// # Errors
+    /// What did not.
+    pub fn on_time(&self, now: Nanos) -> Checked {
+        let Some(due) = self.due else { return Ok(()) };
+        let late = |by: Nanos| by < Nanos::MAX && now > by.max(self.awake_at).after(SLACK);
+        if late(due.given_up_by) {
+            return Err(format!("at {now} still waits for what is overdue: {due:?}"));
+        }
+        if late(due.asked_by) && !self.asked.contains(&due.sequence.0) {
+            return Err(format!(
+                "at {now} has not asked for what it misses: {due:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The input is over, and this epoch is followed. What was sent under it before it was is history,
+    /// whatever it continues.
+    pub fn follows(&mut self, epoch: Epoch, heard: Sequence) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.restarted();
+            self.history_to = heard;
+        }
+    }
+
+    /// The input is over: `next` is due, all up to `heard` is known of, and when `next` was found
+    /// missing, if it is; the repair connection is up, or is not.
+    pub fn settled(
+        &mut self,
+        (next, heard): (Sequence, Sequence),
+        found: Option<Found>,
+        connected: bool,
+        now: Nanos,
+    ) {
+        if connected != self.connected_since.is_some() {
+            self.connected_since = connected.then_some(now);
+            self.asked.clear();
+        }
+        let span = u64::from(self.config.window_slots).next_power_of_two();
+        let end = next.plus(span);
+        if self.ends.back().is_none_or(|(before, _)| *before < end) {
+            self.ends.push_back((end, now));
+        }
+        while self.ends.get(1).is_some_and(|_| self.ends[0].0 <= next) {
+            self.ends.pop_front();
+        }
+        let over = self
+            .due
+            .filter(|due| due.sequence < next && due.epoch == self.epoch);
+        if over.is_some_and(|due| due.given_up_by <= now) {
+            self.seen.given_up += 1;
+        }
+        self.next = next;
+        while self.asked.first().is_some_and(|s| *s < next.0) {
+            self.asked.pop_first();
+        }
+        let history = self.config.repair && (!self.live || next <= self.history_to);
+        let found = found.filter(|_| next <= heard);
+        let oldest_at = found.map_or(now, |found| found.at);
+        while self.hold_offs.get(1).is_some_and(|(at, _)| *at < oldest_at) {
+            self.hold_offs.pop_front();
+        }
+        self.due = found.filter(|_| !history).map(|found| Due {
+            epoch: self.epoch,
+            sequence: next,
+            found: found.at,
+            asked_by: self.asked_by(next, found),
+            given_up_by: self.given_up_by(found.at),
+        });
+    }
+
+    fn restarted(&mut self) {
+        self.asked.clear();
+        self.ends.clear();
+        self.next = Sequence::NONE;
+        self.due = None;
+    }
+
+    fn asked_by(&self, sequence: Sequence, found: Found) -> Nanos {
+        let Some(since) = self.connected_since else {
+            return Nanos::MAX;
+        };
+        if !self.config.repair || found.too_long {
+            return Nanos::MAX;
+        }
+        let from = found.at.max(since).max(self.awake_at);
+        // What lies beyond the window can't be asked for yet.
+        let entered = self.ends.iter().find(|(end, _)| sequence < *end);
+        let from = from.max(entered.map_or(Nanos::ZERO, |(_, at)| *at));
+        let hold_off = self.hold_offs.iter().map(|(_, hold_off)| *hold_off).max();
+        let by = from.after(self.wait).after(hold_off.unwrap_or(Nanos::ZERO));
+        let Some(reads) = &self.reads else { return by };
+        let by = by.max(reads.free_at);
+        let oldest = reads.begun.front().filter(|_| reads.is_full());
+        let room = oldest.map(|at| at.after(self.first_retry(reads.rtt_most)));
+        let tokens = reads.dry_from.map(|from| {
+            let from = from.max(by);
+            from.after(self.first_retry(self.rtt_most))
+        });
+        by.max(room.unwrap_or(by)).max(tokens.unwrap_or(by))
+    }
+
+    /// The longest that a first retry waits, where answers took no longer than this.
+    fn first_retry(&self, rtt_most: Nanos) -> Nanos {
+        let least = Nanos::from_us(self.config.nack_retry_us.into());
+        Nanos(rtt_most.min(RTT_MAX).times(4).max(least).0 / 4 * 5)
+    }
+
+    fn given_up_by(&self, found: Nanos) -> Nanos {
+        match self.config.delivery {
+            _ if !self.config.repair => {
+                found.after(Nanos::from_us(self.config.unrepaired_wait_us.into()))
+            }
+            Delivery::OrderedWithin(deadline) => found.after(deadline),
+            _ => Nanos::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tickcast_reliability::control::RemoteAccess;
+
+    fn us(us: u64) -> Nanos {
+        Nanos::from_us(us)
+    }
+
+    /// Live, connected since 1 us, eight READs at a time; 5 is missing since 10 us.
+    fn check(config: ReceiverConfig) -> FirstNackCheck {
+        let mut check = FirstNackCheck::new(config, 1, (8, 1_024));
+        check.told(&Event::Live);
+        check.settled((Sequence(5), Sequence(4)), None, true, us(1));
+        settle(&mut check, 10);
+        check
+    }
+
+    fn missing(at: u64) -> Option<Found> {
+        let (at, too_long) = (us(at), false);
+        Some(Found { at, too_long })
+    }
+
+    /// Something comes at this time that changes nothing.
+    fn settle(check: &mut FirstNackCheck, at: u64) {
+        let connected = check.connected_since.is_some();
+        check.settled((Sequence(5), Sequence(8)), missing(10), connected, us(at));
+    }
+
+    fn grant(tokens: u64) -> Grant {
+        let ring = RemoteAccess {
+            address: 0,
+            len: 0,
+            key: 0,
+        };
+        Grant {
+            epoch: Epoch(1),
+            attempt: 1,
+            tokens,
+            ring,
+            cursor: None,
+        }
+    }
+
+    #[test]
+    fn a_question_that_does_not_come_is_seen_and_a_hold_off_excuses_it() {
+        let mut of = check(ReceiverConfig::default());
+        assert_eq!(of.on_time(us(15)), Ok(()));
+        assert!(of.on_time(us(16)).unwrap_err().contains("not asked"));
+        of.asks(SequenceRange::one(Sequence(5)));
+        of.asks(SequenceRange::one(Sequence(5)));
+        assert_eq!(of.on_time(us(1_000_000)), Ok(()));
+        assert_eq!((of.seen.asked, of.seen.given_up), (1, 0));
+        let mut of = check(ReceiverConfig::default());
+        of.advised(us(50), us(10));
+        of.advised(us(20), us(11));
+        settle(&mut of, 11);
+        assert_eq!(of.on_time(us(60)), Ok(()));
+        assert!(of.on_time(us(66)).is_err());
+        of.awakes(us(70));
+        assert_eq!(of.on_time(us(71)), Ok(()));
+    }
+
+    #[test]
+    fn a_hold_off_that_was_over_before_excuses_nothing() {
+        let mut of = FirstNackCheck::new(ReceiverConfig::default(), 1, (0, 1_024));
+        of.told(&Event::Live);
+        of.advised(us(50), us(1));
+        of.advised(us(20), us(2));
+        of.settled((Sequence(5), Sequence(4)), None, true, us(3));
+        settle(&mut of, 10);
+        assert_eq!(of.on_time(us(35)), Ok(()));
+        assert!(of.on_time(us(36)).is_err());
+    }
+
+    #[test]
+    fn nothing_is_asked_without_a_connection_and_a_new_one_is_asked_at_once() {
+        let mut of = check(ReceiverConfig::default());
+        of.asks(SequenceRange::one(Sequence(5)));
+        of.settled((Sequence(5), Sequence(8)), missing(10), false, us(20));
+        assert_eq!(of.on_time(us(900)), Ok(()));
+        of.settled((Sequence(5), Sequence(8)), missing(10), true, us(900));
+        assert!(of.on_time(us(906)).is_err());
+    }
+
+    #[test]
+    fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry() {
+        let config = ReceiverConfig::default();
+        // Nothing was granted, or there is enough: no excuse.
+        assert!(check(config).on_time(us(16)).is_err());
+        let mut of = check(config);
+        of.answered_within(us(250), us(250));
+        of.granted(&grant(1_024), us(11));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err());
+        of.begins_read(1, us(12));
+        settle(&mut of, 12);
+        // Four times that, and a quarter more; another READ does not make it longer.
+        let retry = 1_250;
+        of.begins_read(0, us(600));
+        settle(&mut of, 600);
+        assert_eq!(of.on_time(us(12 + retry)), Ok(()));
+        assert!(of.on_time(us(12 + retry + 6)).is_err());
+        // Who never had any waits for none.
+        let mut of = check(config);
+        of.granted(&grant(1_023), us(11));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err());
+
+        let mut of = check(config);
+        of.answered_within(us(900), us(250));
+        of.granted(&grant(1 << 20), us(11));
+        (0..7).for_each(|_| of.begins_read(1_024, us(11)));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err(), "one more can be begun");
+        of.begins_read(0, us(400));
+        settle(&mut of, 400);
+        assert_eq!(of.on_time(us(11 + retry)), Ok(()));
+        assert!(of.on_time(us(11 + retry + 6)).is_err());
+        of.ends_read(us(500));
+        settle(&mut of, 500);
+        assert!(of.on_time(us(506)).is_err());
+        of.reads_anew(us(600));
+        settle(&mut of, 600);
+        assert!(of.on_time(us(606)).is_err());
+    }
+
+    #[test]
+    fn a_gap_that_outlives_its_deadline_is_seen() {
+        let mut of = check(ReceiverConfig {
+            delivery: Delivery::OrderedWithin(us(100)),
+            ..ReceiverConfig::default()
+        });
+        of.asks(SequenceRange::one(Sequence(5)));
+        assert_eq!(of.on_time(us(115)), Ok(()));
+        assert!(of.on_time(us(116)).unwrap_err().contains("overdue"));
+        of.settled((Sequence(9), Sequence(8)), None, true, us(110));
+        assert_eq!(of.seen.given_up, 1);
+        let of = check(ReceiverConfig {
+            repair: false,
+            unrepaired_wait_us: 200,
+            ..ReceiverConfig::default()
+        });
+        assert_eq!(of.on_time(us(215)), Ok(()));
+        assert!(of.on_time(us(216)).unwrap_err().contains("overdue"));
+    }
+
+    #[test]
+    fn history_and_runs_too_long_for_repair_have_no_time_to_be_asked_for() {
+        let mut of = check(ReceiverConfig::default());
+        of.told(&Event::Joined { after: Sequence(4) });
+        settle(&mut of, 11);
+        assert_eq!(of.on_time(us(900)), Ok(()));
+        let mut of = check(ReceiverConfig::default());
+        let found = missing(10).map(|found| Found {
+            too_long: true,
+            ..found
+        });
+        of.settled((Sequence(5), Sequence(8)), found, true, us(11));
+        assert_eq!(of.on_time(us(900)), Ok(()));
+    }
+}

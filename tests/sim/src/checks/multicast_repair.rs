@@ -1,0 +1,307 @@
+//! What a publisher answers by multicast, and says by STATUS, held against what it was asked
+//! (docs/PROTOCOL.md §6.2, §6.3). A question counts as answered by multicast only where one goes out
+//! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS,
+//! which answers the last PROGRESS, says how the ring stands (where it is written meanwhile, how it stood
+//! at some time since).
+//!
+//! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
+//! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked
+//! holds a window: in larger rings it may have forgotten what is known here, and how many asked is
+//! not looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, Message, NackClass, Progress, Status,
+};
+use tickcast_reliability::serve::{Destination, PeerId, RepairConfig};
+use tickcast_reliability::types::{ChannelId, Nanos, Now, Sequence, SequenceRange};
+use tickcast_reliability::wire::{Datagram, PublisherState};
+
+use crate::feed::Feed;
+
+type Checked = Result<(), String>;
+
+/// What the log of who asked holds.
+const LOG: u64 = 4_096;
+
+/// One sequence that was asked for.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Connections that asked, and have no answer yet.
+    waits: BTreeSet<PeerId>,
+    /// Subscribers that may have asked in this round.
+    askers: BTreeSet<PeerId>,
+    /// When it began at the earliest and, since what seemed to be asked before may have been refused, at
+    /// the latest.
+    began: Nanos,
+    asked_at: Nanos,
+    /// Whether anyone was answered in it for certain.
+    answered: bool,
+    multicast_at: Option<Nanos>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct MulticastRepairCheck {
+    config: RepairConfig,
+    wanted: BTreeMap<(ChannelId, u64), Wanted>,
+    /// Answered by multicast, and bytes of repair, as counted so far.
+    counted: BTreeMap<ChannelId, (u64, u64)>,
+    /// What STATUS would have said to the last PROGRESS, where that waits.
+    statuses: BTreeMap<(PeerId, ChannelId), Status>,
+    /// STATUS messages that were looked at.
+    pub statuses_seen: u64,
+    /// Questions that a multicast answered.
+    pub answered_seen: u64,
+}
+
+impl MulticastRepairCheck {
+    /// Nothing was asked yet.
+    #[must_use]
+    pub const fn new(config: RepairConfig) -> Self {
+        Self {
+            config,
+            wanted: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            statuses_seen: 0,
+            answered_seen: 0,
+        }
+    }
+
+    /// A NACK was given to the core, on a connection of the subscriber `asker`.
+    ///
+    /// # Errors
+    /// That questions count as answered by multicasts that were not.
+    pub fn asked(
+        &mut self,
+        (peer, asker): (PeerId, PeerId),
+        feed: &Feed,
+        class: NackClass,
+        ranges: &[SequenceRange],
+        now: Nanos,
+    ) -> Checked {
+        let answered = self.newly(feed).0;
+        if class == NackClass::Replay {
+            return nothing(answered);
+        }
+        let ignore = Nanos::from_us(self.config.sender_ignore_us);
+        let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
+        let sent = feed.reader.sent_by_any();
+        let forgets = is_forgetful(feed);
+        // Some of it may have found no room, and be no question to the core.
+        let has_room = feed.repair.pending.get() < self.config.pending_ranges_max as u64;
+        let mut may = 0;
+        for range in ranges {
+            let first = range.first.max(feed.reader.oldest()).max(Sequence::FIRST);
+            let held = SequenceRange::new(first, range.last.min(sent));
+            for sequence in held.into_iter().flat_map(SequenceRange::iter) {
+                let of = self.wanted.entry((feed.channel, sequence.0)).or_default();
+                let just = of.multicast_at.is_some_and(|at| now.since(at) <= ignore);
+                may += u64::from(just);
+                if just && !forgets {
+                    continue;
+                }
+                let is_new = of.waits.insert(peer);
+                // Who seems to wait may do so no longer, and begin a round.
+                let surely_new = is_new && has_room;
+                if surely_new && of.answered && now.since(of.asked_at) > coalesce {
+                    of.askers.clear();
+                }
+                if of.askers.is_empty() {
+                    (of.began, of.answered) = (now, false);
+                } else if now.since(of.began) > coalesce {
+                    // If it was answered, this may be another round.
+                    of.answered = false;
+                }
+                of.askers.insert(asker);
+                of.asked_at = now;
+            }
+        }
+        self.answered_seen += answered;
+        if answered > may {
+            return Err(format!(
+                "{answered} questions of {peer:?} were answered by a multicast as they came, of {may} one had just gone out"
+            ));
+        }
+        self.forget(feed);
+        Ok(())
+    }
+
+    /// What of a channel was counted since the last time.
+    fn newly(&mut self, feed: &Feed) -> (u64, u64) {
+        let c = &feed.repair;
+        let counted = (c.answered_by_multicast.get(), c.repair_bytes.get());
+        let before = self.counted.insert(feed.channel, counted);
+        let before = before.unwrap_or_default();
+        (counted.0 - before.0, counted.1 - before.1)
+    }
+
+    /// Nobody can wait for what the ring has lost.
+    fn forget(&mut self, feed: &Feed) {
+        let most = 4 * feed.reader.geometry().slots();
+        if self.wanted.len() as u64 > most {
+            let oldest = feed.reader.oldest().0;
+            (self.wanted).retain(|(channel, s), _| *channel != feed.channel || *s >= oldest);
+        }
+    }
+
+    /// PROGRESS was given to the core.
+    pub fn told(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
+        let status = status_of(feed, progress.sent_at, now);
+        self.statuses.insert((peer, feed.channel), status);
+    }
+
+    /// Bytes go out; `paused` of these peers read nothing now, and keep what waits.
+    ///
+    /// # Errors
+    /// An answer or a STATUS that is not what was asked for.
+    pub fn given(
+        &mut self,
+        destination: Destination,
+        out: &[u8],
+        (feeds, subscribers): (&[Feed], &dyn Fn(ChannelId) -> u32),
+        paused: &dyn Fn(PeerId) -> bool,
+        now: Now,
+    ) -> Checked {
+        let newly: Vec<_> = feeds.iter().map(|feed| self.newly(feed)).collect();
+        let peer = match destination {
+            Destination::Multicast(channel) => {
+                let at = feeds.iter().position(|feed| feed.channel == channel);
+                let at = at.ok_or("a multicast of no channel")?;
+                let datagram = Datagram::parse(out).map_err(|e| e.to_string())?;
+                let key = (channel, datagram.header().sequence.0);
+                let (answered, askers) = self.multicast(key, newly[at].0, paused, now.monotonic)?;
+                self.answered_seen += answered;
+                return match is_forgetful(&feeds[at]) {
+                    true => Ok(()),
+                    false => self.enough(key.1, askers, subscribers(channel)),
+                };
+            }
+            Destination::Peer(peer) => peer,
+        };
+        nothing(newly.iter().map(|(answered, _)| answered).sum())?;
+        let mut frames = out;
+        while let Some((channel, message, taken)) =
+            Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).map_err(|e| e.to_string())?
+        {
+            frames = &frames[taken..];
+            let Some(at) = feeds.iter().position(|feed| feed.channel == channel) else {
+                continue;
+            };
+            match message {
+                Message::Datagram(bytes) if newly[at].1 > 0 => {
+                    let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
+                    let sequence = datagram.header().sequence;
+                    let of = self.wanted.entry((channel, sequence.0)).or_default();
+                    of.answered = true;
+                    let forgets = is_forgetful(&feeds[at]);
+                    if !of.waits.remove(&peer) && !forgets {
+                        return Err(format!("{peer:?} gets {sequence}, and has its answer"));
+                    }
+                }
+                Message::Status(status) => {
+                    let then = self.statuses.remove(&(peer, channel));
+                    let then =
+                        then.ok_or_else(|| format!("{status:?} for {peer:?}, who waits for none"))?;
+                    is_between(
+                        &then,
+                        &status,
+                        &status_of(&feeds[at], then.echo, now),
+                        &feeds[at],
+                    )?;
+                    self.statuses_seen += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// How many questions a multicast answered, and how many asked for it.
+    fn multicast(
+        &mut self,
+        key: (ChannelId, u64),
+        answered: u64,
+        paused: &dyn Fn(PeerId) -> bool,
+        now: Nanos,
+    ) -> Result<(u64, usize), String> {
+        let of = self.wanted.entry(key).or_default();
+        let (waited, askers) = (of.waits.len() as u64, of.askers.len());
+        of.waits.retain(|peer| paused(*peer));
+        of.askers.clear();
+        (of.answered, of.multicast_at) = (true, Some(now));
+        // The check of what is counted at all is that of `meters.rs`.
+        match answered > waited {
+            true => Err(format!(
+                "a multicast of {} answered {answered} questions, {waited} waited",
+                key.1
+            )),
+            false => Ok((answered, askers)),
+        }
+    }
+
+    fn enough(&self, sequence: u64, askers: usize, subscribers: u32) -> Checked {
+        let enough = match subscribers >= self.config.large_group {
+            true => 3,
+            false => (subscribers.div_ceil(8) as usize).clamp(2, 16),
+        };
+        match askers < enough {
+            true => Err(format!(
+                "{sequence} is multicast because {askers} of {subscribers} asked, {enough} are needed"
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What STATUS says of the ring as it stands.
+fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
+    let reader = &feed.reader;
+    let slots = reader.geometry().slots();
+    let safe = slots - (slots / 64).max(16).min(slots / 4);
+    let sealed = reader.sealed();
+    let floor = reader.oldest().max(sealed.next().minus(safe));
+    let newest = reader.sent_by_all().max(floor.previous());
+    Status {
+        epoch: reader.identity().epoch,
+        newest,
+        oldest: floor.min(newest.next()),
+        next_record: reader.next_record_after(newest).unwrap_or_default(),
+        echo,
+        answered_at: now.utc,
+        ended: reader.state() == Some(PublisherState::Ended) && newest == sealed,
+    }
+}
+
+/// Whether a STATUS tells what was, between two that would have been right.
+fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> Checked {
+    let between = Status {
+        newest: status.newest.clamp(before.newest, after.newest),
+        oldest: status.oldest.clamp(before.oldest, after.oldest),
+        next_record: (feed.reader.next_record_after(status.newest)).unwrap_or(status.next_record),
+        ended: after.ended && (before.ended || status.ended),
+        ..*after
+    };
+    match *status == between {
+        true => Ok(()),
+        false => Err(format!(
+            "{status:?} is not between {before:?} and {after:?}"
+        )),
+    }
+}
+
+/// Whether the core may have forgotten what is known here.
+fn is_forgetful(feed: &Feed) -> bool {
+    feed.reader.geometry().slots() > LOG
+}
+
+fn nothing(answered: u64) -> Checked {
+    match answered {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{answered} questions were answered by no multicast"
+        )),
+    }
+}

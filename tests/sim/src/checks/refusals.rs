@@ -1,0 +1,429 @@
+//! What a publisher refuses, held against what it was asked, what its ring held then, and what it
+//! had to do (docs/PROTOCOL.md §6.3). Windows are checked in [`crate::checks::loss_reason`], too: nothing is
+//! refused that the ring still holds.
+//!
+//! What follows from the NACK alone is worked out here anew. Of what depends on the core's own state
+//! bounds are: as many sequences wait for one peer as for all at most, the live stream is as fast as
+//! it ever was between two ticks, of the longest datagrams, and as many replay as are connected.
+
+use std::collections::BTreeMap;
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, FRAME_HEAD_LEN, Message, NackClass, RefusalReason, Refused,
+};
+use tickcast_reliability::serve::{PeerId, RepairConfig};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+
+use crate::feed::Feed;
+
+type Checked = Result<(), String>;
+
+/// Microseconds to wait: for what was not sent yet, or belongs on another connection; for a replay
+/// that is too slow; for a budget at most.
+const AHEAD_RETRY_US: u64 = 100;
+const TOO_SLOW_RETRY_US: u64 = 1_000_000;
+const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
+/// The live stream is measured this often.
+const TICK: Nanos = Nanos::from_ms(100);
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The connection.
+    pub peer: PeerId,
+    /// Of which kind.
+    pub path: Path,
+    /// Whether its subscriber has a connection for replay.
+    pub replays: bool,
+    /// Whether it has another one that repair is asked for on.
+    pub asks_elsewhere: bool,
+    /// Connections of the publisher.
+    pub peers: u64,
+}
+
+/// What may be refused, for one reason, and how long it may tell to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct May {
+    reason: RefusalReason,
+    range: SequenceRange,
+    retry_us: (u64, u64),
+}
+
+/// The fastest that a channel was.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    tick_at: Nanos,
+    measured: (Nanos, Sequence),
+    bytes_per_s_most: u128,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct RefusalCheck {
+    config: RepairConfig,
+    may: BTreeMap<(PeerId, ChannelId), Vec<May>>,
+    live: BTreeMap<ChannelId, Live>,
+    /// Refusals that were looked at.
+    pub seen: u64,
+}
+
+impl RefusalCheck {
+    /// Nothing was asked of a publisher with these feeds.
+    #[must_use]
+    pub fn new(config: RepairConfig, feeds: &[Feed], now: Nanos) -> Self {
+        let live = feeds.iter().map(|feed| {
+            let live = Live {
+                tick_at: Nanos::ZERO,
+                measured: (now, feed.core.sealed()),
+                bytes_per_s_most: 0,
+            };
+            (feed.channel, live)
+        });
+        Self {
+            config,
+            may: BTreeMap::new(),
+            live: live.collect(),
+            seen: 0,
+        }
+    }
+
+    /// The publisher is told what time it is.
+    pub fn ticks(&mut self, feeds: &[Feed], now: Nanos) {
+        for feed in feeds {
+            let Some(live) = self.live.get_mut(&feed.channel) else {
+                continue;
+            };
+            let (at, before) = live.measured;
+            if now < live.tick_at {
+                continue;
+            }
+            live.tick_at = now.after(TICK);
+            let elapsed = now.since(at);
+            if elapsed > Nanos::ZERO {
+                let sealed = feed.core.sealed();
+                let bytes = u128::from(sealed.since(before)) * u128::from(datagram_len(feed));
+                let rate = bytes * 1_000_000_000 / u128::from(elapsed.0);
+                live.bytes_per_s_most = live.bytes_per_s_most.max(rate);
+                live.measured = (now, sealed);
+            }
+        }
+    }
+
+    /// A NACK for this channel was given to the core.
+    pub fn asked(
+        &mut self,
+        asker: &Asker,
+        feed: &Feed,
+        (epoch, class): (Epoch, NackClass),
+        ranges: &[SequenceRange],
+    ) {
+        let ours = feed.reader.identity().epoch;
+        let class = match asker.path {
+            Path::Nack => NackClass::Repair,
+            Path::Replay => NackClass::Replay,
+            _ => class,
+        };
+        let elsewhere = asker.path == Path::Repair && class == NackClass::Replay && asker.replays;
+        let mut may = Vec::new();
+        for &range in ranges {
+            let mut add = |reason, range, retry_us| {
+                let retry_us = (retry_us, retry_us);
+                may.push(May {
+                    reason,
+                    range,
+                    retry_us,
+                });
+            };
+            if epoch != ours {
+                add(RefusalReason::Epoch, range, 0);
+                continue;
+            }
+            if range.first == Sequence::NONE {
+                add(RefusalReason::Malformed, range, 0);
+                continue;
+            }
+            if elsewhere {
+                add(RefusalReason::Budget, range, AHEAD_RETRY_US);
+            }
+            let sent = feed.reader.sent_by_any().max(floor(feed).previous());
+            if let Some(above) = SequenceRange::new(range.first.max(sent.next()), range.last) {
+                add(RefusalReason::Ahead, above, AHEAD_RETRY_US);
+            }
+            let held = SequenceRange::new(range.first.max(floor(feed)), range.last.min(sent));
+            if let Some(held) = held {
+                may.extend(self.too_slow(asker, feed, class, held));
+                may.extend(self.budget(asker, feed, class, held));
+            }
+        }
+        let of = self.may.entry((asker.peer, feed.channel)).or_default();
+        of.append(&mut may);
+    }
+
+    /// Whether what the ring holds of a question may be refused because it would never be answered in
+    /// time.
+    fn too_slow(
+        &self,
+        asker: &Asker,
+        feed: &Feed,
+        class: NackClass,
+        held: SequenceRange,
+    ) -> Option<May> {
+        let live = self.live.get(&feed.channel)?.bytes_per_s_most;
+        let wanted = feed.repair.pending.get().saturating_add(held.len());
+        let room = held.last.plus(safe(feed)).since(feed.core.sealed());
+        let rate = self.config.joiner_bytes_per_s / asker.peers.max(1);
+        let slow = live * 3 * u128::from(wanted) > 2 * u128::from(rate) * u128::from(room);
+        (class == NackClass::Replay && slow).then_some(May {
+            reason: RefusalReason::TooSlow,
+            range: held,
+            retry_us: (TOO_SLOW_RETRY_US, TOO_SLOW_RETRY_US),
+        })
+    }
+
+    /// Whether it may be refused because too much waits already.
+    fn budget(
+        &self,
+        asker: &Asker,
+        feed: &Feed,
+        class: NackClass,
+        held: SequenceRange,
+    ) -> Option<May> {
+        let bound = self.config.pending_ranges_max as u64;
+        let pending = feed.repair.pending.get();
+        let (fastest, slowest) = match class {
+            NackClass::Repair => {
+                let rate = self.config.subscriber_bytes_per_s;
+                (rate, rate)
+            }
+            NackClass::Replay => {
+                let rate = self.config.joiner_bytes_per_s;
+                (rate, rate / asker.peers.max(1))
+            }
+        };
+        let takes = |sequences: u64, rate: u64| {
+            let bytes = sequences.saturating_mul(feed.reader.geometry().slot_len() as u64);
+            let us = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
+            let us = u64::try_from(us).unwrap_or(u64::MAX);
+            us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX)
+        };
+        // Its other connection may have used up the bound alone.
+        let least = match class {
+            NackClass::Repair if asker.asks_elsewhere => 0,
+            _ => bound,
+        };
+        (pending >= bound).then_some(May {
+            reason: RefusalReason::Budget,
+            range: held,
+            retry_us: (takes(least, fastest), takes(pending, slowest)),
+        })
+    }
+
+    /// This goes to a peer.
+    ///
+    /// # Errors
+    /// What it refuses without a reason.
+    pub fn given(&mut self, peer: PeerId, feeds: &[Feed], mut frames: &[u8]) -> Checked {
+        while let Some((channel, message, taken)) =
+            Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).map_err(|e| e.to_string())?
+        {
+            frames = &frames[taken..];
+            if let Message::Refused(refused) = message
+                && let Some(feed) = feeds.iter().find(|feed| feed.channel == channel)
+            {
+                self.refused(peer, feed, &refused)?;
+                self.seen += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&self, peer: PeerId, feed: &Feed, refused: &Refused) -> Checked {
+        let ours = feed.reader.identity().epoch;
+        if refused.epoch != ours {
+            return Err(format!("{refused:?} in epoch {ours}"));
+        }
+        let retry_us = u64::from(refused.retry_after_us);
+        if refused.reason == RefusalReason::Window {
+            // With planted bugs copies are torn on purpose, and refused although the slot is held.
+            let torn = cfg!(feature = "planted-bugs");
+            return match refused.range.last < floor(feed) || torn {
+                true if retry_us == 0 => Ok(()),
+                _ => Err(format!("{refused:?}, the ring holds it")),
+            };
+        }
+        let may = self.may.get(&(peer, feed.channel));
+        let mut may = may.into_iter().flatten();
+        // What a question begins with is not refused with it where it is on its way already.
+        let answered = matches!(
+            refused.reason,
+            RefusalReason::TooSlow | RefusalReason::Budget
+        );
+        let fits = |may: &May| {
+            let (of, it) = (may.range, refused.range);
+            may.reason == refused.reason
+                && of.last == it.last
+                && (of.first == it.first || answered && of.first < it.first)
+                && (may.retry_us.0..=may.retry_us.1).contains(&retry_us)
+        };
+        if may.any(fits) {
+            return Ok(());
+        }
+        let (pending, sent) = (feed.repair.pending.get(), feed.reader.sent_by_any());
+        Err(format!(
+            "{peer:?} is refused without a reason: {refused:?}; {pending} wait, sent is {sent}"
+        ))
+    }
+
+    /// All that there was to say was said.
+    pub fn settled(&mut self) {
+        self.may.clear();
+    }
+}
+
+/// Of the longest one in its frame.
+fn datagram_len(feed: &Feed) -> u64 {
+    (feed.reader.geometry().slot_len() + FRAME_HEAD_LEN) as u64
+}
+
+/// The oldest sequence that is served: the slots at the old end might be overwritten meanwhile.
+fn floor(feed: &Feed) -> Sequence {
+    let from = feed.core.sealed().next().minus(safe(feed));
+    feed.reader.oldest().max(from)
+}
+
+fn safe(feed: &Feed) -> u64 {
+    let slots = feed.reader.geometry().slots();
+    slots - (slots / 64).max(16).min(slots / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::plan::CHANNEL;
+    use crate::faults::plan::Plan;
+    use tickcast_reliability::publish::Transmit;
+    use tickcast_reliability::types::{FanOutId, Now, RecordNumber};
+
+    const EPOCH: Epoch = Epoch(5);
+    const PEER: PeerId = PeerId(3);
+
+    /// A ring of which everything is sent, up to this sequence.
+    fn feed() -> (Feed, u64) {
+        let now = Now {
+            monotonic: Nanos::ZERO,
+            utc: Nanos::ZERO,
+        };
+        let plan = Plan::of(0, Some("calm"), None);
+        let mut feed = Feed::open(&plan, (CHANNEL, EPOCH, 0), (1, 1), now).unwrap();
+        (0..8).for_each(|_| feed.burst(now).unwrap());
+        for fan_out in (0..plan.fan_outs).map(FanOutId) {
+            while let Some(transmit) = feed.core.poll_transmit(fan_out) {
+                if let Transmit::Slots(range) = transmit {
+                    feed.core.handle_posted(fan_out, range.last);
+                }
+            }
+        }
+        let sent = feed.reader.sent_by_any().0;
+        assert!(sent > 4);
+        (feed, sent)
+    }
+
+    fn range(first: u64, last: u64) -> SequenceRange {
+        SequenceRange {
+            first: Sequence(first),
+            last: Sequence(last),
+        }
+    }
+
+    /// Whether this refusal of a question of this class and epoch passes.
+    fn passes(
+        (epoch, class, asked): (Epoch, NackClass, SequenceRange),
+        (reason, refused, retry_after_us): (RefusalReason, SequenceRange, u32),
+    ) -> bool {
+        let (feed, _) = feed();
+        let feeds = [feed];
+        let mut of = RefusalCheck::new(RepairConfig::default(), &feeds, Nanos::ZERO);
+        let asker = Asker {
+            peer: PEER,
+            path: Path::Repair,
+            replays: true,
+            asks_elsewhere: false,
+            peers: 2,
+        };
+        of.asked(&asker, &feeds[0], (epoch, class), &[asked]);
+        let refused = Message::Refused(Refused {
+            epoch: EPOCH,
+            range: refused,
+            reason,
+            retry_after_us,
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+        });
+        let mut frames = Vec::new();
+        refused.write(CHANNEL, &mut frames);
+        of.given(PEER, &feeds, &frames).is_ok()
+    }
+
+    #[test]
+    fn a_refusal_without_its_reason_is_seen_and_so_is_a_wrong_time_to_wait() {
+        let (_, sent) = feed();
+        let (repair, replay) = (NackClass::Repair, NackClass::Replay);
+        let (held, above) = (range(2, 4), range(sent + 1, sent + 3));
+        let all = (EPOCH, repair, range(2, sent + 3));
+        assert!(passes(all, (RefusalReason::Ahead, above, 100)));
+        assert!(!passes(all, (RefusalReason::Ahead, above, 101)));
+        assert!(!passes(
+            all,
+            (RefusalReason::Ahead, range(2, sent + 3), 100)
+        ));
+        for reason in [
+            RefusalReason::Window,
+            RefusalReason::Ahead,
+            RefusalReason::Budget,
+            RefusalReason::TooSlow,
+            RefusalReason::Epoch,
+            RefusalReason::Malformed,
+        ] {
+            for retry_us in [0, 100, 1_000_000] {
+                let refused = (reason, held, retry_us);
+                assert!(!passes((EPOCH, repair, held), refused), "{refused:?}");
+            }
+        }
+        let other = (Epoch(4), repair, held);
+        assert!(passes(other, (RefusalReason::Epoch, held, 0)));
+        let none = (EPOCH, repair, range(0, 4));
+        assert!(passes(none, (RefusalReason::Malformed, range(0, 4), 0)));
+        // Who has a connection for replay is to use it.
+        let elsewhere = (EPOCH, replay, held);
+        assert!(passes(elsewhere, (RefusalReason::Budget, held, 100)));
+        assert!(!passes(
+            elsewhere,
+            (RefusalReason::TooSlow, held, 1_000_000)
+        ));
+    }
+
+    #[test]
+    fn a_stream_too_fast_for_a_replay_is_a_reason() {
+        let (feed, sent) = feed();
+        let feeds = [feed];
+        let mut of = RefusalCheck::new(RepairConfig::default(), &feeds, Nanos::ZERO);
+        let live = of.live.get_mut(&CHANNEL).unwrap();
+        live.bytes_per_s_most = 10_000_000_000;
+        let asker = Asker {
+            peer: PEER,
+            path: Path::Replay,
+            replays: true,
+            asks_elsewhere: false,
+            peers: 2,
+        };
+        let held = range(2, sent);
+        of.asked(&asker, &feeds[0], (EPOCH, NackClass::Repair), &[held]);
+        let may = &of.may[&(PEER, CHANNEL)];
+        assert_eq!(may.len(), 1);
+        assert_eq!(
+            (may[0].reason, may[0].range),
+            (RefusalReason::TooSlow, held)
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! What one application is told beside the stream of one channel: silence and its end, lost
+//! multicast, lines and the repair connection. Each alternates, has its reason in what the
+//! subscriber was given, and comes when it is due (docs/PROTOCOL.md §5.3, §5.5).
+
+use tickcast_reliability::delivery::{Event, StreamState};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::Nanos;
+
+type Checked = Result<(), String>;
+
+/// As late as a timer may fire.
+const SLACK: Nanos = Nanos(5_000);
+/// The longest interval between heartbeats that is believed.
+const INTERVAL_MAX: Nanos = Nanos::from_secs(10);
+/// While it is silent the groups are joined anew this often.
+const REJOIN_EVERY: Nanos = Nanos::from_ms(200);
+
+/// See the module.
+#[derive(Debug)]
+pub struct SilenceCheck {
+    config: ReceiverConfig,
+    joined: bool,
+    ended: bool,
+    stale: bool,
+    multicast_lost: bool,
+    /// Something was heard since silence was told.
+    heard_since: bool,
+    /// When the time of silence began anew, because another epoch did after an end.
+    silent_since: Nanos,
+    /// What the events so far come to.
+    pub state: StreamState,
+    link_down: bool,
+    line_down: [bool; 2],
+    /// When something was heard last of each line, and what the last heartbeat announced.
+    heard_at: [Nanos; 2],
+    interval: Nanos,
+    /// When the groups are to be joined anew at the latest.
+    rejoin_due: Nanos,
+    connected: bool,
+    /// What the input that goes on carries: a line's datagram, a STATUS.
+    line: Option<usize>,
+    status: bool,
+}
+
+impl SilenceCheck {
+    /// A subscriber that was told nothing.
+    #[must_use]
+    pub fn new(config: ReceiverConfig) -> Self {
+        Self {
+            config,
+            joined: false,
+            ended: false,
+            stale: false,
+            multicast_lost: false,
+            heard_since: false,
+            silent_since: Nanos::ZERO,
+            state: StreamState::default(),
+            link_down: false,
+            line_down: [false; 2],
+            heard_at: [Nanos::ZERO; 2],
+            interval: Nanos::ZERO,
+            rejoin_due: Nanos::MAX,
+            connected: false,
+            line: None,
+            status: false,
+        }
+    }
+
+    /// A datagram that is believed is about to be given to the core, by this line; a heartbeat
+    /// announces an interval.
+    pub fn hears(&mut self, line: usize, interval: Option<Nanos>, now: Nanos) {
+        (self.line, self.heard_at[line]) = (Some(line), now);
+        self.heard_since = self.stale;
+        if let Some(interval) = interval {
+            self.interval = interval.min(INTERVAL_MAX);
+        }
+    }
+
+    /// A STATUS is about to be given to the core.
+    pub const fn status(&mut self) {
+        self.status = true;
+    }
+
+    /// The input is over.
+    pub const fn input_over(&mut self) {
+        (self.line, self.status) = (None, false);
+    }
+
+    /// The groups are joined anew.
+    pub fn rejoined(&mut self, now: Nanos) {
+        if self.stale {
+            self.rejoin_due = now.after(REJOIN_EVERY);
+        }
+    }
+
+    fn silence(&self, least_us: u32) -> Nanos {
+        self.interval.times(3).max(Nanos::from_us(least_us.into()))
+    }
+
+    fn last_heard(&self) -> Nanos {
+        self.heard_at[0].max(self.heard_at[1])
+    }
+
+    /// When silence is due if nothing is heard.
+    fn silent_at(&self) -> Nanos {
+        let since = self.last_heard().max(self.silent_since);
+        since.after(self.silence(self.config.stale_us))
+    }
+
+    /// The core stands like this after an input.
+    ///
+    /// # Errors
+    /// That the application, which goes by the events, believes something else.
+    pub fn stands(&self, core: StreamState) -> Checked {
+        let told = self.state;
+        // A word of the publisher ends this one without an event.
+        let publisher_dead = told.publisher_dead;
+        if told
+            == (StreamState {
+                publisher_dead,
+                ..core
+            })
+        {
+            return Ok(());
+        }
+        Err(format!("stands {core}, and was told {told}"))
+    }
+
+    /// The application is told this.
+    ///
+    /// # Errors
+    /// What is wrong about it.
+    pub fn told(&mut self, event: &Event, now: Nanos) -> Checked {
+        let state = (self.stale, self.multicast_lost);
+        self.state.follow(event);
+        self.heard_since &= !matches!(event, Event::Recovered | Event::EndOfSession);
+        let by_line = self.line.is_some() && !self.ended;
+        let right = match event {
+            Event::Joined { .. } if !self.joined => {
+                (self.joined, self.connected) = (true, true);
+                self.heard_at = [now; 2];
+                true
+            }
+            Event::EndOfSession => {
+                self.ended = true;
+                true
+            }
+            Event::EpochChanged { .. } | Event::EpochContinued { .. } => {
+                if std::mem::replace(&mut self.ended, false) {
+                    // What was heard after the end was not told, and is not in arrears.
+                    (self.silent_since, self.heard_since) = (now, false);
+                }
+                true
+            }
+            Event::Stale => {
+                let due = self.silent_at();
+                self.stale = true;
+                self.rejoin_due = now.after(REJOIN_EVERY);
+                !self.ended && !state.0 && now >= due
+            }
+            Event::MulticastLost => {
+                self.multicast_lost = true;
+                self.rejoin_due = now;
+                !self.ended && state == (true, false) && self.status
+            }
+            Event::Recovered => {
+                self.stale = false;
+                state == (true, false) && by_line
+            }
+            Event::MulticastRestored => {
+                // `Fresh` follows at once.
+                self.multicast_lost = false;
+                state == (true, true) && by_line
+            }
+            Event::PublisherDead => state.0 && !self.ended,
+            Event::RepairLinkDown(_) => !std::mem::replace(&mut self.link_down, true),
+            Event::RepairLinkUp => std::mem::replace(&mut self.link_down, false),
+            Event::LineDown(line) => {
+                let line = usize::from(line.0);
+                let silence = self.silence(self.config.line_silence_us);
+                let heard = self.heard_at.get(line).copied();
+                let witness = self.last_heard();
+                !std::mem::replace(&mut self.line_down[line], true)
+                    && heard.is_some_and(|heard| now >= heard.after(silence) && witness > heard)
+                    && now < witness.after(silence)
+            }
+            Event::LineUp(line) => {
+                let line = usize::from(line.0);
+                std::mem::replace(&mut self.line_down[line], false) && self.line == Some(line)
+            }
+            _ => true,
+        };
+        if right {
+            return Ok(());
+        }
+        Err(format!(
+            "told {event:?} at {now} without a reason: {self:?}"
+        ))
+    }
+
+    /// The subscriber has done everything it wants now: nothing is late.
+    ///
+    /// # Errors
+    /// What should have been told or done.
+    pub fn on_time(&mut self, connected: bool, now: Nanos) -> Checked {
+        if connected && !self.connected {
+            self.rejoin_due = self.rejoin_due.max(now);
+        }
+        self.connected = connected;
+        if !self.joined || self.ended {
+            return Ok(());
+        }
+        let silent = self.silent_at();
+        if !self.stale && now > silent.after(SLACK) {
+            return Err(format!(
+                "silent, which should have been told at {silent}: {self:?}"
+            ));
+        }
+        if self.heard_since {
+            return Err(format!("heard again, and it was not told: {self:?}"));
+        }
+        if self.stale && connected && now > self.rejoin_due.after(SLACK) {
+            let due = self.rejoin_due;
+            return Err(format!(
+                "the groups should have been joined anew at {due}, it is {now}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tickcast_reliability::delivery::LineId;
+
+    fn us(us: u64) -> Nanos {
+        Nanos::from_us(us)
+    }
+
+    /// Joined at 0; silent after 5 ms.
+    fn check() -> SilenceCheck {
+        let config = ReceiverConfig {
+            stale_us: 5_000,
+            line_silence_us: 5_000,
+            ..ReceiverConfig::default()
+        };
+        let mut of = SilenceCheck::new(config);
+        let after = tickcast_reliability::types::Sequence(0);
+        of.told(&Event::Joined { after }, Nanos::ZERO).unwrap();
+        of
+    }
+
+    #[test]
+    fn silence_is_told_when_it_is_due_and_once() {
+        assert!(check().told(&Event::Stale, us(4_999)).is_err());
+        let mut of = check();
+        assert_eq!(of.on_time(true, us(5_004)), Ok(()));
+        assert!(of.on_time(true, us(5_010)).is_err());
+        assert_eq!(of.told(&Event::Stale, us(5_000)), Ok(()));
+        assert!(of.told(&Event::Stale, us(5_000)).is_err());
+        let mut heard = check();
+        heard.told(&Event::Stale, us(5_000)).unwrap();
+        heard.hears(0, None, us(6_000));
+        assert!(heard.on_time(true, us(6_000)).is_err());
+        assert_eq!(heard.told(&Event::Recovered, us(6_000)), Ok(()));
+        assert_eq!(heard.on_time(true, us(6_000)), Ok(()));
+        assert!(
+            of.told(&Event::Recovered, us(6_000)).is_err(),
+            "nothing came"
+        );
+    }
+
+    #[test]
+    fn silence_that_was_told_outlasts_the_end_and_counts_anew_in_the_next_epoch() {
+        use tickcast_reliability::types::Epoch;
+        let (from, to) = (Epoch(1), Epoch(2));
+        let next = |of: &mut SilenceCheck, at| {
+            of.told(&Event::EndOfSession, at).unwrap();
+            of.told(&Event::EpochChanged { from, to }, at).unwrap();
+        };
+        let mut of = check();
+        of.told(&Event::Stale, us(5_000)).unwrap();
+        next(&mut of, us(9_000));
+        of.hears(0, None, us(9_000));
+        assert!(of.on_time(true, us(9_000)).is_err(), "it is not told");
+        assert_eq!(of.told(&Event::Recovered, us(9_000)), Ok(()));
+        let mut of = check();
+        next(&mut of, us(9_000));
+        assert_eq!(of.on_time(true, us(14_004)), Ok(()));
+        assert!(of.told(&Event::Stale, us(13_999)).is_err(), "too soon");
+        let mut of = check();
+        assert!(of.stands(StreamState::default()).is_err(), "it has joined");
+        let live = StreamState {
+            joined: true,
+            repair_link_up: true,
+            ..StreamState::default()
+        };
+        assert_eq!(of.stands(live), Ok(()));
+        of.told(&Event::Stale, us(5_000)).unwrap();
+        assert!(of.stands(live).is_err());
+        assert_eq!(
+            of.stands(StreamState {
+                stale: true,
+                ..live
+            }),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn who_is_silent_joins_anew_and_where_multicast_is_lost_at_once() {
+        let mut of = check();
+        of.told(&Event::Stale, us(5_000)).unwrap();
+        assert_eq!(of.on_time(true, us(205_000)), Ok(()));
+        assert!(of.on_time(true, us(205_010)).is_err());
+        of.rejoined(us(205_010));
+        assert_eq!(of.on_time(true, us(205_010)), Ok(()));
+        of.status();
+        assert_eq!(of.told(&Event::MulticastLost, us(206_000)), Ok(()));
+        assert!(of.on_time(true, us(206_010)).is_err());
+        assert_eq!(of.on_time(false, us(206_010)), Ok(()), "it can't ask");
+        of.hears(1, Some(us(100)), us(208_000));
+        assert!(of.told(&Event::MulticastRestored, us(208_000)).is_ok());
+        assert!(of.on_time(true, us(208_000)).is_err(), "fresh, too");
+        assert_eq!(of.told(&Event::Recovered, us(208_000)), Ok(()));
+        assert_eq!(of.on_time(true, us(208_000)), Ok(()));
+        let mut of = check();
+        of.told(&Event::Stale, us(5_000)).unwrap();
+        of.status();
+        of.told(&Event::MulticastLost, us(6_000)).unwrap();
+        of.hears(0, None, us(7_000));
+        let out_of_order = of.told(&Event::Recovered, us(7_000));
+        assert!(out_of_order.is_err(), "restored before it is fresh");
+    }
+
+    #[test]
+    fn a_line_goes_down_beside_one_that_is_heard_and_comes_up_when_it_is() {
+        let mut of = check();
+        let (down, up) = (Event::LineDown(LineId(1)), Event::LineUp(LineId(1)));
+        assert!(of.told(&down, us(5_000)).is_err(), "both are silent");
+        let mut of_one = check();
+        of_one.hears(0, None, us(4_000));
+        assert!(of_one.told(&down, us(4_000)).is_err(), "too soon");
+        let mut of_one = check();
+        of_one.hears(0, None, us(4_000));
+        assert_eq!(of_one.told(&down, us(5_000)), Ok(()));
+        assert!(of_one.told(&up, us(5_001)).is_err(), "it was not heard");
+    }
+}

@@ -1,0 +1,107 @@
+//! A path through a small world to what must not be: as short as it can be, and told in words.
+
+use std::fmt::Write;
+
+use super::Plan;
+use super::cores::Cores;
+use super::search::Ends;
+use super::transcript::Identity;
+use super::world::{Step, World};
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterExample {
+    /// The steps.
+    pub path: Vec<Step>,
+    /// What is wrong.
+    pub what: String,
+    /// The path, step by step, with what receivers were told.
+    pub story: String,
+}
+
+impl CounterExample {
+    /// Of a path on which this is wrong: leaves out every step that is not needed for something to
+    /// go wrong. Each try runs by itself, on cores of which nothing is known yet.
+    #[must_use]
+    pub fn of(plan: &Plan, mut path: Vec<Step>, mut what: String) -> Self {
+        if fails(plan, &path).is_none() {
+            what = format!("only after other paths, hence an error of the search: {what}");
+        }
+        let mut from = path.len();
+        while from > 0 {
+            from -= 1;
+            let mut shorter = path.clone();
+            shorter.remove(from);
+            if let Some(still) = fails(plan, &shorter) {
+                (path, what) = (shorter, still);
+                from = path.len().min(from + 1);
+            }
+        }
+        let story = story(plan, &path).unwrap_or_default();
+        Self { path, what, story }
+    }
+}
+
+/// What goes wrong on a path, with the end that follows it, if anything.
+fn fails(plan: &Plan, path: &[Step]) -> Option<String> {
+    let mut cores = Cores::new(plan);
+    let world = World::new(&mut cores).and_then(|mut world| {
+        for step in path {
+            world.apply(&mut cores, *step)?;
+        }
+        Ok(world)
+    });
+    let end = world.and_then(|world| Ends::default().settle(&mut cores, world));
+    end.err()
+}
+
+fn story(plan: &Plan, path: &[Step]) -> Result<String, String> {
+    let mut cores = Cores::new(plan);
+    let mut world = World::new(&mut cores)?;
+    world.keep_diary();
+    let mut text = String::new();
+    for (number, step) in path.iter().enumerate() {
+        let result = world.apply(&mut cores, *step);
+        let _ = writeln!(text, "{:>4}  {}", number + 1, words(*step));
+        for (receiver, told) in world.read_diary() {
+            let _ = writeln!(text, "        receiver {receiver} is told: {told}");
+        }
+        if result.is_err() {
+            return Ok(text);
+        }
+    }
+    let _ = writeln!(text, "      then nothing is lost any more");
+    Ok(text)
+}
+
+fn words(step: Step) -> String {
+    let datagram = |i: Identity| {
+        let kind = match i.kind {
+            1 => "data",
+            2 => "event",
+            3 => "heartbeat",
+            4 => "END",
+            _ => "datagram",
+        };
+        let again = if i.relay == 0 { "" } else { " (sent again)" };
+        format!("{kind} {}.{}{again}", i.epoch, i.sequence)
+    };
+    let path = |path: usize| ["repair", "replay"][path.min(1)];
+    match step {
+        Step::Publish => "the next datagram is published".into(),
+        Step::Restart => "the publisher restarts with a new epoch".into(),
+        Step::Join(r) => format!("receiver {r} joins"),
+        Step::Arrive(r, i) => format!("{} arrives at receiver {r}", datagram(i)),
+        Step::ArriveTwice(r, i) => {
+            format!(
+                "{} arrives at receiver {r}, a copy is on its way",
+                datagram(i)
+            )
+        }
+        Step::Drop(r, i) => format!("{} to receiver {r} is lost", datagram(i)),
+        Step::Up(r, p) => format!("the next {} message of receiver {r} arrives", path(p)),
+        Step::Down(r, p) => format!("the next {} message to receiver {r} arrives", path(p)),
+        Step::Cut(r, p) => format!("the {} connection of receiver {r} breaks", path(p)),
+        Step::Tick => "time passes until the next timer".into(),
+    }
+}

@@ -1,0 +1,285 @@
+//! The publisher of a small world: the shipped cores over the smallest ring there is.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::{FanOutOffer, UdpLine};
+use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::serve::{
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+};
+use tickcast_reliability::types::{
+    ConfigHash, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
+
+use super::cores::{Core, Does};
+use super::fingerprint::Printer;
+use super::transcript::{FrameId, PacketId, Said};
+use super::world::{Checked, FAN_OUT, both_clocks, from_now};
+use super::{BEGIN, Plan, Publish};
+use crate::checks::counters;
+use crate::faults::plan::CHANNEL;
+use crate::truth::{ContentKey, Truth, push_record};
+
+/// A heartbeat at this interval, whatever is sent: one timer that matters.
+const HEARTBEAT_US: u64 = 1_000;
+
+/// See the module.
+pub struct Publisher {
+    /// Publishing.
+    pub core: PublisherCore,
+    /// Repair.
+    pub repair: RepairCore,
+    /// What repair counts.
+    pub counters: Arc<RepairCounters>,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// How much of its epoch's list was published.
+    pub published: usize,
+    /// What was published, of this epoch and those that were handed to it.
+    pub truth: Truth,
+    position: u64,
+}
+
+/// What may happen to a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PublisherInput {
+    /// Nothing but that it is looked after: a timer fires.
+    Look,
+    /// It publishes.
+    Publish(Publish),
+    /// Somebody connects.
+    Connected(PeerId),
+    /// A connection is over.
+    Disconnected(PeerId),
+    /// A message arrives.
+    Message(PeerId, FrameId),
+}
+
+/// What a publisher has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublisherOutput {
+    /// A datagram goes to the group.
+    Multicast(PacketId),
+    /// A message goes to one connection.
+    Send(PeerId, FrameId),
+}
+
+/// What a world must know of a publisher.
+#[derive(Clone, Copy, Debug)]
+pub struct PublisherFacts {
+    /// When its next timer fires, from now; [`Nanos::MAX`]: never.
+    pub due: Nanos,
+    /// What it has sent.
+    pub posted: Sequence,
+    /// How much of its epoch's list was published.
+    pub published: usize,
+    /// Whether it knows that all are at their end.
+    pub all_reached_end: bool,
+    /// Sequences that wait for an answer.
+    pub pending: u64,
+}
+
+impl Publisher {
+    /// A publisher that opens `epoch` after what `truth` says.
+    ///
+    /// # Errors
+    /// What the cores refuse.
+    pub fn open(epoch: Epoch, mut truth: Truth) -> Result<Self, String> {
+        let now = both_clocks(BEGIN);
+        let geometry = Geometry::new(1024, 16).map_err(|e| e.to_string())?;
+        let identity = RingIdentity {
+            channel: CHANNEL,
+            epoch,
+            config_hash: ConfigHash(1),
+            boot_id: [1; 16],
+            fan_outs: 1,
+            first_sequence: Sequence::FIRST,
+            first_record: RecordNumber::FIRST,
+        };
+        let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity)
+            .map_err(|e| e.to_string())?;
+        truth.open(CHANNEL, epoch, (Sequence::FIRST, 1));
+        let line = UdpLine {
+            group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
+            sender: std::net::Ipv4Addr::LOCALHOST,
+        };
+        let info = ChannelInfo {
+            name: "small".into(),
+            fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
+            directory: Vec::new(),
+        };
+        let counters = Arc::<RepairCounters>::default();
+        let channels = vec![(info, ring.reader(), Arc::clone(&counters))];
+        let config = PublisherConfig {
+            heartbeat: HeartbeatConfig {
+                first_us: HEARTBEAT_US,
+                idle_us: HEARTBEAT_US,
+                ambient_us: HEARTBEAT_US,
+            },
+            fan_out_margin_slots: 0,
+        };
+        let service = Arc::default();
+        let repair = RepairConfig::default();
+        let secret = [epoch.0 as u8; 32];
+        Ok(Self {
+            repair: RepairCore::new(repair, "small".into(), channels, service, secret, now),
+            core: PublisherCore::new(config, ring, Arc::default(), now.monotonic),
+            counters,
+            epoch,
+            published: 0,
+            truth,
+            position: 0,
+        })
+    }
+
+    /// Publishes one datagram.
+    ///
+    /// # Errors
+    /// What the core refused, or sealed otherwise than it should.
+    pub fn publish(&mut self, what: Publish, now: Now) -> Checked {
+        let ring = self.truth.ring_mut(CHANNEL, self.epoch, 0);
+        let of = ring.ok_or("no such epoch")?;
+        self.published += 1;
+        match what {
+            Publish::Data(records) => {
+                self.position += 1;
+                let mut batch = RecordBatch::default();
+                for n in 0..u64::from(records) {
+                    push_record(
+                        &mut batch,
+                        ContentKey::of(CHANNEL, self.epoch, 0),
+                        of.next_record() + n,
+                    );
+                }
+                let position = SourcePosition::new(0, self.position);
+                let result = self.core.publish(&batch, SourceId(1), position, now);
+                result.map_err(|e| e.to_string())?;
+                self.core.flush(now, true);
+            }
+            Publish::Opened => {
+                let opened = StreamEvent::EpochOpened {
+                    reason: EpochReason::Restart,
+                    previous: Epoch(self.epoch.0 - 1),
+                    previous_last: Sequence::NONE,
+                };
+                self.core.event(&opened, now).map_err(|e| e.to_string())?;
+            }
+            Publish::End => {
+                self.core.end(now).map_err(|e| e.to_string())?;
+            }
+        }
+        let new = SequenceRange::new(of.last().next(), self.core.sealed());
+        for sequence in new.into_iter().flat_map(SequenceRange::iter) {
+            let bytes = self.core.slot(sequence).ok_or("a sealed slot is gone")?;
+            let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
+            let header = datagram.header();
+            let due = (sequence, of.next_record());
+            if (header.sequence, header.first_record.0) != due {
+                return Err(format!("sealed {header:?} where {due:?} is due"));
+            }
+            of.seal(header.kind, header.count.into());
+        }
+        Ok(())
+    }
+
+    /// Does everything that the cores want done.
+    fn serve(&mut self, said: &mut Said, now: Now, does: &mut Does<PublisherOutput>) -> Checked {
+        let out = &mut does.outputs;
+        self.core.handle_timeout(now);
+        self.repair.handle_timeout(now);
+        while let Some(transmit) = self.core.poll_transmit(FAN_OUT) {
+            match transmit {
+                Transmit::Slots(range) => {
+                    for sequence in range.iter() {
+                        let slot = self.core.slot(sequence).ok_or("a slot is gone")?;
+                        out.push(PublisherOutput::Multicast(said.packet(slot)));
+                    }
+                    self.core.handle_posted(FAN_OUT, range.last);
+                    self.core.handle_completed(FAN_OUT, range.last);
+                }
+                Transmit::Heartbeat(bytes) => {
+                    out.push(PublisherOutput::Multicast(said.packet(&bytes)));
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        while let Some(destination) = self.repair.poll_transmit(now, &mut bytes) {
+            match destination {
+                Destination::Multicast(_) => {
+                    out.push(PublisherOutput::Multicast(said.packet(&bytes)));
+                }
+                Destination::Peer(peer) => {
+                    said.frames(
+                        &bytes,
+                        |_| {},
+                        |id| out.push(PublisherOutput::Send(peer, id)),
+                    )?;
+                }
+            }
+            bytes.clear();
+        }
+        while let Some(event) = self.repair.poll() {
+            if let RepairEvent::Close { peer, .. } = event {
+                out.push(PublisherOutput::Send(peer, FrameId::CLOSED));
+            }
+        }
+        let (subscribers, hold_off_us) = self.repair.group(CHANNEL);
+        self.core.set_group(subscribers, hold_off_us);
+        counters::repair(&self.counters)
+    }
+}
+
+impl Core for Publisher {
+    type Input = PublisherInput;
+    type Output = PublisherOutput;
+    type Facts = PublisherFacts;
+
+    fn begin(_: &Plan, epoch: u64) -> Result<Self, String> {
+        Self::open(Epoch(epoch), Truth::default())
+    }
+
+    fn take(
+        &mut self,
+        said: &mut Said,
+        now: Nanos,
+        input: PublisherInput,
+        does: &mut Does<PublisherOutput>,
+    ) -> Checked {
+        let now = both_clocks(now);
+        match input {
+            PublisherInput::Look => {}
+            PublisherInput::Publish(what) => self.publish(what, now)?,
+            PublisherInput::Connected(peer) => {
+                (self.repair).handle_connected(now, peer, Carrier::Verbs);
+            }
+            PublisherInput::Disconnected(peer) => self.repair.handle_disconnected(peer),
+            PublisherInput::Message(peer, id) => {
+                let (channel, message) = said.message(id)?;
+                self.repair.handle_message(now, peer, channel, message);
+            }
+        }
+        self.serve(said, now, does)
+    }
+
+    fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
+        let cores = (&self.core, &self.repair);
+        let published = (self.epoch, self.published, self.position, &self.truth);
+        printer.of(&(cores, published, &self.counters), now)
+    }
+
+    fn facts(&self, now: Nanos) -> PublisherFacts {
+        let core = self.core.poll_timeout().unwrap_or(Nanos::MAX);
+        let repair = self.repair.poll_timeout().unwrap_or(Nanos::MAX);
+        PublisherFacts {
+            due: from_now(core.min(repair), now),
+            posted: self.core.posted(FAN_OUT),
+            published: self.published,
+            all_reached_end: self.repair.all_reached_end(),
+            pending: self.counters.pending.get(),
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! One state of a small world, the steps that lead on from it, and what each does.
+
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{FanOutId, Nanos, Now, Sequence};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::cores::{Cores, StateId};
+use super::publisher::PublisherInput;
+use super::receiver::ReceiverEvent;
+use super::transcript::{FrameId, Identity, PacketId, TruthId};
+use super::{BEGIN, Faults, Publish};
+
+/// Something that may happen. Receivers are numbered, paths are 0 (repair) and 1 (replay).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The next datagram of the plan is published.
+    Publish,
+    /// The publisher dies, and comes back with a new epoch.
+    Restart,
+    /// A receiver that comes late joins.
+    Join(usize),
+    /// A datagram arrives.
+    Arrive(usize, Identity),
+    /// A datagram arrives, and a copy of it is still on its way.
+    ArriveTwice(usize, Identity),
+    /// A datagram is lost.
+    Drop(usize, Identity),
+    /// The next message of a connection arrives at the publisher.
+    Up(usize, usize),
+    /// The next message of a connection arrives at the receiver.
+    Down(usize, usize),
+    /// A connection breaks, with everything on its way.
+    Cut(usize, usize),
+    /// The clock moves on to the next timer of any core.
+    Tick,
+}
+
+/// A connection: whole messages, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    /// As the publisher numbers it.
+    pub(super) peer: PeerId,
+    /// To the publisher.
+    pub(super) up: Vec<FrameId>,
+    /// From the publisher.
+    pub(super) down: Vec<FrameId>,
+}
+
+/// A receiver, and what is on its way to it and from it.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) core: StateId,
+    /// Whether it is there.
+    pub(super) started: bool,
+    /// Whether it is a member of the group.
+    pub(super) listens: bool,
+    /// Datagrams on their way to it, as they were sent.
+    pub(super) packets: Vec<PacketId>,
+    /// Its connections: repair, replay.
+    pub(super) connections: [Option<Connection>; 2],
+    /// How often it connected each.
+    pub(super) attempts: [u32; 2],
+    /// What the publisher had sent when it took its JOIN, until the WELCOME arrives.
+    pub(super) joined_at: Option<Sequence>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(super) publisher: StateId,
+    /// What was published, epoch by epoch.
+    pub(super) truth: TruthId,
+    pub(super) receivers: Vec<Place>,
+    /// Faults that may still happen.
+    pub(super) left: Faults,
+    /// What receivers were told, where somebody reads it.
+    pub(super) diary: Option<Vec<(usize, String)>>,
+}
+
+pub(super) const PATHS: [Path; 2] = [Path::Repair, Path::Replay];
+pub(super) const FAN_OUT: FanOutId = FanOutId(0);
+
+pub(super) type Checked = Result<(), String>;
+
+impl World {
+    /// The first state: those who are there from the beginning have joined.
+    ///
+    /// # Errors
+    /// What already went wrong.
+    pub fn new(cores: &mut Cores<'_>) -> Result<Self, String> {
+        let plan = cores.plan;
+        let mut receivers = Vec::new();
+        for number in 0..plan.receivers.len() {
+            receivers.push(Place {
+                core: cores.receiver(number)?,
+                started: false,
+                listens: false,
+                packets: Vec::new(),
+                connections: [None, None],
+                attempts: [0; 2],
+                joined_at: None,
+            });
+        }
+        let mut world = Self {
+            publisher: cores.publisher(1)?,
+            truth: cores.said.truth_after(plan, &[0])?,
+            receivers,
+            left: plan.faults,
+            diary: None,
+        };
+        for r in 0..plan.receivers.len() {
+            if !plan.receivers[r].late {
+                world.apply(cores, Step::Join(r))?;
+            }
+        }
+        while let Some(step) = world.next_arrival(cores) {
+            world.apply(cores, step)?;
+        }
+        Ok(world)
+    }
+
+    /// Writes down what receivers are told from here on.
+    pub fn keep_diary(&mut self) {
+        self.diary = Some(Vec::new());
+    }
+
+    /// Takes what was written down: receiver and words.
+    pub fn read_diary(&mut self) -> Vec<(usize, String)> {
+        self.diary.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Two worlds with equal ones are one. `faults`: whether it counts which may still happen.
+    #[must_use]
+    pub fn fingerprint(&self, faults: bool, scratch: &mut Vec<u8>) -> u128 {
+        scratch.clear();
+        let mut put = |value: u64| scratch.extend_from_slice(&value.to_le_bytes()[..4]);
+        put(self.publisher.0.into());
+        put(self.truth.0.into());
+        for place in &self.receivers {
+            put(place.core.0.into());
+            put(u64::from(place.started) | u64::from(place.listens) << 1);
+            put(place.joined_at.map_or(0, |at| at.0 + 1));
+            put(place.packets.len() as u64);
+            place.packets.iter().for_each(|id| put(id.0.into()));
+            for (connection, attempts) in place.connections.iter().zip(place.attempts) {
+                put(attempts.into());
+                let Some(connection) = connection else {
+                    put(0);
+                    continue;
+                };
+                put(1 + connection.up.len() as u64);
+                connection.up.iter().for_each(|id| put(id.0.into()));
+                put(connection.down.len() as u64);
+                connection.down.iter().for_each(|id| put(id.0.into()));
+            }
+        }
+        if faults {
+            let left = self.left;
+            scratch.extend_from_slice(&[left.drops, left.overtakes, left.duplicates]);
+            scratch.extend_from_slice(&[left.cuts, left.restarts, left.ticks]);
+        }
+        xxh3_128(scratch)
+    }
+
+    /// The fingerprints of its cores: of the publisher, and of each receiver.
+    #[must_use]
+    pub fn core_fingerprints(&self, cores: &Cores<'_>) -> Vec<u128> {
+        let mut all = vec![cores.publishers.fingerprint(self.publisher)];
+        let receivers = self.receivers.iter();
+        all.extend(receivers.map(|place| cores.receivers.fingerprint(place.core)));
+        all
+    }
+
+    /// All steps that this state allows, always in the same order.
+    #[must_use]
+    pub fn steps(&self, cores: &Cores<'_>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let left = self.left;
+        for (r, receiver) in self.receivers.iter().enumerate() {
+            if !receiver.started {
+                steps.push(Step::Join(r));
+            }
+            for (at, id) in receiver.packets.iter().enumerate() {
+                if at > 0 && left.overtakes == 0 {
+                    break;
+                }
+                if receiver.packets[..at].contains(id) {
+                    continue;
+                }
+                let identity = cores.said.identity(*id);
+                steps.push(Step::Arrive(r, identity));
+                if at > 0 {
+                    continue;
+                }
+                if left.drops > 0 {
+                    steps.push(Step::Drop(r, identity));
+                }
+                if left.duplicates > 0 && !identity.is_heartbeat() {
+                    steps.push(Step::ArriveTwice(r, identity));
+                }
+            }
+            for (path, connection) in receiver.connections.iter().enumerate() {
+                let Some(connection) = connection else {
+                    continue;
+                };
+                if !connection.up.is_empty() {
+                    steps.push(Step::Up(r, path));
+                }
+                if !connection.down.is_empty() {
+                    steps.push(Step::Down(r, path));
+                }
+                if left.cuts > 0 {
+                    steps.push(Step::Cut(r, path));
+                }
+            }
+        }
+        if self.next_of_plan(cores).is_some() {
+            steps.push(Step::Publish);
+        }
+        if left.restarts > 0 {
+            steps.push(Step::Restart);
+        }
+        if left.ticks > 0 {
+            steps.push(Step::Tick);
+        }
+        steps
+    }
+
+    /// What happens next once faults have stopped: everything on its way arrives, in order.
+    fn next_arrival(&self, cores: &Cores<'_>) -> Option<Step> {
+        for (r, receiver) in self.receivers.iter().enumerate() {
+            for (path, connection) in receiver.connections.iter().enumerate() {
+                let Some(connection) = connection else {
+                    continue;
+                };
+                if !connection.up.is_empty() {
+                    return Some(Step::Up(r, path));
+                }
+                if !connection.down.is_empty() {
+                    return Some(Step::Down(r, path));
+                }
+            }
+            if let Some(id) = receiver.packets.first() {
+                return Some(Step::Arrive(r, cores.said.identity(*id)));
+            }
+        }
+        None
+    }
+
+    /// The same with joining and publishing, which nothing holds up either.
+    #[must_use]
+    pub fn next_without_faults(&self, cores: &Cores<'_>) -> Option<Step> {
+        if let Some(step) = self.next_arrival(cores) {
+            return Some(step);
+        }
+        let late = self.receivers.iter().position(|r| !r.started);
+        let publish = self.next_of_plan(cores).map(|_| Step::Publish);
+        late.map(Step::Join).or(publish)
+    }
+
+    /// What is not at its end yet, if anything.
+    #[must_use]
+    pub fn unfinished(&self, cores: &Cores<'_>) -> Option<String> {
+        let epoch = self.epoch(cores);
+        for (r, receiver) in self.receivers.iter().enumerate() {
+            let facts = cores.receivers.facts(receiver.core);
+            let (of, at) = facts.at;
+            if !facts.ended || of.0 != epoch {
+                return Some(format!(
+                    "receiver {r} is at {at} of epoch {of} and was not told the end of {epoch}"
+                ));
+            }
+            if facts.open > 0 {
+                return Some(format!("receiver {r} still misses {}", facts.open));
+            }
+        }
+        let facts = cores.publishers.facts(self.publisher);
+        if !facts.all_reached_end {
+            return Some("the publisher does not know that all have reached the end".into());
+        }
+        (facts.pending > 0).then(|| format!("{} sequences still wait for an answer", facts.pending))
+    }
+
+    /// Lets it happen; `Ok(false)` where this state does not allow it.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    pub fn apply(&mut self, cores: &mut Cores<'_>, step: Step) -> Result<bool, String> {
+        match step {
+            Step::Publish => {
+                let Some(what) = self.next_of_plan(cores) else {
+                    return Ok(false);
+                };
+                let mut published = cores.said.published(self.truth).to_vec();
+                if let Some(last) = published.last_mut() {
+                    *last += 1;
+                }
+                self.truth = cores.said.truth_after(cores.plan, &published)?;
+                self.serve(cores, PublisherInput::Publish(what))?;
+            }
+            Step::Restart => {
+                if !spend(&mut self.left.restarts) {
+                    return Ok(false);
+                }
+                self.restart(cores)?;
+            }
+            Step::Join(r) => {
+                if std::mem::replace(&mut self.receivers[r].started, true) {
+                    return Ok(false);
+                }
+                self.receive(cores, r, ReceiverEvent::Look)?;
+            }
+            Step::Arrive(r, identity)
+            | Step::Drop(r, identity)
+            | Step::ArriveTwice(r, identity) => {
+                return self.arrive(cores, step, r, identity);
+            }
+            Step::Up(r, path) => return self.up(cores, r, path),
+            Step::Down(r, path) => return self.down(cores, r, path),
+            Step::Cut(r, path) => {
+                if self.receivers[r].connections[path].is_none() || !spend(&mut self.left.cuts) {
+                    return Ok(false);
+                }
+                self.hang_up(cores, r, path)?;
+                self.receive(cores, r, ReceiverEvent::Disconnected(path))?;
+            }
+            Step::Tick => {
+                // Where faults have stopped ticks are no longer counted.
+                self.left.ticks = self.left.ticks.saturating_sub(1);
+                self.tick(cores)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn epoch(&self, cores: &Cores<'_>) -> u64 {
+        cores.said.published(self.truth).len() as u64
+    }
+
+    fn next_of_plan(&self, cores: &Cores<'_>) -> Option<Publish> {
+        let published = cores.said.published(self.truth);
+        let list = cores.plan.epoch(published.len() as u64);
+        list.get(*published.last()?).copied()
+    }
+}
+
+/// Uses one of a bound up; `false` when it was.
+pub(super) const fn spend(left: &mut u8) -> bool {
+    let some = *left > 0;
+    *left = left.saturating_sub(1);
+    some
+}
+
+/// The clock of dates, which only measures, stands still: what is sealed is the same at any time.
+pub(super) const fn both_clocks(now: Nanos) -> Now {
+    Now {
+        monotonic: now,
+        utc: BEGIN,
+    }
+}
+
+/// How long until a timer fires; [`Nanos::MAX`]: never.
+pub(super) fn from_now(at: Nanos, now: Nanos) -> Nanos {
+    if at == Nanos::MAX { at } else { at.since(now) }
+}

@@ -1,0 +1,48 @@
+//! Recording the cores of a run in flight records.
+
+use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::{
+    JournaledCore, RecordOrigin, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
+};
+use tickcast_reliability::types::Now;
+
+/// Room for few runs of any profile.
+pub(crate) const SHORT_LEN: usize = RECORD_LEN_MIN;
+
+/// Records a core from now on, in so many bytes, with all its outputs in words.
+pub(crate) fn record(core: &mut JournaledCore, len: usize) {
+    let origin = RecordOrigin {
+        name: "simulated".into(),
+        ..RecordOrigin::default()
+    };
+    // A record of at least the least length can be kept.
+    if let Ok(mut recorder) = Recorder::new(Box::new(vec![0; len]), &origin) {
+        recorder.keep_log();
+        core.record(recorder);
+    }
+}
+
+/// Records a publisher's core from now on, in little room.
+pub(crate) fn record_publisher(core: &mut RecordedPublisher, now: Now) {
+    if let Some(recorder) = recorder(RecordedSide::Publisher, SHORT_LEN, now) {
+        core.record(recorder);
+    }
+}
+
+/// The same of a repair service's, in more.
+pub(crate) fn record_repair(core: &mut RecordedRepair, now: Now) {
+    if let Some(recorder) = recorder(RecordedSide::Repair, 4 * SHORT_LEN, now) {
+        core.record(recorder);
+    }
+}
+
+fn recorder(side: RecordedSide, len: usize, now: Now) -> Option<Recorder> {
+    let origin = RecordOrigin {
+        name: "simulated".into(),
+        began: now.monotonic,
+        began_utc: now.utc,
+        side,
+        ..RecordOrigin::default()
+    };
+    Recorder::new(Box::new(vec![0; len]), &origin).ok()
+}

@@ -1,0 +1,102 @@
+//! Cursors of a publisher, as a device that places the words of a report in any order leaves them.
+
+use std::collections::BTreeMap;
+
+use tickcast_reliability::control::{
+    CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
+};
+use tickcast_reliability::control::{Grant, RemoteAccess};
+use tickcast_reliability::receive::What;
+use tickcast_reliability::session::RemoteRequest;
+use tickcast_reliability::types::ChannelId;
+
+/// The cursors of a publisher, by the connection that each was granted to.
+#[derive(Debug, Default)]
+pub struct Cursors(pub(crate) BTreeMap<(usize, ChannelId), Entry>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) words: [u64; CURSOR_WORDS],
+    /// Reports that were made, the last one at the end.
+    pub(crate) made: Vec<Report>,
+}
+
+/// Where cursors stand: far from all rings.
+pub(crate) const fn cursor_at(connection: usize, channel: ChannelId) -> RemoteAccess {
+    RemoteAccess {
+        address: (1 << 60) | (connection as u64) << 24 | (channel.0 as u64) << 8,
+        len: CURSOR_LEN as u64,
+        key: connection as u32,
+    }
+}
+
+impl Cursors {
+    pub(crate) fn of(
+        &mut self,
+        connection: usize,
+        request: &RemoteRequest,
+    ) -> Result<&mut Entry, String> {
+        let entry = self.0.get_mut(&(connection, request.channel));
+        entry.ok_or_else(|| format!("{request:?} over a connection without a cursor"))
+    }
+
+    /// The device begins: a swap is done at once, of a report some words are placed. The old word.
+    ///
+    /// # Errors
+    /// What is not granted.
+    pub fn begin(
+        &mut self,
+        connection: usize,
+        grant: &Grant,
+        request: &RemoteRequest,
+        mut is_placed: impl FnMut() -> bool,
+    ) -> Result<Vec<u8>, String> {
+        let granted = (grant.cursor).ok_or_else(|| format!("{request:?}, granted is {grant:?}"))?;
+        let (offset, len) = match request.what {
+            What::Claim(_) => (0, 8),
+            _ => (REPORT_OFFSET, CURSOR_LEN as u32 - 8),
+        };
+        let wanted = (request.address, request.len, request.key);
+        if wanted != (granted.address + offset, len, granted.key) {
+            return Err(format!("{request:?} is not in {granted:?}"));
+        }
+        let entry = self.of(connection, request)?;
+        let old = entry.words[0];
+        match request.what {
+            What::Claim(session) if old == 0 => entry.words[0] = session,
+            What::Report(words) => {
+                let mut whole = [old; CURSOR_WORDS];
+                whole[1..].copy_from_slice(&words);
+                let CursorState::Reported(_, report) = CursorState::of(&whole) else {
+                    return Err(format!("{request:?} writes no report"));
+                };
+                let before = entry.made.last().map_or(0, |last| last.number);
+                if report.number != before + 1 {
+                    return Err(format!("{report:?} follows report {before}"));
+                }
+                entry.made.push(report);
+                for (word, new) in entry.words[1..].iter_mut().zip(words) {
+                    if is_placed() {
+                        *word = new;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(old.to_le_bytes().to_vec())
+    }
+
+    /// The device places the rest.
+    ///
+    /// # Errors
+    /// Where there is no such cursor.
+    pub fn finish(
+        &mut self,
+        connection: usize,
+        request: &RemoteRequest,
+        words: &[u64; REPORT_WORDS],
+    ) -> Result<(), String> {
+        self.of(connection, request)?.words[1..].copy_from_slice(words);
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! WRITEs on their way to the inboxes of standbys.
+
+use std::collections::BTreeMap;
+
+use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::ring::WrittenSlots;
+use tickcast_reliability::serve::MirrorWrite;
+use tickcast_reliability::types::ChannelId;
+
+/// A WRITE whose first half was copied.
+#[derive(Clone, Debug)]
+pub(crate) struct HalfWrite {
+    pub(crate) connection: usize,
+    pub(crate) write: MirrorWrite,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What was granted for each connection.
+#[derive(Default)]
+pub(crate) struct Inboxes(pub(crate) BTreeMap<(usize, ChannelId), (RemoteAccess, WrittenSlots)>);

@@ -1,0 +1,439 @@
+//! Drives the cores of subscribers as their driver would: after every input everything that a core
+//! wants done, and then the checks.
+
+use rand::RngExt;
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::control::{Message, NackClass, Start};
+use tickcast_reliability::delivery::LossCause;
+use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
+
+use crate::checks::counters;
+use crate::checks::delivery::can_be_lost;
+use crate::checks::ladder::Rung;
+use crate::checks::nack_validity::{Alarm, Given};
+use crate::checks::tamper::Tamper;
+use crate::faults::plan::StartAt;
+use crate::faults::plan::channels;
+use crate::network::clock_queue::Event;
+use crate::trace::note_item;
+use crate::world::end::gaps_of;
+use crate::world::{SPINS_MAX, World};
+
+/// Bytes that a subscriber that floods leaves unsent at most.
+const FLOOD_UNSENT_MAX: usize = 256 << 10;
+
+/// How a datagram comes to a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// By multicast, on this line.
+    Line(u8),
+    /// Over a connection, or by READ, because it was asked for.
+    Answered,
+    /// The publisher wrote it to the standby that this is.
+    Written,
+}
+
+impl World {
+    /// Gives a subscriber's core an input, and checks what it tells and counts.
+    pub(crate) fn with_core(
+        &mut self,
+        number: usize,
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
+        let tampering = &mut self.tampering;
+        let compared = self.plan.timed || self.plan.broken.is_some();
+        let late = match tampering.tamper {
+            Some(Tamper::DelayOthers(late_us)) => Nanos::from_us(late_us),
+            _ => Nanos::ZERO,
+        };
+        let mut wrong = None;
+        let subscriber = &mut self.subscribers[number];
+        for of in &mut subscriber.following {
+            of.alarms.clear();
+            if self.plan.broken == Some(number) || subscriber.stalled {
+                continue;
+            }
+            let on_time = of.first_nack.on_time(now);
+            let on_time = on_time.and_then(|()| of.asked.rungs.on_time(now));
+            on_time
+                .and_then(|()| of.asked.pace.on_time(now))
+                .map_err(|what| {
+                    let gaps = gaps_of(&subscriber.core);
+                    format!(
+                        "subscriber {number} on channel {} {what}; {gaps}",
+                        of.channel
+                    )
+                })?;
+        }
+        subscriber.input(
+            |core, on| f(core, now, on),
+            |of, item| {
+                note_item(trace, now, number, item);
+                of.loss_reason.told(item);
+                if let Item::Event(position, event) = item {
+                    of.first_nack.told(event);
+                    if let Err(what) = of.beginning.told(of.channel, position, event) {
+                        wrong.get_or_insert(format!("subscriber {number}: {what}"));
+                    }
+                    match event {
+                        Told::Stale => of.asked.pace.stale(Some(now)),
+                        Told::EndOfSession => of.asked.pace.ends(),
+                        Told::Recovered => of.asked.pace.stale(None),
+                        _ => {}
+                    }
+                    if matches!(event, Told::RepairLinkDown(LinkDownReason::Unanswered)) {
+                        of.asked.gives_up(now);
+                    }
+                    if let Err(what) = of.silence.told(event, now) {
+                        wrong.get_or_insert(format!("subscriber {number}: {what}"));
+                    }
+                }
+                let epoch = of.stream.epoch();
+                if let Item::Event(_, Told::Lost(loss)) = item
+                    && !can_be_lost(&of.config, loss.cause)
+                {
+                    wrong = Some(format!("subscriber {number}: {loss} with {:?}", of.config));
+                }
+                if let Err(what) = tampering.tell(&mut of.stream, truth, item) {
+                    let channel = of.channel;
+                    wrong
+                        .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
+                }
+                let goes_on = matches!(item, Item::Event(_, Told::EpochContinued { .. }));
+                if of.stream.epoch() != epoch && !goes_on {
+                    of.asked.restarted();
+                }
+                match item {
+                    Item::Record(position, _) if compared => {
+                        let starved = tampering.is_it(|tamper| match tamper {
+                            Tamper::StarveOthers(n) if number > 0 => Some(n),
+                            _ => None,
+                        });
+                        if !starved {
+                            let at = now.after(late);
+                            of.log.push((position.epoch.0, position.record.0, at));
+                        }
+                    }
+                    Item::Event(_, Told::Lost(loss)) if loss.cause != LossCause::Fenced => {
+                        of.asked.lost(loss.sequences);
+                    }
+                    Item::Event(
+                        _,
+                        Told::FencingViolation {
+                            sequence,
+                            wrong_one_delivered,
+                        },
+                    ) => {
+                        let hidden = tampering.tamper == Some(Tamper::HideAlarms);
+                        if !hidden {
+                            of.asked.alarmed(*sequence);
+                            of.alarms.push(Alarm {
+                                sequence: *sequence,
+                                wrong_one_delivered: *wrong_one_delivered,
+                            });
+                        }
+                    }
+                    _ => {}
+                }
+            },
+        );
+        if let Some(what) = wrong {
+            return Err(what);
+        }
+        for of in &mut subscriber.following {
+            let Some(receiver) = subscriber.core.receiver(of.channel) else {
+                continue;
+            };
+            let (settled, heard) = receiver.progress();
+            of.stream.follows(truth, receiver.epoch());
+            if let Some(last) = of.stream.take_cut() {
+                of.asked.continued(last);
+                of.loss_reason.continued(receiver.epoch(), last);
+            }
+            let episodes = receiver.counters().gaps.get();
+            (of.asked.pace).found(episodes, subscriber.core.is_joined());
+            of.silence.input_over();
+            (of.silence.stands(receiver.stream_state()))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+            (of.loss_reason)
+                .settle(receiver.epoch(), (settled.next(), heard), now)
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+            let (next, connected) = (settled.next(), subscriber.core.is_joined());
+            (of.beginning.settled(next, heard))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+            let found = (next <= heard)
+                .then(|| of.loss_reason.known_of(next))
+                .flatten();
+            of.first_nack.follows(receiver.epoch(), heard);
+            let read_most = of.asked.rungs.rtt_most(Rung::Read);
+            of.first_nack
+                .answered_within(of.asked.pace.rtt_most(), read_most);
+            of.first_nack.settled((next, heard), found, connected, now);
+            of.asked.rungs.settled(next, heard);
+            of.asked.pace.may_read(of.first_nack.may_read());
+        }
+        for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
+            counters::receiver(c, &of.stream)
+                .and_then(|()| counters::asked(c, &of.asked))
+                .map_err(|what| {
+                    let gaps = gaps_of(&subscriber.core);
+                    format!("subscriber {number}: {what}; {gaps}")
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a core an input that carries this datagram, and checks that it says so where the
+    /// sequence had another content before.
+    pub(crate) fn with_datagram(
+        &mut self,
+        number: usize,
+        (bytes, came): (&[u8], Came),
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        self.with_datagrams(number, &[bytes], came, f)
+    }
+
+    /// The same of an input that carries several.
+    pub(crate) fn with_datagrams(
+        &mut self,
+        number: usize,
+        each: &[&[u8]],
+        came: Came,
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let due = each.iter().enumerate();
+        let due = due.map(|(nth, bytes)| self.notes_datagram(number, bytes, came, nth > 0));
+        let due: Vec<_> = due.collect();
+        self.with_core(number, f)?;
+        for (nth, due) in due.into_iter().enumerate() {
+            let Some((at, due)) = due else { continue };
+            self.count("two_contents");
+            let of = &self.subscribers[number].following[at];
+            // What came before it may have delivered the other content of a later one.
+            let other = Alarm {
+                wrong_one_delivered: true,
+                ..due
+            };
+            if !(of.alarms.contains(&due) || nth > 0 && of.alarms.contains(&other)) {
+                return Err(format!(
+                    "subscriber {number} does not say {due:?}, but {:?}",
+                    of.alarms
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn notes_datagram(
+        &mut self,
+        number: usize,
+        bytes: &[u8],
+        came: Came,
+        after_another: bool,
+    ) -> Option<(usize, Alarm)> {
+        let line = match came {
+            Came::Line(line) => Some(line),
+            Came::Answered | Came::Written => None,
+        };
+        let datagram = Datagram::parse(bytes).ok()?;
+        let header = datagram.header();
+        if datagram.verdict() != CrcVerdict::Good {
+            return None;
+        }
+        let subscriber = &mut self.subscribers[number];
+        let receiver = subscriber.core.receiver(header.channel)?;
+        let (delivered, heard) = receiver.progress();
+        let beyond_the_end = receiver.ended() && header.sequence > heard;
+        let mut following = subscriber.following.iter_mut();
+        let at = following.position(|of| of.channel == header.channel)?;
+        let of = &mut subscriber.following[at];
+        let due_epoch = match header.kind {
+            Kind::Heartbeat => of.stream.followed(),
+            _ => (self.truth).epoch_at(of.channel, of.stream.followed(), header.sequence),
+        };
+        if due_epoch != header.epoch || beyond_the_end {
+            return None;
+        }
+        let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
+        // What comes over a connection is judged with its message, and a READ shows nobody alive.
+        if line.is_some() {
+            of.loss_reason.datagram(sequence);
+        }
+        let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
+        // What leaps is not believed in anything.
+        let leaps = of.asked.leaps(sequence, next, heard);
+        if let Some(line) = line.filter(|_| !leaps) {
+            let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
+            of.silence.hears(line.into(), interval, now);
+        }
+        if let Some(beat) = beat.filter(|_| !leaps) {
+            let hold_off = Nanos::from_us(beat.hold_off_us.into());
+            of.asked.pace.advised(hold_off, beat.subscribers, now);
+            of.first_nack.advised(hold_off, now);
+        }
+        if header.kind == Kind::Heartbeat {
+            return None;
+        }
+        let (crc, decides) = (datagram.crc(), line.is_none());
+        let given = Given {
+            sequence,
+            crc,
+            decides,
+            unasked: came == Came::Written,
+            again: header.relay & relay_flags::RETRANSMITTED != 0,
+            at: now,
+        };
+        // One before it may deliver the other content: then it comes too late to decide.
+        let may_be_late = after_another && of.asked.took_another(sequence, crc);
+        let due = of.asked.give(given, next, heard);
+        let decides = decides && sequence >= next && !may_be_late;
+        if decides && of.asked.took(sequence, crc) {
+            of.stream.decided(&self.truth, &datagram);
+        }
+        Some((at, due?))
+    }
+
+    /// Does everything that a subscriber's core wants done.
+    pub(crate) fn pump(&mut self, number: usize) -> Result<(), String> {
+        if self.subscribers[number].stalled || !self.subscribers[number].alive {
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        for round in 0.. {
+            if round > 1_000 {
+                return Err(format!("subscriber {number} never comes to rest"));
+            }
+            let mut busy = false;
+            self.with_core(number, |core, now, mut on| {
+                core.handle_timeout(now, &mut on);
+            })?;
+            loop {
+                let mut path = None;
+                self.with_core(number, |core, now, mut on| {
+                    path = core.poll_transmit(now, &mut out, &mut on);
+                })?;
+                let Some(path) = path else { break };
+                busy = true;
+                self.send_up(number, path, &out)?;
+                out.clear();
+            }
+            busy |= self.take_written(number)?;
+            busy |= self.begin_reads(number)?;
+            while let Some(action) = self.subscribers[number].core.poll_action() {
+                busy = true;
+                self.act(number, &action)?;
+            }
+            if !busy {
+                break;
+            }
+        }
+        self.sleep(number)
+    }
+
+    fn sleep(&mut self, number: usize) -> Result<(), String> {
+        let (now, life) = (self.now, self.subscribers[number].life);
+        let subscriber = &mut self.subscribers[number];
+        let connected = subscriber.core.is_joined();
+        for of in &mut subscriber.following {
+            (of.silence.on_time(connected, now))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+        }
+        let due = subscriber.core.poll_timeout();
+        if due > now {
+            subscriber.spins = 0;
+        } else {
+            subscriber.spins += 1;
+            if subscriber.spins > SPINS_MAX {
+                let gaps = gaps_of(&subscriber.core);
+                return Err(format!(
+                    "subscriber {number} wants to be woken at {due}, again and again, and does nothing; {gaps}"
+                ));
+            }
+        }
+        let due = due.max(now.after(Nanos(1_000)));
+        if due < subscriber.wakes_at {
+            subscriber.wakes_at = due;
+            self.schedule(due, Event::SubscriberTimer(number, life));
+        }
+        Ok(())
+    }
+
+    /// Where a subscriber begins each of its channels, now that it comes.
+    pub(crate) fn starts(&self, number: usize) -> Vec<Start> {
+        let publisher = &self.publishers[self.endpoint];
+        let start = |channel| {
+            let (_, planned) = self.plan.subscribers[number % self.plan.subscribers.len()];
+            let Some(at) = self.plan.starts_at.get(number).copied().flatten() else {
+                return planned;
+            };
+            let last = publisher
+                .feed(channel)
+                .map_or(Sequence::NONE, |f| f.core.sealed());
+            match (at, self.truth.before(publisher.epoch)) {
+                (StartAt::EpochBefore(sequence), Some(epoch)) => {
+                    Start::At(epoch, Sequence(sequence))
+                }
+                (StartAt::Back(n) | StartAt::EpochBefore(n), _) => {
+                    Start::At(publisher.epoch, last.minus(n).max(Sequence::FIRST))
+                }
+                (StartAt::Ahead(n), _) => Start::At(publisher.epoch, last.plus(n)),
+            }
+        };
+        channels(&self.plan).map(start).collect()
+    }
+
+    /// A subscriber that floods asks for anything: what it has, what is gone, what is to come.
+    pub(crate) fn flood(&mut self, number: usize) -> Result<(), String> {
+        let again = self.subscribers[number].rng.random_range(20_000..200_000);
+        self.schedule(self.now.after(Nanos(again)), Event::Flood(number));
+        let slots = self.plan.ring_slots;
+        let subscriber = &mut self.subscribers[number];
+        let mut connection = subscriber.connections[0].filter(|_| subscriber.core.is_joined());
+        if subscriber.core.is_nack_up() && subscriber.rng.random_bool(0.5) {
+            connection = subscriber.connections[2].or(connection);
+        }
+        let Some(connection) = connection else {
+            return Ok(());
+        };
+        let publisher = &self.publishers[self.connections[connection].publisher];
+        let mut out = Vec::new();
+        for feed in &publisher.feeds {
+            let last = feed.core.sealed();
+            let ranges = (0..subscriber.rng.random_range(1..=64)).map(|_| {
+                let first = last
+                    .plus(4)
+                    .minus(subscriber.rng.random_range(0..slots + 8));
+                let first = first.max(Sequence::FIRST);
+                let len = subscriber.rng.random_range(0..64);
+                SequenceRange {
+                    first,
+                    last: first.plus(len),
+                }
+            });
+            let mut ranges: Vec<SequenceRange> = ranges.collect();
+            ranges.sort_by_key(|r| r.first);
+            let class = if subscriber.rng.random_bool(0.7) {
+                NackClass::Repair
+            } else {
+                NackClass::Replay
+            };
+            let nack = Message::Nack {
+                epoch: publisher.epoch,
+                ranges,
+                class,
+            };
+            nack.write(feed.channel, &mut out);
+        }
+        let pipe = &mut self.connections[connection].up;
+        if pipe.unsent.len() < FLOOD_UNSENT_MAX {
+            pipe.unsent.extend(&out);
+            self.count("flood_nacks");
+            self.kick(connection, true);
+        }
+        Ok(())
+    }
+}

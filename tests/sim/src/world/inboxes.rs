@@ -1,0 +1,200 @@
+//! WRITEs to standbys in virtual time: the publisher's device copies a slot while its process may seal
+//! it anew, and places the bytes in the standby's inbox in any order, while that looks. What was
+//! written and torn must never be taken, and what was not written must be had by repair.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::receive::InboxWanted;
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, HeapMemory, WrittenSlots};
+use tickcast_reliability::serve::MirrorWrite;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
+
+use crate::network::clock_queue::Event;
+use crate::network::inboxes::HalfWrite;
+use crate::network::stream::index_of;
+use crate::world::World;
+use crate::world::drive_subscriber::Came;
+
+/// How soon what does not pass is tried again.
+const RETRANSMIT: Nanos = Nanos::from_ms(1);
+/// A device takes at most this long to copy a slot; now and then it is much slower.
+const COPYING: u64 = 20_000;
+const COPYING_SLOWLY: u64 = 3_000_000;
+
+impl World {
+    /// A standby's driver makes an inbox and has a window of it bound to its connection for READ.
+    pub(crate) fn make_inbox(
+        &mut self,
+        number: usize,
+        channel: ChannelId,
+        wanted: &InboxWanted,
+    ) -> Result<(), String> {
+        let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] else {
+            return Ok(());
+        };
+        let memory = Arc::new(HeapMemory::new(wanted.geometry));
+        let slots = WrittenSlots::new(memory.clone(), wanted.geometry);
+        let slots = slots.map_err(|e| e.to_string())?;
+        let access = RemoteAccess {
+            address: (1 << 61) | (connection as u64) << 32,
+            len: wanted.part().len() as u64,
+            key: connection as u32,
+        };
+        self.inboxes
+            .0
+            .insert((connection, channel), (access, slots));
+        let core = &mut self.subscribers[number].core;
+        core.handle_inbox(channel, wanted, memory, access);
+        self.count("inboxes");
+        Ok(())
+    }
+
+    /// The publisher's driver posts what is to be written.
+    pub(crate) fn begin_writes(&mut self, index: usize) -> Result<(), String> {
+        while let Some((peer, write)) = self.publishers[index].repair.poll_write() {
+            let publisher = &self.publishers[index];
+            let Some(&connection) = publisher.peers.get(&peer) else {
+                continue;
+            };
+            let feed = publisher.feed(write.channel).ok_or("no such ring")?;
+            let geometry = feed.reader.geometry();
+            if write.len > geometry.slot_len() || write.offset < CONTROL_PAGE_LEN {
+                return Err(format!("{write:?} is of no slot"));
+            }
+            let mut bytes = vec![0; write.len.next_multiple_of(8)];
+            feed.reader.raw(write.offset, &mut bytes);
+            let number = self.connections[connection].subscriber;
+            let rng = &mut self.subscribers[number].rng;
+            let takes = match rng.random_bool(0.03) {
+                true => rng.random_range(0..COPYING_SLOWLY),
+                false => rng.random_range(0..COPYING),
+            };
+            // One after the other, in the order in which they were begun.
+            let of = &mut self.connections[connection];
+            of.write_at = self.now.max(of.write_at).after(Nanos(takes));
+            let at = of.write_at;
+            let half = HalfWrite {
+                connection,
+                write,
+                bytes,
+            };
+            self.schedule(at, Event::WriteRest(half));
+            self.count("mirror_writes");
+        }
+        Ok(())
+    }
+
+    /// The device copies the rest, and the bytes go.
+    pub(crate) fn write_rest(&mut self, mut half: HalfWrite) -> Result<(), String> {
+        let of = &self.connections[half.connection];
+        let (number, publisher) = (of.subscriber, &self.publishers[of.publisher]);
+        if !(of.near && of.far && publisher.alive) {
+            return Ok(());
+        }
+        let Some(feed) = publisher.feed(half.write.channel) else {
+            return Ok(());
+        };
+        let words = half.bytes.len() / 8;
+        let rng = &mut self.subscribers[number].rng;
+        let split = rng.random_range(0..=words) * 8;
+        let rest = match rng.random_bool(0.5) {
+            true => split..half.bytes.len(),
+            false => 0..split,
+        };
+        let from = half.write.offset + rest.start;
+        feed.reader.raw(from, &mut half.bytes[rest]);
+        let delay = self.plan.delay.0;
+        self.schedule(self.now.after(delay), Event::WriteArrives(half));
+        Ok(())
+    }
+
+    /// The bytes come to the standby's device, which may be out of reach: then all behind them wait, too.
+    pub(crate) fn write_arrives(&mut self, half: HalfWrite) -> Result<(), String> {
+        let connection = half.connection;
+        self.connections[connection].writes.push_back(half);
+        self.writes_arrive(connection)
+    }
+
+    pub(crate) fn writes_arrive(&mut self, connection: usize) -> Result<(), String> {
+        let number = self.connections[connection].subscriber;
+        if self.is_closed(number, Path::Read, 2) {
+            if !self.connections[connection].writes.is_empty() {
+                self.count("down_held");
+                let again = self.now.after(RETRANSMIT);
+                self.schedule(again, Event::WritesAgain(connection));
+            }
+            return Ok(());
+        }
+        while self.connections[connection].near
+            && let Some(half) = self.connections[connection].writes.pop_front()
+        {
+            let HalfWrite { write, bytes, .. } = half;
+            let mut places: u64 = self.subscribers[number].rng.random();
+            self.place(connection, &write, &bytes, |_| {
+                places = places.rotate_left(1);
+                places & 1 == 1
+            })?;
+            // The standby may look just now.
+            self.pump(number)?;
+            self.place(connection, &write, &bytes, |_| true)?;
+            self.pump(number)?;
+            let done = self.now.after(self.plan.delay.0);
+            self.schedule(done, Event::WriteDone(connection));
+        }
+        Ok(())
+    }
+
+    /// Some words of what is written are placed; only where that was granted.
+    fn place(
+        &self,
+        connection: usize,
+        write: &MirrorWrite,
+        bytes: &[u8],
+        is_written: impl FnMut(usize) -> bool,
+    ) -> Result<(), String> {
+        let granted = self.inboxes.0.get(&(connection, write.channel));
+        let (access, slots) = granted.ok_or_else(|| format!("{write:?} without a grant"))?;
+        let geometry: Geometry = slots.geometry();
+        let within = write.at + write.len <= access.len as usize;
+        if !within || *access != write.inbox || !write.at.is_multiple_of(geometry.slot_len()) {
+            return Err(format!("{write:?} is not within {access:?}"));
+        }
+        let place = Sequence((write.at / geometry.slot_len()) as u64);
+        slots.place(place, &bytes[..write.len], is_written);
+        Ok(())
+    }
+
+    /// The publisher's device says that one is done.
+    pub(crate) fn write_done(&mut self, connection: usize) -> Result<(), String> {
+        let of = &self.connections[connection];
+        let (index, peer, far) = (of.publisher, of.peer, of.far);
+        let publisher = &mut self.publishers[index];
+        if !far || !publisher.alive {
+            return Ok(());
+        }
+        if publisher.paused {
+            let again = self.now.after(RETRANSMIT);
+            self.schedule(again, Event::WriteDone(connection));
+            return Ok(());
+        }
+        publisher.repair.handle_written(peer, 1);
+        self.serve(index)
+    }
+
+    /// A standby's driver takes what was written. Whether there was anything.
+    pub(crate) fn take_written(&mut self, number: usize) -> Result<bool, String> {
+        let mut found = false;
+        while let Some(channel) = self.subscribers[number].core.look_for_written() {
+            found = true;
+            self.count("written");
+            let bytes = self.subscribers[number].core.written(channel).to_vec();
+            self.with_datagram(number, (&bytes, Came::Written), |core, now, mut on| {
+                core.handle_written(now, channel, &mut on);
+            })?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,453 @@
+//! A publisher as a process, and subscribers in this process.
+//!
+//! Everything runs on loopback with TTL 0, in groups of its own. A process that is still there when its test
+//! ends is killed by its own process id.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tickcast_subscriber::ChannelId;
+use tickcast_subscriber::{
+    Event, Item, Loss, Position, ReceiverCounters, Subscriber, SubscriberBuilder,
+};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{PATIENCE, signal};
+
+/// Where a binary of the workspace was built.
+pub fn binary(name: &str) -> PathBuf {
+    let here = std::env::current_exe().expect("a test has a path");
+    let folder = here
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/<profile>/deps/<test>");
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo build --workspace --bins --examples` first",
+        path.display()
+    );
+    path
+}
+
+/// Libraries that a program with the static library links with, where they are installed. One that was
+/// built without verbs does not need them, and they do no harm.
+pub fn verbs_libraries() -> &'static [&'static str] {
+    let installed = Command::new("pkg-config")
+        .args(["--exists", "librdmacm", "libibverbs"])
+        .status();
+    match installed.is_ok_and(|status| status.success()) {
+        true => &["-lrdmacm", "-libverbs"],
+        false => &[],
+    }
+}
+
+/// A multicast group and port that no other test of this machine uses at the time.
+pub fn free_group() -> SocketAddrV4 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    let group = Ipv4Addr::new(239, 255, (pid % 251) as u8, (1 + n % 250) as u8);
+    SocketAddrV4::new(
+        group,
+        20_000 + ((pid.wrapping_mul(31) + n * 7) % 30_000) as u16,
+    )
+}
+
+/// A config with one channel 1, "all", on these lines, fed by `input`.
+pub fn one_channel(lines: &[SocketAddrV4], input: Value) -> Value {
+    let lines: Vec<_> = lines
+        .iter()
+        .map(|group| json!({ "group": group }))
+        .collect();
+    json!({
+        "name": "test",
+        "control": "127.0.0.1:0",
+        "admin": "127.0.0.1:0",
+        "channels": [{
+            "id": 1,
+            "name": "all",
+            "slots": 65_536,
+            "fan_out": [{ "transport": "udp", "lines": lines }],
+        }],
+        "inputs": [input],
+        "digest": true,
+        "linger_ms": 60_000,
+    })
+}
+
+/// A simulated market of so many messages, at so many per second.
+pub fn simulated(messages: u64, messages_per_s: u64, wait_for_subscribers: u32) -> Value {
+    json!({
+        "source": 1,
+        "kind": "simulator",
+        "seed": 7,
+        "symbols": 20,
+        "messages": messages,
+        "pace": { "messages_per_s": messages_per_s },
+        "wait_for_subscribers": wait_for_subscribers,
+    })
+}
+
+/// A simulated market that goes on until its publisher is asked to end, for a test that must be
+/// through with something before the end, however slow its machine.
+pub fn endless(messages_per_s: u64, wait_for_subscribers: u32) -> Value {
+    simulated(u32::MAX.into(), messages_per_s, wait_for_subscribers)
+}
+
+/// A running `tickcast-publisher`.
+#[derive(Debug)]
+pub struct Publisher {
+    child: Child,
+    folder: TempDir,
+    /// Its control address.
+    pub control: SocketAddr,
+    /// Its admin port, if it has one.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Publisher {
+    /// Starts it and waits until it listens.
+    pub fn start(config: &Value) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts it with further arguments.
+    pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("config.json"), config.to_string()).expect("the config is written");
+        let log = std::fs::File::create(path("log")).expect("the log is created");
+        let mut child = Command::new(binary("tickcast-publisher"))
+            .args(["--config".as_ref(), path("config.json").as_os_str()])
+            .args(["--summary".as_ref(), path("summary.json").as_os_str()])
+            .args(["--ready-file".as_ref(), path("ready.json").as_os_str()])
+            .args(["--audit".as_ref(), path("audit").as_os_str()])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the publisher starts");
+        let began = Instant::now();
+        let ready = loop {
+            let ready = std::fs::read_to_string(path("ready.json")).ok();
+            if let Some(ready) = ready.and_then(|text| serde_json::from_str::<Value>(&text).ok()) {
+                break ready;
+            }
+            if let Some(status) = child.try_wait().expect("the child can be asked") {
+                let log = std::fs::read_to_string(path("log")).unwrap_or_default();
+                panic!("the publisher ended with {status} before it was ready:\n{log}");
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "the publisher never became ready"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let address = |key: &str| ready[key].as_str().and_then(|text| text.parse().ok());
+        let control = address("control").expect("the control address");
+        let admin = address("admin");
+        Self {
+            child,
+            folder,
+            control,
+            admin,
+        }
+    }
+
+    /// The number of its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// What was audited of this kind, oldest first.
+    pub fn audited(&self, what: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.folder.path().join("audit"));
+        let text = text.expect("the audit file is there");
+        let lines = text.lines().map(serde_json::from_str::<Value>);
+        let lines = lines.map(|line| line.expect("a JSON object a line"));
+        lines.filter(|line| line["what"] == what).collect()
+    }
+
+    /// A subscriber's builder for it.
+    pub fn subscriber(&self) -> SubscriberBuilder {
+        Subscriber::builder(self.control.to_string()).seed(1)
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub fn terminate(&self) {
+        signal(self.child.id(), "TERM");
+    }
+
+    /// Kills it without a word, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Whether its process is there.
+    pub fn is_running(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("the child can be asked")
+            .is_none()
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be asked") {
+                return status;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "the publisher never ended:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until it has ended, and reads its summary.
+    pub fn finish(mut self) -> (ExitStatus, Value) {
+        let status = self.ended();
+        let summary = std::fs::read_to_string(self.folder.path().join("summary.json"));
+        let summary = summary.unwrap_or_else(|e| panic!("no summary ({e}):\n{}", self.log()));
+        (
+            status,
+            serde_json::from_str(&summary).expect("the summary is JSON"),
+        )
+    }
+
+    /// The text that its admin port serves.
+    pub fn metrics(&self) -> String {
+        self.ask("/metrics", None).1
+    }
+
+    /// What its admin port answers: to a POST where there is a body.
+    pub fn ask(&self, path: &str, body: Option<&str>) -> (u16, String) {
+        let admin = self.admin.expect("an admin port");
+        let answer = tickcast_publisher::internal::http::ask(admin, path, body, PATIENCE);
+        answer.expect("the admin port answers")
+    }
+
+    /// How many subscribers have joined its one channel.
+    pub fn joined(&self) -> usize {
+        self.metrics().matches("subscriber_sequence{").count()
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A subscriber with everything that it was given.
+pub struct Follower {
+    /// The subscriber.
+    pub subscriber: Subscriber,
+    /// All events, in order.
+    pub events: Vec<Event>,
+    /// The losses among them.
+    pub losses: Vec<Loss>,
+    /// How many records each channel delivered.
+    pub records: BTreeMap<ChannelId, u64>,
+    /// Record number of the first record delivered.
+    pub first: Option<Position>,
+    digests: BTreeMap<ChannelId, Box<Xxh3>>,
+    last: BTreeMap<ChannelId, Position>,
+}
+
+impl Follower {
+    /// Builds the subscriber.
+    pub fn new(builder: SubscriberBuilder) -> Self {
+        Self {
+            subscriber: builder.build().expect("the subscriber is built"),
+            events: Vec::new(),
+            losses: Vec::new(),
+            records: BTreeMap::new(),
+            first: None,
+            digests: BTreeMap::new(),
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// One poll; whether there was anything to do.
+    pub fn poll(&mut self) -> bool {
+        self.poll_with(|_| {})
+    }
+
+    /// The same, and tells what it was given.
+    pub fn poll_with(&mut self, mut on: impl FnMut(&Item<'_>)) -> bool {
+        let Self {
+            subscriber,
+            events,
+            losses,
+            records,
+            first,
+            digests,
+            last,
+        } = self;
+        let polled = subscriber.poll(|item| {
+            on(&item);
+            match item {
+                Item::Record(position, record) => {
+                    let before = last.insert(position.channel, *position);
+                    if let Some(before) = before {
+                        assert!(
+                            (before.epoch, before.record) < (position.epoch, position.record),
+                            "{before:?} was delivered before {position:?}"
+                        );
+                    }
+                    first.get_or_insert(*position);
+                    *records.entry(position.channel).or_default() += 1;
+                    digests
+                        .entry(position.channel)
+                        .or_default()
+                        .update(record.as_ref());
+                }
+                Item::Event(_, event) => {
+                    if let Event::Lost(loss) = event {
+                        losses.push(*loss);
+                    }
+                    events.push(event.clone());
+                }
+            }
+        });
+        polled.worked()
+    }
+
+    /// Whether an event like this one was delivered.
+    pub fn saw(&self, wanted: impl Fn(&Event) -> bool) -> bool {
+        self.events.iter().any(wanted)
+    }
+
+    /// Where the last record of a channel was.
+    pub fn last(&self, channel: u16) -> Option<Position> {
+        self.last.get(&ChannelId(channel)).copied()
+    }
+
+    /// The digest of the records of a channel.
+    pub fn digest(&self, channel: u16) -> String {
+        let digest = self
+            .digests
+            .get(&ChannelId(channel))
+            .map(|digest| digest.digest128());
+        format!("{:032x}", digest.unwrap_or_else(|| Xxh3::new().digest128()))
+    }
+
+    /// The counters of a channel, by its place.
+    pub fn counters(&self, channel: usize) -> std::sync::Arc<ReceiverCounters> {
+        self.subscriber.channels()[channel].counters.clone()
+    }
+
+    /// The relations that must hold whatever happened.
+    pub fn assert_balanced(&self) {
+        for report in self.subscriber.channels() {
+            let c = &report.counters;
+            assert_eq!(
+                c.missing_datagrams.get(),
+                c.missing_recovered.get()
+                    + c.missing_lost.get()
+                    + c.missing_superseded.get()
+                    + c.missing_open.get(),
+                "channel {}: gaps = recovered + lost + forgotten + open",
+                report.name
+            );
+            assert_eq!(
+                c.replay_requested.get(),
+                c.replay_received.get()
+                    + c.replay_lost.get()
+                    + c.replay_superseded.get()
+                    + c.replay_open.get(),
+                "channel {}: history = received + lost + forgotten + open",
+                report.name
+            );
+        }
+        let lost: u64 = self.losses.iter().filter_map(|loss| loss.records).sum();
+        let counted: u64 = self
+            .subscriber
+            .channels()
+            .iter()
+            .map(|r| r.counters.lost_records.get())
+            .sum();
+        assert_eq!(lost, counted, "every loss reaches the application");
+    }
+}
+
+/// Polls all of them until `done` says so; anything else is a hang.
+pub fn drive(followers: &mut [Follower], mut done: impl FnMut(&mut [Follower]) -> bool) {
+    let began = Instant::now();
+    loop {
+        let mut worked = false;
+        for follower in followers.iter_mut() {
+            worked |= follower.poll();
+        }
+        if done(followers) {
+            return;
+        }
+        if !worked {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        assert!(
+            began.elapsed() < PATIENCE,
+            "never came to an end: {:#?}",
+            followers
+                .iter()
+                .map(|f| (
+                    &f.records,
+                    f.subscriber.channels(),
+                    f.events.iter().rev().take(5).collect::<Vec<_>>()
+                ))
+                .collect::<Vec<_>>()
+        );
+    }
+}
+
+/// Polls until every channel of every follower has ended, and a little on, so that the publisher
+/// hears of it.
+pub fn drive_to_end(followers: &mut [Follower]) {
+    drive(followers, |all| {
+        all.iter().all(|follower| follower.subscriber.ended())
+    });
+    drive_for(followers, Duration::from_millis(20));
+}
+
+/// Asks the publisher to end, and polls until everyone has.
+pub fn end(publisher: &Publisher, followers: &mut [Follower]) {
+    publisher.terminate();
+    drive_to_end(followers);
+}
+
+/// Polls for this long.
+pub fn drive_for(followers: &mut [Follower], span: Duration) {
+    let began = Instant::now();
+    drive(followers, |_| began.elapsed() >= span);
+}
+
+/// What the publisher counted on its only channel.
+pub fn channel(summary: &Value) -> &Value {
+    &summary["channels"][0]
+}
+
+/// A number of a JSON object, which must be there.
+pub fn number(value: &Value, key: &str) -> u64 {
+    value[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number {key} in {value}"))
+}

@@ -1,0 +1,113 @@
+//! Reads a trace of system calls, between the two that mark its beginning and end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a poll calls: it reads from the network, and now and then from the publisher, however
+/// little is there. The rest is how a worker was told to idle.
+const OF_POLLS: [&str; 4] = ["recvmsg", "recvmmsg", "recvfrom", "clock_nanosleep"];
+/// What marks.
+const MARK: &str = "getppid";
+/// What whoever finds a lock taken waits by, and wakes others.
+const OF_LOCKS: &str = "futex";
+
+/// How often each was called.
+pub type Counts<'a> = BTreeMap<&'a str, u64>;
+
+/// The calls of a trace, in order: by whom, and which.
+fn calls(trace: &str) -> impl Iterator<Item = (&str, &str)> {
+    trace.lines().filter_map(|line| {
+        let (thread, call) = line.split_once(char::is_whitespace)?;
+        let name = call.trim_start().split('(').next()?;
+        // The second half of one that another thread interrupted.
+        (!name.starts_with('<')).then_some((thread, name))
+    })
+}
+
+/// Runs `traced` until it finds nothing wrong, and fails with what it found when ten runs did. A machine
+/// that stops a program for a while makes gaps, which take calls that ticks do not.
+pub fn once(mut traced: impl FnMut() -> Result<(), String>) {
+    let mut found = Vec::new();
+    while let Err(wrong) = traced() {
+        found.push(wrong);
+        assert!(found.len() < 10, "{found:#?}");
+    }
+}
+
+/// Fails unless a program made no system calls per tick between its two marks (`getppid`) but those of
+/// receiving, and where it reads a local ring, none at all in the reading thread.
+pub fn calls_are_receiving(
+    trace: &Path,
+    ticks: u64,
+    reads_ring: bool,
+) -> Result<(), String> {
+    let trace = std::fs::read_to_string(trace).expect("the trace");
+    let mut calls = calls(&trace).skip_while(|(_, name)| *name != MARK);
+    let (marking, _) = calls.next().expect("the first mark");
+    let mut counts = BTreeMap::<(bool, &str), u64>::new();
+    let mut is_marked = false;
+    for (thread, name) in calls {
+        is_marked = name == MARK;
+        if is_marked {
+            break;
+        }
+        *counts.entry((thread == marking, name)).or_default() += 1;
+    }
+    println!("{counts:?}");
+    assert!(is_marked, "the second mark");
+    let received = counts.keys().any(|(_, name)| name.ends_with("msg"));
+    assert!(received, "it received meanwhile: {counts:?}");
+    if reads_ring && counts.keys().any(|(is_reader, _)| *is_reader) {
+        return Err(format!("the reader calls the system: {counts:?}"));
+    }
+    if counts.keys().any(|(_, name)| *name == OF_LOCKS) {
+        return Err(format!("a lock is waited for: {counts:?}"));
+    }
+    let others = counts
+        .iter()
+        .filter(|((_, name), _)| !OF_POLLS.contains(name));
+    let others: u64 = others.map(|(_, count)| count).sum();
+    match others * 100 < ticks {
+        true => Ok(()),
+        false => Err(format!("{others} calls beside receiving: {counts:?}")),
+    }
+}
+
+/// Returns the counts of the threads that marked, in the order in which they marked.
+///
+/// Fails where one of them made more than one system call for so many datagrams between its two marks,
+/// whichever call it is, or waited for a lock.
+pub fn calls_are_few(
+    trace: &str,
+    datagrams: u64,
+    for_each: u64,
+) -> Result<Vec<Counts<'_>>, String> {
+    let (mut order, mut open, mut done) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    for (thread, name) in calls(trace) {
+        if name != MARK {
+            if let Some(counts) = open.get_mut(thread) {
+                *Counts::entry(counts, name).or_default() += 1;
+            }
+        } else if let Some(counts) = open.remove(thread) {
+            done.insert(thread, counts);
+        } else {
+            order.push(thread);
+            open.insert(thread, Counts::new());
+        }
+    }
+    let counts = order
+        .iter()
+        .map(|thread| done.remove(thread).expect("its second mark"));
+    let counts: Vec<Counts<'_>> = counts.collect();
+    println!("{datagrams} datagrams: {counts:?}");
+    for counts in &counts {
+        if counts.contains_key(OF_LOCKS) {
+            return Err(format!("a lock is waited for: {counts:?}"));
+        }
+        let all: u64 = counts.values().sum();
+        if all * for_each > datagrams {
+            return Err(format!("{all} for {datagrams} datagrams: {counts:?}"));
+        }
+    }
+    Ok(counts)
+}

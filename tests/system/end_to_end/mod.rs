@@ -1,0 +1,7 @@
+//! From inputs to digests: feeds, captures, examples, and the commands of the README.
+
+mod captures;
+mod examples;
+mod readme;
+mod runs;
+mod whole;

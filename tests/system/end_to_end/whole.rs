@@ -1,0 +1,313 @@
+//! The whole system over UDP on loopback: a publisher process, subscribers with faults in front of
+//! them, and digests that must be equal.
+
+use tickcast_subscriber::ChannelId;
+use tickcast_subscriber::faults::{Burst, FaultConfig, Reorder, Scripted};
+use tickcast_subscriber::{ChannelBuilder, Delivery, Event, LossCause, ReceiverConfig, Start};
+use tickcast_test_support::{
+    Follower, Publisher, channel, drive, drive_to_end, end, endless, free_group, number,
+    one_channel, simulated,
+};
+
+/// Everything a bad network does at once.
+fn bad_network(seed: u64) -> FaultConfig {
+    FaultConfig {
+        seed,
+        drop: 0.02,
+        burst: Some(Burst {
+            loss: 0.03,
+            mean_len: 4.0,
+        }),
+        duplicate: 0.02,
+        reorder: Some(Reorder {
+            probability: 0.02,
+            depth: 8,
+            hold: tickcast_subscriber::Nanos::from_ms(1),
+        }),
+        corrupt: 0.01,
+        truncate: 0.005,
+        ..FaultConfig::default()
+    }
+}
+
+#[test]
+fn every_subscriber_behind_a_bad_network_ends_with_the_publishers_digest() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(60_000, 30_000, 3)));
+    let mut followers: Vec<_> = (1..=3)
+        .map(|seed| {
+            let builder = publisher
+                .subscriber()
+                .name(format!("s{seed}"))
+                .channel("all");
+            Follower::new(builder.faults(bad_network(seed)))
+        })
+        .collect();
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    let published = number(&summary, "published_records");
+    for follower in &followers {
+        follower.assert_balanced();
+        let c = follower.counters(0);
+        assert_eq!(
+            follower.digest(1),
+            channel(&summary)["digest"],
+            "equal digests"
+        );
+        assert_eq!(c.delivered_records.get(), published);
+        assert!(c.missing_recovered.get() > 0, "5% loss makes gaps");
+        assert!(c.duplicates.get() > 0 && c.corrupt_dropped.get() > 0);
+        assert!(
+            c.malformed_dropped.get() > 0,
+            "truncated datagrams are counted"
+        );
+        assert_eq!((c.missing_lost.get(), c.missing_open.get()), (0, 0));
+    }
+    assert_nacks_balance(&summary);
+}
+
+/// NACKs received = answered + refused by reason, in sequences.
+fn assert_nacks_balance(summary: &serde_json::Value) {
+    let channel = channel(summary);
+    let count = |key: &str| number(channel, key);
+    let settled = [
+        "answered",
+        "answered_by_multicast",
+        "refused_window",
+        "refused_ahead",
+        "refused_budget",
+        "refused_too_slow",
+        "refused_epoch",
+        "refused_malformed",
+        "repairs_cancelled",
+        "pending",
+    ];
+    assert_eq!(
+        count("nacked"),
+        settled.iter().map(|key| count(key)).sum::<u64>(),
+        "{channel}"
+    );
+    assert!(count("answered") + count("answered_by_multicast") > 0);
+}
+
+#[test]
+fn without_repair_every_loss_is_named_and_delivered_plus_lost_is_published() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
+    let config = ReceiverConfig {
+        repair: false,
+        ..ReceiverConfig::default()
+    };
+    let faults = FaultConfig {
+        seed: 3,
+        drop: 0.05,
+        ..FaultConfig::default()
+    };
+    let builder = publisher
+        .subscriber()
+        .channel(ChannelBuilder::new("all").config(config))
+        .faults(faults);
+    let mut followers = [Follower::new(builder)];
+    drive_to_end(&mut followers);
+    let follower = &followers[0];
+    follower.assert_balanced();
+    let (_, summary) = publisher.finish();
+    let c = follower.counters(0);
+    assert!(!follower.losses.is_empty());
+    assert!(
+        follower
+            .losses
+            .iter()
+            .all(|loss| loss.cause == LossCause::RepairOff)
+    );
+    assert_eq!(
+        c.delivered_records.get() + c.lost_records.get(),
+        number(&summary, "published_records"),
+        "to the record"
+    );
+    let plan = follower
+        .subscriber
+        .faults(ChannelId(1))
+        .expect("faults were asked for");
+    let log = plan
+        .injector(tickcast_subscriber::LineId(0))
+        .expect("line A")
+        .log();
+    let epoch = follower.subscriber.channels()[0].epoch;
+    let missed: Vec<_> = follower.losses.iter().map(|loss| loss.sequences).collect();
+    assert_eq!(
+        log.dropped(epoch, ChannelId(1)),
+        missed,
+        "what was dropped is what was missed"
+    );
+}
+
+#[test]
+fn within_a_deadline_and_in_arrival_order_nothing_is_silent_either() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
+    let within = Delivery::OrderedWithin(tickcast_subscriber::Nanos::from_ms(20));
+    let builder = publisher
+        .subscriber()
+        .channel(ChannelBuilder::new("all").delivery(within));
+    let mut followers = [Follower::new(builder.faults(bad_network(9)))];
+    drive_to_end(&mut followers);
+    followers[0].assert_balanced();
+    let c = followers[0].counters(0);
+    let (_, summary) = publisher.finish();
+    let published = number(&summary, "published_records");
+    assert_eq!(c.delivered_records.get() + c.lost_records.get(), published);
+}
+
+#[test]
+fn a_lost_end_is_repaired() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(2_000, 20_000, 1)));
+    let faults = FaultConfig {
+        script: vec![Scripted::DropEnd { channel: None }],
+        ..FaultConfig::default()
+    };
+    let builder = publisher.subscriber().channel("all").faults(faults);
+    let mut followers = [Follower::new(builder)];
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    let c = followers[0].counters(0);
+    assert!(c.missing_recovered.get() >= 1, "END came by repair");
+    assert!(followers[0].saw(|event| *event == Event::EndOfSession));
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_live() {
+    let mut config = one_channel(&[free_group()], endless(10_000, 1));
+    config["channels"][0]["slots"] = 131_072.into();
+    let publisher = Publisher::start(&config);
+    let mut followers = vec![Follower::new(
+        publisher.subscriber().name("early").channel("all"),
+    )];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 10_000
+    });
+    let late = ChannelBuilder::new("all").start(Start::Oldest);
+    let faults = FaultConfig {
+        seed: 4,
+        drop: 0.02,
+        ..FaultConfig::default()
+    };
+    followers.push(Follower::new(
+        publisher
+            .subscriber()
+            .name("late")
+            .channel(late)
+            .faults(faults),
+    ));
+    let live = ChannelBuilder::new("all");
+    followers.push(Follower::new(
+        publisher.subscriber().name("live").channel(live),
+    ));
+    drive(&mut followers, |all| {
+        all[1].saw(|e| *e == Event::Live) && all[2].records.values().sum::<u64>() > 10_000
+    });
+    end(&publisher, &mut followers);
+    let (_, summary) = publisher.finish();
+    // The ring holds all of this run, so the late one ends with the digest of the whole.
+    for follower in &followers[..2] {
+        follower.assert_balanced();
+        assert_eq!(follower.digest(1), channel(&summary)["digest"]);
+        assert!(follower.losses.is_empty());
+    }
+    let late = followers[1].counters(0);
+    assert!(late.replay_received.get() > 0, "history came by replay");
+    assert_eq!(
+        followers[1]
+            .events
+            .iter()
+            .filter(|e| **e == Event::Live)
+            .count(),
+        1
+    );
+    // The live one began in the middle and has all from there on.
+    let began = followers[2].first.expect("it got records").record.0;
+    let live = followers[2].counters(0).delivered_records.get();
+    assert!(began > 1);
+    assert_eq!(began - 1 + live, number(&summary, "published_records"));
+}
+
+#[test]
+fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
+    // Slow enough that a busy machine asks for the oldest before the ring is past it.
+    let mut config = one_channel(&[free_group()], endless(4_000, 1));
+    config["channels"][0]["slots"] = 8_192.into();
+    let publisher = Publisher::start(&config);
+    let mut followers = vec![Follower::new(
+        publisher.subscriber().name("early").channel("all"),
+    )];
+    drive(&mut followers, |all| {
+        all[0].subscriber.channels()[0].delivered.0 > 9_000
+    });
+    for name in ["late-1", "late-2", "late-3"] {
+        let late = ChannelBuilder::new("all").start(Start::Oldest);
+        followers.push(Follower::new(
+            publisher.subscriber().name(name).channel(late),
+        ));
+    }
+    drive(&mut followers, |all| {
+        (all[1..].iter()).all(|late| late.records.values().sum::<u64>() > 10_000)
+    });
+    end(&publisher, &mut followers);
+    let (_, summary) = publisher.finish();
+    let published = number(&summary, "published_records");
+    for late in &followers[1..] {
+        late.assert_balanced();
+        assert!(late.losses.is_empty(), "{:?}", late.losses);
+        let began = late.first.expect("it got records").record.0;
+        assert!(began > 1, "the ring had moved on");
+        let delivered = late.counters(0).delivered_records.get();
+        assert_eq!(began - 1 + delivered, published, "all from there on");
+    }
+}
+
+#[test]
+fn either_side_may_start_first_and_both_may_come_and_go() {
+    // The subscriber first: it tries until the publisher is there.
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let control = reserved.local_addr().expect("its address");
+    drop(reserved);
+    let builder = tickcast_subscriber::Subscriber::builder(control.to_string());
+    let mut followers = vec![Follower::new(builder.channel("all"))];
+    tickcast_test_support::drive_for(&mut followers, std::time::Duration::from_millis(100));
+    assert!(!followers[0].subscriber.is_joined());
+    let mut config = one_channel(&[free_group()], endless(20_000, 1));
+    config["control"] = control.to_string().into();
+    let mut publisher = Publisher::start(&config);
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    // The publisher goes without a word and comes again: another epoch, told and followed.
+    publisher.kill();
+    let publisher = Publisher::start(&config);
+    drive(&mut followers, |all| {
+        all[0].saw(|e| matches!(e, Event::EpochChanged { .. }))
+    });
+    let before = followers[0].records.values().sum::<u64>();
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > before + 1_000
+    });
+    assert!(
+        followers[0]
+            .losses
+            .iter()
+            .any(|loss| loss.cause == LossCause::Epoch)
+    );
+    assert_eq!(followers[0].counters(0).epochs.get(), 2);
+    followers[0].assert_balanced();
+    // A subscriber goes and another comes; the publisher does not mind.
+    let gone = followers.pop().expect("one follower");
+    gone.subscriber.leave();
+    followers.push(Follower::new(publisher.subscriber().channel("all")));
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    end(&publisher, &mut followers);
+    let (status, _) = publisher.finish();
+    assert!(status.success());
+    assert!(followers[0].losses.is_empty());
+}

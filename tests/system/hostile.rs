@@ -1,0 +1,574 @@
+//! What strangers and broken peers can do: be counted, and harm nobody but themselves.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+
+use socket2::{Domain, Socket, Type};
+use tickcast_reliability::control::{
+    ChannelName, Join, JoinChannel, Message, NackClass, Purpose, RefusalReason,
+};
+use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use tickcast_reliability::wire::{Datagram, Header, Kind, crc_of};
+use tickcast_subscriber::{Loss, LossCause, Start};
+use tickcast_test_support::{
+    Follower, PATIENCE, Publisher, channel, drive, end, endless, free_group, one_channel,
+};
+
+/// A datagram whose CRC is right, whatever it says.
+fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
+    forged_of(Kind::Data, epoch, sequence)
+}
+
+fn forged_of(kind: Kind, epoch: u64, sequence: u64) -> Vec<u8> {
+    let header = Header {
+        kind,
+        channel: ChannelId(1),
+        count: 0,
+        epoch: Epoch(epoch),
+        sequence: Sequence(sequence),
+        first_record: RecordNumber(1),
+        source_position: SourcePosition(0),
+        sent_at: Nanos(0),
+        retained: 0,
+        source: SourceId(1),
+        payload_len: 0,
+        flags: 0,
+        header_len: 64,
+        relay: 0,
+    };
+    header.to_bytes(crc_of(&header.to_bytes(0), &[])).to_vec()
+}
+
+/// Sends to a group from this address of loopback.
+fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
+    let socket = UdpSocket::bind((source, 0)).expect("a socket");
+    socket.set_multicast_loop_v4(true).expect("loop");
+    socket.set_multicast_ttl_v4(0).expect("TTL 0");
+    let socket = Socket::from(socket);
+    socket
+        .set_multicast_if_v4(&Ipv4Addr::LOCALHOST)
+        .expect("loopback");
+    for datagram in datagrams {
+        socket
+            .send_to(datagram, &SocketAddr::from(to).into())
+            .expect("sent");
+    }
+}
+
+/// A publisher, and one who has followed it for a while.
+fn under_way() -> (Publisher, [Follower; 1]) {
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    (publisher, followers)
+}
+
+#[test]
+fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
+    let group = free_group();
+    let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
+    let builder = publisher.subscriber().channel("all").source_specific(false);
+    let mut followers = [Follower::new(builder)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 2_000
+    });
+    let epoch = followers[0].subscriber.channels()[0].epoch.0;
+    send_from(
+        Ipv4Addr::new(127, 0, 0, 2),
+        group,
+        &[forged(epoch, 1_000_000), forged(1, 1)],
+    );
+    let attacks = [
+        forged(u64::MAX, 1),
+        forged(u64::MAX, u64::MAX),
+        forged(epoch - 1, 5),
+        forged(epoch, u64::MAX - 1),
+        b"not a datagram".to_vec(),
+        Vec::new(),
+    ];
+    send_from(Ipv4Addr::LOCALHOST, group, &attacks);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    followers[0].assert_balanced();
+    let c = followers[0].counters(0);
+    assert_eq!(c.unknown_sender_dropped.get(), 2);
+    assert_eq!(c.unknown_epoch_dropped.get(), 2);
+    assert_eq!(c.old_epoch_dropped.get(), 1);
+    assert_eq!(c.sequence_jump_dropped.get(), 1);
+    assert!(c.malformed_dropped.get() >= 1);
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    assert!(followers[0].losses.is_empty());
+    assert!(!followers[0].saw(|e| matches!(e, tickcast_subscriber::Event::EpochChanged { .. })));
+}
+
+/// A bare control connection.
+struct Peer(TcpStream, Vec<u8>);
+
+impl Peer {
+    fn connect(publisher: &Publisher) -> Self {
+        let stream = TcpStream::connect(publisher.control).expect("the control port answers");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        Self(stream, Vec::new())
+    }
+
+    /// From another address of loopback: a host of its own, as far as the publisher can tell.
+    fn connect_from(address: Ipv4Addr, publisher: &Publisher) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let from = SocketAddr::from((address, 0));
+        socket.bind(&from.into()).expect("loopback has it");
+        let to: SocketAddr = publisher.control.to_string().parse().expect("an address");
+        socket
+            .connect(&to.into())
+            .expect("the control port answers");
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        Self(stream, Vec::new())
+    }
+
+    fn say(&mut self, channel: u16, message: &Message<'_>) {
+        let mut frame = Vec::new();
+        message.write(ChannelId(channel), &mut frame);
+        self.0.write_all(&frame).expect("written");
+    }
+
+    fn join(&mut self, confirmed_epoch: u64, versions: &[u8], channel: &str) {
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: versions.to_vec(),
+            purpose: Purpose::Repair,
+            channels: vec![JoinChannel {
+                channel: ChannelName::Name(channel.into()),
+                start: Start::Live,
+                confirmed_epoch: Epoch(confirmed_epoch),
+            }],
+        };
+        self.say(0, &Message::Join(join));
+    }
+
+    /// The next message, handed to `on`; `None` when the publisher closed the connection.
+    fn hear<T>(&mut self, on: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
+        loop {
+            if let Some((_, message, len)) = Message::read(&self.1, 1 << 24).expect("a message") {
+                let answer = on(&message);
+                self.1.drain(..len);
+                return Some(answer);
+            }
+            let mut bytes = [0; 4096];
+            match self.0.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(len) => self.1.extend_from_slice(&bytes[..len]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("nothing was heard: {error}"),
+            }
+        }
+    }
+
+    fn is_closed(&mut self) -> bool {
+        while let Some(()) = self.hear(|_| ()) {}
+        true
+    }
+}
+
+#[test]
+fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
+    let (publisher, mut followers) = under_way();
+    let mut peer = Peer::connect(&publisher);
+    peer.join(u64::MAX, &[1], "all");
+    let welcomed = peer.hear(|message| matches!(message, Message::Welcome(_)));
+    assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
+    peer.say(0, &Message::Leave);
+    drop(peer);
+    assert_eq!(counted(&publisher, "higher_epoch_claims"), 1);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connection() {
+    let (publisher, mut followers) = under_way();
+
+    let rejection = |join: &dyn Fn(&mut Peer)| {
+        let mut peer = Peer::connect(&publisher);
+        join(&mut peer);
+        let text = peer.hear(|message| match message {
+            Message::Rejected(rejected) => rejected.text.clone(),
+            other => panic!("{other:?}"),
+        });
+        assert!(peer.is_closed());
+        text.expect("a rejection")
+    };
+    assert!(rejection(&|peer| peer.join(0, &[1], "no-such-channel")).contains("no-such-channel"));
+    assert!(rejection(&|peer| peer.join(0, &[200], "all")).contains("version"));
+    let stray_replay = rejection(&|peer| {
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Replay { session: 12_345 },
+            channels: vec![],
+        };
+        peer.say(0, &Message::Join(join));
+    });
+    assert!(!stray_replay.is_empty());
+
+    let garbage: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0xff; 64],
+        &[4, 0, 0, 0, 1, 0, 0, 0, b'{', b'}', b'}', b'}'],
+        &[0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0],
+    ];
+    for bytes in garbage {
+        let mut peer = Peer::connect(&publisher);
+        peer.0.write_all(bytes).expect("written");
+        assert!(peer.is_closed(), "{bytes:?}");
+    }
+    assert_eq!(counted(&publisher, "joins_rejected"), 3);
+    assert_eq!(counted(&publisher, "unknown_sessions"), 1);
+    assert_eq!(counted(&publisher, "protocol_errors"), garbage.len() as u64);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn every_nack_is_answered_however_strange() {
+    let (publisher, mut followers) = under_way();
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let mut peer = Peer::connect(&publisher);
+    peer.join(0, &[1], "all");
+    assert_eq!(
+        peer.hear(|message| matches!(message, Message::Welcome(_))),
+        Some(true)
+    );
+    let nack = |epoch, first, last| Message::Nack {
+        epoch,
+        class: NackClass::Repair,
+        ranges: vec![SequenceRange::new(Sequence(first), Sequence(last)).expect("a range")],
+    };
+    // What an answer is of, and why it is none.
+    let answer = |peer: &mut Peer| {
+        peer.hear(|message| match message {
+            Message::Refused(refused) => (refused.range, Some(refused.reason)),
+            Message::Datagram(bytes) => {
+                let datagram = Datagram::parse(bytes).expect("a datagram");
+                (SequenceRange::one(datagram.header().sequence), None)
+            }
+            other => panic!("{other:?}"),
+        })
+        .expect("an answer")
+    };
+    let run = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).expect("a range");
+    peer.say(1, &nack(epoch, 1, 1));
+    assert_eq!(answer(&mut peer), (run(1, 1), None), "the datagram itself");
+    peer.say(1, &nack(Epoch(epoch.0 - 1), 1, 1));
+    assert_eq!(answer(&mut peer), (run(1, 1), Some(RefusalReason::Epoch)));
+    let ahead = run(u64::MAX - 5, u64::MAX);
+    peer.say(1, &nack(epoch, ahead.first.0, ahead.last.0));
+    assert_eq!(answer(&mut peer), (ahead, Some(RefusalReason::Ahead)));
+    // All there is and ever will be: bounded work, and an answer for every part of it, once.
+    peer.say(1, &nack(epoch, 1, u64::MAX));
+    let (mut answers, mut answered) = (Vec::new(), 0);
+    while answered < u64::MAX {
+        let (range, why) = answer(&mut peer);
+        answered += range.len();
+        answers.push((range, why));
+    }
+    answers.sort_unstable_by_key(|(range, _)| range.first);
+    let mut next = Sequence(1);
+    for (range, why) in &answers {
+        assert_eq!(
+            range.first, next,
+            "no part is missing, and none comes twice"
+        );
+        next = range.last.next();
+        let is_right = match why {
+            None => true,
+            Some(RefusalReason::Window) => range.first.0 == 1,
+            Some(why) => *why == RefusalReason::Ahead && range.last.0 == u64::MAX,
+        };
+        assert!(is_right, "what is held is not refused: {range} {why:?}");
+    }
+    let had = answers.iter().filter(|(_, why)| why.is_none()).count() as u64;
+    assert!(had > 1, "what was sent is repaired");
+    peer.say(0, &Message::Leave);
+    // The follower may have asked for something as well.
+    assert_eq!(counted(&publisher, "refused_epoch"), 1);
+    assert!(counted(&publisher, "refused_ahead") > ahead.len());
+    assert!(counted(&publisher, "_answered{") > had);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
+    let (publisher, mut followers) = under_way();
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let mut peer = Peer::connect(&publisher);
+    peer.join(0, &[1], "all");
+    let everything = SequenceRange::new(Sequence(1), Sequence(u64::MAX)).expect("a range");
+    let nack = Message::Nack {
+        epoch,
+        class: NackClass::Repair,
+        ranges: vec![everything; 256],
+    };
+    let mut flood = Vec::new();
+    for _ in 0..16 {
+        nack.write(ChannelId(1), &mut flood);
+    }
+    peer.0.set_nonblocking(true).expect("it can be");
+    // Until the publisher closes it: what is written beyond that comes back as an error.
+    let mut rest = &flood[..];
+    let mut is_closed = false;
+    drive(&mut followers, |_| {
+        while !is_closed {
+            match peer.0.write(rest) {
+                // On with the rest of this one, or with the next.
+                Ok(len) if len < rest.len() => rest = &rest[len..],
+                Ok(_) => rest = &flood,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => is_closed = true,
+            }
+        }
+        is_closed
+    });
+    assert_eq!(counted(&publisher, "overflow_disconnects"), 1);
+    peer.0.set_nonblocking(false).expect("it can be");
+    assert!(peer.is_closed());
+    // What was said of it and not read counts for nothing more.
+    drive(&mut followers, |_| counted(&publisher, "_pending{") == 0);
+    assert_eq!(counted(&publisher, "_subscribers{"), 1);
+    nobody_else_noticed(publisher, followers);
+}
+
+#[test]
+fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
+    let group = free_group();
+    let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
+    let builder = publisher.subscriber().channel("all").source_specific(false);
+    let mut followers = [Follower::new(builder)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 2_000
+    });
+    let report = followers[0].subscriber.channels().remove(0);
+    let ends: Vec<_> = (1..200)
+        .map(|ahead| forged_of(Kind::End, report.epoch.0, report.heard.0 + ahead))
+        .collect();
+    send_from(Ipv4Addr::LOCALHOST, group, &ends);
+    drive(&mut followers, |all| {
+        all[0].subscriber.channels()[0].delivered.0 > report.heard.0 + 200
+    });
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    let follower = &followers[0];
+    follower.assert_balanced();
+    assert!(follower.counters(0).fencing_violations.get() > 0);
+    let fenced = |loss: &Loss| loss.cause == LossCause::Fenced;
+    assert!(follower.losses.iter().all(fenced));
+    let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
+    assert_eq!(follower.counters(0).lost_records.get(), lost);
+    let delivered = follower.counters(0).delivered_records.get();
+    let published = tickcast_test_support::number(&summary, "published_records");
+    assert_eq!(
+        delivered + lost,
+        published,
+        "exact, and nothing ended early"
+    );
+    assert_eq!(status.code(), Some(i32::from(lost > 0)));
+}
+
+/// A publisher that takes few connections and waits a short time for a JOIN, and one who follows it.
+fn narrow(peers_max: usize, join_timeout_us: u64) -> (Publisher, [Follower; 1]) {
+    let mut config = one_channel(&[free_group()], endless(5_000, 1));
+    config["repair"] = serde_json::json!({
+        "peers_max": peers_max, "join_timeout_us": join_timeout_us,
+    });
+    let publisher = Publisher::start(&config);
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    (publisher, followers)
+}
+
+/// Whoever followed all the while has everything, and whoever comes now is served.
+fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
+    let [first] = followers;
+    let last = Follower::new(publisher.subscriber().channel("all"));
+    let mut followers = [first, last];
+    drive(&mut followers, |all| {
+        all[1].records.values().sum::<u64>() > 500
+    });
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    for follower in &followers {
+        follower.assert_balanced();
+        assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+    }
+}
+
+/// A counter of the publisher's, by a part of its name.
+fn counted(publisher: &Publisher, name: &str) -> u64 {
+    let metrics = publisher.metrics();
+    let line = (metrics.lines()).find(|line| line.contains(name) && !line.starts_with('#'));
+    let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("no {name} in {metrics}"))
+}
+
+fn join_frame(name: &str) -> Vec<u8> {
+    let join = Join {
+        name: name.into(),
+        wire_versions: vec![1],
+        purpose: Purpose::Repair,
+        channels: vec![JoinChannel {
+            channel: ChannelName::Name("all".into()),
+            start: Start::Live,
+            confirmed_epoch: Epoch(0),
+        }],
+    };
+    let mut frame = Vec::new();
+    Message::Join(join).write(ChannelId(0), &mut frame);
+    frame
+}
+
+#[test]
+fn a_join_that_comes_byte_by_byte_and_never_ends_is_cut_off_in_time_and_harms_nobody() {
+    let (publisher, mut followers) = narrow(32, 200_000);
+    // A head that announces as much as may be, and a body of which there is always more.
+    let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
+    let mut slow: Vec<(Peer, usize)> = (0..12).map(|_| (Peer::connect(&publisher), 0)).collect();
+    let cut_off = slow.len() as u64;
+    while !slow.is_empty() {
+        slow.retain_mut(|(peer, said)| {
+            let byte = head.get(*said).copied().unwrap_or(b' ');
+            *said += 1;
+            peer.0.write_all(&[byte]).is_ok()
+        });
+        let had = followers[0].records.values().sum::<u64>();
+        drive(&mut followers, |all| {
+            all[0].records.values().sum::<u64>() > had
+        });
+    }
+    drive(&mut followers, |_| {
+        counted(&publisher, "silent_disconnects") >= cut_off
+    });
+    assert_eq!(counted(&publisher, "silent_disconnects"), cut_off);
+    nobody_else_noticed(publisher, followers);
+}
+
+#[test]
+fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_nothing() {
+    let (publisher, mut followers) = narrow(8, 60_000_000);
+    let open = || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));
+        open.expect("it is there").count()
+    };
+    let before = open();
+    // Each says JOIN, as a subscriber would.
+    let mut flood = Vec::new();
+    let mut most = 0;
+    for n in 0..400 {
+        // Of a hundred hosts: of one there would be fewer.
+        let mut peer = Peer::connect_from(Ipv4Addr::new(127, 0, 1, n as u8 % 100), &publisher);
+        let _ = peer.0.write_all(&join_frame("flood"));
+        flood.push(peer);
+        followers[0].poll();
+        most = most.max(open());
+    }
+    let mut welcomed = 0;
+    let mut rejected = 0;
+    for peer in &mut flood {
+        match peer.hear(|message| matches!(message, Message::Welcome(_))) {
+            Some(true) => welcomed += 1,
+            _ => rejected += 1,
+        }
+        followers[0].poll();
+    }
+    assert!(welcomed <= 8, "{welcomed} were welcomed");
+    assert_eq!(welcomed + rejected, 400);
+    assert!(counted(&publisher, "joins_rejected") > 0);
+    assert!(counted(&publisher, "publisher_connections_refused") > 0);
+    let of_address = counted(&publisher, "connections_per_address_refused");
+    assert_eq!(of_address, 0, "no host had more than its share");
+    // What is allowed, and what it keeps a moment to say why: not one for each of the flood.
+    assert!(
+        most <= before + 8 + 64 + 16 + 1,
+        "{before} descriptors became {most}"
+    );
+    drop(flood);
+    drive(&mut followers, |_| open() <= before + 2);
+    nobody_else_noticed(publisher, followers);
+}
+
+#[test]
+fn a_join_that_is_said_again_is_the_end_of_its_connection_or_another_session_and_takes_nothing() {
+    let (publisher, mut followers) = narrow(8, 60_000_000);
+    let open = || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));
+        open.expect("it is there").count()
+    };
+    let before = open();
+    let frame = join_frame("peer");
+    let session = |peer: &mut Peer| {
+        peer.hear(|message| match message {
+            Message::Welcome(welcome) => Some(welcome.session),
+            _ => None,
+        })
+    };
+    // On its own connection.
+    let mut twice = Peer::connect(&publisher);
+    twice.0.write_all(&frame).expect("written");
+    assert!(matches!(session(&mut twice), Some(Some(_))));
+    twice.0.write_all(&frame).expect("written");
+    assert!(twice.is_closed());
+    assert_eq!(counted(&publisher, "protocol_errors"), 1);
+    // By somebody who recorded it, on others: each is somebody else, and there are not more than allowed.
+    let hosts = (1..=20).map(|n| Ipv4Addr::new(127, 0, 1, n));
+    let mut again: Vec<Peer> = (hosts.map(|host| Peer::connect_from(host, &publisher))).collect();
+    let sessions = again.iter_mut().filter_map(|peer| {
+        let _ = peer.0.write_all(&frame);
+        session(peer).flatten()
+    });
+    let mut sessions: Vec<u64> = sessions.collect();
+    let count = sessions.len();
+    assert!((1..=8).contains(&count), "{count} sessions");
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!(sessions.len(), count, "no two have one session");
+    assert_eq!(counted(&publisher, "joins_rejected"), 20 - count as u64);
+    drop(again);
+    drive(&mut followers, |_| open() <= before);
+    // A further connection of a session, twice: the later one is it, and the session goes on.
+    let mut owner = Peer::connect(&publisher);
+    owner.0.write_all(&frame).expect("written");
+    let of = session(&mut owner).flatten().expect("a session");
+    let replay = |session| {
+        let mut peer = Peer::connect(&publisher);
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Replay { session },
+            channels: vec![],
+        };
+        peer.say(0, &Message::Join(join));
+        assert_eq!(peer.hear(|m| matches!(m, Message::Welcome(_))), Some(true));
+        peer
+    };
+    let mut first = replay(of);
+    let mut second = replay(of);
+    assert!(first.is_closed(), "the later one takes its place");
+    second.say(0, &Message::Leave);
+    owner.say(0, &Message::Leave);
+    drop((first, second, owner));
+    nobody_else_noticed(publisher, followers);
+}

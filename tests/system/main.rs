@@ -1,0 +1,13 @@
+//! The whole system as processes: a publisher, its standby, subscribers, and what goes wrong with them.
+//!
+//! Tests run side by side. A test that needs the machine for itself takes a turn
+//! ([`tickcast_test_support::machine`]).
+
+mod end_to_end;
+mod hostile;
+mod isolation;
+mod own_handler;
+mod resources;
+mod restart;
+mod shared_memory;
+mod standby;

@@ -1,0 +1,153 @@
+//! A publisher whose rings and address outlive it, and what its ring holds as a file.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tickcast_reliability::record::words_as_bytes;
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, offset};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, SEQUENCE_OFFSET};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use tickcast_test_support::{Publisher, endless, free_group, one_channel};
+
+/// A publisher's config that keeps its rings and its address.
+pub struct Kept {
+    pub config: Value,
+    /// On tmpfs, with the ring of channel "all".
+    rings: TempDir,
+    state: TempDir,
+}
+
+impl Kept {
+    pub fn new(messages_per_s: u64, followers: u32) -> Self {
+        Self::fed(endless(messages_per_s, followers))
+    }
+
+    /// One with this input.
+    pub fn fed(input: Value) -> Self {
+        let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let state = tempfile::tempdir().expect("a folder");
+        // Nobody else asks for it before the publisher does.
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let mut config = one_channel(&[free_group()], input);
+        config["control"] = json!(free.expect("a port"));
+        config["ring_dir"] = json!(rings.path());
+        config["state_dir"] = json!(state.path());
+        Self {
+            config,
+            rings,
+            state,
+        }
+    }
+
+    pub fn start(&self) -> Publisher {
+        Publisher::start(&self.config)
+    }
+
+    pub fn ring(&self) -> PathBuf {
+        self.rings.path().join("test.all.ring")
+    }
+
+    /// Where a publisher keeps that something did not come again.
+    pub fn not_again(&self) -> PathBuf {
+        self.state.path().join("test.epoch.not-again")
+    }
+
+    /// What the log of a publisher that starts now says, and the epoch that it publishes in.
+    pub fn started(&self) -> (Publisher, String, u64) {
+        let publisher = self.start();
+        let log = publisher.log();
+        let epoch = log.split("epoch=").nth(1).expect("the log names the epoch");
+        let digits: String = epoch.chars().take_while(char::is_ascii_digit).collect();
+        let epoch = digits.parse().expect("a number");
+        (publisher, log, epoch)
+    }
+}
+
+/// The datagrams of a ring that has not come round yet, as bytes of its file.
+pub struct Sealed {
+    pub epoch: u64,
+    /// From sequence 1 on.
+    pub slots: Vec<Vec<u8>>,
+    /// Number and hash of each record in them, in order.
+    pub records: Vec<(u64, u64)>,
+    /// Of all their records, as publishers and subscribers take it.
+    pub digest: String,
+}
+
+/// A ring as a file.
+struct Ring(File);
+
+impl Ring {
+    fn words(&self, at: usize, count: usize) -> Vec<u64> {
+        let mut bytes = vec![0; count * 8];
+        let read = self.0.read_exact_at(&mut bytes, at as u64);
+        read.expect("the ring is read");
+        let words = bytes.chunks_exact(8).map(|word| word.try_into());
+        words
+            .map(|word| u64::from_ne_bytes(word.expect("8 bytes")))
+            .collect()
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.words(at, 1)[0]
+    }
+
+    /// The words of the slot of this sequence, where the ring has not come round.
+    fn slot(&self, sequence: u64) -> Vec<u64> {
+        let len = self.word(offset::SLOT_LEN) as usize;
+        self.words(CONTROL_PAGE_LEN + sequence as usize * len, len / 8)
+    }
+}
+
+impl Kept {
+    fn file(&self) -> Ring {
+        Ring(File::open(self.ring()).expect("the ring is there"))
+    }
+
+    /// Whether the slot behind the last one sealed is half written, of a publisher that stands still.
+    pub fn is_half_written(&self) -> bool {
+        let ring = self.file();
+        let next = ring.word(offset::SEALED) + 1;
+        let words = ring.slot(next);
+        words[SEQUENCE_OFFSET / 8] != next && words.iter().any(|word| *word != 0)
+    }
+
+    /// What the ring holds, of a publisher that stands still or is gone.
+    pub fn sealed(&self) -> Sealed {
+        let ring = self.file();
+        let last = ring.word(offset::SEALED);
+        assert!(last < ring.word(offset::SLOTS), "it has not come round");
+        let mut sealed = Sealed {
+            epoch: ring.word(offset::EPOCH),
+            slots: Vec::new(),
+            records: Vec::new(),
+            digest: String::new(),
+        };
+        let mut digest = Xxh3::new();
+        // A datagram that is whole is sealed, whether the control page says so yet or not.
+        for sequence in 1..=last + 1 {
+            let words = ring.slot(sequence);
+            if sequence > last && words[SEQUENCE_OFFSET / 8] != sequence {
+                break;
+            }
+            let datagram = Datagram::parse(words_as_bytes(&words)).expect("a datagram");
+            assert_eq!(datagram.verdict(), CrcVerdict::Good, "{sequence}");
+            assert_eq!(datagram.header().sequence.0, sequence);
+            let numbers = datagram.header().first_record.0..;
+            for (number, record) in numbers.zip(datagram.records().expect("whole records")) {
+                sealed.records.push((number, xxh3_64(record.as_ref())));
+                digest.update(record.as_ref());
+            }
+            sealed.slots.push(datagram.bytes().to_vec());
+        }
+        sealed.digest = format!("{:032x}", digest.digest128());
+        sealed
+    }
+}

@@ -1,0 +1,207 @@
+//! A cell over UDP: a publisher whose rings are kept, a subscriber in a process of its own behind a gate on
+//! its control connection, and one beside it that nobody kills.
+
+use tickcast_sim::faults::kill::Moment;
+use tickcast_sim::faults::kill::Who;
+use tickcast_subscriber::Event;
+
+use super::gate::{Gate, Wanted};
+use super::victim::{Given, Victim};
+use crate::restart::kept::{Kept, Sealed};
+use tickcast_test_support::{Follower, Publisher, channel, drive, drive_to_end, signal};
+
+/// Records that everybody has more before it goes on.
+const SOME: usize = 500;
+/// Datagrams that do not come, where there is to be a gap: the first, and how many.
+const DROPPED: (u64, u64) = (300, 200);
+/// A publisher is stopped so often at most, to find it in the middle of a slot.
+const STOPS_MAX: u32 = 5_000;
+
+/// The frame that is on its way at that moment.
+fn on_its_way(moment: Moment) -> Option<Wanted> {
+    const JOIN: u8 = 1;
+    const WELCOME: u8 = 2;
+    const NACK: u8 = 4;
+    const STATUS: u8 = 8;
+    match moment {
+        Moment::BeforeJoin => Some(|kind, _| kind == JOIN),
+        Moment::DuringJoin => Some(|kind, _| kind == WELCOME),
+        // Of class repair: history is asked for as well, and is no gap.
+        Moment::MidGap => Some(|kind, body| kind == NACK && body[8] == 1),
+        // In mid-READ there is nothing over UDP.
+        Moment::HalfSlot | Moment::MidRead => None,
+        Moment::AtEnd => Some(|kind, body| kind == STATUS && body[48] == 1),
+    }
+}
+
+pub(crate) fn cell(who: Who, moment: Moment) {
+    let kept = Kept::new(
+        if moment == Moment::HalfSlot {
+            50_000
+        } else {
+            4_000
+        },
+        1,
+    );
+    let mut publisher = kept.start();
+    let mut beside = [Follower::new(publisher.subscriber().channel("all"))];
+    let gate = Gate::new(publisher.control, on_its_way(moment));
+    drive(&mut beside, |all| {
+        all[0].records.values().sum::<u64>() > 500
+    });
+    let dropped = (moment == Moment::MidGap).then_some(DROPPED);
+    let mut victim = Victim::start(gate.address, None, dropped);
+    match moment {
+        Moment::BeforeJoin | Moment::DuringJoin | Moment::MidGap | Moment::MidRead => {
+            drive(&mut beside, |_| victim.is_there() && gate.holds());
+        }
+        Moment::HalfSlot => {
+            drive(&mut beside, |_| victim.given().len() > SOME);
+            stop_within_a_slot(&publisher, &kept, &mut beside);
+        }
+        Moment::AtEnd => {
+            drive(&mut beside, |_| victim.given().len() > SOME);
+            publisher.terminate();
+            // A publisher that is left alone would not wait for one who is killed; the other one keeps it.
+            if who.publisher() {
+                drive_to_end(&mut beside);
+            }
+            drive(&mut [], |_| victim.is_there() && gate.holds());
+        }
+    }
+
+    if who.publisher() {
+        publisher.kill();
+    }
+    if who.subscriber() {
+        victim.kill();
+    }
+    let before = kept.sealed();
+    if moment == Moment::HalfSlot && !who.publisher() {
+        signal(publisher.id(), "CONT");
+    }
+    if who.publisher() {
+        gate.lose();
+    } else {
+        gate.open();
+    }
+    // What was ended is not gone on with: what comes then is the next session.
+    let goes_on = !who.publisher() || moment.goes_on();
+    if who.publisher() {
+        let log;
+        (publisher, log, _) = kept.started();
+        let said = match goes_on {
+            true => "goes on in the epoch of before",
+            false => "a new epoch begins: the session of before was ended",
+        };
+        assert!(log.contains(said), "{log}");
+    }
+    // Who had the session whole is not asked what it thinks of the next one.
+    let beside_now: &mut [Follower] = match moment {
+        Moment::AtEnd => &mut [],
+        _ => &mut beside,
+    };
+    let mut given = Vec::new();
+    if who.subscriber() {
+        given = victim.given();
+        let last = (given.iter()).rfind(|it| matches!(it, Given::Record(..)));
+        victim = Victim::start(gate.address, last, None);
+    }
+    if moment != Moment::AtEnd || who.publisher() {
+        let had = victim.given().len();
+        drive(beside_now, |_| {
+            victim.is_there() && victim.given().len() > had + SOME
+        });
+        publisher.terminate();
+    }
+    drive(beside_now, |_| !victim.is_there());
+    if goes_on {
+        drive_to_end(&mut beside);
+    }
+    given.extend(victim.given());
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    let after = kept.sealed();
+
+    assert_eq!(given.last(), Some(&Given::Whole));
+    assert_eq!(given.iter().filter(|it| **it == Given::End).count(), 1);
+    beside[0].assert_balanced();
+    assert!(beside[0].losses.is_empty(), "{:?}", beside[0].losses);
+    assert!(!beside[0].saw(|event| matches!(event, Event::EpochChanged { .. })));
+    let told: Vec<Given> = given.iter().copied().filter(is_news).collect();
+    if goes_on {
+        assert!(
+            after.slots.starts_with(&before.slots),
+            "what was sealed stays"
+        );
+        assert_eq!(told, [], "nothing is lost, and it is one epoch");
+        has_exactly(&given, &after);
+        assert_eq!(beside[0].digest(1), after.digest);
+        if !who.publisher() {
+            assert_eq!(channel(&summary)["digest"], after.digest);
+        }
+    } else {
+        // Nobody had told the subscriber that it was the end, so it is told that there may have been more:
+        // from what it heard last, or from where it wanted to go on.
+        let last = given.iter().rev().find_map(|it| match it {
+            &Given::Record(epoch, sequence, ..) => (epoch == before.epoch).then_some(sequence),
+            _ => None,
+        });
+        let end = Some(before.slots.len() as u64);
+        let from = if who.subscriber() { last } else { end };
+        let lost = told.iter().filter(|it| matches!(it, Given::Lost(..)));
+        let open_end = Given::Lost(from.unwrap_or(0), u64::MAX, None);
+        assert_eq!(lost.collect::<Vec<_>>(), [&open_end], "{told:?}");
+        assert!(who.subscriber() || told.contains(&Given::Epoch(after.epoch)));
+        assert!(after.epoch > before.epoch);
+        has_exactly(&given, &before);
+        has_exactly(&given, &after);
+        assert_eq!(beside[0].digest(1), before.digest);
+    }
+}
+
+const fn is_news(given: &Given) -> bool {
+    matches!(given, Given::Lost(..) | Given::Epoch(_))
+}
+
+/// Every record of this epoch was given once and in order, as it was sealed.
+fn has_exactly(given: &[Given], sealed: &Sealed) {
+    let records = given.iter().filter_map(|it| match it {
+        &Given::Record(epoch, _, number, hash) => (epoch == sealed.epoch).then_some((number, hash)),
+        _ => None,
+    });
+    let records: Vec<_> = records.collect();
+    let differs = records
+        .iter()
+        .zip(&sealed.records)
+        .position(|(a, b)| a != b);
+    assert_eq!(differs, None, "the same records in the same order");
+    assert_eq!(records.len(), sealed.records.len());
+    assert!(records.len() > SOME, "it would prove nothing");
+}
+
+/// Stops the publisher, again and again, until it stands in the middle of a slot.
+fn stop_within_a_slot(publisher: &Publisher, kept: &Kept, beside: &mut [Follower]) {
+    for _ in 0..STOPS_MAX {
+        signal(publisher.id(), "STOP");
+        drive(beside, |_| stands_still(publisher.id()));
+        if kept.is_half_written() {
+            return;
+        }
+        signal(publisher.id(), "CONT");
+        let had = beside[0].records.values().sum::<u64>();
+        drive(beside, |all| all[0].records.values().sum::<u64>() > had);
+    }
+    panic!("it was never in the middle of a slot");
+}
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('T'))
+    })
+}

@@ -1,0 +1,5 @@
+//! Publishers and subscribers that are killed and started again.
+
+mod kept;
+mod kill_matrix;
+mod restarts;

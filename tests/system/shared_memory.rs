@@ -1,0 +1,282 @@
+//! Publisher and subscribers in one host, over the publisher's ring alone: everything comes, whoever
+//! is killed, and what does not come is told.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickcast_subscriber::{Event, LossCause, Transport};
+use tickcast_test_support::{
+    Follower, PATIENCE, Publisher, binary, channel, drive, drive_to_end, end, endless, free_group,
+    number, one_channel, simulated,
+};
+
+/// A path below /dev/shm that no other test uses, removed in the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        Self(format!("/dev/shm/tickcast-test-{}-{name}", std::process::id()).into())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// With the ring in this file, and no network.
+fn by_memory(path: &Path, input: Value) -> Value {
+    let mut config = one_channel(&[free_group()], input);
+    config["channels"][0]["fan_out"] = json!([{ "transport": "shm", "path": path }]);
+    config
+}
+
+fn follower(publisher: &Publisher, name: &str) -> Follower {
+    Follower::new(publisher.subscriber().name(name).channel("all"))
+}
+
+fn records(follower: &Follower) -> u64 {
+    follower.records.values().sum()
+}
+
+fn get_on(followers: &mut [Follower], more: u64) {
+    let before: Vec<u64> = followers.iter().map(records).collect();
+    drive(followers, |all| {
+        let mut all = all.iter().zip(&before);
+        all.all(|(follower, before)| records(follower) >= before + more)
+    });
+}
+
+/// Nothing was lost, and the digest is the publisher's. On a machine that keeps a subscriber waiting, STATUS
+/// may tell it of what it has not looked at yet: a gap, which the ring fills.
+fn assert_whole(follower: &Follower, summary: &Value) {
+    follower.assert_balanced();
+    let c = follower.counters(0);
+    assert_eq!(follower.digest(1), channel(summary)["digest"]);
+    let published = number(summary, "published_records");
+    assert_eq!(c.delivered_records.get(), published);
+    assert_eq!((c.missing_lost.get(), c.missing_open.get()), (0, 0));
+    assert_eq!(c.kernel_dropped.get(), 0, "it was not overrun");
+    assert!(c.heartbeats.get() > 0, "heartbeats come by memory, too");
+}
+
+#[test]
+fn everything_comes_through_memory_alone_and_the_file_goes_with_the_publisher() {
+    let place = Place::new("alone");
+    let publisher = Publisher::start(&by_memory(&place.0, simulated(60_000, 60_000, 3)));
+    let mut followers = [1, 2, 3].map(|n| follower(&publisher, &format!("s{n}")));
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    for follower in &followers {
+        assert_whole(follower, &summary);
+    }
+    assert!(!place.0.exists());
+}
+
+#[test]
+fn who_waits_instead_of_polling_gets_everything_too() {
+    let place = Place::new("waits");
+    let publisher = Publisher::start(&by_memory(&place.0, simulated(5_000, 10_000, 1)));
+    let mut one = follower(&publisher, "waits");
+    let began = std::time::Instant::now();
+    while !one.subscriber.ended() {
+        one.subscriber
+            .wait(Duration::from_secs(10))
+            .expect("it waits");
+        while one.poll() {}
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{:?}",
+            one.subscriber.channels()
+        );
+    }
+    let mut followers = [one];
+    tickcast_test_support::drive_for(&mut followers, Duration::from_millis(20));
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_whole(&followers[0], &summary);
+}
+
+#[test]
+fn a_publisher_that_is_killed_leaves_nothing_half_and_its_next_epoch_is_followed_in_a_new_file() {
+    let place = Place::new("killed");
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let control = reserved.local_addr().expect("its address");
+    drop(reserved);
+    let mut config = by_memory(&place.0, endless(20_000, 2));
+    config["control"] = control.to_string().into();
+    let mut publisher = Publisher::start(&config);
+    let mut followers = [1, 2].map(|n| follower(&publisher, &format!("s{n}")));
+    for lives in 1..=3 {
+        get_on(&mut followers, 2_000);
+        publisher.kill();
+        assert!(place.0.exists(), "nobody was there to remove it");
+        publisher = Publisher::start(&config);
+        drive(&mut followers, |all| {
+            all.iter().all(|follower| {
+                let changes = follower.events.iter();
+                let changes = changes.filter(|e| matches!(e, Event::EpochChanged { .. }));
+                changes.count() == lives
+            })
+        });
+    }
+    get_on(&mut followers, 2_000);
+    end(&publisher, &mut followers);
+    publisher.finish();
+    for follower in &followers {
+        follower.assert_balanced();
+        let c = follower.counters(0);
+        assert_eq!(c.corrupt_dropped.get() + c.malformed_dropped.get(), 0);
+        // The tail of an epoch whose publisher was killed is told, and nothing else is lost.
+        let told = follower.losses.len();
+        let all = follower.losses.iter();
+        let all = all.filter(|loss| loss.cause == LossCause::Epoch).count();
+        assert!(told >= 3 && all == told, "{:?}", follower.losses);
+        assert_eq!(c.missing_open.get(), 0);
+    }
+}
+
+/// `tickcast listen` in a process of its own, with a digest.
+struct Listener {
+    child: Child,
+    summary: PathBuf,
+}
+
+impl Listener {
+    fn start(publisher: &Publisher, folder: &Path, name: &str) -> Self {
+        let summary = folder.join(format!("{name}.json"));
+        let child = Command::new(binary("tickcast"))
+            .args(["listen", "--connect", &publisher.control.to_string()])
+            .args(["--channel", "1", "--transport", "shm", "--format", "count"])
+            .args(["--name", name, "--digest", "--summary"])
+            .arg(&summary)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the listener starts");
+        Self { child, summary }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn subscribers_that_are_killed_harm_nobody() {
+    let place = Place::new("readers");
+    let folder = tempfile::tempdir().expect("a folder");
+    let publisher = Publisher::start(&by_memory(&place.0, endless(20_000, 4)));
+    let mut victims = ["v1", "v2"].map(|name| Listener::start(&publisher, folder.path(), name));
+    let mut stays = Listener::start(&publisher, folder.path(), "stays");
+    let mut followers = [follower(&publisher, "s1")];
+    get_on(&mut followers, 2_000);
+    for victim in &mut victims {
+        victim.child.kill().expect("it runs");
+        victim.child.wait().expect("it ends");
+        get_on(&mut followers, 2_000);
+    }
+    end(&publisher, &mut followers);
+    let status = stays.child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let text = std::fs::read_to_string(&stays.summary).expect("a summary");
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_whole(&followers[0], &summary);
+    let digest = channel(&summary)["digest"].as_str().expect("a digest");
+    assert!(text.contains(digest), "{digest} is not in {text}");
+    assert_eq!(number(channel(&summary), "fan_out_resets"), 0);
+}
+
+#[test]
+fn who_is_overrun_is_told_to_the_record() {
+    let place = Place::new("overrun");
+    let mut config = by_memory(&place.0, endless(20_000, 2));
+    config["channels"][0]["slots"] = 256.into();
+    let publisher = Publisher::start(&config);
+    let mut followers = [1, 2].map(|n| follower(&publisher, &format!("s{n}")));
+    get_on(&mut followers, 1_000);
+    // The second one sleeps through several rounds of the ring.
+    for _ in 0..3 {
+        let heard = followers[0].counters(0).received_datagrams.get();
+        drive(&mut followers[..1], |all| {
+            all[0].counters(0).received_datagrams.get() > heard + 2_000
+        });
+        get_on(&mut followers, 1_000);
+    }
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    // The publisher tells by its exit code of losses that its subscribers told it of.
+    let mut all = summary["subscribers"].as_array().expect("a list").iter();
+    let was_told = all.any(|it| number(it, "lost_records") > 0);
+    assert_eq!(status.code(), Some(i32::from(was_told)), "{summary}");
+    let slept = &followers[1];
+    slept.assert_balanced();
+    let c = slept.counters(0);
+    assert!(c.kernel_dropped.get() > 0 && c.missing_lost.get() >= c.kernel_dropped.get());
+    let cause = |loss: &tickcast_subscriber::Loss| loss.cause == LossCause::Window;
+    assert!(slept.losses.iter().all(cause), "{:?}", slept.losses);
+    let lost: u64 = slept.losses.iter().filter_map(|loss| loss.records).sum();
+    let published = number(&summary, "published_records");
+    assert_eq!(c.delivered_records.get() + lost, published);
+}
+
+#[test]
+fn two_publishers_never_share_a_ring() {
+    let place = Place::new("two");
+    let config = by_memory(&place.0, endless(20_000, 1));
+    let first = Publisher::start(&config);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).expect("the config is written");
+    let second = Command::new(binary("tickcast-publisher"))
+        .arg("--config")
+        .arg(&path)
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    assert!(said.contains("belongs to another process"), "{said}");
+    let mut followers = [follower(&first, "s1")];
+    get_on(&mut followers, 2_000);
+    end(&first, &mut followers);
+    let (status, summary) = first.finish();
+    assert!(status.success(), "{summary}");
+    assert_whole(&followers[0], &summary);
+}
+
+#[test]
+fn who_can_not_map_the_ring_takes_the_network() {
+    let place = Place::new("network");
+    let mut config = one_channel(&[free_group()], simulated(20_000, 20_000, 3));
+    let fan_outs = config["channels"][0]["fan_out"].as_array_mut();
+    let fan_outs = fan_outs.expect("fan-outs");
+    fan_outs.push(json!({ "transport": "shm", "path": place.0 }));
+    let publisher = Publisher::start(&config);
+    let by = |name: &str, how| {
+        let builder = publisher.subscriber().name(name).transport(how);
+        Follower::new(builder.channel("all"))
+    };
+    let mut followers = vec![by("memory", Transport::Shm), by("udp", Transport::Udp)];
+    drive(&mut followers, |all| {
+        all.iter().all(|follower| follower.subscriber.is_joined())
+    });
+    // As in a container of its own.
+    std::fs::remove_file(&place.0).expect("the ring's file");
+    followers.push(by("elsewhere", Transport::Auto));
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    for follower in &followers {
+        assert_eq!(follower.digest(1), channel(&summary)["digest"]);
+    }
+    assert_whole(&followers[0], &summary);
+}

@@ -1,0 +1,6 @@
+//! A publisher and its standby.
+
+mod pair;
+mod promotions;
+mod sessions;
+mod take_over;

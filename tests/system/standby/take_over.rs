@@ -1,0 +1,546 @@
+//! A standby beside a publisher, as processes: it takes over, orderly or after a death, and whoever
+//! follows gets every record once, as if there had been one publisher all the time.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::pair::{
+    RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,
+    standby_of, told, until_it_mirrors,
+};
+use serde_json::{Value, json};
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::{ChannelBuilder, Event, LossCause, StreamEvent, Subscriber};
+use tickcast_test_support::{
+    Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
+    one_channel, signal,
+};
+
+fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
+    let (a, b) = pair(faults.len() as u32, |_, second| {
+        second["standby"] = json!({ "faults": mirror });
+    });
+    let mut followers = following(&a, &b, faults);
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
+    assert_eq!(promoted["reason"], "handed_over");
+    drive(&mut followers, |_| !a.audited("handed_over").is_empty());
+    let [handed] = &a.audited("handed_over")[..] else {
+        panic!("{:?}", a.audited("handed_over"));
+    };
+    assert_eq!(handed["subscriber"], "b");
+    let (ended, summary) = a.finish();
+    assert!(ended.success(), "{summary}");
+    assert_eq!(
+        (&summary["ended"], &summary["handed_over_to"]),
+        (&json!(false), &json!("b"))
+    );
+    assert_eq!(
+        promoted["channels"][0]["last"],
+        channel(&summary)["sealed"],
+        "the mirror had all that was sealed"
+    );
+    assert_eq!(told(&b)["state"], "promoted");
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    assert_eq!(channel(&summary)["epoch"], promoted["epoch"]);
+    assert_whole(&followers);
+    for follower in &followers {
+        let repeated = |event: &Event| match event {
+            Event::EpochContinued { repeated, .. } => *repeated,
+            _ => 0,
+        };
+        let repeated: u64 = follower.events.iter().map(repeated).sum();
+        assert_eq!(repeated, 0, "nothing was sent that the mirror had not");
+    }
+}
+
+#[test]
+fn a_hand_over_under_load_gives_every_subscriber_every_record_once() {
+    hand_over(None, &[None, None]);
+}
+
+#[test]
+fn a_hand_over_behind_two_percent_loss_gives_every_subscriber_every_record_once() {
+    hand_over(Some(loses(9)), &[Some(loses(1)), None, Some(loses(2))]);
+}
+
+#[test]
+fn a_standby_takes_over_from_a_publisher_that_was_killed_and_nothing_is_missing_or_doubled() {
+    let (mut a, b) = pair(2, |_, second| {
+        second["standby"] = json!({ "faults": loses(9) });
+    });
+    let mut followers = following(&a, &b, &[Some(loses(1)), None]);
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], "publisher_dead");
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    assert_whole(&followers);
+}
+
+#[test]
+fn a_standby_promoted_by_force_beside_a_publisher_that_lives_on_is_followed_when_that_one_goes() {
+    let (mut a, b) = pair(1, |first, _| first["hand_over_to"] = json!([]));
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 2_000);
+    until_it_mirrors(&mut followers, &b);
+    let why = refusal(&mut followers, &b, false);
+    assert!(why.contains("hand_over_to"), "{why}");
+    let (status, promoted) = promote(&mut followers, &b, true);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], "forced");
+    // Nobody told the first one, and nobody who follows it believes a datagram.
+    get_on(&mut followers, 6_000);
+    assert!(!followers[0].saw(|event| matches!(event, Event::EpochContinued { .. })));
+    a.kill();
+    drive(&mut followers, |all| {
+        all[0].saw(|event| matches!(event, Event::EpochContinued { .. }))
+    });
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+    let repeated = followers[0].events.iter().find_map(|event| match event {
+        Event::EpochContinued { repeated, .. } => Some(*repeated),
+        _ => None,
+    });
+    assert!(repeated.is_some_and(|n| n > 0), "{repeated:?}");
+}
+
+#[test]
+fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() {
+    let (a, b) = pair(1, |_, _| {});
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 2_000);
+    until_it_mirrors(&mut followers, &b);
+    let (status, promoted) = promote(&mut followers, &b, true);
+    assert_eq!(status, 200, "{promoted}");
+    let (ended, summary) = a.finish();
+    assert!(ended.success());
+    assert_eq!(summary["handed_over_to"], "b");
+    get_on(&mut followers, 2_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn a_publisher_that_was_stopped_and_taken_for_dead_ends_when_it_goes_on() {
+    let (a, b) = pair(1, |_, _| {});
+    // One that gives up a silent publisher by itself: its connection stays up.
+    let both = [a.control.to_string(), b.control.to_string()];
+    let follower = Subscriber::builder(both).channel(ChannelBuilder::new("all"));
+    let mut followers = vec![Follower::new(follower)];
+    get_on(&mut followers, 2_000);
+    until_it_mirrors(&mut followers, &b);
+    signal(a.id(), "STOP");
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], "publisher_dead");
+    drive(&mut followers, |all| {
+        all[0].saw(|event| matches!(event, Event::EpochContinued { .. }))
+    });
+    get_on(&mut followers, 2_000);
+    signal(a.id(), "CONT");
+    drive(&mut followers, |_| !a.audited("superseded").is_empty());
+    let (ended, summary) = a.finish();
+    assert!(ended.success(), "{summary}");
+    assert_eq!(
+        (&summary["ended"], &summary["handed_over_to"]),
+        (&json!(false), &json!("b"))
+    );
+    get_on(&mut followers, 2_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
+    sharing_an_input(|_| (), Publisher::kill, "publisher_dead");
+}
+
+#[test]
+fn a_standby_that_lists_its_channels_in_another_order_is_handed_over_to() {
+    sharing_an_input(|channels| channels.reverse(), |_| (), "handed_over");
+}
+
+/// Two channels of one input, which the standby lists in some order; it is promoted after `happens`.
+fn sharing_an_input(
+    order: impl FnOnce(&mut Vec<Value>),
+    happens: impl FnOnce(&mut Publisher),
+    reason: &str,
+) {
+    let (mut a, b) = pair(1, |first, second| {
+        first["channels"][0]["symbols"] = json!(["AAAA", "AAAB", "AAAC", "AAAD"]);
+        let mut rest = first["channels"][0].clone();
+        rest["id"] = 2.into();
+        rest["name"] = "rest".into();
+        rest["symbols"] = json!(["*"]);
+        rest["fan_out"][0]["lines"][0]["group"] = json!(free_group());
+        let channels = first["channels"].as_array_mut().expect("a list");
+        channels.push(rest);
+        let mut listed = channels.clone();
+        order(&mut listed);
+        second["channels"] = listed.into();
+    });
+    let builder = Subscriber::builder([a.control.to_string(), b.control.to_string()]).seed(1);
+    let channel = |name: &str| ChannelBuilder::new(name).config(patient());
+    let builder = builder.channel(channel("all")).channel(channel("rest"));
+    let mut followers = vec![Follower::new(builder.faults(loses(3)))];
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    happens(&mut a);
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], reason);
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    let follower = &followers[0];
+    follower.assert_balanced();
+    assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+    // All that the standby's input gave was published, by one or the other.
+    let mut input = endless(RATE, 0);
+    input["pace"] = "max".into();
+    input["records_max"] = summary["sources"][0]["records"].clone();
+    let mut config = one_channel(&[free_group()], input);
+    config["linger_ms"] = 0.into();
+    config["channels"] = json!([]);
+    for (n, symbols) in [json!(["AAAA", "AAAB", "AAAC", "AAAD"]), json!(["*"])]
+        .iter()
+        .enumerate()
+    {
+        let lines = json!([{ "group": free_group() }]);
+        config["channels"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({
+                "id": n + 1, "name": format!("c{n}"), "symbols": symbols, "slots": 1_024,
+                "fan_out": [{ "transport": "udp", "lines": lines }],
+            }));
+    }
+    let (_, expected) = Publisher::start(&config).finish();
+    for n in [0, 1] {
+        let digest = &expected["channels"][usize::from(n)]["digest"];
+        assert_eq!(&json!(follower.digest(n + 1)), digest, "channel {}", n + 1);
+        assert!(number(&expected["channels"][usize::from(n)], "published_records") > 500);
+    }
+}
+
+#[test]
+fn a_standby_whose_feed_is_behind_publishes_nothing_that_the_mirror_has() {
+    let (mut a, b) = pair(1, |first, second| {
+        second["inputs"] = first["inputs"].clone();
+        second["inputs"][0]["pace"] = json!({ "messages_per_s": RATE / 2 });
+    });
+    let mut followers = following(&a, &b, &[None]);
+    // However far ahead the standby began.
+    let heard = |b: &Publisher| {
+        let metrics = b.metrics();
+        let series = "tickcast_publisher_source_messages{source=\"1\"} ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+        value.map_or(0, |value| value.parse::<u64>().expect("a number"))
+    };
+    drive(&mut followers, |_| {
+        let told = told(&b);
+        let sources = &told["channels"][0]["sources"];
+        let mirrored = sources[0]["sequence"].as_u64().unwrap_or(0);
+        told["state"] == "mirroring" && mirrored > heard(&b) + 1_000
+    });
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    get_on(&mut followers, 2_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn a_second_standby_follows_the_first_one_and_takes_over_from_it() {
+    let first = publisher(3);
+    let a = Publisher::start(&first);
+    let config = standby_of(&a, &first);
+    let mut b = Publisher::start(&config);
+    let mut config = standby_of(&b, &config);
+    config["name"] = "c".into();
+    config["standby"]["of"] = format!("{},{}", a.control, b.control).into();
+    let c = Publisher::start(&config);
+    let addresses = [&a, &b, &c].map(|publisher| publisher.control.to_string());
+    let builder = Subscriber::builder(addresses).seed(1).faults(loses(4));
+    let channel = ChannelBuilder::new("all").config(patient());
+    let mut followers = vec![Follower::new(builder.channel(channel))];
+    get_on(&mut followers, 2_000);
+    for standby in [&b, &c] {
+        until_it_mirrors(&mut followers, standby);
+    }
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!((status, &promoted["reason"]), (200, &json!("handed_over")));
+    get_on(&mut followers, 2_000);
+    drive(&mut followers, |_| {
+        told(&c)["channels"][0]["epoch"] == promoted["epoch"]
+    });
+    b.kill();
+    let (status, again) = promote(&mut followers, &c, false);
+    assert_eq!(status, 200, "{again}\n{}", c.log());
+    assert_eq!(again["continues"], promoted["epoch"]);
+    get_on(&mut followers, 2_000);
+    end(&c, &mut followers);
+    assert_whole(&followers);
+    let continued = |event: &&Event| matches!(event, Event::EpochContinued { .. });
+    assert_eq!(followers[0].events.iter().filter(continued).count(), 2);
+}
+
+#[test]
+fn a_publisher_hands_over_to_nobody_who_is_not_there_and_goes_on() {
+    let a = Publisher::start(&publisher(1));
+    let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
+    get_on(&mut followers, 1_000);
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let request = |standby: &str| json!({ "standby": standby, "epoch": epoch }).to_string();
+    for (body, status, reason) in [
+        (request("b"), 409, "no standby to take over"),
+        (request("c"), 409, "name it in hand_over_to"),
+        (request("s"), 409, "name it in hand_over_to"),
+        ("{}".into(), 400, "POST /promote there"),
+        ("".into(), 400, "POST /promote there"),
+    ] {
+        let (told, text) = a.ask("/hand-over", Some(&body));
+        assert_eq!(told, status, "{body}: {text}");
+        assert!(text.contains(reason), "{body}: {text}");
+    }
+    let (status, text) = a.ask("/promote", Some("{}"));
+    assert_eq!(status, 409, "{text}");
+    assert!(text.contains("no standby"), "{text}");
+    assert_eq!(a.ask("/standby", None).0, 404);
+    // Told once a second at most, counted each time.
+    let refused = a.audited("hand_over_refused");
+    assert!((1..=3).contains(&refused.len()), "{refused:?}");
+    assert_eq!(refused[0]["subscriber"], "b");
+    let why = refused[0]["why"].as_str().expect("a reason");
+    assert!(why.contains("no standby to take over"), "{why}");
+    // It neither stopped nor stumbled.
+    get_on(&mut followers, 1_000);
+    end(&a, &mut followers);
+    let (ended, summary) = a.finish();
+    assert!(ended.success());
+    assert_eq!(summary["handed_over_to"], Value::Null);
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn a_standby_that_dies_while_it_takes_over_leaves_the_publisher_publishing() {
+    let (a, mut b) = pair(1, |_, _| {});
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 1_000);
+    until_it_mirrors(&mut followers, &b);
+    // It asked once, in the standby's name, and is never heard of again.
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let request = json!({ "standby": "b", "epoch": epoch }).to_string();
+    let (status, text) = a.ask("/hand-over", Some(&request));
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("resting"), "{text}");
+    b.kill();
+    get_on(&mut followers, 30_000);
+    end(&a, &mut followers);
+    let (ended, summary) = a.finish();
+    assert!(ended.success());
+    assert_eq!(summary["ended"], true);
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    assert!(followers[0].losses.is_empty());
+}
+
+#[test]
+fn a_standby_that_has_nothing_or_another_config_is_not_promoted_by_force_either() {
+    let mut config = publisher(1);
+    let a = Publisher::start(&config);
+    let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
+    get_on(&mut followers, 1_000);
+    // Another ring, and so other places.
+    let mut other = standby_of(&a, &config);
+    other["channels"][0]["slots"] = 4_096.into();
+    let b = Publisher::start(&other);
+    drive(&mut followers, |_| {
+        told(&b)["channels"][0]["problem"].is_string()
+    });
+    for force in [false, true] {
+        let why = refusal(&mut followers, &b, force);
+        assert!(why.contains("65536 slots"), "{why}");
+    }
+    // One whose publisher was never there.
+    config["standby"] = json!({ "of": "127.0.0.1:9" });
+    config["name"] = "c".into();
+    let c = Publisher::start(&config);
+    let why = refusal(&mut followers, &c, true);
+    assert!(
+        why.contains("nothing of channel all is mirrored yet"),
+        "{why}"
+    );
+    assert_eq!(told(&c)["state"], "joining");
+    for standby in [b, c] {
+        standby.terminate();
+        let (ended, _) = standby.finish();
+        assert!(ended.success(), "it was asked to end");
+    }
+    end(&a, &mut followers);
+}
+
+#[test]
+fn a_standby_that_can_not_ask_waits_for_the_death_of_its_publisher() {
+    let (mut a, b) = pair(1, |_, second| {
+        second["standby"] = json!({ "admin": null });
+    });
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 1_000);
+    until_it_mirrors(&mut followers, &b);
+    let why = refusal(&mut followers, &b, false);
+    assert!(why.contains("standby.admin"), "{why}");
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(
+        (status, &promoted["reason"]),
+        (200, &json!("publisher_dead"))
+    );
+    let (_, again) = promote(&mut followers, &b, true);
+    assert_eq!(again, promoted, "what was done is told again");
+    get_on(&mut followers, 1_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
+    // The standby's feed runs far ahead of what the publisher has sealed, and it keeps little of it.
+    let messages = 50_000;
+    let (mut a, b) = pair(1, |first, second| {
+        first["inputs"][0]["messages"] = messages.into();
+        first["inputs"][0]["pace"] = json!({ "messages_per_s": 500 });
+        first["end_when_inputs_end"] = false.into();
+        second["inputs"] = first["inputs"].clone();
+        second["inputs"][0]["pace"] = "max".into();
+        second["standby"] = json!({ "keep_messages": 100 });
+    });
+    let mut followers = following(&a, &b, &[None]);
+    drive(&mut followers, |_| {
+        number(&told(&b), "evicted_messages") > 1_000
+    });
+    get_on(&mut followers, 100);
+    until_it_mirrors(&mut followers, &b);
+    drive(&mut followers, |_| {
+        b.metrics()
+            .contains("tickcast_publisher_source_ended{source=\"1\"} 1")
+    });
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}");
+    // With nobody there it would end at once.
+    drive(&mut followers, |all| {
+        all[0].saw(|event| matches!(event, Event::EpochContinued { .. }))
+    });
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert_eq!(ended.code(), Some(1), "a loss: {summary}");
+    let follower = &followers[0];
+    let lost = follower.events.iter().find_map(|event| match event {
+        Event::Stream(StreamEvent::SourceLost { messages, from, .. }) => Some((*messages, *from)),
+        _ => None,
+    });
+    let (lost, from) = lost.unwrap_or_else(|| {
+        panic!("no loss was told: {:?}\n{summary:#}", follower.events);
+    });
+    assert!(lost > 1_000 && from.sequence() > 1, "{lost} from {from}");
+    assert_eq!(number(channel(&summary), "source_messages_lost"), lost);
+    assert_eq!(number(channel(&summary), "published_messages"), 100);
+}
+
+#[test]
+fn the_command_says_by_its_exit_code_what_a_promotion_came_to() {
+    let (a, b) = pair(1, |_, _| {});
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 1_000);
+    until_it_mirrors(&mut followers, &b);
+    let mut run = |arguments: &[&str]| {
+        let mut command = Command::new(binary("tickcast"));
+        let command = command.arg("promote").args(arguments);
+        let child = command.stdout(std::process::Stdio::piped()).spawn();
+        let mut child = child.expect("the command starts");
+        drive(&mut followers, |_| {
+            child.try_wait().expect("it can be asked").is_some()
+        });
+        let output = child.wait_with_output().expect("its output");
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), text)
+    };
+    let admin = |publisher: &Publisher| publisher.admin.expect("an admin port").to_string();
+    let (code, text) = run(&["--standby", &admin(&a)]);
+    assert_eq!(code, Some(1), "no standby: {text}");
+    assert_eq!(run(&["--standby", "127.0.0.1:9"]).0, Some(3), "nobody");
+    assert_eq!(
+        run(&["--standby", "no address"]).0,
+        Some(2),
+        "a wrong address"
+    );
+    let control = b.control.to_string();
+    assert_eq!(
+        run(&["--standby", &control]).0,
+        Some(3),
+        "nobody listens there"
+    );
+    let (code, text) = run(&["--standby", &admin(&b)]);
+    assert_eq!(code, Some(0), "{text}\n{}", b.log());
+    assert!(
+        text.starts_with("promoted, its publisher handed over: epoch"),
+        "{text}"
+    );
+    let (code, text) = run(&["--standby", &admin(&b), "--json"]);
+    assert_eq!(code, Some(0));
+    let told: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(told["state"], "promoted");
+    a.finish();
+    get_on(&mut followers, 1_000);
+    end(&b, &mut followers);
+    let audited = b.audited("promoted");
+    assert_eq!(audited.len(), 1, "{audited:?}");
+    assert_whole(&followers);
+}
+
+#[test]
+fn every_series_of_a_standby_is_there_from_the_start_and_follows_the_mirror() {
+    let mut config = publisher(1);
+    config["name"] = "b".into();
+    config["standby"] = json!({ "of": "127.0.0.1:9" });
+    let b = Publisher::start(&config);
+    let metrics = b.metrics();
+    for series in [
+        "tickcast_standby_mirroring 0",
+        "tickcast_standby_promoted 0",
+        "tickcast_standby_publisher_alive 0",
+        "tickcast_standby_mirrored_sequence{channel=\"all\"} 0",
+        "tickcast_standby_lag_sequences{channel=\"all\"} 0",
+        "tickcast_standby_lag_us{channel=\"all\"} 0",
+        "tickcast_standby_holes{channel=\"all\"} 0",
+        "tickcast_standby_promotions_refused 0",
+    ] {
+        assert!(metrics.contains(series), "{series} is not in\n{metrics}");
+    }
+    drop(b);
+    let (a, b) = pair(1, |_, _| {});
+    let mut followers = following(&a, &b, &[None]);
+    get_on(&mut followers, 1_000);
+    drive(&mut followers, |_| {
+        let told = told(&b);
+        told["publisher_alive"] == true && number(&told["channels"][0], "last") > 100
+    });
+    assert!(b.metrics().contains("tickcast_standby_mirroring 1"));
+    drive_for(&mut followers, Duration::from_millis(20));
+    let lost = |loss: &tickcast_subscriber::Loss| loss.cause == LossCause::Window;
+    assert!(!followers[0].losses.iter().any(lost));
+}
