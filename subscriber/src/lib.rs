@@ -53,7 +53,7 @@ mod sync;
 
 pub use config::endpoints::Endpoints;
 pub use config::filter::InstrumentFilter;
-pub use config::{ChannelBuilder, LineOverride, Repair, SubscriberBuilder, Transport};
+pub use config::{ChannelBuilder, LineOverride, RepairTransport, SubscriberBuilder, Transport};
 pub use error::{
     ChannelError, CommandError, FilterError, JoinError, Panicked, SpawnError, SubscribeError,
 };
@@ -94,6 +94,7 @@ pub mod record {
 }
 
 /// Seeded faults between the network and a subscriber, for tests of applications.
+#[cfg(feature = "testing")]
 pub mod faults {
     pub use tickcast_transport::faults::{
         Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultKind, FaultLog,

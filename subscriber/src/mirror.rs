@@ -17,7 +17,7 @@ use crate::io::driver::Driver;
 use crate::observe::polled::Polled;
 
 /// What whoever keeps mirrors has to do and to know.
-pub trait Keeper {
+pub trait MirrorKeeper {
     /// A publisher offers this, with each WELCOME. Where there is no mirror yet, or none that fits, it
     /// wants one: a new one, unless there shall be none.
     fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror>;
@@ -28,11 +28,11 @@ pub trait Keeper {
 }
 
 /// See the module.
-pub struct Mirroring {
+pub struct MirrorSubscriber {
     driver: Driver,
 }
 
-impl Mirroring {
+impl MirrorSubscriber {
     /// Builds it as [`SubscriberBuilder::build`] does. Its channels begin with the oldest, and are
     /// delivered in order.
     ///
@@ -46,7 +46,7 @@ impl Mirroring {
     }
 
     /// Takes what has come, and asks for what is missing; never blocks.
-    pub fn poll(&mut self, keeper: &mut impl Keeper) -> Polled {
+    pub fn poll(&mut self, keeper: &mut impl MirrorKeeper) -> Polled {
         self.driver.poll(SystemClock.now(), &mut Through(keeper))
     }
 
@@ -70,7 +70,7 @@ impl Mirroring {
 
 struct Through<'a, K>(&'a mut K);
 
-impl<K: Keeper> Deliver for Through<'_, K> {
+impl<K: MirrorKeeper> Deliver for Through<'_, K> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, record) => self.0.record(position, record),
@@ -79,7 +79,7 @@ impl<K: Keeper> Deliver for Through<'_, K> {
     }
 }
 
-impl<K: Keeper> Sink for Through<'_, K> {
+impl<K: MirrorKeeper> Sink for Through<'_, K> {
     fn offered(&mut self, core: &mut JournaledCore, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));

@@ -18,10 +18,12 @@ use crate::config::endpoints::Endpoints;
 use crate::config::filter::InstrumentFilter;
 use crate::config::{Parts, SubscriberBuilder, display};
 use crate::dispatch::conflate::{CellWriter, LatestReader};
-use crate::dispatch::sink::{Backlog, ByItem, ByRun, Caller, Hand, Keeping, Take, ToApplication};
-use crate::dispatch::{Sift, Through};
+use crate::dispatch::sink::{
+    Backlog, Caller, Hand, Keeping, PerBatch, PerItem, Take, ToApplication,
+};
+use crate::dispatch::{Dispatcher, Through};
 use crate::error::{ChannelError, FilterError, SubscribeError};
-use crate::io::Listening;
+use crate::io::ChannelInput;
 use crate::io::driver::Driver;
 use crate::observe::directory::Directory;
 use crate::observe::latency::ChannelLatency;
@@ -67,7 +69,7 @@ use crate::sync::wake::Wake;
 /// ```
 pub struct Subscriber {
     driver: Driver,
-    sift: Sift,
+    dispatcher: Dispatcher,
     /// What of `latest` channels the closure has not been given.
     latest: Vec<Option<LatestReader>>,
     /// Whether there is such a channel.
@@ -78,7 +80,7 @@ pub struct Subscriber {
     /// What others see, once more: it is the hand's while a poll goes on.
     shared: Option<Arc<Shared>>,
     /// Whether others know of the problem that there is.
-    problem_told: bool,
+    problem_reported: bool,
 }
 
 /// Rounds of one poll, where a channel is conflated: the more is taken at once, the less is
@@ -116,22 +118,22 @@ impl Subscriber {
             let cells = latest.then(CellWriter::new);
             (channel.filter.clone(), cells, channel.lag_alarm)
         });
-        let sift = Sift::new(channels, Arc::new(shared));
-        let latest = sift
+        let dispatcher = Dispatcher::new(channels, Arc::new(shared));
+        let latest = dispatcher
             .cells()
             .map(|cells| cells.map(CellWriter::reader))
             .collect();
-        let conflates = sift.cells().any(|cells| cells.is_some());
-        let told = sift.cells().map(|_| Totals::default()).collect();
+        let conflates = dispatcher.cells().any(|cells| cells.is_some());
+        let told = dispatcher.cells().map(|_| Totals::default()).collect();
         Self {
             conflates,
             driver,
-            sift,
+            dispatcher,
             latest,
             backlog: Backlog::default(),
             told,
             shared: None,
-            problem_told: false,
+            problem_reported: false,
         }
     }
 
@@ -155,7 +157,7 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
-        self.poll_to(ByItem(on))
+        self.poll_to(PerItem(on))
     }
 
     /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
@@ -190,12 +192,12 @@ impl Subscriber {
     ///
     /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
     /// let mut volume = Volume::default();
-    /// subscriber.poll_runs(&mut volume);
+    /// subscriber.poll_batches(&mut volume);
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     #[inline]
-    pub fn poll_runs(&mut self, to: &mut impl Deliver) -> Polled {
-        self.poll_to(ByRun(to))
+    pub fn poll_batches(&mut self, to: &mut impl Deliver) -> Polled {
+        self.poll_to(PerBatch(to))
     }
 
     /// One poll, of which the items go there.
@@ -223,7 +225,7 @@ impl Subscriber {
         act: impl FnOnce(&mut Self, &mut ToApplication<'_, T>, bool) -> D,
     ) -> D {
         let shared = self.shared.take();
-        let shared = shared.unwrap_or_else(|| Arc::clone(&self.sift.shared));
+        let shared = shared.unwrap_or_else(|| Arc::clone(&self.dispatcher.shared));
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut latest = std::mem::take(&mut self.latest);
         let mut told = std::mem::take(&mut self.told);
@@ -266,10 +268,12 @@ impl Subscriber {
     /// One poll into any hand.
     #[inline]
     pub(crate) fn poll_into(&mut self, now: Nanos, hand: &mut impl Hand) -> Polled {
-        let Self { driver, sift, .. } = self;
-        let mut polled = driver.poll(now, &mut Through { sift, hand });
-        sift.judge_filters();
-        if polled.looked {
+        let Self {
+            driver, dispatcher, ..
+        } = self;
+        let mut polled = driver.poll(now, &mut Through { dispatcher, hand });
+        dispatcher.check_filters();
+        if polled.served {
             self.tell(hand);
         }
         if self.driver.waker.is_used()
@@ -310,7 +314,7 @@ impl Subscriber {
                 continue;
             };
             let conflated = latest.take_conflated();
-            if let Some(event) = self.sift.conflated(index, conflated, now)
+            if let Some(event) = self.dispatcher.conflated(index, conflated, now)
                 && let Some(position) = self.position(index)
             {
                 hand.event(index, &position, &event);
@@ -325,8 +329,10 @@ impl Subscriber {
 
     /// Lets others see how things stand, and raises alarms.
     fn tell(&mut self, hand: &mut impl Hand) {
-        let Self { driver, sift, .. } = self;
-        let shared = Arc::clone(&sift.shared);
+        let Self {
+            driver, dispatcher, ..
+        } = self;
+        let shared = Arc::clone(&dispatcher.shared);
         shared.joined.store(driver.core.is_joined(), Relaxed);
         for (index, (receiver, it)) in driver.core.entries().zip(&shared.channels).enumerate() {
             let Some(receiver) = receiver else { continue };
@@ -337,22 +343,22 @@ impl Subscriber {
             it.lag.set(receiver.lag());
             it.ended.store(receiver.ended(), Relaxed);
             if receiver.is_live()
-                && let Some(event) = sift.lag(receiver.channel(), receiver.lag())
+                && let Some(event) = dispatcher.lag(receiver.channel(), receiver.lag())
             {
                 hand.event(index, &receiver.position(), &event);
             }
         }
         // After the epochs, so that who looks at both never takes names for those of an older one.
-        sift.publish();
+        dispatcher.publish();
         let problem = self.problem();
         shared.has_problem.store(problem.is_some(), Relaxed);
-        if problem.is_some() || self.problem_told {
+        if problem.is_some() || self.problem_reported {
             let text = problem.map(ToString::to_string);
             let told = text.is_some();
             // locks: while there is a problem, and waits for nobody.
             if let Ok(mut problem) = shared.problem.try_lock() {
                 *problem = text;
-                self.problem_told = told;
+                self.problem_reported = told;
             }
         }
     }
@@ -400,7 +406,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rejoin(&mut self, channel: ChannelId, start: Start) -> Result<(), ChannelError> {
-        let shared = Arc::clone(&self.sift.shared);
+        let shared = Arc::clone(&self.dispatcher.shared);
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut latest = std::mem::take(&mut self.latest);
         // It is handed over with the next poll.
@@ -422,16 +428,18 @@ impl Subscriber {
         hand: &mut impl Hand,
     ) -> Result<(), ChannelError> {
         if self.driver.core.index_of(channel).is_none() {
-            return Err(match self.sift.index_of(channel) {
+            return Err(match self.dispatcher.index_of(channel) {
                 Some(_) => ChannelError::Rejoining { channel },
                 None => self.unknown(channel),
             });
         }
         let now = SystemClock.now();
-        let Self { driver, sift, .. } = self;
-        let mut sink = Through { sift, hand };
+        let Self {
+            driver, dispatcher, ..
+        } = self;
+        let mut sink = Through { dispatcher, hand };
         driver.core.rejoin(now, channel, start, &mut sink);
-        driver.look_soon(now);
+        driver.serve_soon(now);
         self.wake_at_once();
         Ok(())
     }
@@ -456,10 +464,10 @@ impl Subscriber {
         filter: InstrumentFilter,
     ) -> Result<(), FilterError> {
         // While it is joined anew the core has nothing of it, and its names are here.
-        let Some(index) = self.sift.index_of(channel) else {
+        let Some(index) = self.dispatcher.index_of(channel) else {
             return Err(self.unknown(channel).into());
         };
-        let instruments = self.sift.directory.channel_mut(channel);
+        let instruments = self.dispatcher.directory.channel_mut(channel);
         if let Some(symbol) = filter.unknown(instruments).into_iter().next() {
             let known = instruments.like(&symbol);
             return Err(FilterError::UnknownSymbol {
@@ -468,7 +476,7 @@ impl Subscriber {
                 known,
             });
         }
-        self.sift.set_filter(index, filter);
+        self.dispatcher.set_filter(index, filter);
         Ok(())
     }
 
@@ -496,7 +504,7 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub const fn directory(&self) -> &Directory {
-        &self.sift.directory
+        &self.dispatcher.directory
     }
 
     /// Watches this subscriber from other threads.
@@ -511,7 +519,7 @@ impl Subscriber {
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor {
-            shared: Arc::clone(&self.sift.shared),
+            shared: Arc::clone(&self.dispatcher.shared),
         }
     }
 
@@ -525,7 +533,12 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelReport> {
-        let reports = self.sift.shared.channels.iter().map(ChannelShared::report);
+        let reports = self
+            .dispatcher
+            .shared
+            .channels
+            .iter()
+            .map(ChannelShared::report);
         let with_state = reports
             .zip(self.driver.core.entries())
             .map(|(mut report, receiver)| {
@@ -566,13 +579,14 @@ impl Subscriber {
     /// assert!(subscriber.faults(ChannelId(1)).is_none(), "none were asked for");
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn faults(&self, channel: ChannelId) -> Option<&Faulty<Box<dyn Receive>>> {
         self.driver
-            .listening
+            .inputs
             .iter()
-            .find(|l| l.channel == channel)
-            .and_then(Listening::faulty)
+            .find(|it| it.channel == channel)
+            .and_then(ChannelInput::faulty)
     }
 
     /// Whether the publisher has welcomed us and the repair connection is up.
@@ -615,7 +629,7 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn problem(&self) -> Option<&SubscribeError> {
-        self.driver.problems.first().or(self.sift.problem())
+        self.driver.problems.first().or(self.dispatcher.problem())
     }
 
     /// Drops the membership of one line's group, as a switch that forgets us would: what follows
@@ -631,26 +645,25 @@ impl Subscriber {
     /// assert!(refused.is_err(), "no group was joined yet");
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
+    #[cfg(feature = "testing")]
     pub fn drop_membership(
         &mut self,
         channel: ChannelId,
         line: LineId,
     ) -> Result<(), SubscribeError> {
         let name = channel.to_string();
-        let listening = self
+        let input = self
             .driver
-            .listening
+            .inputs
             .iter_mut()
-            .find(|l| l.channel == channel);
-        let Some(listening) = listening else {
+            .find(|it| it.channel == channel);
+        let Some(input) = input else {
             return Err(SubscribeError::NoTransport { channel: name });
         };
-        listening
-            .leave(line)
-            .map_err(|source| SubscribeError::Receive {
-                channel: name,
-                source,
-            })
+        input.leave(line).map_err(|source| SubscribeError::Receive {
+            channel: name,
+            source,
+        })
     }
 
     /// Leaves: the publisher is told, and the final counters come back. What is still open is
@@ -681,7 +694,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn leave_with(mut self, on: impl FnMut(Item<'_>)) -> Summary {
-        self.calling(ByItem(on), |it, hand, _| {
+        self.calling(PerItem(on), |it, hand, _| {
             it.leave_into(hand);
             it.flush(Nanos::MAX, hand);
         });
@@ -693,18 +706,20 @@ impl Subscriber {
     /// Says good-bye, and what it leaves behind to any hand.
     pub(crate) fn leave_into(&mut self, hand: &mut impl Hand) {
         let now = SystemClock.now();
-        let Self { driver, sift, .. } = self;
-        let mut sink = Through { sift, hand };
+        let Self {
+            driver, dispatcher, ..
+        } = self;
+        let mut sink = Through { dispatcher, hand };
         driver.core.leave(LossCause::Left, &mut sink);
         driver.transmit(now, &mut sink);
         self.tell(hand);
-        self.sift.shared.joined.store(false, Relaxed);
+        self.dispatcher.shared.joined.store(false, Relaxed);
     }
 
     /// For a reader of the local ring: its own view of each `latest` channel, and the alarms.
     pub(crate) fn for_reader(&mut self) -> (Vec<Option<LatestReader>>, Vec<Option<u64>>) {
         let latest = std::mem::take(&mut self.latest);
-        (latest, self.sift.alarms().collect())
+        (latest, self.dispatcher.alarms().collect())
     }
 
     /// For a reader of the local ring: what the closure was given before.
@@ -757,7 +772,7 @@ impl SubscriberBuilder {
 /// However it ends, by a panic too: its monitors say that nobody is joined any more.
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        self.sift.shared.joined.store(false, Relaxed);
+        self.dispatcher.shared.joined.store(false, Relaxed);
     }
 }
 

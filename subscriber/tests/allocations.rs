@@ -1,5 +1,5 @@
 //! After the start a tick allocates nothing on its way through `poll`, conflated or not, through
-//! `poll_runs`, and through the reader of a split subscriber. Counted in this thread, with a publisher in
+//! `poll_batches`, and through the reader of a split subscriber. Counted in this thread, with a publisher in
 //! another. (The worker of a split subscriber is that poll, and a ring whose own test counts.)
 
 mod common;
@@ -56,7 +56,7 @@ fn by_record(subscriber: &mut Subscriber, taken: &mut Taken) {
 }
 
 fn by_run(subscriber: &mut Subscriber, taken: &mut Taken) {
-    subscriber.poll_runs(taken);
+    subscriber.poll_batches(taken);
 }
 
 fn polling(channel: &ChannelBuilder, poll: Poll) {

@@ -55,7 +55,7 @@ use std::time::Duration;
 use atomics::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::sync::Arc;
 use loom::thread;
-use notify::Bell;
+use notify::Notifier;
 use tickcast_subscriber::Wake;
 use words::Words;
 
@@ -164,16 +164,16 @@ fn a_cell_is_read_whole_and_its_version_says_which_of_its_contents_it_is() {
 }
 
 #[test]
-fn nobody_sleeps_through_the_bell() {
+fn a_waiter_never_misses_a_notification() {
     in_every_order(3, || {
-        let shared = Arc::new((Bell::new(), AtomicBool::new(false)));
+        let shared = Arc::new((Notifier::new(), AtomicBool::new(false)));
         let ringing = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
             ringing.1.store(true, Ordering::Release);
-            ringing.0.ring();
+            ringing.0.notify();
         });
-        let (bell, is_there) = &*shared;
-        let wake = bell.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
+        let (notifier, is_there) = &*shared;
+        let wake = notifier.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
         assert_eq!(wake, Wake::Ready);
         ringer.join().unwrap();
     });
@@ -402,15 +402,15 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
 #[ignore = "it must fail; the next test runs it"]
 fn ringing_first_and_telling_later() {
     in_every_order(3, || {
-        let shared = Arc::new((Bell::new(), AtomicBool::new(false)));
+        let shared = Arc::new((Notifier::new(), AtomicBool::new(false)));
         let ringing = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
-            ringing.0.ring();
+            ringing.0.notify();
             fence(Ordering::SeqCst);
             ringing.1.store(true, Ordering::Release);
         });
-        let (bell, is_there) = &*shared;
-        bell.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
+        let (notifier, is_there) = &*shared;
+        notifier.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
         ringer.join().unwrap();
     });
 }

@@ -10,7 +10,7 @@ use tickcast_reliability::delivery::{Event, Position};
 use tickcast_reliability::receive::{Mirror, MirrorHost, Receiver};
 use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::types::{ChannelId, Nanos};
-use tickcast_subscriber::mirror::{Keeper, Mirroring};
+use tickcast_subscriber::mirror::{MirrorKeeper, MirrorSubscriber};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::interface::Interface;
@@ -38,7 +38,7 @@ pub(crate) struct Left {
 
 /// The mirrors, and who fills them.
 pub(crate) struct Mirrors {
-    mirroring: Mirroring,
+    mirroring: MirrorSubscriber,
     offers: Offers,
     state: Arc<StandbyState>,
 }
@@ -75,7 +75,7 @@ impl Mirrors {
         for plan in &plans {
             builder = builder.channel(ChannelBuilder::from(plan.id).start(Start::Oldest));
         }
-        let mirroring = Mirroring::new(builder);
+        let mirroring = MirrorSubscriber::new(builder);
         let mirroring = mirroring.map_err(|error| PublisherError::Mirroring {
             of: standby.of.clone(),
             reason: error.to_string(),
@@ -164,7 +164,7 @@ fn refresh(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mi
         .extend(mirror.into_iter().flat_map(Mirror::positions));
 }
 
-impl Keeper for Offers {
+impl MirrorKeeper for Offers {
     fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror> {
         let at = self
             .plans

@@ -221,7 +221,9 @@ pub extern "C" fn tickcast_channel_start(
 /// publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
-    edit_channel(builder, |it| Ok(it.stale_us(stale_us)))
+    edit_channel(builder, |it| {
+        Ok(it.stale_after(Duration::from_micros(stale_us.into())))
+    })
 }
 
 /// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.

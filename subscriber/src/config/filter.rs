@@ -101,7 +101,7 @@ impl InstrumentFilter {
 
 /// A filter with its symbols looked up: one look at a table per record.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sieve {
+pub(crate) struct FilterIndex {
     filter: InstrumentFilter,
     /// A bit for each id below [`TABLE_LEN`].
     table: Vec<u64>,
@@ -110,15 +110,15 @@ pub(crate) struct Sieve {
 
 const TABLE_LEN: u32 = 1 << 20;
 
-impl Sieve {
+impl FilterIndex {
     pub(crate) fn new(filter: InstrumentFilter, instruments: &Instruments) -> Self {
-        let mut sieve = Self {
+        let mut filter_index = Self {
             filter,
             table: Vec::new(),
             others: HashSet::new(),
         };
-        sieve.look_up(instruments);
-        sieve
+        filter_index.resolve(instruments);
+        filter_index
     }
 
     pub(crate) const fn filter(&self) -> &InstrumentFilter {
@@ -126,7 +126,7 @@ impl Sieve {
     }
 
     /// Looks all symbols up again: the directory is another one.
-    pub(crate) fn look_up(&mut self, instruments: &Instruments) {
+    pub(crate) fn resolve(&mut self, instruments: &Instruments) {
         let Some(wanted) = &self.filter.wanted else {
             return;
         };
@@ -172,21 +172,22 @@ mod tests {
     fn symbols_and_ids_pass_and_the_whole_venue_always_does() {
         let mut instruments = Instruments::default();
         instruments.learn(5, "AAPL");
-        let everything = Sieve::new(InstrumentFilter::all(), &instruments);
+        let everything = FilterIndex::new(InstrumentFilter::all(), &instruments);
         assert!([0, 1, u32::MAX].iter().all(|id| everything.passes(*id)));
         let filter = InstrumentFilter::ids([64, TABLE_LEN, u32::MAX]);
-        let sieve = Sieve::new(filter, &instruments);
+        let filter_index = FilterIndex::new(filter, &instruments);
         for (id, passes) in [(0, true), (5, false), (63, false), (64, true), (65, false)] {
-            assert_eq!(sieve.passes(id), passes, "{id}");
+            assert_eq!(filter_index.passes(id), passes, "{id}");
         }
-        assert!(sieve.passes(TABLE_LEN) && sieve.passes(u32::MAX));
-        assert!(!sieve.passes(TABLE_LEN - 1) && !sieve.passes(TABLE_LEN + 1));
-        let mut sieve = Sieve::new(InstrumentFilter::symbols(["AAPL", "MSFT"]), &instruments);
-        assert!(sieve.passes(5) && !sieve.passes(6));
-        assert_eq!(sieve.filter().unknown(&instruments), ["MSFT"]);
+        assert!(filter_index.passes(TABLE_LEN) && filter_index.passes(u32::MAX));
+        assert!(!filter_index.passes(TABLE_LEN - 1) && !filter_index.passes(TABLE_LEN + 1));
+        let mut filter_index =
+            FilterIndex::new(InstrumentFilter::symbols(["AAPL", "MSFT"]), &instruments);
+        assert!(filter_index.passes(5) && !filter_index.passes(6));
+        assert_eq!(filter_index.filter().unknown(&instruments), ["MSFT"]);
         instruments.learn(6, "MSFT");
         instruments.learn(5, "GONE");
-        sieve.look_up(&instruments);
-        assert!(sieve.passes(6) && !sieve.passes(5));
+        filter_index.resolve(&instruments);
+        assert!(filter_index.passes(6) && !filter_index.passes(5));
     }
 }

@@ -123,16 +123,18 @@ impl ChannelBuilder {
         self
     }
 
-    /// How long a silence of multicast is [`Event::Stale`](crate::Event::Stale), where that is
-    /// longer than three of the publisher's announced intervals; 30,000 where it is left out. It
-    /// counts as dead some time after that in any case.
+    /// Reports [`Event::Stale`](crate::Event::Stale) after this much silence of multicast, where
+    /// that is longer than three of the publisher's announced intervals; 30 ms by default. The
+    /// publisher counts as dead some time later in any case.
     ///
     /// ```
+    /// # use std::time::Duration;
     /// # use tickcast_subscriber::ChannelBuilder;
-    /// let channel = ChannelBuilder::new("equities").stale_us(200_000);
+    /// let channel = ChannelBuilder::new("equities").stale_after(Duration::from_millis(200));
     /// ```
     #[must_use]
-    pub fn stale_us(mut self, stale_us: u32) -> Self {
+    pub fn stale_after(mut self, silence: Duration) -> Self {
+        let stale_us = u32::try_from(silence.as_micros()).unwrap_or(u32::MAX);
         self.config.stale_us = stale_us;
         self.config.dead_us = self.config.dead_us.max(stale_us.saturating_add(1));
         self
@@ -214,12 +216,12 @@ impl Transport {
 /// How a subscriber asks for repairs.
 ///
 /// ```
-/// # use tickcast_subscriber::{Repair, Subscriber};
-/// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
-/// assert_eq!(Repair::default(), Repair::Auto);
+/// # use tickcast_subscriber::{RepairTransport, Subscriber};
+/// let builder = Subscriber::builder("md1:7400").repair(RepairTransport::Tcp);
+/// assert_eq!(RepairTransport::default(), RepairTransport::Auto);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Repair {
+pub enum RepairTransport {
     /// Over RDMA verbs where the publisher offers it, this build has the feature `rdma` of
     /// `tickcast-transport` and a device leads there; over TCP whenever that does not answer.
     #[default]
@@ -263,8 +265,8 @@ pub struct SubscriberBuilder {
     pub(crate) latency: bool,
     pub(crate) transport: Transport,
     pub(crate) join_limit: Option<Duration>,
-    pub(crate) repair: Repair,
-    recording: Option<(PathBuf, usize)>,
+    pub(crate) repair: RepairTransport,
+    journal: Option<(PathBuf, usize)>,
     link: LinkTimers,
     seed: Option<u64>,
 }
@@ -284,8 +286,8 @@ impl SubscriberBuilder {
             latency: true,
             transport: Transport::Auto,
             join_limit: None,
-            repair: Repair::Auto,
-            recording: None,
+            repair: RepairTransport::Auto,
+            journal: None,
             link: LinkTimers::default(),
             seed: None,
         }
@@ -294,26 +296,26 @@ impl SubscriberBuilder {
     /// How repairs are asked for; the fastest way that there is, where it is left out.
     ///
     /// ```
-    /// # use tickcast_subscriber::{Repair, Subscriber};
-    /// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
+    /// # use tickcast_subscriber::{RepairTransport, Subscriber};
+    /// let builder = Subscriber::builder("md1:7400").repair(RepairTransport::Tcp);
     /// ```
     #[must_use]
-    pub const fn repair(mut self, repair: Repair) -> Self {
+    pub const fn repair(mut self, repair: RepairTransport) -> Self {
         self.repair = repair;
         self
     }
 
-    /// Keeps a record of what comes, in a file on tmpfs that outlives the process: of so many bytes, a
-    /// ring, so that it is the last seconds or minutes of them. `tickcast explain` reads it. Costs some
-    /// 200 instructions a datagram (docs/PERFORMANCE.md), and nothing is allocated while ticks come.
+    /// Keeps a journal of the inputs in a file on tmpfs that outlives the process: a ring of this
+    /// many bytes, which holds the last seconds or minutes. `tickcast explain` reads it. It costs
+    /// some 200 instructions a datagram (docs/PERFORMANCE.md), and allocates nothing while ticks come.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
-    /// let builder = Subscriber::builder("md1:7400").record("/dev/shm/risk-1.flight", 64 << 20);
+    /// let builder = Subscriber::builder("md1:7400").journal("/dev/shm/risk-1.flight", 64 << 20);
     /// ```
     #[must_use]
-    pub fn record(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
-        self.recording = Some((path.into(), bytes));
+    pub fn journal(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
+        self.journal = Some((path.into(), bytes));
         self
     }
 
@@ -407,13 +409,14 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Puts seeded faults between the network and this subscriber, to see what it does.
+    /// Injects seeded faults between the network and this subscriber.
     ///
     /// ```
     /// # use tickcast_subscriber::{Subscriber, faults::FaultConfig};
     /// let five_percent = FaultConfig { seed: 1, drop: 0.05, ..FaultConfig::default() };
     /// let builder = Subscriber::builder("md1:7400").faults(five_percent);
     /// ```
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn faults(mut self, faults: FaultConfig) -> Self {
         self.faults = Some(faults);
@@ -459,24 +462,26 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long an attempt to join may take before the next one.
+    /// Limits an attempt to join, after which the next one begins; 2 s by default.
     ///
     /// ```
-    /// # use tickcast_subscriber::{Subscriber, Nanos};
-    /// let builder = Subscriber::builder("md1:7400").join_timeout(Nanos::from_ms(500));
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").join_timeout(Duration::from_millis(500));
     /// ```
     #[must_use]
-    pub const fn join_timeout(mut self, timeout: Nanos) -> Self {
-        self.link.join_timeout = timeout;
+    pub fn join_timeout(mut self, timeout: Duration) -> Self {
+        self.link.join_timeout = nanos(timeout);
         self
     }
 
-    /// Decides everything random (jitter of timers); from the clock where it is left out.
+    /// Seeds everything random (jitter of timers), which the clock seeds by default.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
     /// let builder = Subscriber::builder("md1:7400").seed(1);
     /// ```
+    #[cfg(feature = "testing")]
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -518,7 +523,7 @@ impl SubscriberBuilder {
             seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
         };
         let recorder = self
-            .recording
+            .journal
             .as_ref()
             .map(|(path, bytes)| self.recorder(path, *bytes));
         Ok(Parts {
@@ -590,6 +595,11 @@ pub(crate) fn display(channel: &ChannelName) -> String {
         ChannelName::Id(id) => id.to_string(),
         ChannelName::Name(name) => name.clone(),
     }
+}
+
+/// A span in the protocol's unit; one that is too long is the longest.
+pub(crate) fn nanos(span: Duration) -> Nanos {
+    Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn check_name(name: &str) -> Result<(), SubscribeError> {

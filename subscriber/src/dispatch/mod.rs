@@ -13,7 +13,7 @@ use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
-use crate::config::filter::{InstrumentFilter, Sieve};
+use crate::config::filter::{FilterIndex, InstrumentFilter};
 use crate::error::SubscribeError;
 use crate::observe::Shared;
 use crate::observe::directory::{Directory, announced, announces};
@@ -38,7 +38,7 @@ struct Channel {
     epoch: Epoch,
     /// What it was before the welcome that is being handled: what is lost then is told of that.
     before: Option<(ChannelId, Epoch)>,
-    sieve: Sieve,
+    filter_index: FilterIndex,
     cells: Option<CellWriter>,
     /// Symbols that the filter names and nobody has announced.
     unknown: Vec<String>,
@@ -49,12 +49,12 @@ struct Channel {
     alarmed: bool,
     /// Conflated records not yet told, and when they may be told next.
     conflated: u64,
-    tell_at: Nanos,
+    report_at: Nanos,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Sift {
+pub(crate) struct Dispatcher {
     channels: Vec<Channel>,
     /// The index that was looked up last.
     last: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Sift {
     is_welcomed: bool,
     meter: Meter,
     /// Whether the filters are to be judged anew.
-    judge: bool,
+    check_due: bool,
     problem: Option<Unknown>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -85,9 +85,9 @@ struct Unknown {
 /// So many names without one that a filter names are a reason to say so.
 const NAMES_MANY: usize = 1_000;
 /// Conflation is told this often at most.
-const TELL_EVERY: Nanos = Nanos::from_secs(1);
+const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
-impl Sift {
+impl Dispatcher {
     /// For channels with these filters, cells and alarms.
     pub(crate) fn new(
         channels: impl Iterator<Item = (InstrumentFilter, Option<CellWriter>, Option<u64>)>,
@@ -97,14 +97,14 @@ impl Sift {
             id: None,
             epoch: Epoch::NONE,
             before: None,
-            sieve: Sieve::new(filter, &Default::default()),
+            filter_index: FilterIndex::new(filter, &Default::default()),
             cells,
             unknown: Vec::new(),
             is_due: false,
             alarm,
             alarmed: false,
             conflated: 0,
-            tell_at: Nanos::ZERO,
+            report_at: Nanos::ZERO,
         });
         Self {
             channels: channels.collect(),
@@ -114,7 +114,7 @@ impl Sift {
             replaced: false,
             is_welcomed: false,
             meter: Meter::new(),
-            judge: false,
+            check_due: false,
             problem: None,
             shared,
         }
@@ -128,7 +128,7 @@ impl Sift {
         Some(self.last)
     }
 
-    /// As [`Sift::index_of`], while a number may have gone from one channel to another.
+    /// As [`Dispatcher::index_of`], while a number may have gone from one channel to another.
     #[cold]
     fn index_at(&mut self, position: &Position) -> Option<usize> {
         let at = (position.channel, position.epoch);
@@ -163,7 +163,8 @@ impl Sift {
             return;
         };
         let channel = &self.channels[index];
-        if announces(records) || channel.cells.is_some() || !channel.sieve.filter().is_all() {
+        if announces(records) || channel.cells.is_some() || !channel.filter_index.filter().is_all()
+        {
             return self.each(index, first, records, hand);
         }
         if let Some(latency) = &self.shared.channels[index].latency {
@@ -192,7 +193,7 @@ impl Sift {
             self.learn(index, position.channel, id, symbol);
         }
         let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
-        if !channel.sieve.passes(record.header().instrument_id) {
+        if !channel.filter_index.passes(record.header().instrument_id) {
             shared.handed.filtered_records.increment();
             if name.is_none() && !channel.is_due && !channel.unknown.is_empty() {
                 self.left_out(index, position.channel);
@@ -215,7 +216,7 @@ impl Sift {
 
     #[inline]
     fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
-        let filter = self.channels[index].sieve.filter();
+        let filter = self.channels[index].filter_index.filter();
         let instruments = self.directory.channel_mut(channel);
         let names = |symbol: &str| filter.names(symbol);
         let concerns = names(symbol) || instruments.symbol(id).is_some_and(names);
@@ -223,11 +224,11 @@ impl Sift {
             let is_many = instruments.len() >= NAMES_MANY;
             self.unpublished.push((channel, id, symbol.to_owned()));
             if concerns {
-                self.look_up(index, channel);
+                self.resolve(index, channel);
             }
             let it = &mut self.channels[index];
             it.is_due |= is_many;
-            self.judge |= concerns || !it.unknown.is_empty();
+            self.check_due |= concerns || !it.unknown.is_empty();
         }
     }
 
@@ -236,15 +237,15 @@ impl Sift {
     fn left_out(&mut self, index: usize, channel: ChannelId) {
         let is_due = !self.directory.channel_mut(channel).is_empty();
         self.channels[index].is_due = is_due;
-        self.judge |= is_due;
+        self.check_due |= is_due;
     }
 
-    fn look_up(&mut self, index: usize, channel: ChannelId) {
+    fn resolve(&mut self, index: usize, channel: ChannelId) {
         let instruments = self.directory.channel_mut(channel);
         let it = &mut self.channels[index];
-        if !it.sieve.filter().is_all() {
-            it.sieve.look_up(instruments);
-            it.unknown = it.sieve.filter().unknown(instruments);
+        if !it.filter_index.filter().is_all() {
+            it.filter_index.resolve(instruments);
+            it.unknown = it.filter_index.filter().unknown(instruments);
         }
     }
 
@@ -281,7 +282,7 @@ impl Sift {
             self.directory
                 .welcomed(offer.channel, &offer.directory, anew);
             self.replaced = true;
-            self.look_up(index, offer.channel);
+            self.resolve(index, offer.channel);
             let is_listed = !self.directory.channel_mut(offer.channel).is_empty();
             let it = &mut self.channels[index];
             it.is_due = is_listed || (it.is_due && !anew);
@@ -293,7 +294,7 @@ impl Sift {
         let channels = &self.channels;
         self.directory
             .keep(|id| channels.iter().any(|it| it.id == Some(id)));
-        self.judge = true;
+        self.check_due = true;
     }
 
     /// Replaces a channel's filter.
@@ -302,10 +303,10 @@ impl Sift {
             return;
         };
         let instruments = self.directory.channel_mut(id);
-        self.channels[index].sieve = Sieve::new(filter, instruments);
+        self.channels[index].filter_index = FilterIndex::new(filter, instruments);
         self.channels[index].unknown.clear();
-        self.judge = true;
-        self.judge_filters();
+        self.check_due = true;
+        self.check_filters();
     }
 
     /// Shows others what was learned, unless one of them is looking just now.
@@ -339,14 +340,14 @@ impl Sift {
 
     /// Judges what of the filters can't be had, where that may have changed. Once a poll is enough.
     #[inline]
-    pub(crate) fn judge_filters(&mut self) {
-        if std::mem::replace(&mut self.judge, false) {
-            self.judge();
+    pub(crate) fn check_filters(&mut self) {
+        if std::mem::replace(&mut self.check_due, false) {
+            self.find_unknown_symbol();
         }
     }
 
     #[cold]
-    fn judge(&mut self) {
+    fn find_unknown_symbol(&mut self) {
         let wrong = self.channels.iter().enumerate().find_map(|(index, it)| {
             let symbol = it.unknown.first().filter(|_| it.is_due)?;
             Some((index, symbol, self.directory.channel(it.id?)?))
@@ -390,10 +391,10 @@ impl Sift {
     pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
         let it = &mut self.channels[index];
         it.conflated += records;
-        if it.conflated == 0 || now < it.tell_at {
+        if it.conflated == 0 || now < it.report_at {
             return None;
         }
-        it.tell_at = now.after(TELL_EVERY);
+        it.report_at = now.after(CONFLATION_REPORT_INTERVAL);
         let records = std::mem::replace(&mut it.conflated, 0);
         Some(Event::Conflated { records })
     }
@@ -421,30 +422,30 @@ pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Even
     None
 }
 
-/// Items through a sift into a hand.
+/// Items through a dispatcher into a hand.
 pub(crate) struct Through<'a, H> {
-    pub(crate) sift: &'a mut Sift,
+    pub(crate) dispatcher: &'a mut Dispatcher,
     pub(crate) hand: &'a mut H,
 }
 
 impl<H: Hand> Deliver for Through<'_, H> {
     fn item(&mut self, item: Item<'_>) {
-        self.sift.item(item, self.hand);
+        self.dispatcher.item(item, self.hand);
     }
 
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
-        self.sift.records(first, records, self.hand);
+        self.dispatcher.records(first, records, self.hand);
     }
 }
 
 impl<H: Hand> Sink for Through<'_, H> {
     fn welcome(&mut self, welcome: &Welcome) {
-        self.sift.welcome(welcome);
+        self.dispatcher.welcome(welcome);
     }
 
     fn welcomed(&mut self, welcome: &Welcome) {
-        self.sift.welcomed(welcome);
+        self.dispatcher.welcomed(welcome);
     }
 }
 
@@ -507,24 +508,36 @@ mod tests {
             ..Shared::default()
         };
         let channels = [0, 1].map(|_| (InstrumentFilter::all(), None, None));
-        let mut sift = Sift::new(channels.into_iter(), Arc::new(shared));
+        let mut dispatcher = Dispatcher::new(channels.into_iter(), Arc::new(shared));
         let mut hand = Indices(Vec::new());
-        let mut tell = |sift: &mut Sift, channel: u16, epoch: u64| {
+        let mut tell = |dispatcher: &mut Dispatcher, channel: u16, epoch: u64| {
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(channel), Epoch(epoch));
-            sift.item(Item::Event(&position, &Event::Live), &mut hand);
+            dispatcher.item(Item::Event(&position, &Event::Live), &mut hand);
             hand.0.pop()
         };
-        sift.welcome(&welcome(1, [1, 2]));
-        sift.welcomed(&welcome(1, [1, 2]));
-        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        dispatcher.welcome(&welcome(1, [1, 2]));
+        dispatcher.welcomed(&welcome(1, [1, 2]));
+        assert_eq!(
+            [1, 2].map(|id| tell(&mut dispatcher, id, 1)),
+            [Some(0), Some(1)]
+        );
         // The first has another number, and the second has that of the first.
-        sift.welcome(&welcome(2, [3, 1]));
-        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
-        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
-        sift.welcomed(&welcome(2, [3, 1]));
-        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
-        assert_eq!(tell(&mut sift, 2, 1), None);
+        dispatcher.welcome(&welcome(2, [3, 1]));
+        assert_eq!(
+            [1, 2].map(|id| tell(&mut dispatcher, id, 1)),
+            [Some(0), Some(1)]
+        );
+        assert_eq!(
+            [3, 1].map(|id| tell(&mut dispatcher, id, 2)),
+            [Some(0), Some(1)]
+        );
+        dispatcher.welcomed(&welcome(2, [3, 1]));
+        assert_eq!(
+            [3, 1].map(|id| tell(&mut dispatcher, id, 2)),
+            [Some(0), Some(1)]
+        );
+        assert_eq!(tell(&mut dispatcher, 2, 1), None);
     }
 
     #[test]
@@ -536,7 +549,7 @@ mod tests {
         });
         let only = || InstrumentFilter::symbols(["X"]);
         let channels = [(only(), None, None), (InstrumentFilter::all(), None, None)];
-        let mut sift = Sift::new(channels.into_iter(), Arc::clone(&shared));
+        let mut dispatcher = Dispatcher::new(channels.into_iter(), Arc::clone(&shared));
         let listing = |epoch: u64, channels: [u16; 2], id: u32| {
             let mut welcome = welcome(epoch, channels);
             let symbol = "X".to_owned();
@@ -544,7 +557,7 @@ mod tests {
             welcome
         };
         let mut hand = Indices(Vec::new());
-        let mut take = |sift: &mut Sift, epoch: u64, id: u32, names: &str| {
+        let mut take = |dispatcher: &mut Dispatcher, epoch: u64, id: u32, names: &str| {
             let mut record = SymbolMappingMsg::default();
             (record.hd.rtype, record.hd.instrument_id) = (SymbolMappingMsg::RTYPE, id);
             for (to, from) in record.stype_in_symbol.iter_mut().zip(names.bytes()) {
@@ -552,22 +565,22 @@ mod tests {
             }
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(1), Epoch(epoch));
-            sift.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
+            dispatcher.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
             std::mem::take(&mut hand.0)
         };
-        sift.welcome(&listing(1, [1, 2], 5));
-        sift.welcomed(&listing(1, [1, 2], 5));
-        sift.publish();
+        dispatcher.welcome(&listing(1, [1, 2], 5));
+        dispatcher.welcomed(&listing(1, [1, 2], 5));
+        dispatcher.publish();
         // What was held back comes now: of the first channel, whose number the second has next.
         let next = listing(2, [3, 1], 6);
-        sift.welcome(&next);
-        assert_eq!(take(&mut sift, 1, 5, ""), [0], "X as it was");
-        assert_eq!(take(&mut sift, 1, 6, ""), [0; 0], "no X before");
-        assert_eq!(take(&mut sift, 1, 9, "Y"), [0; 0]);
-        sift.welcomed(&next);
-        assert_eq!(take(&mut sift, 2, 8, "Z"), [1]);
-        sift.publish();
-        for directory in [&sift.directory, &*shared.directory.lock().unwrap()] {
+        dispatcher.welcome(&next);
+        assert_eq!(take(&mut dispatcher, 1, 5, ""), [0], "X as it was");
+        assert_eq!(take(&mut dispatcher, 1, 6, ""), [0; 0], "no X before");
+        assert_eq!(take(&mut dispatcher, 1, 9, "Y"), [0; 0]);
+        dispatcher.welcomed(&next);
+        assert_eq!(take(&mut dispatcher, 2, 8, "Z"), [1]);
+        dispatcher.publish();
+        for directory in [&dispatcher.directory, &*shared.directory.lock().unwrap()] {
             let named = [5, 6, 8].map(|id| directory.symbol(id));
             assert_eq!(named, [None, Some("X"), Some("Z")]);
             assert_eq!((directory.id("X"), directory.id("Y")), (Some(6), None));

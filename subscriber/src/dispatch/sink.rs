@@ -87,9 +87,9 @@ pub(crate) trait Take {
 }
 
 /// One item after the other, by a closure.
-pub(crate) struct ByItem<F>(pub(crate) F);
+pub(crate) struct PerItem<F>(pub(crate) F);
 
-impl<F: FnMut(Item<'_>)> Take for ByItem<F> {
+impl<F: FnMut(Item<'_>)> Take for PerItem<F> {
     #[inline]
     fn item(&mut self, item: Item<'_>) {
         (self.0)(item);
@@ -108,9 +108,9 @@ impl<F: FnMut(Item<'_>)> Take for ByItem<F> {
 }
 
 /// Records by the run.
-pub(crate) struct ByRun<'a, D>(pub(crate) &'a mut D);
+pub(crate) struct PerBatch<'a, D>(pub(crate) &'a mut D);
 
-impl<D: Deliver> Take for ByRun<'_, D> {
+impl<D: Deliver> Take for PerBatch<'_, D> {
     #[inline]
     fn item(&mut self, item: Item<'_>) {
         self.0.item(item);
@@ -327,7 +327,7 @@ mod tests {
         let (mut backlog, mut told) = (Backlog::default(), [Totals::default(); 2]);
         let position = position_at(&Totals::default());
         let mut caller = Caller::new(
-            ByItem(|item: Item<'_>| {
+            PerItem(|item: Item<'_>| {
                 assert!(!matches!(item, Item::Event(_, Event::Live)), "planned");
             }),
             &mut backlog,
@@ -371,7 +371,7 @@ mod tests {
                 given.push((position.record.0, order_id));
                 assert!(order_id != panics_at, "planned");
             };
-            let mut caller = Caller::new(ByItem(on), &mut backlog, &mut told);
+            let mut caller = Caller::new(PerItem(on), &mut backlog, &mut told);
             caller.call_all(1, &position, run.records());
             // What comes after it waits as a whole.
             caller.call_all(1, &position, run.records());
@@ -434,7 +434,7 @@ mod tests {
         for (panics_at, given) in [(None, 12), (Some(3), 6)] {
             let mut runs = Runs(Vec::new(), panics_at);
             told[1] = Totals::default();
-            let mut caller = Caller::new(ByRun(&mut runs), &mut backlog, &mut told);
+            let mut caller = Caller::new(PerBatch(&mut runs), &mut backlog, &mut told);
             caller.call_all(1, &position, records());
             caller.call_all(1, &position, records());
             let outcome = catch_unwind(AssertUnwindSafe(|| caller.outcome().resume()));

@@ -1,4 +1,4 @@
-//! Listening to a channel's groups, by whichever transport: whose datagrams to believe, and what
+//! ChannelInput to a channel's groups, by whichever transport: whose datagrams to believe, and what
 //! became of them before anybody saw them.
 
 use std::net::Ipv4Addr;
@@ -12,20 +12,20 @@ use tickcast_reliability::types::{
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 
-use super::transport_choice::Choices;
+use super::transport_choice::TransportChoice;
 use crate::config::{ChannelBuilder, SubscriberBuilder, Transport, display};
 use crate::dispatch::Sink;
 use crate::error::SubscribeError;
 use crate::sync::wake::Waker;
 
 /// Who waits, instead of polling, for what no descriptor tells of waits no longer than this.
-const LOOK_EVERY: Nanos = Nanos::from_us(50);
+const UNWATCHED_POLL_INTERVAL: Nanos = Nanos::from_us(50);
 
 /// One channel's groups.
-pub(crate) struct Listening {
+pub(crate) struct ChannelInput {
     pub(crate) channel: ChannelId,
     /// What the offer came to, for comparing it with a later one.
-    choices: Choices,
+    choice: TransportChoice,
     /// The addresses that each line may be sent from.
     senders: Vec<Ipv4Addr>,
     taken: Transport,
@@ -44,15 +44,15 @@ enum Receiver {
     Faulty(Box<Faulty<Box<dyn Receive>>>),
 }
 
-impl Listening {
+impl ChannelInput {
     /// Joins the groups that `offer` names, or those that override them.
     pub(crate) fn open(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
     ) -> Result<Self, SubscribeError> {
-        let choices = Choices::of(builder, channel, offer);
-        let opened = choices.open(builder.transport, &display(&channel.channel), offer.newest)?;
+        let choice = TransportChoice::of(builder, channel, offer);
+        let opened = choice.open(builder.transport, &display(&channel.channel), offer.newest)?;
         let (transport, why) = (opened.transport, opened.why);
         let lines = opened.senders.len();
         tracing::info!(channel = %offer.name, lines, "receives by {}: {why}", transport.text());
@@ -67,7 +67,7 @@ impl Listening {
         };
         Ok(Self {
             channel: offer.channel,
-            choices,
+            choice,
             senders: opened.senders,
             taken: transport,
             receiver,
@@ -90,7 +90,7 @@ impl Listening {
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
     ) -> bool {
-        Choices::of(builder, channel, offer).fits(&self.choices, self.taken)
+        TransportChoice::of(builder, channel, offer).fits(&self.choice, self.taken)
     }
 
     /// Feeds what has arrived to the core. How many datagrams there were.
@@ -144,7 +144,7 @@ impl Listening {
     /// injected fault lets go of what it holds back.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         if self.receive().raw_fds().is_empty() {
-            return Some(self.polled_at.after(LOOK_EVERY));
+            return Some(self.polled_at.after(UNWATCHED_POLL_INTERVAL));
         }
         let faulty = self.faulty()?;
         let lines = (0..self.lines()).map(|line| LineId(line as u8));
@@ -159,7 +159,8 @@ impl Listening {
         Ok(())
     }
 
-    /// Leaves one line's group until [`Listening::rejoin`], as a network that forgets us would.
+    /// Leaves one line's group until [`ChannelInput::rejoin`], as a network that forgets us would.
+    #[cfg(feature = "testing")]
     pub(crate) fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
         self.receive_mut().leave(line)
     }

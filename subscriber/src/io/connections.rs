@@ -19,7 +19,7 @@ use crate::dispatch::Sink;
 use crate::sync::wake::Waker;
 
 /// All connections.
-pub(crate) struct Session {
+pub(crate) struct Connections {
     repair: ControlClient,
     replay: ControlClient,
     nack: ControlClient,
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
-impl Session {
+impl Connections {
     /// Whether this build can make connections over verbs at all.
     pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
 
@@ -120,7 +120,7 @@ impl Session {
             });
         }
         core.set_read_limits(self.read.read_limits());
-        self.inboxes.look(&self.read, core);
+        self.inboxes.poll(&self.read, core);
         self.connected_to = connected_to;
         if let Some(address) = welcomed_by {
             self.prefer(address);

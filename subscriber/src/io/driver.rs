@@ -8,17 +8,17 @@ use tickcast_reliability::session::Action;
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
-use super::channel_input::Listening;
-use super::connections::Session;
+use super::channel_input::ChannelInput;
+use super::connections::Connections;
 use super::problems::Problems;
-use crate::config::{Parts, Repair, SubscriberBuilder};
+use crate::config::{Parts, RepairTransport, SubscriberBuilder, nanos};
 use crate::dispatch::Sink;
 use crate::error::SubscribeError;
 use crate::observe::polled::Polled;
 use crate::sync::wake::Waker;
 
 /// The connections are looked at this often while nothing is missing; at once when something is.
-const SESSION_EVERY: Nanos = Nanos::from_us(100);
+const CONNECTIONS_INTERVAL: Nanos = Nanos::from_us(100);
 /// A group that could not be joined is tried again after this.
 const LISTEN_RETRY: Nanos = Nanos::from_secs(1);
 /// Nobody polled for so long: that is worth a note in the record.
@@ -27,7 +27,7 @@ const STALL: Nanos = Nanos::from_ms(1);
 pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
     pub(crate) core: JournaledCore,
-    pub(crate) listening: Vec<Listening>,
+    pub(crate) inputs: Vec<ChannelInput>,
     /// What keeps it from working as configured.
     pub(crate) problems: Problems,
     pub(crate) waker: Waker,
@@ -37,10 +37,10 @@ pub(crate) struct Driver {
     waited: bool,
     /// When it counts as a problem that nobody has welcomed us.
     join_by: Nanos,
-    session: Session,
+    connections: Connections,
     /// Offers whose groups could not be joined, and when to try again.
     pending: Vec<(ChannelOffer, Nanos)>,
-    session_at: Nanos,
+    connections_at: Nanos,
     /// The core's next deadline as of the last look.
     due_at: Nanos,
     /// When it was polled last, where that is recorded.
@@ -58,28 +58,26 @@ impl Driver {
         }: Parts,
         now: Nanos,
     ) -> Self {
-        let limit = builder.join_limit;
-        let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         let mut core = JournaledCore::new(settings, now);
         if let Some(recorder) = recorder {
             core.record(recorder);
         }
-        let verbs = builder.repair == Repair::Auto && Session::HAS_VERBS;
+        let verbs = builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
         core.use_nack_path(verbs);
         core.use_read_path(verbs);
-        let session = Session::new(addresses, &builder.interfaces);
+        let connections = Connections::new(addresses, &builder.interfaces);
         Self {
             waker,
             has_inboxes: false,
             waited: false,
-            join_by: limit.map_or(Nanos::MAX, |limit| now.after(Nanos(limit))),
+            join_by: (builder.join_limit).map_or(Nanos::MAX, |limit| now.after(nanos(limit))),
             builder,
             core,
-            listening: Vec::new(),
+            inputs: Vec::new(),
             problems: Problems::default(),
-            session,
+            connections,
             pending: Vec::new(),
-            session_at: now,
+            connections_at: now,
             due_at: now,
             polled_at: now,
         }
@@ -87,7 +85,7 @@ impl Driver {
 
     /// Has the publisher write what it seals to memory of ours, where both sides can.
     pub(crate) fn use_inboxes(&mut self) {
-        self.has_inboxes = self.builder.repair == Repair::Auto && Session::HAS_VERBS;
+        self.has_inboxes = self.builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
         self.core.use_inboxes(self.has_inboxes);
     }
 
@@ -110,45 +108,45 @@ impl Driver {
         if self.waker.is_used() != self.waited {
             self.waited = self.waker.is_used();
             let waited = self.waited;
-            (self.listening.iter_mut()).for_each(|listening| listening.set_waited(waited));
+            (self.inputs.iter_mut()).for_each(|input| input.set_waited(waited));
         }
-        for listening in &mut self.listening {
-            match listening.poll(now, &mut self.core, sink) {
+        for input in &mut self.inputs {
+            match input.poll(now, &mut self.core, sink) {
                 Ok(count) => {
                     polled.datagrams += count;
                     if count > 0 && !self.problems.receiving.is_empty() {
-                        self.problems.receiving.remove(&listening.channel);
+                        self.problems.receiving.remove(&input.channel);
                     }
                 }
                 Err(error) => {
-                    failed_to_receive(&mut self.problems.receiving, listening.channel, error);
+                    failed_to_receive(&mut self.problems.receiving, input.channel, error);
                 }
             }
         }
         if self.has_inboxes {
             polled.datagrams += self.take_written(now, sink);
         }
-        let due = now >= self.session_at || now >= self.due_at;
+        let due = now >= self.connections_at || now >= self.due_at;
         // Who was woken although no datagram came was woken by a connection or the timer.
         let woken = self.waker.is_used() && polled.datagrams == 0;
         if due || woken || self.core.receivers().any(|receiver| receiver.is_waiting()) {
-            polled.messages = self.session.receive(now, &mut self.core, sink);
+            polled.messages = self.connections.receive(now, &mut self.core, sink);
             self.core.handle_timeout(now, sink);
             // Groups are joined before the publisher is told that we follow.
             self.act(now, sink);
-            self.session.transmit(now, &mut self.core, sink);
+            self.connections.transmit(now, &mut self.core, sink);
             self.act(now, sink);
-            self.session_at = now.after(SESSION_EVERY);
+            self.connections_at = now.after(CONNECTIONS_INTERVAL);
             self.due_at = self.core.poll_timeout();
-            polled.looked = true;
-            let denied = self.session.denied();
+            polled.served = true;
+            let denied = self.connections.denied();
             self.problems.connecting = denied.map(|errno| SubscribeError::Unconnected {
                 source: errno.into(),
             });
             if now >= self.join_by {
-                self.judge_joining();
+                self.check_join_limit();
             }
-            let watched = self.session.watch(&self.waker);
+            let watched = self.connections.watch(&self.waker);
             let failed = watched.err();
             self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
         }
@@ -165,23 +163,23 @@ impl Driver {
     }
 
     /// Looks at connections and timers with the next poll.
-    pub(crate) const fn look_soon(&mut self, now: Nanos) {
-        self.session_at = now;
+    pub(crate) const fn serve_soon(&mut self, now: Nanos) {
+        self.connections_at = now;
     }
 
     /// When there is something to do although nothing comes.
     pub(crate) fn due(&self) -> Nanos {
         let pending = self.pending.iter().map(|(_, at)| *at);
-        let held_back = self.listening.iter().filter_map(Listening::next_due);
+        let held_back = self.inputs.iter().filter_map(ChannelInput::next_due);
         // What no descriptor tells of any more must not wait for one.
-        let input = self.session.holds_input().then_some(Nanos::ZERO);
+        let input = self.connections.holds_input().then_some(Nanos::ZERO);
         let others = pending.chain(held_back).chain(input).chain([self.join_by]);
         others.fold(self.core.poll_timeout(), Nanos::min)
     }
 
     /// Says that nobody has welcomed us within the limit, once.
     #[cold]
-    fn judge_joining(&mut self) {
+    fn check_join_limit(&mut self) {
         self.join_by = Nanos::MAX;
         if self.core.entries().all(|receiver| receiver.is_some()) || self.problems.first().is_some()
         {
@@ -197,7 +195,7 @@ impl Driver {
 
     /// Sends what the core has to say, now.
     pub(crate) fn transmit(&mut self, now: Nanos, sink: &mut impl Sink) {
-        self.session.transmit(now, &mut self.core, sink);
+        self.connections.transmit(now, &mut self.core, sink);
     }
 
     /// Does what the core wants done.
@@ -205,8 +203,8 @@ impl Driver {
     fn act(&mut self, now: Nanos, sink: &mut impl Sink) {
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::Connect(path) => self.session.connect(now, path, &mut self.core, sink),
-                Action::Disconnect(path) => self.session.disconnect(path),
+                Action::Connect(path) => self.connections.connect(now, path, &mut self.core, sink),
+                Action::Disconnect(path) => self.connections.disconnect(path),
                 Action::Listen(offer) => {
                     sink.offered(&mut self.core, &offer);
                     let core = &self.core;
@@ -214,8 +212,8 @@ impl Driver {
                     self.listen(now, offer);
                 }
                 Action::Rejoin(channel) => {
-                    let listening = self.listening.iter_mut().find(|l| l.channel == channel);
-                    match listening.map(Listening::rejoin) {
+                    let input = self.inputs.iter_mut().find(|l| l.channel == channel);
+                    match input.map(ChannelInput::rejoin) {
                         Some(Err(error)) => {
                             failed_to_receive(&mut self.problems.listening, channel, error);
                         }
@@ -228,7 +226,7 @@ impl Driver {
                         _ => {}
                     }
                 }
-                Action::Inbox(channel, wanted) => self.session.make_inbox(channel, wanted),
+                Action::Inbox(channel, wanted) => self.connections.make_inbox(channel, wanted),
                 Action::Rejected(rejected) if rejected.code == RejectCode::ShuttingDown => {
                     tracing::info!("the publisher is shutting down");
                 }
@@ -243,12 +241,12 @@ impl Driver {
             let (offer, _) = self.pending.swap_remove(at);
             self.listen(now, offer);
         }
-        for listening in &mut self.listening {
-            if let Some(receiver) = self.core.receiver(listening.channel) {
-                listening.show(receiver.counters());
+        for input in &mut self.inputs {
+            if let Some(receiver) = self.core.receiver(input.channel) {
+                input.show(receiver.counters());
             }
             if self.core.recorder().is_some() {
-                listening.note(now, &mut self.core);
+                input.note(now, &mut self.core);
             }
         }
     }
@@ -260,38 +258,34 @@ impl Driver {
         };
         // One that has another number now is listened to under that.
         let core = &self.core;
-        self.listening
-            .retain(|it| core.index_of(it.channel).is_some());
+        self.inputs.retain(|it| core.index_of(it.channel).is_some());
         let before = self.pending.len();
         self.pending
             .retain(|(pending, _)| pending.channel != offer.channel);
         let channel = &self.builder.channels[at];
-        let current = self
-            .listening
-            .iter()
-            .position(|l| l.channel == offer.channel);
-        if current.is_some_and(|at| self.listening[at].fits(&self.builder, channel, &offer)) {
+        let current = self.inputs.iter().position(|l| l.channel == offer.channel);
+        if current.is_some_and(|at| self.inputs[at].fits(&self.builder, channel, &offer)) {
             if self.pending.len() < before {
                 // What failed was an offer that holds no longer.
                 self.problems.listening.remove(&offer.channel);
             }
             return;
         }
-        let opened = Listening::open(&self.builder, channel, &offer).and_then(|mut listening| {
-            listening.set_waited(self.waited);
-            let watched = listening.watch(&self.waker);
+        let opened = ChannelInput::open(&self.builder, channel, &offer).and_then(|mut input| {
+            input.set_waited(self.waited);
+            let watched = input.watch(&self.waker);
             watched.map_err(|source| SubscribeError::Descriptor { source })?;
-            Ok(listening)
+            Ok(input)
         });
         match opened {
-            Ok(listening) => {
+            Ok(input) => {
                 tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
                 self.problems.listens(offer.channel);
                 self.core
-                    .handle_listening(now, offer.channel, listening.lines());
+                    .handle_listening(now, offer.channel, input.lines());
                 match current {
-                    Some(at) => self.listening[at] = listening,
-                    None => self.listening.push(listening),
+                    Some(at) => self.inputs[at] = input,
+                    None => self.inputs.push(input),
                 }
             }
             Err(error) => {

@@ -54,7 +54,7 @@ impl Inboxes {
     }
 
     /// Tells the core of those that are bound now.
-    pub(crate) fn look(&mut self, read: &ControlClient, core: &mut JournaledCore) {
+    pub(crate) fn poll(&mut self, read: &ControlClient, core: &mut JournaledCore) {
         self.0.retain(|it| {
             let Some(access) = read.granted_inbox(&it.grant) else {
                 return true;

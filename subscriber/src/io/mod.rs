@@ -7,4 +7,4 @@ mod inboxes;
 mod problems;
 mod transport_choice;
 
-pub(crate) use channel_input::Listening;
+pub(crate) use channel_input::ChannelInput;

@@ -18,7 +18,7 @@ use crate::error::SubscribeError;
 
 /// An offer as this subscriber can receive it, by each transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Choices {
+pub(crate) struct TransportChoice {
     udp: Option<UdpReceiverConfig>,
     verbs: Option<VerbsReceiverConfig>,
     shm: Option<ShmReceiverConfig>,
@@ -35,7 +35,7 @@ pub(crate) struct Opened {
     pub(crate) why: String,
 }
 
-impl Choices {
+impl TransportChoice {
     /// What `offer` comes to.
     pub(crate) fn of(
         builder: &SubscriberBuilder,

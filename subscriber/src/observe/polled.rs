@@ -22,7 +22,7 @@ pub struct Polled {
     /// [`Monitor::problem`](crate::Monitor::problem) of a [`Reader`](crate::Reader).
     pub problem: bool,
     /// Whether connections and timers were looked at.
-    pub(crate) looked: bool,
+    pub(crate) served: bool,
 }
 
 impl Polled {

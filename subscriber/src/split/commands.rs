@@ -20,7 +20,7 @@ const QUEUED_MAX: usize = 16;
 /// A command that the thread has not begun by then is taken back.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 /// Whoever waits looks this often whether the thread is still there.
-const LOOK_AROUND: Duration = Duration::from_millis(50);
+const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a subscriber's thread can be asked to do.
 #[derive(Debug)]
@@ -54,20 +54,20 @@ impl Answer {
 
 /// A command on its way. Dropped without an answer it wakes who asked all the same.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingCommand {
     pub(crate) command: Command,
     answer: Arc<Answer>,
     asker: Thread,
 }
 
-impl Asked {
+impl PendingCommand {
     pub(crate) fn answer(self, outcome: Result<(), CommandError>) {
         // Nobody else sets it: a command is answered once.
         let _ = self.answer.outcome.set(outcome);
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingCommand {
     fn drop(&mut self) {
         self.answer.is_over.store(true, Release);
         self.asker.unpark();
@@ -76,18 +76,18 @@ impl Drop for Asked {
 
 /// The asking side.
 #[derive(Debug)]
-pub(crate) struct Commands(SyncSender<Asked>);
+pub(crate) struct CommandSender(SyncSender<PendingCommand>);
 
 /// The thread's side.
 #[derive(Debug)]
-pub(crate) struct Inbox(Receiver<Asked>);
+pub(crate) struct CommandReceiver(Receiver<PendingCommand>);
 
-pub(crate) fn commands() -> (Commands, Inbox) {
+pub(crate) fn command_queue() -> (CommandSender, CommandReceiver) {
     let (sender, receiver) = sync_channel(QUEUED_MAX);
-    (Commands(sender), Inbox(receiver))
+    (CommandSender(sender), CommandReceiver(receiver))
 }
 
-impl Commands {
+impl CommandSender {
     /// Asks that thread, and waits for its answer, at most so long for it to begin.
     pub(crate) fn ask<T>(
         &self,
@@ -100,7 +100,7 @@ impl Commands {
             return Err(CommandError::OwnThread);
         }
         let answer = Arc::new(Answer::default());
-        let asked = Asked {
+        let asked = PendingCommand {
             command,
             answer: Arc::clone(&answer),
             asker,
@@ -116,18 +116,18 @@ impl Commands {
             if began.elapsed() >= limit && answer.take(TAKEN_BACK) {
                 return Err(CommandError::Late { limit });
             }
-            std::thread::park_timeout(LOOK_AROUND.min(limit));
+            std::thread::park_timeout(LIVENESS_CHECK_INTERVAL.min(limit));
         }
         let outcome = answer.outcome.get().cloned();
         outcome.unwrap_or(Err(CommandError::Ended))
     }
 }
 
-impl Inbox {
+impl CommandReceiver {
     /// The next command that nobody took back. Nobody ever waits for room in the queue, so this
     /// takes no lock.
     #[inline]
-    pub(crate) fn next(&self) -> Option<Asked> {
+    pub(crate) fn next(&self) -> Option<PendingCommand> {
         loop {
             let asked = self.0.try_recv().ok()?;
             if asked.answer.take(BEGUN) {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_full_and_a_thread_that_is_gone_are_errors_and_no_wait() {
-        let (commands, inbox) = commands();
+        let (commands, receiver) = command_queue();
         let (stop, stopped) = sync_channel::<()>(0);
         let thread = std::thread::spawn(move || stopped.recv());
         let rejoin = || Command::Rejoin(ChannelId(1), Start::Live);
@@ -154,7 +154,7 @@ mod tests {
             let full = loop {
                 if let Err(error @ CommandError::Busy { .. }) = commands
                     .0
-                    .try_send(Asked {
+                    .try_send(PendingCommand {
                         command: rejoin(),
                         answer: Arc::default(),
                         asker: std::thread::current(),
@@ -171,13 +171,13 @@ mod tests {
             assert!(full.to_string().contains("16"), "{full}");
             let mut answered = 0;
             while waiting.iter().any(|it| !it.is_finished()) {
-                if let Some(asked) = inbox.next() {
+                if let Some(asked) = receiver.next() {
                     answered += 1;
                     asked.answer(Ok(()));
                 }
             }
             assert!(answered >= QUEUED_MAX - 1);
-            drop(inbox);
+            drop(receiver);
             assert_eq!(ask(), Err(CommandError::Ended));
         });
         drop(stop);
@@ -186,29 +186,29 @@ mod tests {
 
     #[test]
     fn what_is_not_begun_in_time_is_taken_back_and_what_is_begun_is_waited_for() {
-        let (commands, inbox) = commands();
-        let (begin, began) = sync_channel::<Inbox>(0);
+        let (commands, receiver) = command_queue();
+        let (begin, began) = sync_channel::<CommandReceiver>(0);
         let thread = std::thread::spawn(move || {
-            let inbox = began.recv().unwrap();
+            let receiver = began.recv().unwrap();
             let asked = loop {
-                match inbox.next() {
+                match receiver.next() {
                     Some(asked) => break asked,
                     None => std::thread::yield_now(),
                 }
             };
             // Far beyond the limit.
-            std::thread::sleep(5 * LOOK_AROUND);
+            std::thread::sleep(5 * LIVENESS_CHECK_INTERVAL);
             asked.answer(Ok(()));
         });
         let rejoin = || Command::Rejoin(ChannelId(1), Start::Live);
         let late = commands.ask(&thread, rejoin(), Duration::ZERO);
         let limit = Duration::ZERO;
         assert_eq!(late, Err(CommandError::Late { limit }));
-        assert!(inbox.next().is_none(), "it was taken back");
-        begin.send(inbox).unwrap();
+        assert!(receiver.next().is_none(), "it was taken back");
+        begin.send(receiver).unwrap();
         let mut outcome = late;
         while matches!(outcome, Err(CommandError::Late { .. })) {
-            outcome = commands.ask(&thread, rejoin(), LOOK_AROUND);
+            outcome = commands.ask(&thread, rejoin(), LIVENESS_CHECK_INTERVAL);
         }
         assert_eq!(outcome, Ok(()));
         thread.join().unwrap();
@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_thread_that_ends_without_an_answer_is_told() {
-        let (commands, inbox) = commands();
+        let (commands, receiver) = command_queue();
         let thread = std::thread::spawn(move || {
             // It takes the command along to its end.
             let taken = loop {
-                if let Some(asked) = inbox.next() {
+                if let Some(asked) = receiver.next() {
                     break asked;
                 }
             };

@@ -102,7 +102,7 @@ struct Channel {
     alarm: Option<u64>,
     alarmed: bool,
     conflated: u64,
-    tell_at: Nanos,
+    report_at: Nanos,
     report: ReaderReport,
     ended: bool,
     /// Where the newest item stands that was handed over.
@@ -132,7 +132,7 @@ enum Rest {
 
 /// Entries of one poll at most; an entry is a datagram or less.
 const ENTRIES_MAX: usize = 256;
-const TELL_EVERY: Nanos = Nanos::from_secs(1);
+const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
 impl Reader {
     pub(crate) fn new(
@@ -151,7 +151,7 @@ impl Reader {
                     alarm,
                     alarmed: false,
                     conflated: 0,
-                    tell_at: Nanos::ZERO,
+                    report_at: Nanos::ZERO,
                     report: ReaderReport::default(),
                     ended: told.state.ended,
                     at: told.place,
@@ -224,7 +224,7 @@ impl Reader {
             return Wake::Ready;
         }
         let (cursor, ring) = (&self.cursor, self.cursor.ring());
-        ring.bell
+        ring.notifier
             .wait(timeout, || cursor.is_ready() || ring.is_closed())
     }
 
@@ -459,8 +459,8 @@ impl Reader {
         );
         let mut position = position_at(&self.cursor.totals()[index]);
         position.channel = shared.id().unwrap_or_default();
-        if it.conflated > 0 && self.now >= it.tell_at {
-            it.tell_at = self.now.after(TELL_EVERY);
+        if it.conflated > 0 && self.now >= it.report_at {
+            it.report_at = self.now.after(CONFLATION_REPORT_INTERVAL);
             let records = std::mem::replace(&mut it.conflated, 0);
             on(Item::Event(&position, &Event::Conflated { records }));
         }

@@ -17,7 +17,7 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::pin::{Core, pin_to};
 
-use super::commands::{Command, Commands, Inbox, LIMIT, commands};
+use super::commands::{Command, CommandReceiver, CommandSender, LIMIT, command_queue};
 use super::reader::Reader;
 use super::ring::{SIZE_MAX, SIZE_MIN, Writer};
 use crate::config::filter::InstrumentFilter;
@@ -47,7 +47,7 @@ use crate::subscriber::Subscriber;
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,
-    commands: Commands,
+    commands: CommandSender,
     thread: Option<JoinHandle<Summary>>,
     monitor: Monitor,
 }
@@ -265,9 +265,9 @@ pub(crate) fn run(
     idle: Idle,
     on: impl FnMut(Item<'_>) + Send + 'static,
 ) -> Result<Running, SpawnError> {
-    spawn(subscriber, core, move |mut subscriber, orders| {
+    spawn(subscriber, core, move |mut subscriber, control| {
         let mut closure = ToClosure { on };
-        follow(&mut subscriber, orders, idle, &mut closure);
+        follow(&mut subscriber, control, idle, &mut closure);
         subscriber.leave_with(closure.on)
     })
 }
@@ -293,10 +293,10 @@ pub(crate) fn split(
     });
     writer.flush();
     let reader = Reader::new(cursor, latest, alarms, monitor.clone());
-    let running = spawn(subscriber, core, move |mut subscriber, orders| {
+    let running = spawn(subscriber, core, move |mut subscriber, control| {
         let shared = monitor.shared;
         let mut hand = ToRing { writer, shared };
-        follow(&mut subscriber, orders, idle, &mut hand);
+        follow(&mut subscriber, control, idle, &mut hand);
         subscriber.leave_into(&mut hand);
         Summary {
             channels: subscriber.channels(),
@@ -306,13 +306,13 @@ pub(crate) fn split(
 }
 
 /// What others ask of a thread.
-struct Orders {
+struct ThreadControl {
     stop: Arc<AtomicBool>,
-    inbox: Inbox,
+    receiver: CommandReceiver,
 }
 
 /// Where a thread puts what its subscriber receives.
-trait Outlet {
+trait Output {
     fn poll(&mut self, subscriber: &mut Subscriber) -> Polled;
     fn rejoin(
         &mut self,
@@ -323,19 +323,24 @@ trait Outlet {
 }
 
 /// Polls until all channels have ended and the publisher knows, or until it is asked to stop.
-fn follow(subscriber: &mut Subscriber, orders: &Orders, mut idle: Idle, outlet: &mut impl Outlet) {
+fn follow(
+    subscriber: &mut Subscriber,
+    control: &ThreadControl,
+    mut idle: Idle,
+    output: &mut impl Output,
+) {
     let mut ended_at = None;
-    while !orders.stop.load(Relaxed) {
-        let polled = outlet.poll(subscriber);
-        if polled.looked {
-            obey(subscriber, &orders.inbox, outlet);
+    while !control.stop.load(Relaxed) {
+        let polled = output.poll(subscriber);
+        if polled.served {
+            run_commands(subscriber, &control.receiver, output);
         }
-        if polled.looked && subscriber.ended() {
+        if polled.served && subscriber.ended() {
             let ended_at = *ended_at.get_or_insert_with(Instant::now);
             if ended_at.elapsed() >= AFTER_END {
                 return;
             }
-        } else if polled.looked {
+        } else if polled.served {
             ended_at = None;
         }
         idle.idle(polled.worked());
@@ -344,11 +349,11 @@ fn follow(subscriber: &mut Subscriber, orders: &Orders, mut idle: Idle, outlet: 
 
 /// Does what was asked since.
 #[inline]
-fn obey(subscriber: &mut Subscriber, inbox: &Inbox, outlet: &mut impl Outlet) {
-    while let Some(mut asked) = inbox.next() {
+fn run_commands(subscriber: &mut Subscriber, receiver: &CommandReceiver, output: &mut impl Output) {
+    while let Some(mut asked) = receiver.next() {
         let outcome = match &mut asked.command {
             Command::Rejoin(channel, start) => {
-                let outcome = outlet.rejoin(subscriber, *channel, *start);
+                let outcome = output.rejoin(subscriber, *channel, *start);
                 outcome.map_err(CommandError::from)
             }
             Command::SetFilter(channel, filter) => {
@@ -365,14 +370,14 @@ fn obey(subscriber: &mut Subscriber, inbox: &Inbox, outlet: &mut impl Outlet) {
 fn spawn(
     subscriber: Subscriber,
     core: Core,
-    work: impl FnOnce(Subscriber, &Orders) -> Summary + Send + 'static,
+    work: impl FnOnce(Subscriber, &ThreadControl) -> Summary + Send + 'static,
 ) -> Result<Running, SpawnError> {
     let (stop, monitor) = (Arc::new(AtomicBool::new(false)), subscriber.monitor());
-    let (commands, inbox) = commands();
+    let (commands, receiver) = command_queue();
     let (pinned, wait_pinned) = mpsc::sync_channel(1);
-    let orders = Orders {
+    let control = ThreadControl {
         stop: Arc::clone(&stop),
-        inbox,
+        receiver,
     };
     let thread = std::thread::Builder::new().name("tickcast".into());
     let thread = thread.spawn(move || {
@@ -381,7 +386,7 @@ fn spawn(
         // Who spawns us waits for it.
         let _ = pinned.send(outcome);
         if is_pinned {
-            work(subscriber, &orders)
+            work(subscriber, &control)
         } else {
             subscriber.leave()
         }
@@ -405,7 +410,7 @@ struct ToClosure<F> {
     on: F,
 }
 
-impl<F: FnMut(Item<'_>)> Outlet for ToClosure<F> {
+impl<F: FnMut(Item<'_>)> Output for ToClosure<F> {
     fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
         subscriber.poll(&mut self.on)
     }
@@ -420,7 +425,7 @@ impl<F: FnMut(Item<'_>)> Outlet for ToClosure<F> {
     }
 }
 
-impl Outlet for ToRing {
+impl Output for ToRing {
     #[inline]
     fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
         let polled = subscriber.poll_into(SystemClock.now(), self);

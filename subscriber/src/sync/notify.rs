@@ -1,5 +1,5 @@
 //! Wakes threads that wait for the local ring, at the price of a fence while nobody does. No lock:
-//! one word counts who waits, and one how often the bell rang, which the kernel compares.
+//! one word counts who waits, and one how often the notifier rang, which the kernel compares.
 
 use std::time::{Duration, Instant};
 
@@ -8,22 +8,22 @@ use super::atomics::{AtomicU32, fence, futex};
 use super::wake::Wake;
 
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Notifier {
     waiting: AtomicU32,
-    rung: AtomicU32,
+    notified: AtomicU32,
 }
 
-impl Bell {
+impl Notifier {
     pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicU32::new(0),
-            rung: AtomicU32::new(0),
+            notified: AtomicU32::new(0),
         }
     }
 
     /// Wakes all who wait. Enters the kernel only if somebody does.
     #[inline]
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         // Either we see who waits, or it sees what we wrote before ringing.
         fence(SeqCst);
         if self.waiting.load(Relaxed) > 0 {
@@ -33,14 +33,14 @@ impl Bell {
 
     #[cold]
     fn wake(&self) {
-        self.rung.fetch_add(1, Release);
-        futex::wake_all(&self.rung);
+        self.notified.fetch_add(1, Release);
+        futex::wake_all(&self.notified);
     }
 
     /// How often it woke somebody.
     #[cfg(test)]
-    pub(crate) fn rings(&self) -> u32 {
-        self.rung.load(Relaxed)
+    pub(crate) fn notifications(&self) -> u32 {
+        self.notified.load(Relaxed)
     }
 
     /// Waits until `ready`, at most for so long.
@@ -53,7 +53,7 @@ impl Bell {
         fence(SeqCst);
         let wake = loop {
             // Before we look: who rings from here on changes it, and we do not fall asleep.
-            let rung = self.rung.load(Acquire);
+            let notified = self.notified.load(Acquire);
             if ready() {
                 break Wake::Ready;
             }
@@ -63,7 +63,7 @@ impl Bell {
             if left.is_zero() {
                 break Wake::Timeout;
             }
-            futex::wait(&self.rung, rung, left);
+            futex::wait(&self.notified, notified, left);
         };
         self.waiting.fetch_sub(1, SeqCst);
         wake

@@ -1,7 +1,7 @@
 //! One cell as threads share it: a sequence lock. The first word is its version, odd while it is
 //! written, and half of it is how often it was. The writer is never held up; a reader that is
 //! disturbed leaves the cell for later, because who disturbed it will say so.
-//! (`interleavings.rs` of the workspace's tests runs this very file through all orders of memory
+//! (`interleavings.rs` of the workspace's tests runs this very file through all control of memory
 //! that the language allows.)
 
 use super::atomics::Ordering::{Acquire, Relaxed, Release};

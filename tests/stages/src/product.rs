@@ -61,7 +61,7 @@ impl Product {
             .transport(transport)
             .join_limit(Duration::from_secs(60));
         if recorded == Some(Side::Subscriber) {
-            builder = builder.record(folder.path().join("record"), 64 << 20);
+            builder = builder.journal(folder.path().join("record"), 64 << 20);
         }
         let subscriber = builder.build().expect("it follows");
         let mut product = Self {
@@ -114,7 +114,7 @@ impl Product {
         }
         drop(channel);
         self.deliver(|subscriber, application| {
-            subscriber.poll_runs(application);
+            subscriber.poll_batches(application);
         })
     }
 

@@ -1,5 +1,5 @@
 //! Records by the run from end to end: what a handler publishes by `publish_run` is what an application
-//! gets by `poll_runs`, record for record, with its numbers and positions.
+//! gets by `poll_batches`, record for record, with its numbers and positions.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
                      done: &dyn Fn(&Subscriber, &Taken) -> bool| {
         while !done(&subscriber, &taken) {
             publisher.drive().expect("it sends");
-            subscriber.poll_runs(&mut taken);
+            subscriber.poll_batches(&mut taken);
             assert!(began.elapsed() < PATIENCE, "{:?}", subscriber.channels());
         }
         taken.records.len() as u64

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride, Subscriber};
-use tickcast_subscriber::{ChannelId, Nanos};
 use tickcast_test_support::{
     Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
     one_channel, signal,
@@ -143,7 +143,7 @@ fn a_publisher_that_lets_everyone_connect_and_says_nothing_keeps_nobody_from_the
     let mute = TcpListener::bind("127.0.0.1:0").expect("an address");
     let at = mute.local_addr().expect("its address");
     let subscriber = Subscriber::builder([at.to_string(), publisher.control.to_string()])
-        .join_timeout(Nanos::from_ms(50))
+        .join_timeout(Duration::from_millis(50))
         .channel("all");
     let mut followers = [Follower::new(subscriber)];
     drive(&mut followers, |all| {

@@ -321,7 +321,7 @@ fn describe(
         builder = builder.name(name);
     }
     if let Some((path, bytes)) = &args.record {
-        builder = builder.record(path, *bytes);
+        builder = builder.journal(path, *bytes);
     }
     for interface in &args.interfaces {
         builder = builder.interface(interface.clone());

@@ -18,7 +18,7 @@ pub(crate) use cursor::{Cursor, Entry, RECORDS_AT};
 pub(crate) use writer::Writer;
 
 use crate::sync::atomics;
-use crate::sync::notify::Bell;
+use crate::sync::notify::Notifier;
 use words::Words;
 
 /// The smallest ring, in bytes.
@@ -79,7 +79,7 @@ impl Head {
 pub(crate) struct LocalRing {
     words: Words,
     segment_words: u64,
-    pub(crate) bell: Bell,
+    pub(crate) notifier: Notifier,
 }
 
 impl LocalRing {
@@ -90,7 +90,7 @@ impl LocalRing {
         Some(Self {
             words: Words::new(words)?,
             segment_words: (words as u64 / SEGMENTS).max(SEGMENT_WORDS_MIN),
-            bell: Bell::new(),
+            notifier: Notifier::new(),
         })
     }
 

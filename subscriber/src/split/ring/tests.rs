@@ -410,7 +410,7 @@ fn who_waits_is_woken_for_what_is_new_and_left_alone_while_nothing_is() {
     let looks = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            cursor.ring().bell.wait(Duration::from_secs(3600), || {
+            cursor.ring().notifier.wait(Duration::from_secs(3600), || {
                 looks.fetch_add(1, SeqCst);
                 cursor.is_ready()
             })
@@ -423,12 +423,12 @@ fn who_waits_is_woken_for_what_is_new_and_left_alone_while_nothing_is() {
             writer.flush();
         }
         // Judged when nobody waits any more: a test that fails must end.
-        let for_nothing = cursor.ring().bell.rings();
+        let for_nothing = cursor.ring().notifier.notifications();
         write(&mut writer, 0, 1, 1);
         writer.flush();
         assert_eq!(waiting.join().unwrap(), crate::sync::wake::Wake::Ready);
         assert_eq!(for_nothing, 0, "there is nothing to wake for");
-        assert_eq!(cursor.ring().bell.rings(), 1);
+        assert_eq!(cursor.ring().notifier.notifications(), 1);
     });
 }
 

@@ -5,7 +5,7 @@
 //! what was committed and then looks whether a claim has reached it meanwhile. A claim that a reader
 //! sees late is ordered by the two fences: who read a word that was written after a claim sees
 //! that claim. (`interleavings.rs` of the workspace's tests runs this very file through all
-//! orders of memory that the language allows.)
+//! control of memory that the language allows.)
 
 use super::atomics::Ordering::{Acquire, Relaxed, Release};
 use super::atomics::{AtomicBool, AtomicU64, fence};

@@ -134,7 +134,7 @@ impl Writer {
         self.seal();
         if self.at != self.rung_at {
             self.rung_at = self.at;
-            self.ring.bell.ring();
+            self.ring.notifier.notify();
         }
     }
 
@@ -204,6 +204,6 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.seal();
         self.ring.words.close();
-        self.ring.bell.ring();
+        self.ring.notifier.notify();
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
         .interface(interface.clone())
         .interface(interface)
         .source_specific(task.source_specific)
-        .record(&task.record, RECORD_BYTES)
+        .journal(&task.record, RECORD_BYTES)
         .seed(task.seed);
     if let Some(bytes) = task.receive_buffer_bytes {
         builder = builder.receive_buffer_bytes(bytes);

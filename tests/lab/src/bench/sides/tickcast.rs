@@ -351,7 +351,7 @@ impl Take for Follower {
 
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
-        let polled = self.subscriber.poll_runs(&mut Telling {
+        let polled = self.subscriber.poll_batches(&mut Telling {
             told: &mut self.told,
             to_join: &mut self.to_join,
             on: &mut on,
