@@ -17,10 +17,10 @@ int main(int argc, char **argv) {
     tickcast_builder_channel(builder, argc > 2 ? argv[2] : "all");
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     if (!subscriber) return fprintf(stderr, "%s\n", tickcast_last_error()), 1;
-    for (; tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0; before = bits) {
-        bits = tickcast_poll(subscriber, on_item, NULL);
-        if ((bits & ~before & TICKCAST_POLL_PROBLEM) && tickcast_problem(subscriber, problem, sizeof problem) > 0)
+    for (; tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0; before = bits) {
+        bits = tickcast_subscriber_poll(subscriber, on_item, NULL);
+        if ((bits & ~before & TICKCAST_POLL_PROBLEM) && tickcast_subscriber_problem(subscriber, problem, sizeof problem) > 0)
             fprintf(stderr, "%s\n", problem);
     }
-    return tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)) != 0;
+    return tickcast_subscriber_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)) != 0;
 }

@@ -1470,7 +1470,7 @@ int32_t tickcast_builder_name(TickcastBuilder *builder, const char *name);
 
 /*
  Adds a channel, by name or number: live, ordered and of all instruments, until the functions
- tickcast_channel_... say otherwise of the one added last.
+ tickcast_builder_channel_... say otherwise of the one added last.
 
  # Safety
  `channel` is NULL or a text.
@@ -1480,21 +1480,23 @@ int32_t tickcast_builder_channel(TickcastBuilder *builder, const char *channel);
 /*
  Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
  */
-int32_t tickcast_channel_start(TickcastBuilder *builder,
-                               uint32_t at,
-                               uint64_t epoch,
-                               uint64_t sequence);
+int32_t tickcast_builder_channel_start(TickcastBuilder *builder,
+                                       uint32_t at,
+                                       uint64_t epoch,
+                                       uint64_t sequence);
 
 /*
  How long a silence of multicast is the event STALE, where that is longer than three of the
  publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
  */
-int32_t tickcast_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
+int32_t tickcast_builder_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
 
 /*
  In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
  */
-int32_t tickcast_channel_delivery(TickcastBuilder *builder, uint32_t mode, uint64_t within_ns);
+int32_t tickcast_builder_channel_delivery(TickcastBuilder *builder,
+                                          uint32_t mode,
+                                          uint64_t within_ns);
 
 /*
  Only these symbols' records, and those of the whole venue. One that is announced later counts
@@ -1503,9 +1505,9 @@ int32_t tickcast_channel_delivery(TickcastBuilder *builder, uint32_t mode, uint6
  # Safety
  `all` has `count` texts.
  */
-int32_t tickcast_channel_filter_symbols(TickcastBuilder *builder,
-                                        const char *const *all,
-                                        size_t count);
+int32_t tickcast_builder_channel_filter_symbols(TickcastBuilder *builder,
+                                                const char *const *all,
+                                                size_t count);
 
 /*
  Only these instrument ids' records, and those of the whole venue.
@@ -1513,12 +1515,14 @@ int32_t tickcast_channel_filter_symbols(TickcastBuilder *builder,
  # Safety
  `all` has `count` ids.
  */
-int32_t tickcast_channel_filter_ids(TickcastBuilder *builder, const uint32_t *all, size_t count);
+int32_t tickcast_builder_channel_filter_ids(TickcastBuilder *builder,
+                                            const uint32_t *all,
+                                            size_t count);
 
 /*
  An event when the application is more than so many sequences behind.
  */
-int32_t tickcast_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
+int32_t tickcast_builder_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
 
 /*
  The interface of line A (first call) and B (second), by name or address; loopback otherwise.
@@ -1564,7 +1568,7 @@ int32_t tickcast_builder_inject_loss(TickcastBuilder *builder, double share, uin
  ```c
  TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
  tickcast_builder_channel(builder, "all");
- tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+ tickcast_builder_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
  TickcastSubscriber *subscriber = tickcast_builder_build(builder);
  if (!subscriber) puts(tickcast_last_error());
  ```
@@ -1580,13 +1584,13 @@ int32_t tickcast_builder_free(TickcastBuilder *builder);
  Copies what is known of symbols and ids by now; nothing before the event JOINED.
 
  ```c
- TickcastDirectory *directory = tickcast_directory_new(monitor);
+ TickcastDirectory *directory = tickcast_monitor_directory(monitor);
  const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
  puts(symbol ? symbol : "not announced");
  tickcast_directory_free(directory);
  ```
  */
-TickcastDirectory *tickcast_directory_new(const TickcastMonitor *monitor);
+TickcastDirectory *tickcast_monitor_directory(const TickcastMonitor *monitor);
 
 /*
  How many instruments it knows.
@@ -1642,24 +1646,24 @@ int64_t tickcast_event_text(const TickcastEvent *event, char *text, size_t size)
  Watches a subscriber that is polled.
 
  ```c
- TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+ TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
  TickcastChannelReport report;
  if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
      printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
  tickcast_monitor_free(monitor);
  ```
  */
-TickcastMonitor *tickcast_monitor_new(TickcastSubscriber *subscriber);
+TickcastMonitor *tickcast_subscriber_monitor(TickcastSubscriber *subscriber);
 
 /*
  Watches a subscriber that runs on a thread of ours.
  */
-TickcastMonitor *tickcast_monitor_of_running(TickcastRunning *running);
+TickcastMonitor *tickcast_running_monitor(TickcastRunning *running);
 
 /*
  Watches the thread that a reader reads from.
  */
-TickcastMonitor *tickcast_monitor_of_reader(TickcastReader *reader);
+TickcastMonitor *tickcast_reader_monitor(TickcastReader *reader);
 
 /*
  Ends a monitor. NULL is fine.
@@ -1745,7 +1749,7 @@ int32_t tickcast_monitor_quantile(const TickcastMonitor *monitor,
 
  ```c
  TickcastRunning *running =
-     tickcast_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
  if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
      puts(tickcast_last_error());
  ```
@@ -1753,12 +1757,12 @@ int32_t tickcast_monitor_quantile(const TickcastMonitor *monitor,
  # Safety
  `on` can be called with `context` from another thread, until tickcast_running_join.
  */
-TickcastRunning *tickcast_run_pinned(TickcastSubscriber *subscriber,
-                                     uint32_t core,
-                                     uint32_t idle_with,
-                                     uint32_t idle_us,
-                                     TickcastOnItem on,
-                                     void *context);
+TickcastRunning *tickcast_subscriber_run_pinned(TickcastSubscriber *subscriber,
+                                                uint32_t core,
+                                                uint32_t idle_with,
+                                                uint32_t idle_us,
+                                                TickcastOnItem on,
+                                                void *context);
 
 /*
  Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
@@ -1768,7 +1772,7 @@ TickcastRunning *tickcast_run_pinned(TickcastSubscriber *subscriber,
  ```c
  TickcastReader *reader = NULL;
  TickcastRunning *running =
-     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
  while (running && tickcast_reader_is_over(reader) == 0) {
      tickcast_reader_wait(reader, 100);
      tickcast_reader_poll(reader, on_item, context);
@@ -1777,15 +1781,15 @@ TickcastRunning *tickcast_run_pinned(TickcastSubscriber *subscriber,
  tickcast_running_join(running, NULL, sizeof(TickcastSummary));
  ```
  */
-TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
-                                uint32_t core,
-                                uint32_t idle_with,
-                                uint32_t idle_us,
-                                size_t size_bytes,
-                                TickcastReader **reader);
+TickcastRunning *tickcast_subscriber_split(TickcastSubscriber *subscriber,
+                                           uint32_t core,
+                                           uint32_t idle_with,
+                                           uint32_t idle_us,
+                                           size_t size_bytes,
+                                           TickcastReader **reader);
 
 /*
- As tickcast_rejoin, done by the thread: waits until it was, a round of its loop and what its
+ As tickcast_subscriber_rejoin, done by the thread: waits until it was, a round of its loop and what its
  callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
 
  Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
@@ -1794,8 +1798,8 @@ TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
  ```c
  TickcastReader *reader = NULL;
  TickcastRunning *running =
-     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
- TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ TickcastMonitor *monitor = tickcast_running_monitor(running);
  while (tickcast_monitor_is_joined(monitor) == 0 && tickcast_running_is_finished(running) == 0) {
      tickcast_reader_wait(reader, 100);
      tickcast_reader_poll(reader, on_item, context);
@@ -1815,12 +1819,12 @@ int32_t tickcast_running_rejoin(TickcastRunning *running,
                                 uint64_t sequence);
 
 /*
- As tickcast_set_filter_all, done by the thread: from the next record that it takes on.
+ As tickcast_subscriber_set_filter_all, done by the thread: from the next record that it takes on.
  */
 int32_t tickcast_running_set_filter_all(TickcastRunning *running, uint16_t channel);
 
 /*
- As tickcast_set_filter_symbols, likewise.
+ As tickcast_subscriber_set_filter_symbols, likewise.
 
  # Safety
  `all` has `count` texts.
@@ -1831,7 +1835,7 @@ int32_t tickcast_running_set_filter_symbols(TickcastRunning *running,
                                             size_t count);
 
 /*
- As tickcast_set_filter_ids, likewise.
+ As tickcast_subscriber_set_filter_ids, likewise.
 
  # Safety
  `all` has `count` ids.
@@ -1865,13 +1869,15 @@ int32_t tickcast_running_join(TickcastRunning *running, TickcastSummary *out, si
 int32_t tickcast_running_free(TickcastRunning *running);
 
 /*
- Hands over what was received since, as tickcast_poll does. Never blocks, and never delays the
+ Hands over what was received since, as tickcast_subscriber_poll does. Never blocks, and never delays the
  thread that receives.
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_reader_poll(TickcastReader *reader, TickcastOnItem on, void *context);
+int32_t tickcast_reader_poll(TickcastReader *reader,
+                             TickcastOnItem on,
+                             void *context);
 
 /*
  Waits until there is something to read or the thread has left (1), at most for so long (0).
@@ -1906,36 +1912,38 @@ int32_t tickcast_reader_free(TickcastReader *reader);
  Gives TICKCAST_POLL_ bits, or a status below 0.
 
  ```c
- while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
-     if (tickcast_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
+ while (tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0)
+     if (tickcast_subscriber_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
  ```
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_poll(TickcastSubscriber *subscriber, TickcastOnItem on, void *context);
+int32_t tickcast_subscriber_poll(TickcastSubscriber *subscriber,
+                                 TickcastOnItem on,
+                                 void *context);
 
 /*
  Waits until there is something to do (1), at most for so long (0). Then poll, until there was
  nothing left to do.
  */
-int32_t tickcast_wait(TickcastSubscriber *subscriber, uint32_t timeout_ms);
+int32_t tickcast_subscriber_wait(TickcastSubscriber *subscriber, uint32_t timeout_ms);
 
 /*
  A descriptor that becomes readable when there is something to do, for an epoll of your own. It
  stays the subscriber's: do not close it.
  */
-int32_t tickcast_fd(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_fd(TickcastSubscriber *subscriber);
 
 /*
  Whether every channel has delivered the end of its session: 1 or 0.
  */
-int32_t tickcast_ended(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_ended(TickcastSubscriber *subscriber);
 
 /*
  Whether the publisher has welcomed us: 1 or 0.
  */
-int32_t tickcast_is_joined(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_is_joined(TickcastSubscriber *subscriber);
 
 /*
  What keeps the subscriber from working as configured, in words; length 0 when nothing does.
@@ -1943,7 +1951,7 @@ int32_t tickcast_is_joined(TickcastSubscriber *subscriber);
  # Safety
  `out` is NULL or has `size` bytes.
  */
-int64_t tickcast_problem(TickcastSubscriber *subscriber, char *out, size_t size);
+int64_t tickcast_subscriber_problem(TickcastSubscriber *subscriber, char *out, size_t size);
 
 /*
  The number of a channel by the name it was asked for, from its event JOINED on.
@@ -1951,21 +1959,21 @@ int64_t tickcast_problem(TickcastSubscriber *subscriber, char *out, size_t size)
  # Safety
  `name` is NULL or a text.
  */
-int32_t tickcast_channel_id(TickcastSubscriber *subscriber, const char *name);
+int32_t tickcast_subscriber_channel_id(TickcastSubscriber *subscriber, const char *name);
 
 /*
  Begins a channel anew; `at` is a TickcastStartAt. What is open of it is declared lost.
  */
-int32_t tickcast_rejoin(TickcastSubscriber *subscriber,
-                        uint16_t channel,
-                        uint32_t at,
-                        uint64_t epoch,
-                        uint64_t sequence);
+int32_t tickcast_subscriber_rejoin(TickcastSubscriber *subscriber,
+                                   uint16_t channel,
+                                   uint32_t at,
+                                   uint64_t epoch,
+                                   uint64_t sequence);
 
 /*
  From the next record on, all instruments.
  */
-int32_t tickcast_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel);
+int32_t tickcast_subscriber_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel);
 
 /*
  From the next record on, only these symbols, which the publisher must have announced.
@@ -1973,10 +1981,10 @@ int32_t tickcast_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel
  # Safety
  `all` has `count` texts.
  */
-int32_t tickcast_set_filter_symbols(TickcastSubscriber *subscriber,
-                                    uint16_t channel,
-                                    const char *const *all,
-                                    size_t count);
+int32_t tickcast_subscriber_set_filter_symbols(TickcastSubscriber *subscriber,
+                                               uint16_t channel,
+                                               const char *const *all,
+                                               size_t count);
 
 /*
  From the next record on, only these instrument ids.
@@ -1984,10 +1992,10 @@ int32_t tickcast_set_filter_symbols(TickcastSubscriber *subscriber,
  # Safety
  `all` has `count` ids.
  */
-int32_t tickcast_set_filter_ids(TickcastSubscriber *subscriber,
-                                uint16_t channel,
-                                const uint32_t *all,
-                                size_t count);
+int32_t tickcast_subscriber_set_filter_ids(TickcastSubscriber *subscriber,
+                                           uint16_t channel,
+                                           const uint32_t *all,
+                                           size_t count);
 
 /*
  Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
@@ -1995,18 +2003,18 @@ int32_t tickcast_set_filter_ids(TickcastSubscriber *subscriber,
 
  ```c
  TickcastSummary summary;
- if (tickcast_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
+ if (tickcast_subscriber_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
      puts(summary.is_whole ? "whole" : "something was lost");
  ```
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_leave(TickcastSubscriber *subscriber,
-                       TickcastOnItem on,
-                       void *context,
-                       TickcastSummary *out,
-                       size_t size);
+int32_t tickcast_subscriber_leave(TickcastSubscriber *subscriber,
+                                  TickcastOnItem on,
+                                  void *context,
+                                  TickcastSummary *out,
+                                  size_t size);
 
 /*
  Ends a subscriber without a word to the publisher, which finds the connection closed. NULL is

@@ -269,7 +269,7 @@ public:
         detail::checked(tickcast_monitor_latency(raw_.get(), index, stage, &out, sizeof out));
         return out;
     }
-    Directory directory() const { return Directory(tickcast_directory_new(raw_.get())); }
+    Directory directory() const { return Directory(tickcast_monitor_directory(raw_.get())); }
 
 private:
     detail::Owned<TickcastMonitor, tickcast_monitor_free> raw_;
@@ -297,7 +297,7 @@ public:
         detail::checked(tickcast_reader_report(raw_.get(), index, &out, sizeof out));
         return out;
     }
-    Monitor monitor() const { return Monitor(tickcast_monitor_of_reader(raw_.get())); }
+    Monitor monitor() const { return Monitor(tickcast_reader_monitor(raw_.get())); }
 
 private:
     detail::Owned<TickcastReader, tickcast_reader_free> raw_;
@@ -346,7 +346,7 @@ public:
         detail::checked(status);
         return out;
     }
-    Monitor monitor() const { return Monitor(tickcast_monitor_of_running(raw_.get())); }
+    Monitor monitor() const { return Monitor(tickcast_running_monitor(raw_.get())); }
 
 private:
     void end() noexcept {
@@ -379,43 +379,43 @@ public:
     static Builder builder(const std::string &publishers);
 
     // Takes what has come, and calls `on` with each Item. `on` gives nothing, or whether to go on.
-    template <class On> Polled poll(On &&on) { return detail::poll(raw_.get(), tickcast_poll, on); }
+    template <class On> Polled poll(On &&on) { return detail::poll(raw_.get(), tickcast_subscriber_poll, on); }
     template <class On> Polled try_poll(On &&on) noexcept {
-        return detail::try_poll(raw_.get(), tickcast_poll, on);
+        return detail::try_poll(raw_.get(), tickcast_subscriber_poll, on);
     }
     // Whether there is something to do.
     bool wait(std::chrono::milliseconds timeout) {
-        return detail::checked(tickcast_wait(raw_.get(), detail::millis(timeout))) != 0;
+        return detail::checked(tickcast_subscriber_wait(raw_.get(), detail::millis(timeout))) != 0;
     }
     // For an epoll of your own; it stays the subscriber's.
-    int fd() const { return detail::checked(tickcast_fd(raw_.get())); }
-    bool ended() const { return detail::checked(tickcast_ended(raw_.get())) != 0; }
-    bool is_joined() const { return detail::checked(tickcast_is_joined(raw_.get())) != 0; }
+    int fd() const { return detail::checked(tickcast_subscriber_fd(raw_.get())); }
+    bool ended() const { return detail::checked(tickcast_subscriber_ended(raw_.get())) != 0; }
+    bool is_joined() const { return detail::checked(tickcast_subscriber_is_joined(raw_.get())) != 0; }
     // Empty when there is none.
     std::string problem() const {
         return detail::text([&](char *out, std::size_t size) {
-            return tickcast_problem(raw_.get(), out, size);
+            return tickcast_subscriber_problem(raw_.get(), out, size);
         });
     }
     std::uint16_t channel_id(const std::string &name) const {
         return static_cast<std::uint16_t>(
-            detail::checked(tickcast_channel_id(raw_.get(), name.c_str())));
+            detail::checked(tickcast_subscriber_channel_id(raw_.get(), name.c_str())));
     }
     void rejoin(std::uint16_t channel, TickcastStartAt at, std::uint64_t epoch = 0,
                 std::uint64_t sequence = 0) {
-        detail::checked(tickcast_rejoin(raw_.get(), channel, at, epoch, sequence));
+        detail::checked(tickcast_subscriber_rejoin(raw_.get(), channel, at, epoch, sequence));
     }
     void pass_all(std::uint16_t channel) {
-        detail::checked(tickcast_set_filter_all(raw_.get(), channel));
+        detail::checked(tickcast_subscriber_set_filter_all(raw_.get(), channel));
     }
     void pass_symbols(std::uint16_t channel, const std::vector<std::string> &symbols) {
         auto all = detail::pointers(symbols);
-        detail::checked(tickcast_set_filter_symbols(raw_.get(), channel, all.data(), all.size()));
+        detail::checked(tickcast_subscriber_set_filter_symbols(raw_.get(), channel, all.data(), all.size()));
     }
     void pass_ids(std::uint16_t channel, const std::vector<std::uint32_t> &ids) {
-        detail::checked(tickcast_set_filter_ids(raw_.get(), channel, ids.data(), ids.size()));
+        detail::checked(tickcast_subscriber_set_filter_ids(raw_.get(), channel, ids.data(), ids.size()));
     }
-    Monitor monitor() const { return Monitor(tickcast_monitor_new(raw_.get())); }
+    Monitor monitor() const { return Monitor(tickcast_subscriber_monitor(raw_.get())); }
     Directory directory() const { return monitor().directory(); }
 
     // Polls on a thread pinned to `core`. `on` is called there, and may not throw: that ends the
@@ -428,7 +428,7 @@ public:
             detail::calling() = context;
             return detail::call(*static_cast<On *>(context), raw);
         };
-        auto *raw = tickcast_run_pinned(raw_.release(), core, idle, idle_us, item, kept.get());
+        auto *raw = tickcast_subscriber_run_pinned(raw_.release(), core, idle, idle_us, item, kept.get());
         return Running(raw, kept);
     }
     // Receives on a thread pinned to `core` into a local ring that readers read at their own
@@ -438,13 +438,13 @@ public:
                                      std::uint32_t idle_us = 0) {
         TickcastReader *reader = nullptr;
         Running running(
-            tickcast_split(raw_.release(), core, idle, idle_us, size_bytes, &reader));
+            tickcast_subscriber_split(raw_.release(), core, idle, idle_us, size_bytes, &reader));
         return {std::move(running), Reader(reader)};
     }
     // Says good-bye. This subscriber is empty afterwards.
     Summary leave() {
         Summary out;
-        detail::checked(tickcast_leave(raw_.release(), nullptr, nullptr, &out, sizeof out));
+        detail::checked(tickcast_subscriber_leave(raw_.release(), nullptr, nullptr, &out, sizeof out));
         return out;
     }
     // Likewise; what is declared lost goes to `on`, which is called no more once it gives false or
@@ -453,7 +453,7 @@ public:
         Summary out;
         detail::Catching<std::remove_reference_t<On>> catching{on};
         auto item = &decltype(catching)::item;
-        auto status = tickcast_leave(raw_.release(), item, &catching, &out, sizeof out);
+        auto status = tickcast_subscriber_leave(raw_.release(), item, &catching, &out, sizeof out);
         if (catching.thrown) std::rethrow_exception(catching.thrown);
         detail::checked(status);
         return out;
@@ -475,24 +475,24 @@ public:
         return set(tickcast_builder_channel(raw_.get(), name.c_str()));
     }
     Builder &start(TickcastStartAt at, std::uint64_t epoch = 0, std::uint64_t sequence = 0) {
-        return set(tickcast_channel_start(raw_.get(), at, epoch, sequence));
+        return set(tickcast_builder_channel_start(raw_.get(), at, epoch, sequence));
     }
     Builder &delivery(TickcastDeliveryMode mode, std::chrono::nanoseconds within = {}) {
         auto within_ns = static_cast<std::uint64_t>(within.count());
-        return set(tickcast_channel_delivery(raw_.get(), mode, within_ns));
+        return set(tickcast_builder_channel_delivery(raw_.get(), mode, within_ns));
     }
     Builder &symbols(const std::vector<std::string> &symbols) {
         auto all = detail::pointers(symbols);
-        return set(tickcast_channel_filter_symbols(raw_.get(), all.data(), all.size()));
+        return set(tickcast_builder_channel_filter_symbols(raw_.get(), all.data(), all.size()));
     }
     Builder &ids(const std::vector<std::uint32_t> &ids) {
-        return set(tickcast_channel_filter_ids(raw_.get(), ids.data(), ids.size()));
+        return set(tickcast_builder_channel_filter_ids(raw_.get(), ids.data(), ids.size()));
     }
     Builder &stale_us(std::uint32_t stale_us) {
-        return set(tickcast_channel_stale_us(raw_.get(), stale_us));
+        return set(tickcast_builder_channel_stale_us(raw_.get(), stale_us));
     }
     Builder &lag_alarm(std::uint64_t sequences) {
-        return set(tickcast_channel_lag_alarm(raw_.get(), sequences));
+        return set(tickcast_builder_channel_lag_alarm(raw_.get(), sequences));
     }
     Builder &interface(const std::string &interface) {
         return set(tickcast_builder_interface(raw_.get(), interface.c_str()));

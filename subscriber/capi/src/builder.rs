@@ -187,7 +187,7 @@ pub unsafe extern "C" fn tickcast_builder_name(builder: *mut Builder, name: *con
 }
 
 /// Adds a channel, by name or number: live, ordered and of all instruments, until the functions
-/// tickcast_channel_... say otherwise of the one added last.
+/// tickcast_builder_channel_... say otherwise of the one added last.
 ///
 /// # Safety
 /// `channel` is NULL or a text.
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn tickcast_builder_channel(
 
 /// Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_start(
+pub extern "C" fn tickcast_builder_channel_start(
     builder: *mut Builder,
     at: u32,
     epoch: u64,
@@ -220,7 +220,7 @@ pub extern "C" fn tickcast_channel_start(
 /// How long a silence of multicast is the event STALE, where that is longer than three of the
 /// publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
+pub extern "C" fn tickcast_builder_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
     edit_channel(builder, |it| {
         Ok(it.stale_after(Duration::from_micros(stale_us.into())))
     })
@@ -228,7 +228,7 @@ pub extern "C" fn tickcast_channel_stale_us(builder: *mut Builder, stale_us: u32
 
 /// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_delivery(
+pub extern "C" fn tickcast_builder_channel_delivery(
     builder: *mut Builder,
     mode: u32,
     within_ns: u64,
@@ -242,7 +242,7 @@ pub extern "C" fn tickcast_channel_delivery(
 /// # Safety
 /// `all` has `count` texts.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_channel_filter_symbols(
+pub unsafe extern "C" fn tickcast_builder_channel_filter_symbols(
     builder: *mut Builder,
     all: *const *const c_char,
     count: usize,
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn tickcast_channel_filter_symbols(
 /// # Safety
 /// `all` has `count` ids.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_channel_filter_ids(
+pub unsafe extern "C" fn tickcast_builder_channel_filter_ids(
     builder: *mut Builder,
     all: *const u32,
     count: usize,
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn tickcast_channel_filter_ids(
 
 /// An event when the application is more than so many sequences behind.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
+pub extern "C" fn tickcast_builder_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
     edit_channel(builder, |it| Ok(it.lag_alarm(sequences)))
 }
 
@@ -360,7 +360,7 @@ pub extern "C" fn tickcast_builder_inject_loss(
 /// ```c
 /// TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
 /// tickcast_builder_channel(builder, "all");
-/// tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+/// tickcast_builder_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
 /// TickcastSubscriber *subscriber = tickcast_builder_build(builder);
 /// if (!subscriber) puts(tickcast_last_error());
 /// ```

@@ -39,13 +39,13 @@ impl Symbols {
 /// Copies what is known of symbols and ids by now; nothing before the event JOINED.
 ///
 /// ```c
-/// TickcastDirectory *directory = tickcast_directory_new(monitor);
+/// TickcastDirectory *directory = tickcast_monitor_directory(monitor);
 /// const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
 /// puts(symbol ? symbol : "not announced");
 /// tickcast_directory_free(directory);
 /// ```
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_directory_new(monitor: *const Monitor) -> *mut Directory {
+pub extern "C" fn tickcast_monitor_directory(monitor: *const Monitor) -> *mut Directory {
     handle(|| give(Box::new(Symbols::new(&watch(monitor)?))))
 }
 

@@ -42,26 +42,26 @@ pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
 /// Watches a subscriber that is polled.
 ///
 /// ```c
-/// TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+/// TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
 /// TickcastChannelReport report;
 /// if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
 ///     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
 /// tickcast_monitor_free(monitor);
 /// ```
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_monitor_new(subscriber: *mut Subscriber) -> *mut Monitor {
+pub extern "C" fn tickcast_subscriber_monitor(subscriber: *mut Subscriber) -> *mut Monitor {
     handle(|| give(with(subscriber, |it| Ok(it.monitor()))?))
 }
 
 /// Watches a subscriber that runs on a thread of ours.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_monitor_of_running(running: *mut Running) -> *mut Monitor {
+pub extern "C" fn tickcast_running_monitor(running: *mut Running) -> *mut Monitor {
     handle(|| give(with(running, |it| Ok(it.monitor().clone()))?))
 }
 
 /// Watches the thread that a reader reads from.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_monitor_of_reader(reader: *mut Reader) -> *mut Monitor {
+pub extern "C" fn tickcast_reader_monitor(reader: *mut Reader) -> *mut Monitor {
     handle(|| give(with(reader, |it| Ok(it.monitor().clone()))?))
 }
 

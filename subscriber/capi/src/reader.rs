@@ -53,7 +53,7 @@ fn idle(with: u32, us: u32) -> Result<Idle, Error> {
 ///
 /// ```c
 /// TickcastRunning *running =
-///     tickcast_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+///     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
 /// if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
 ///     puts(tickcast_last_error());
 /// ```
@@ -61,7 +61,7 @@ fn idle(with: u32, us: u32) -> Result<Idle, Error> {
 /// # Safety
 /// `on` can be called with `context` from another thread, until tickcast_running_join.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_run_pinned(
+pub unsafe extern "C" fn tickcast_subscriber_run_pinned(
     subscriber: *mut Subscriber,
     core: u32,
     idle_with: u32,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn tickcast_run_pinned(
 /// ```c
 /// TickcastReader *reader = NULL;
 /// TickcastRunning *running =
-///     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+///     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
 /// while (running && tickcast_reader_is_over(reader) == 0) {
 ///     tickcast_reader_wait(reader, 100);
 ///     tickcast_reader_poll(reader, on_item, context);
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn tickcast_run_pinned(
 /// tickcast_running_join(running, NULL, sizeof(TickcastSummary));
 /// ```
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_split(
+pub extern "C" fn tickcast_subscriber_split(
     subscriber: *mut Subscriber,
     core: u32,
     idle_with: u32,
@@ -113,7 +113,7 @@ pub extern "C" fn tickcast_split(
     })
 }
 
-/// As tickcast_rejoin, done by the thread: waits until it was, a round of its loop and what its
+/// As tickcast_subscriber_rejoin, done by the thread: waits until it was, a round of its loop and what its
 /// callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
 ///
 /// Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
@@ -122,8 +122,8 @@ pub extern "C" fn tickcast_split(
 /// ```c
 /// TickcastReader *reader = NULL;
 /// TickcastRunning *running =
-///     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
-/// TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+///     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+/// TickcastMonitor *monitor = tickcast_running_monitor(running);
 /// while (tickcast_monitor_is_joined(monitor) == 0 && tickcast_running_is_finished(running) == 0) {
 ///     tickcast_reader_wait(reader, 100);
 ///     tickcast_reader_poll(reader, on_item, context);
@@ -160,13 +160,13 @@ fn set_filter(
     })
 }
 
-/// As tickcast_set_filter_all, done by the thread: from the next record that it takes on.
+/// As tickcast_subscriber_set_filter_all, done by the thread: from the next record that it takes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_set_filter_all(running: *mut Running, channel: u16) -> i32 {
     set_filter(running, channel, Ok(InstrumentFilter::all()))
 }
 
-/// As tickcast_set_filter_symbols, likewise.
+/// As tickcast_subscriber_set_filter_symbols, likewise.
 ///
 /// # Safety
 /// `all` has `count` texts.
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn tickcast_running_set_filter_symbols(
     set_filter(running, channel, unsafe { symbols(all, count) })
 }
 
-/// As tickcast_set_filter_ids, likewise.
+/// As tickcast_subscriber_set_filter_ids, likewise.
 ///
 /// # Safety
 /// `all` has `count` ids.
@@ -240,7 +240,7 @@ pub extern "C" fn tickcast_running_free(running: *mut Running) -> i32 {
     status(|| free(running))
 }
 
-/// Hands over what was received since, as tickcast_poll does. Never blocks, and never delays the
+/// Hands over what was received since, as tickcast_subscriber_poll does. Never blocks, and never delays the
 /// thread that receives.
 ///
 /// # Safety

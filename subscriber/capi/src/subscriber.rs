@@ -50,14 +50,14 @@ impl From<&rust::Summary> for Summary {
 /// Gives TICKCAST_POLL_ bits, or a status below 0.
 ///
 /// ```c
-/// while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
-///     if (tickcast_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
+/// while (tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0)
+///     if (tickcast_subscriber_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
 /// ```
 ///
 /// # Safety
 /// `on` can be called with `context` until this returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_poll(
+pub unsafe extern "C" fn tickcast_subscriber_poll(
     subscriber: *mut Subscriber,
     on: OnItem,
     context: *mut c_void,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn tickcast_poll(
 /// Waits until there is something to do (1), at most for so long (0). Then poll, until there was
 /// nothing left to do.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_wait(subscriber: *mut Subscriber, timeout_ms: u32) -> i32 {
+pub extern "C" fn tickcast_subscriber_wait(subscriber: *mut Subscriber, timeout_ms: u32) -> i32 {
     number(|| {
         with(subscriber, |it| {
             let wake = it.wait(Duration::from_millis(timeout_ms.into()))?;
@@ -83,19 +83,19 @@ pub extern "C" fn tickcast_wait(subscriber: *mut Subscriber, timeout_ms: u32) ->
 /// A descriptor that becomes readable when there is something to do, for an epoll of your own. It
 /// stays the subscriber's: do not close it.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_fd(subscriber: *mut Subscriber) -> i32 {
+pub extern "C" fn tickcast_subscriber_fd(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(it.as_raw_fd())))
 }
 
 /// Whether every channel has delivered the end of its session: 1 or 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_ended(subscriber: *mut Subscriber) -> i32 {
+pub extern "C" fn tickcast_subscriber_ended(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(i32::from(it.ended()))))
 }
 
 /// Whether the publisher has welcomed us: 1 or 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_is_joined(subscriber: *mut Subscriber) -> i32 {
+pub extern "C" fn tickcast_subscriber_is_joined(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(i32::from(it.is_joined()))))
 }
 
@@ -104,7 +104,7 @@ pub extern "C" fn tickcast_is_joined(subscriber: *mut Subscriber) -> i32 {
 /// # Safety
 /// `out` is NULL or has `size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_problem(
+pub unsafe extern "C" fn tickcast_subscriber_problem(
     subscriber: *mut Subscriber,
     out: *mut c_char,
     size: usize,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn tickcast_problem(
 /// # Safety
 /// `name` is NULL or a text.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_channel_id(
+pub unsafe extern "C" fn tickcast_subscriber_channel_id(
     subscriber: *mut Subscriber,
     name: *const c_char,
 ) -> i32 {
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn tickcast_channel_id(
 
 /// Begins a channel anew; `at` is a TickcastStartAt. What is open of it is declared lost.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_rejoin(
+pub extern "C" fn tickcast_subscriber_rejoin(
     subscriber: *mut Subscriber,
     channel: u16,
     at: u32,
@@ -175,7 +175,10 @@ fn set_filter(
 
 /// From the next record on, all instruments.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_set_filter_all(subscriber: *mut Subscriber, channel: u16) -> i32 {
+pub extern "C" fn tickcast_subscriber_set_filter_all(
+    subscriber: *mut Subscriber,
+    channel: u16,
+) -> i32 {
     set_filter(subscriber, channel, Ok(InstrumentFilter::all()))
 }
 
@@ -184,7 +187,7 @@ pub extern "C" fn tickcast_set_filter_all(subscriber: *mut Subscriber, channel: 
 /// # Safety
 /// `all` has `count` texts.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_set_filter_symbols(
+pub unsafe extern "C" fn tickcast_subscriber_set_filter_symbols(
     subscriber: *mut Subscriber,
     channel: u16,
     all: *const *const c_char,
@@ -199,7 +202,7 @@ pub unsafe extern "C" fn tickcast_set_filter_symbols(
 /// # Safety
 /// `all` has `count` ids.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_set_filter_ids(
+pub unsafe extern "C" fn tickcast_subscriber_set_filter_ids(
     subscriber: *mut Subscriber,
     channel: u16,
     all: *const u32,
@@ -214,14 +217,14 @@ pub unsafe extern "C" fn tickcast_set_filter_ids(
 ///
 /// ```c
 /// TickcastSummary summary;
-/// if (tickcast_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
+/// if (tickcast_subscriber_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
 ///     puts(summary.is_whole ? "whole" : "something was lost");
 /// ```
 ///
 /// # Safety
 /// `on` can be called with `context` until this returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_leave(
+pub unsafe extern "C" fn tickcast_subscriber_leave(
     subscriber: *mut Subscriber,
     on: OnItem,
     context: *mut c_void,

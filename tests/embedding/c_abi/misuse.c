@@ -68,13 +68,13 @@ static TickcastSubscriber *a_subscriber(const char *publisher) {
 static void wrong_handles(void) {
     TickcastSummary summary;
     int nothing = 0;
-    EXPECT(ARGUMENT, "subscriber", tickcast_poll(NULL, ignore, NULL));
-    EXPECT(ARGUMENT, "subscriber", tickcast_wait(NULL, 0));
-    EXPECT(ARGUMENT, "subscriber", tickcast_fd(NULL));
-    EXPECT(ARGUMENT, "subscriber", tickcast_ended(NULL));
-    EXPECT(ARGUMENT, "subscriber", tickcast_problem(NULL, NULL, 0));
-    EXPECT(ARGUMENT, "subscriber", tickcast_rejoin(NULL, 1, 0, 0, 0));
-    EXPECT(ARGUMENT, "subscriber", tickcast_leave(NULL, NULL, NULL, &summary, sizeof summary));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_poll(NULL, ignore, NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_wait(NULL, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_fd(NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_ended(NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_problem(NULL, NULL, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_rejoin(NULL, 1, 0, 0, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_subscriber_leave(NULL, NULL, NULL, &summary, sizeof summary));
     EXPECT(ARGUMENT, "builder", tickcast_builder_channel(NULL, "all"));
     EXPECT_NULL(ARGUMENT, "builder", tickcast_builder_build(NULL));
     EXPECT_NULL(ARGUMENT, "publishers", tickcast_builder_new(NULL));
@@ -84,7 +84,7 @@ static void wrong_handles(void) {
     EXPECT(ARGUMENT, "monitor", tickcast_monitor_channels(NULL));
     EXPECT_NULL(ARGUMENT, "directory", tickcast_directory_symbol(NULL, 1));
     EXPECT(ARGUMENT, "event", tickcast_event_text(NULL, NULL, 0));
-    EXPECT(HANDLE, "no handle", tickcast_poll((TickcastSubscriber *)&nothing, ignore, NULL));
+    EXPECT(HANDLE, "no handle", tickcast_subscriber_poll((TickcastSubscriber *)&nothing, ignore, NULL));
     EXPECT(HANDLE, "no handle", tickcast_subscriber_free((TickcastSubscriber *)8));
     MUST(tickcast_subscriber_free(NULL) == 0 && tickcast_reader_free(NULL) == 0);
     MUST(tickcast_builder_free(NULL) == 0 && tickcast_running_free(NULL) == 0);
@@ -93,15 +93,15 @@ static void wrong_handles(void) {
     TickcastSubscriber *subscriber = a_subscriber("127.0.0.1:9");
     EXPECT(HANDLE, "is a subscriber", tickcast_reader_poll((TickcastReader *)subscriber, ignore, NULL));
     EXPECT(HANDLE, "needed", tickcast_builder_free((TickcastBuilder *)subscriber));
-    EXPECT(ARGUMENT, "`on`", tickcast_poll(subscriber, NULL, NULL));
-    EXPECT(UNKNOWN, "followed are all", tickcast_channel_id(subscriber, "none"));
-    EXPECT(UNKNOWN, "not followed", tickcast_rejoin(subscriber, 9, 0, 0, 0));
-    EXPECT(UNKNOWN, "not followed", tickcast_set_filter_all(subscriber, 9));
-    EXPECT(ARGUMENT, "StartAt", tickcast_rejoin(subscriber, 1, 7, 0, 0));
-    EXPECT(ARGUMENT, "symbols", tickcast_set_filter_symbols(subscriber, 1, NULL, 2));
-    EXPECT(ABI, "Summary", tickcast_leave(subscriber, NULL, NULL, &summary, 8));
+    EXPECT(ARGUMENT, "`on`", tickcast_subscriber_poll(subscriber, NULL, NULL));
+    EXPECT(UNKNOWN, "followed are all", tickcast_subscriber_channel_id(subscriber, "none"));
+    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_rejoin(subscriber, 9, 0, 0, 0));
+    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_set_filter_all(subscriber, 9));
+    EXPECT(ARGUMENT, "StartAt", tickcast_subscriber_rejoin(subscriber, 1, 7, 0, 0));
+    EXPECT(ARGUMENT, "symbols", tickcast_subscriber_set_filter_symbols(subscriber, 1, NULL, 2));
+    EXPECT(ABI, "Summary", tickcast_subscriber_leave(subscriber, NULL, NULL, &summary, 8));
 
-    TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+    TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
     TickcastChannelReport report;
     TickcastLatency latency;
     uint64_t value;
@@ -112,16 +112,16 @@ static void wrong_handles(void) {
     EXPECT(UNKNOWN, "not joined", tickcast_monitor_latency(monitor, 0, 0, &latency, sizeof latency));
     MUST(tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0);
     MUST(report.channel == TICKCAST_NO_CHANNEL);
-    TickcastDirectory *directory = tickcast_directory_new(monitor);
+    TickcastDirectory *directory = tickcast_monitor_directory(monitor);
     uint32_t id;
     MUST(tickcast_directory_len(directory) == 0);
     EXPECT(UNKNOWN, "AAPL", tickcast_directory_id(directory, "AAPL", &id));
     EXPECT_NULL(UNKNOWN, "instrument", tickcast_directory_at(directory, 0, &id));
 
-    MUST(tickcast_leave(subscriber, NULL, NULL, &summary, sizeof summary) == 0);
+    MUST(tickcast_subscriber_leave(subscriber, NULL, NULL, &summary, sizeof summary) == 0);
     MUST(summary.is_whole == 1 && summary.channels == 1);
-    EXPECT(FREED, "subscriber", tickcast_poll(subscriber, ignore, NULL));
-    EXPECT(FREED, "subscriber", tickcast_leave(subscriber, NULL, NULL, NULL, sizeof summary));
+    EXPECT(FREED, "subscriber", tickcast_subscriber_poll(subscriber, ignore, NULL));
+    EXPECT(FREED, "subscriber", tickcast_subscriber_leave(subscriber, NULL, NULL, NULL, sizeof summary));
     EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
     MUST(tickcast_monitor_channels(monitor) == 1);
     MUST(tickcast_monitor_free(monitor) == 0 && tickcast_directory_free(directory) == 0);
@@ -131,7 +131,7 @@ static void wrong_handles(void) {
 
 static void wrong_descriptions(void) {
     TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:9");
-    EXPECT(CONFIG, "channel", tickcast_channel_lag_alarm(builder, 5));
+    EXPECT(CONFIG, "channel", tickcast_builder_channel_lag_alarm(builder, 5));
     EXPECT(ARGUMENT, "UTF-8", tickcast_builder_name(builder, "\xff"));
     /* The first one is told again. */
     EXPECT_NULL(CONFIG, "tickcast_builder_channel first", tickcast_builder_build(builder));
@@ -140,20 +140,20 @@ static void wrong_descriptions(void) {
     EXPECT_NULL(CONFIG, "needs a channel", tickcast_builder_build(builder));
     builder = tickcast_builder_new("127.0.0.1:9");
     MUST(tickcast_builder_channel(builder, "all") == 0);
-    EXPECT(ARGUMENT, "DeliveryMode", tickcast_channel_delivery(builder, 9, 0));
+    EXPECT(ARGUMENT, "DeliveryMode", tickcast_builder_channel_delivery(builder, 9, 0));
     EXPECT(ARGUMENT, "share", tickcast_builder_inject_loss(builder, 1.5, 0));
     EXPECT(ARGUMENT, "udp", tickcast_builder_transport(builder, "pigeon"));
     MUST(tickcast_builder_free(builder) == 0);
     builder = tickcast_builder_new("127.0.0.1:9");
     MUST(tickcast_builder_channel(builder, "all") == 0);
-    MUST(tickcast_channel_stale_us(builder, 5) == 0);
+    MUST(tickcast_builder_channel_stale_us(builder, 5) == 0);
     EXPECT_NULL(CONFIG, "stale_us", tickcast_builder_build(builder));
     TickcastReader *reader = NULL;
     TickcastSubscriber *subscriber = a_subscriber("127.0.0.1:9");
-    EXPECT_NULL(ARGUMENT, "1 MiB", tickcast_split(subscriber, 0, 1, 0, 5, &reader));
+    EXPECT_NULL(ARGUMENT, "1 MiB", tickcast_subscriber_split(subscriber, 0, 1, 0, 5, &reader));
     EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
     subscriber = a_subscriber("127.0.0.1:9");
-    EXPECT_NULL(SYSTEM, "core", tickcast_run_pinned(subscriber, 99999, 1, 0, ignore, NULL));
+    EXPECT_NULL(SYSTEM, "core", tickcast_subscriber_run_pinned(subscriber, 99999, 1, 0, ignore, NULL));
     EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
     TickcastEvent event;
     memset(&event, 0x5a, sizeof event);
@@ -169,7 +169,7 @@ typedef struct Shared {
 static void *second_thread(void *context) {
     Shared *shared = context;
     pthread_barrier_wait(&shared->within);
-    EXPECT(BUSY, "another thread", tickcast_poll(shared->subscriber, ignore, NULL));
+    EXPECT(BUSY, "another thread", tickcast_subscriber_poll(shared->subscriber, ignore, NULL));
     EXPECT(BUSY, "another thread", tickcast_subscriber_free(shared->subscriber));
     pthread_barrier_wait(&shared->tried);
     return NULL;
@@ -180,11 +180,11 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
     if (atomic_fetch_add(&shared->calls, 1) == 0) {
         pthread_barrier_wait(&shared->within);
         pthread_barrier_wait(&shared->tried);
-        EXPECT(BUSY, "a callback", tickcast_poll(shared->subscriber, ignore, NULL));
-        EXPECT(BUSY, "a callback", tickcast_ended(shared->subscriber));
+        EXPECT(BUSY, "a callback", tickcast_subscriber_poll(shared->subscriber, ignore, NULL));
+        EXPECT(BUSY, "a callback", tickcast_subscriber_ended(shared->subscriber));
         EXPECT(BUSY, "a callback", tickcast_subscriber_free(shared->subscriber));
         EXPECT(BUSY, "a callback",
-               tickcast_leave(shared->subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)));
+               tickcast_subscriber_leave(shared->subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)));
         /* Taken for what all threads may use at once: an answer, and no waiting for this call. */
         void *raw = shared->subscriber;
         char text[8];
@@ -192,7 +192,7 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
         EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_problem(raw, text, 8));
         EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_free(raw));
         EXPECT(HANDLE, "is a subscriber, and a directory", tickcast_directory_len(raw));
-        EXPECT_NULL(HANDLE, "is a subscriber, and a monitor", tickcast_directory_new(raw));
+        EXPECT_NULL(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_directory(raw));
         EXPECT(HANDLE, "is a subscriber, and a reader", tickcast_reader_poll(raw, ignore, NULL));
     }
     return item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED;
@@ -212,7 +212,7 @@ static int32_t asks_itself(void *context, const TickcastItem *item) {
 
 static void threads_of_ours(const char *publisher) {
     _Atomic(TickcastRunning *) asked = NULL;
-    TickcastRunning *running = tickcast_run_pinned(a_subscriber(publisher), 0, TICKCAST_IDLE_WITH_SLEEP,
+    TickcastRunning *running = tickcast_subscriber_run_pinned(a_subscriber(publisher), 0, TICKCAST_IDLE_WITH_SLEEP,
                                                    50, asks_itself, (void *)&asked);
     MUST(running);
     EXPECT(ARGUMENT, "StartAt", tickcast_running_rejoin(running, 1, 7, 0, 0));
@@ -228,7 +228,7 @@ static void threads_of_ours(const char *publisher) {
 static void *races(void *context) {
     Shared *shared = context;
     for (int turn = 0; turn < 20000; turn++) {
-        int bits = tickcast_poll(shared->subscriber, ignore, NULL);
+        int bits = tickcast_subscriber_poll(shared->subscriber, ignore, NULL);
         MUST(bits >= 0 || bits == BUSY);
     }
     return NULL;
@@ -241,18 +241,18 @@ static void at_once(const char *publisher) {
     MUST(!pthread_barrier_init(&shared.within, NULL, 2) && !pthread_barrier_init(&shared.tried, NULL, 2));
     MUST(!pthread_create(&thread, NULL, second_thread, &shared));
     while (bits >= 0 && !(bits & TICKCAST_POLL_STOPPED)) {
-        MUST(tickcast_wait(shared.subscriber, 100) >= 0);
-        bits = tickcast_poll(shared.subscriber, calls_back, &shared);
+        MUST(tickcast_subscriber_wait(shared.subscriber, 100) >= 0);
+        bits = tickcast_subscriber_poll(shared.subscriber, calls_back, &shared);
     }
     MUST(bits > 0 && atomic_load(&shared.calls) > 0 && !pthread_join(thread, NULL));
     const char *wrong[] = {"NO-SUCH"};
-    EXPECT(UNKNOWN, "NO-SUCH", tickcast_set_filter_symbols(shared.subscriber, 1, wrong, 1));
-    EXPECT(UNKNOWN, "not followed", tickcast_rejoin(shared.subscriber, 2, 0, 0, 0));
-    MUST(tickcast_rejoin(shared.subscriber, 1, TICKCAST_START_AT_OLDEST, 0, 0) == 0);
+    EXPECT(UNKNOWN, "NO-SUCH", tickcast_subscriber_set_filter_symbols(shared.subscriber, 1, wrong, 1));
+    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_rejoin(shared.subscriber, 2, 0, 0, 0));
+    MUST(tickcast_subscriber_rejoin(shared.subscriber, 1, TICKCAST_START_AT_OLDEST, 0, 0) == 0);
     pthread_t racing[2];
     for (int n = 0; n < 2; n++) MUST(!pthread_create(&racing[n], NULL, races, &shared));
     for (int n = 0; n < 2; n++) MUST(!pthread_join(racing[n], NULL));
-    MUST(tickcast_leave(shared.subscriber, ignore, NULL, NULL, sizeof(TickcastSummary)) == 0);
+    MUST(tickcast_subscriber_leave(shared.subscriber, ignore, NULL, NULL, sizeof(TickcastSummary)) == 0);
 }
 
 int main(int argc, char **argv) {

@@ -77,7 +77,7 @@ static void watch(TickcastMonitor *monitor, const Seen *seen) {
     char problem[8];
     MUST(tickcast_monitor_problem(monitor, problem, sizeof problem) == 0 && !problem[0]);
 
-    TickcastDirectory *directory = tickcast_directory_new(monitor);
+    TickcastDirectory *directory = tickcast_monitor_directory(monitor);
     MUST(directory);
     const char *symbol = tickcast_directory_symbol(directory, seen->instrument);
     MUST(symbol && tickcast_directory_id(directory, symbol, &id) == 0);
@@ -107,9 +107,9 @@ int main(int argc, char **argv) {
     TickcastBuilder *builder = tickcast_builder_new(argv[2]);
     tickcast_builder_name(builder, "powers");
     tickcast_builder_channel(builder, "all");
-    tickcast_channel_start(builder, TICKCAST_START_AT_LIVE, 0, 0);
-    tickcast_channel_delivery(builder, TICKCAST_DELIVERY_MODE_ORDERED, 0);
-    tickcast_channel_lag_alarm(builder, 1000000);
+    tickcast_builder_channel_start(builder, TICKCAST_START_AT_LIVE, 0, 0);
+    tickcast_builder_channel_delivery(builder, TICKCAST_DELIVERY_MODE_ORDERED, 0);
+    tickcast_builder_channel_lag_alarm(builder, 1000000);
     tickcast_builder_interface(builder, "127.0.0.1");
     tickcast_builder_transport(builder, "udp");
     tickcast_builder_receive_buffer(builder, 8 << 20);
@@ -120,29 +120,29 @@ int main(int argc, char **argv) {
     MUST(subscriber);
 
     if (!strcmp(argv[1], "poll")) {
-        TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
-        struct pollfd ready = {.fd = tickcast_fd(subscriber), .events = POLLIN};
+        TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+        struct pollfd ready = {.fd = tickcast_subscriber_fd(subscriber), .events = POLLIN};
         int bits = 0, turned = 0;
         MUST(monitor && ready.fd >= 0);
         seen.stop_every = 97;
-        while (tickcast_ended(subscriber) == 0) {
-            MUST(tickcast_fd(subscriber) == ready.fd && poll(&ready, 1, 100) >= 0);
+        while (tickcast_subscriber_ended(subscriber) == 0) {
+            MUST(tickcast_subscriber_fd(subscriber) == ready.fd && poll(&ready, 1, 100) >= 0);
             do {
-                bits = tickcast_poll(subscriber, on_item, &seen);
+                bits = tickcast_subscriber_poll(subscriber, on_item, &seen);
                 MUST(bits >= 0 && !(bits & TICKCAST_POLL_PROBLEM));
                 // Where all is slow there is work until the end, and the connection may just be made anew.
-                if (seen.joined && !turned && tickcast_is_joined(subscriber) == 1) {
-                    int channel = tickcast_channel_id(subscriber, "all");
+                if (seen.joined && !turned && tickcast_subscriber_is_joined(subscriber) == 1) {
+                    int channel = tickcast_subscriber_channel_id(subscriber, "all");
                     MUST(channel == 1);
                     turned = 1;
-                    MUST(tickcast_set_filter_all(subscriber, (uint16_t)channel) == 0);
+                    MUST(tickcast_subscriber_set_filter_all(subscriber, (uint16_t)channel) == 0);
                 }
             } while (bits & TICKCAST_POLL_WORKED);
         }
         MUST(seen.ended && seen.stops > 0);
         MUST(turned);
         watch(monitor, &seen);
-        MUST(tickcast_leave(subscriber, on_item, &seen, &summary, sizeof summary) == 0);
+        MUST(tickcast_subscriber_leave(subscriber, on_item, &seen, &summary, sizeof summary) == 0);
     } else if (!strcmp(argv[1], "split")) {
         Seen other = seen;
         char name[1000];
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
         MUST((other.out = fopen(name, "wb")));
         other.stop_every = 1000;
         TickcastReader *first = NULL, *second = NULL;
-        TickcastRunning *running = tickcast_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
+        TickcastRunning *running = tickcast_subscriber_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
                                                   64 << 20, &first);
         MUST(running && first && (second = tickcast_reader_clone(first)));
         MUST(tickcast_reader_report(first, 0, NULL, 0) == TICKCAST_STATUS_ABI);
@@ -174,16 +174,16 @@ int main(int argc, char **argv) {
         TickcastReaderReport report;
         MUST(tickcast_reader_report(second, 0, &report, sizeof report) == 0);
         MUST(report.records == seen.records && report.overruns == 0 && other.stops > 0);
-        watch(tickcast_monitor_of_reader(first), &seen);
+        watch(tickcast_reader_monitor(first), &seen);
         MUST(tickcast_reader_free(first) == 0 && tickcast_reader_free(second) == 0);
         MUST(tickcast_running_join(running, &summary, sizeof summary) == 0);
         say("other_", &other);
         MUST(fclose(other.out) == 0);
     } else {
-        TickcastRunning *running = tickcast_run_pinned(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
+        TickcastRunning *running = tickcast_subscriber_run_pinned(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
                                                        on_item, &seen);
         MUST(running && tickcast_running_is_finished(running) >= 0);
-        TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+        TickcastMonitor *monitor = tickcast_running_monitor(running);
         MUST(tickcast_running_join(running, &summary, sizeof summary) == 0);
         MUST(tickcast_monitor_ended(monitor) == 1);
         watch(monitor, &seen);

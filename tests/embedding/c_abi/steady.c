@@ -45,14 +45,14 @@ int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[2], "split")) {
         TickcastReader *reader = NULL;
         TickcastRunning *running =
-            tickcast_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50, 64 << 20, &reader);
+            tickcast_subscriber_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50, 64 << 20, &reader);
         while (running && tickcast_reader_is_over(reader) == 0)
             if (tickcast_reader_poll(reader, on_item, NULL) < 0) return 1;
         status = tickcast_running_join(running, NULL, sizeof(TickcastSummary));
     } else {
-        while (tickcast_ended(subscriber) == 0)
-            if (tickcast_poll(subscriber, on_item, NULL) < 0) return 1;
-        status = tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary));
+        while (tickcast_subscriber_ended(subscriber) == 0)
+            if (tickcast_subscriber_poll(subscriber, on_item, NULL) < 0) return 1;
+        status = tickcast_subscriber_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary));
     }
     if (before == 0 || after == 0) return 2;
     printf("allocations=%lu\n", after - before);
