@@ -102,11 +102,6 @@
 #define TICKCAST_POLL_PROBLEM 2
 
 /*
- In what poll gives: the callback stopped it.
- */
-#define TICKCAST_POLL_STOPPED 4
-
-/*
  `channel` of what has no number yet.
  */
 #define TICKCAST_NO_CHANNEL UINT32_MAX
@@ -160,9 +155,13 @@ enum TickcastStatus
      */
     TICKCAST_STATUS_PANICKED = -9,
     /*
-     The callback of a thread of ours asked it to end.
+     The callback asked the call, or the thread of ours that it runs on, to end.
      */
     TICKCAST_STATUS_STOPPED = -10,
+    /*
+     The callback of an earlier call asked it to end: the handle hands over nothing any more.
+     */
+    TICKCAST_STATUS_POISONED = -11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -693,6 +692,43 @@ typedef uint32_t TickcastLatencyStage;
 #endif // __cplusplus
 
 /*
+ How grave a log line is.
+ */
+enum TickcastLogLevel
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /*
+     Something failed that needs a person.
+     */
+    TICKCAST_LOG_LEVEL_ERROR = 1,
+    /*
+     Something is wrong that the library works around.
+     */
+    TICKCAST_LOG_LEVEL_WARN = 2,
+    /*
+     A state changed: connections, transports, lines.
+     */
+    TICKCAST_LOG_LEVEL_INFO = 3,
+    /*
+     Details of decisions.
+     */
+    TICKCAST_LOG_LEVEL_DEBUG = 4,
+    /*
+     Everything.
+     */
+    TICKCAST_LOG_LEVEL_TRACE = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum TickcastLogLevel TickcastLogLevel;
+#else
+typedef uint32_t TickcastLogLevel;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/*
  A subscriber being described.
  */
 typedef struct TickcastBuilder TickcastBuilder;
@@ -923,6 +959,13 @@ typedef struct {
 } TickcastEvent;
 
 /*
+ Given every log line: a TickcastLogLevel, the module that it comes from, and the line. The texts
+ are valid within the call. Any thread of the library may call it, several at once. It must
+ neither throw nor call the library.
+ */
+typedef void (*TickcastOnLog)(void *context, uint32_t level, const char *target, const char *line);
+
+/*
  A channel's name, NUL-terminated.
  */
 typedef char TickcastName[72];
@@ -1040,6 +1083,32 @@ typedef struct {
 } TickcastLatency;
 
 /*
+ What a subscriber leaves behind.
+ */
+typedef struct {
+    /*
+     Records that the protocol delivered, on all channels.
+     */
+    uint64_t delivered_records;
+    /*
+     Records declared lost, where their number is known.
+     */
+    uint64_t lost_records;
+    /*
+     Events handed over.
+     */
+    uint64_t events;
+    /*
+     1 when nothing was lost, neither on the way to us nor at the source.
+     */
+    uint32_t is_whole;
+    /*
+     How many channels there were.
+     */
+    uint32_t channels;
+} TickcastSummary;
+
+/*
  Where an item stands, and how it came here.
  */
 typedef struct {
@@ -1135,8 +1204,9 @@ typedef struct {
 } TickcastItem;
 
 /*
- Given every item, in order. 0 goes on; anything else stops the call that it comes from, and
- what it was not given yet comes first at the next poll. It must not throw.
+ Given every item, in order. 0 goes on; anything else ends the call that it comes from with
+ TICKCAST_STATUS_STOPPED, and poisons the handle: the items that it was not given are gone, and
+ every later call gets TICKCAST_STATUS_POISONED. It must not throw.
 
  ```c
  if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
@@ -1146,32 +1216,6 @@ typedef struct {
  ```
  */
 typedef int32_t (*TickcastOnItem)(void *context, const TickcastItem *item);
-
-/*
- What a subscriber leaves behind.
- */
-typedef struct {
-    /*
-     Records that the protocol delivered, on all channels.
-     */
-    uint64_t delivered_records;
-    /*
-     Records declared lost, where their number is known.
-     */
-    uint64_t lost_records;
-    /*
-     Events handed over.
-     */
-    uint64_t events;
-    /*
-     1 when nothing was lost, neither on the way to us nor at the source.
-     */
-    uint32_t is_whole;
-    /*
-     How many channels there were.
-     */
-    uint32_t channels;
-} TickcastSummary;
 
 /*
  What a reader has made of one channel.
@@ -1581,18 +1625,6 @@ TickcastSubscriber *tickcast_builder_build(TickcastBuilder *builder);
 int32_t tickcast_builder_free(TickcastBuilder *builder);
 
 /*
- Copies what is known of symbols and ids by now; nothing before the event JOINED.
-
- ```c
- TickcastDirectory *directory = tickcast_monitor_directory(monitor);
- const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
- puts(symbol ? symbol : "not announced");
- tickcast_directory_free(directory);
- ```
- */
-TickcastDirectory *tickcast_monitor_directory(const TickcastMonitor *monitor);
-
-/*
  How many instruments it knows.
  */
 int32_t tickcast_directory_len(const TickcastDirectory *directory);
@@ -1643,27 +1675,18 @@ int32_t tickcast_last_status(void);
 int64_t tickcast_event_text(const TickcastEvent *event, char *text, size_t size);
 
 /*
- Watches a subscriber that is polled.
+ Has `on` called with every log line up to this TickcastLogLevel, until the process ends. Without
+ it the library logs nothing. TICKCAST_STATUS_BUSY when that was set already.
 
  ```c
- TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
- TickcastChannelReport report;
- if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
-     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
- tickcast_monitor_free(monitor);
+ if (tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, on_log, NULL) < 0)
+     puts(tickcast_last_error());
  ```
- */
-TickcastMonitor *tickcast_subscriber_monitor(TickcastSubscriber *subscriber);
 
-/*
- Watches a subscriber that runs on a thread of ours.
+ # Safety
+ `on` can be called with `context` by any thread until the process ends.
  */
-TickcastMonitor *tickcast_running_monitor(TickcastRunning *running);
-
-/*
- Watches the thread that a reader reads from.
- */
-TickcastMonitor *tickcast_reader_monitor(TickcastReader *reader);
+int32_t tickcast_set_log_callback(uint32_t log_level, TickcastOnLog on, void *context);
 
 /*
  Ends a monitor. NULL is fine.
@@ -1743,50 +1766,16 @@ int32_t tickcast_monitor_quantile(const TickcastMonitor *monitor,
                                   uint64_t *out);
 
 /*
- Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
- `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
- gives anything but 0 ends the thread without a word to the publisher.
+ Copies what is known of symbols and ids by now; nothing before the event JOINED.
 
  ```c
- TickcastRunning *running =
-     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
- if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
-     puts(tickcast_last_error());
- ```
-
- # Safety
- `on` can be called with `context` from another thread, until tickcast_running_join.
- */
-TickcastRunning *tickcast_subscriber_run_pinned(TickcastSubscriber *subscriber,
-                                                uint32_t core,
-                                                uint32_t idle_with,
-                                                uint32_t idle_us,
-                                                TickcastOnItem on,
-                                                void *context);
-
-/*
- Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
- (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
- where that fails.
-
- ```c
- TickcastReader *reader = NULL;
- TickcastRunning *running =
-     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
- while (running && tickcast_reader_is_over(reader) == 0) {
-     tickcast_reader_wait(reader, 100);
-     tickcast_reader_poll(reader, on_item, context);
- }
- tickcast_reader_free(reader);
- tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+ TickcastDirectory *directory = tickcast_monitor_directory(monitor);
+ const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
+ puts(symbol ? symbol : "not announced");
+ tickcast_directory_free(directory);
  ```
  */
-TickcastRunning *tickcast_subscriber_split(TickcastSubscriber *subscriber,
-                                           uint32_t core,
-                                           uint32_t idle_with,
-                                           uint32_t idle_us,
-                                           size_t size_bytes,
-                                           TickcastReader **reader);
+TickcastDirectory *tickcast_monitor_directory(const TickcastMonitor *monitor);
 
 /*
  As tickcast_subscriber_rejoin, done by the thread: waits until it was, a round of its loop and what its
@@ -1846,6 +1835,11 @@ int32_t tickcast_running_set_filter_ids(TickcastRunning *running,
                                         size_t count);
 
 /*
+ Watches a subscriber that runs on a thread of ours.
+ */
+TickcastMonitor *tickcast_running_monitor(TickcastRunning *running);
+
+/*
  Asks the thread to leave, which it does within a round of its loop.
  */
 int32_t tickcast_running_stop(TickcastRunning *running);
@@ -1901,6 +1895,11 @@ int32_t tickcast_reader_report(TickcastReader *reader,
                                size_t index,
                                TickcastReaderReport *out,
                                size_t size);
+
+/*
+ Watches the thread that a reader reads from.
+ */
+TickcastMonitor *tickcast_reader_monitor(TickcastReader *reader);
 
 /*
  Ends a reader. NULL is fine.
@@ -1996,6 +1995,65 @@ int32_t tickcast_subscriber_set_filter_ids(TickcastSubscriber *subscriber,
                                            uint16_t channel,
                                            const uint32_t *all,
                                            size_t count);
+
+/*
+ Watches a subscriber that is polled.
+
+ ```c
+ TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+ TickcastChannelReport report;
+ if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
+     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
+ tickcast_monitor_free(monitor);
+ ```
+ */
+TickcastMonitor *tickcast_subscriber_monitor(TickcastSubscriber *subscriber);
+
+/*
+ Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
+ `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
+ gives anything but 0 ends the thread without a word to the publisher.
+
+ ```c
+ TickcastRunning *running =
+     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+ if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
+     puts(tickcast_last_error());
+ ```
+
+ # Safety
+ `on` can be called with `context` from another thread, until tickcast_running_join.
+ */
+TickcastRunning *tickcast_subscriber_run_pinned(TickcastSubscriber *subscriber,
+                                                uint32_t core,
+                                                uint32_t idle_with,
+                                                uint32_t idle_us,
+                                                TickcastOnItem on,
+                                                void *context);
+
+/*
+ Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
+ (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
+ where that fails.
+
+ ```c
+ TickcastReader *reader = NULL;
+ TickcastRunning *running =
+     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ while (running && tickcast_reader_is_over(reader) == 0) {
+     tickcast_reader_wait(reader, 100);
+     tickcast_reader_poll(reader, on_item, context);
+ }
+ tickcast_reader_free(reader);
+ tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+ ```
+ */
+TickcastRunning *tickcast_subscriber_split(TickcastSubscriber *subscriber,
+                                           uint32_t core,
+                                           uint32_t idle_with,
+                                           uint32_t idle_us,
+                                           size_t size_bytes,
+                                           TickcastReader **reader);
 
 /*
  Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost

@@ -1,8 +1,9 @@
 // tickcast for C++17: RAII over tickcast.h, header only.
 //
 // Handles are move-only and free themselves. What fails throws tickcast::Error; the try_ functions
-// do not. A callback may throw: the exception comes out of the poll that called it, and the items
-// that were not handed over come first at the next one.
+// do not. A callback may throw: the exception comes out of the poll that called it, and what was
+// polled is poisoned. The items that were not handed over are gone, and every later call throws an
+// Error with TICKCAST_STATUS_POISONED.
 #ifndef TICKCAST_HPP
 #define TICKCAST_HPP
 
@@ -103,6 +104,17 @@ template <class Write> std::string text(Write write) {
 
 } // namespace detail
 
+// Has `on` called with the level, the module and the text of every log line up to this level, until
+// the process ends: by any thread of the library, several at once. It may not throw.
+template <class On> void set_log_callback(TickcastLogLevel level, On on) {
+    auto kept = std::make_unique<On>(std::move(on));
+    auto line = [](void *context, std::uint32_t of, const char *target, const char *text) noexcept {
+        std::invoke(*static_cast<On *>(context), static_cast<TickcastLogLevel>(of), target, text);
+    };
+    detail::checked(tickcast_set_log_callback(level, line, kept.get()));
+    (void)kept.release();
+}
+
 inline std::string text_of(const Event &event) {
     return detail::text([&](char *out, std::size_t size) {
         return tickcast_event_text(&event, out, size);
@@ -140,8 +152,6 @@ public:
     bool worked() const noexcept { return bits_ > 0 && (bits_ & TICKCAST_POLL_WORKED); }
     // Something keeps the subscriber from working as configured; problem() says what.
     bool problem() const noexcept { return bits_ > 0 && (bits_ & TICKCAST_POLL_PROBLEM); }
-    // The callback gave false.
-    bool stopped() const noexcept { return bits_ > 0 && (bits_ & TICKCAST_POLL_STOPPED); }
     // Of try_poll: a TickcastStatus below 0 when it could not be done, 0 otherwise.
     std::int32_t status() const noexcept { return bits_ < 0 ? bits_ : 0; }
 
@@ -269,6 +279,12 @@ public:
         detail::checked(tickcast_monitor_latency(raw_.get(), index, stage, &out, sizeof out));
         return out;
     }
+    // The value that this share (0 to 1) of a stage's samples is not above, in nanoseconds.
+    std::uint64_t quantile(std::size_t index, TickcastLatencyStage stage, double share) const {
+        std::uint64_t value = 0;
+        detail::checked(tickcast_monitor_quantile(raw_.get(), index, stage, share, &value));
+        return value;
+    }
     Directory directory() const { return Directory(tickcast_monitor_directory(raw_.get())); }
 
 private:
@@ -378,7 +394,8 @@ public:
     // `host:port`, or several separated by commas.
     static Builder builder(const std::string &publishers);
 
-    // Takes what has come, and calls `on` with each Item. `on` gives nothing, or whether to go on.
+    // Takes what has come, and calls `on` with each Item. `on` gives nothing, or whether to go on:
+    // not to poisons this subscriber, as an exception does.
     template <class On> Polled poll(On &&on) { return detail::poll(raw_.get(), tickcast_subscriber_poll, on); }
     template <class On> Polled try_poll(On &&on) noexcept {
         return detail::try_poll(raw_.get(), tickcast_subscriber_poll, on);

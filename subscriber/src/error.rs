@@ -18,6 +18,9 @@ use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 
+const POISONED: &str = "a closure of this subscriber has panicked: nothing more is handed over; \
+                        drop it and build another one";
+
 /// Why a subscriber can't be built, or can't go on as it was configured.
 ///
 /// ```
@@ -155,6 +158,9 @@ pub enum SubscribeError {
         /// What is known instead, in words.
         known: String,
     },
+    /// A closure panicked: the subscriber hands over nothing any more.
+    #[error("{POISONED}")]
+    Poisoned,
     /// The publisher rejected the JOIN.
     #[error("the publisher rejected us ({code:?}): {text}")]
     Rejected {
@@ -183,6 +189,9 @@ pub enum ChannelError {
         /// The number given.
         channel: ChannelId,
     },
+    /// A closure of the subscriber has panicked.
+    #[error("{POISONED}")]
+    Poisoned,
     /// It is not one that is followed, or no publisher has welcomed us to it yet.
     #[error(
         "channel {channel} is not followed; followed are {followed}, each from its event `joined` on"
@@ -280,6 +289,9 @@ pub enum CommandError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SpawnError {
+    /// A closure of the subscriber has panicked.
+    #[error("{POISONED}")]
+    Poisoned,
     /// It can't run on that core.
     #[error(transparent)]
     Pin(#[from] PinError),

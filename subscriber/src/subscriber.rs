@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::LossCause;
-use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId, Position};
+use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::Receive;
 use tickcast_transport::faults::Faulty;
@@ -17,11 +16,9 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use crate::config::endpoints::Endpoints;
 use crate::config::filter::InstrumentFilter;
 use crate::config::{Parts, SubscriberBuilder, display};
+use crate::dispatch::Dispatcher;
+use crate::dispatch::application::ToApplication;
 use crate::dispatch::conflate::{CellWriter, LatestReader};
-use crate::dispatch::sink::{
-    Backlog, Caller, Hand, Keeping, PerBatch, PerItem, Take, ToApplication,
-};
-use crate::dispatch::{Dispatcher, Through};
 use crate::error::{ChannelError, FilterError, SubscribeError};
 use crate::io::ChannelInput;
 use crate::io::driver::Driver;
@@ -74,11 +71,10 @@ pub struct Subscriber {
     latest: Vec<Option<LatestReader>>,
     /// Whether there is such a channel.
     conflates: bool,
-    backlog: Backlog,
     /// What the closure was given of each channel.
-    told: Box<[Totals]>,
-    /// What others see, once more: it is the hand's while a poll goes on.
-    shared: Option<Arc<Shared>>,
+    totals: Box<[Totals]>,
+    /// Whether a poll has begun and not ended: then its closure panicked.
+    poisoned: bool,
     /// Whether others know of the problem that there is.
     problem_reported: bool,
 }
@@ -124,15 +120,14 @@ impl Subscriber {
             .map(|cells| cells.map(CellWriter::reader))
             .collect();
         let conflates = dispatcher.cells().any(|cells| cells.is_some());
-        let told = dispatcher.cells().map(|_| Totals::default()).collect();
+        let totals = dispatcher.cells().map(|_| Totals::default()).collect();
         Self {
             conflates,
             driver,
             dispatcher,
             latest,
-            backlog: Backlog::default(),
-            told,
-            shared: None,
+            totals,
+            poisoned: false,
             problem_reported: false,
         }
     }
@@ -142,8 +137,9 @@ impl Subscriber {
     ///
     /// # How it can fail
     /// It goes on whatever happens; what keeps it from working as configured is its
-    /// [`Subscriber::problem`]. When `on` panics, the panic goes on to the caller, and the items
-    /// that it was not given come first at the next poll.
+    /// [`Subscriber::problem`]. When `on` panics, the panic goes on to the caller, and the
+    /// subscriber is poisoned: the items that `on` was not given are gone, and every later call
+    /// reports that ([`Polled::poisoned`], [`SubscribeError::Poisoned`]).
     ///
     /// ```
     /// # use tickcast_subscriber::{Item, Subscriber};
@@ -156,8 +152,8 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     #[inline]
-    pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
-        self.poll_to(PerItem(on))
+    pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
+        self.poll_batches(&mut on)
     }
 
     /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
@@ -165,7 +161,7 @@ impl Subscriber {
     /// same for all of them is then looked at once.
     ///
     /// # How it can fail
-    /// As there. Of a run in which it panics it was given all.
+    /// As there.
     ///
     /// ```
     /// use tickcast_subscriber::record::{MboMsg, Records};
@@ -197,168 +193,97 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn poll_batches(&mut self, to: &mut impl Deliver) -> Polled {
-        self.poll_to(PerBatch(to))
-    }
-
-    /// One poll, of which the items go there.
-    #[inline]
-    pub(crate) fn poll_to(&mut self, to: impl Take) -> Polled {
+        // Where the application's code panics, this stays set.
+        if std::mem::replace(&mut self.poisoned, true) {
+            return self.refuse_poll();
+        }
         let now = SystemClock.now();
-        self.calling(to, |it, hand, has_caught_up| {
-            let mut polled = Polled::default();
-            if has_caught_up {
-                polled = it.poll_into(now, hand);
-                if it.conflates {
-                    it.poll_on(now, &mut polled, hand);
-                }
-            }
-            polled
-        })
-    }
-
-    /// Does something with a hand that gives to `to`, once it was given what was kept for it, if
-    /// that could be. A panic of its goes on when everything is in its place again.
-    #[inline]
-    fn calling<T: Take, D>(
-        &mut self,
-        to: T,
-        act: impl FnOnce(&mut Self, &mut ToApplication<'_, T>, bool) -> D,
-    ) -> D {
-        let shared = self.shared.take();
-        let shared = shared.unwrap_or_else(|| Arc::clone(&self.dispatcher.shared));
-        let mut backlog = std::mem::take(&mut self.backlog);
-        let mut latest = std::mem::take(&mut self.latest);
-        let mut told = std::mem::take(&mut self.told);
-        let mut hand = ToApplication {
-            caller: Caller::new(to, &mut backlog, &mut told),
-            latest: &mut latest,
-            shared: &shared,
-        };
-        let has_caught_up = hand.caller.catch_up();
-        let done = act(self, &mut hand, has_caught_up);
-        let outcome = hand.caller.outcome();
-        (self.backlog, self.latest, self.told) = (backlog, latest, told);
-        self.shared = Some(shared);
-        if !self.backlog.is_empty() {
-            self.wake_at_once();
+        let mut polled = self.receive(now, to);
+        if self.conflates {
+            self.receive_more(now, &mut polled, to);
         }
-        outcome.resume();
-        done
+        self.poisoned = false;
+        polled
     }
 
-    /// What is kept for the next poll is something to do, of which no socket tells.
     #[cold]
-    fn wake_at_once(&self) {
-        let waker = &self.driver.waker;
-        if waker.is_used() {
-            // As in `as_fd`.
-            let _ = waker.arm(Nanos::ZERO, SystemClock.now());
-        }
+    fn refuse_poll(&mut self) -> Polled {
+        self.dispatcher.shared.joined.store(false, Relaxed);
+        self.report_problem(Some(SubscribeError::Poisoned.to_string()));
+        Polled::POISONED
     }
 
-    /// When there is something to do although nothing comes.
-    fn due(&self) -> Nanos {
-        if self.backlog.is_empty() {
-            self.driver.due()
-        } else {
-            Nanos::ZERO
-        }
-    }
-
-    /// One poll into any hand.
+    /// Takes what has come, once.
     #[inline]
-    pub(crate) fn poll_into(&mut self, now: Nanos, hand: &mut impl Hand) -> Polled {
-        let Self {
-            driver, dispatcher, ..
-        } = self;
-        let mut polled = driver.poll(now, &mut Through { dispatcher, hand });
-        dispatcher.check_filters();
+    fn receive(&mut self, now: Nanos, to: &mut impl Deliver) -> Polled {
+        let (driver, mut sink) = self.application_sink(to);
+        let polled = driver.poll(now, &mut sink);
+        self.finish_poll(now, polled)
+    }
+
+    #[inline]
+    fn application_sink<'a, D>(
+        &'a mut self,
+        to: &'a mut D,
+    ) -> (&'a mut Driver, ToApplication<'a, D>) {
+        let sink = ToApplication {
+            dispatcher: &mut self.dispatcher,
+            latest: &mut self.latest,
+            totals: &mut self.totals,
+            to,
+        };
+        (&mut self.driver, sink)
+    }
+
+    /// Takes what else has come, so that it can be conflated, and hands over what has changed of
+    /// `latest` channels.
+    fn receive_more(&mut self, now: Nanos, polled: &mut Polled, to: &mut impl Deliver) {
+        let mut more = polled.datagrams;
+        for _ in 1..LATEST_ROUNDS {
+            if more == 0 {
+                break;
+            }
+            let round = self.receive(now, to);
+            more = round.datagrams;
+            polled.datagrams += round.datagrams;
+            polled.messages += round.messages;
+        }
+        let (driver, mut sink) = self.application_sink(to);
+        sink.flush_all(now, &driver.core);
+    }
+
+    /// For a thread that polls into the local ring.
+    #[inline]
+    pub(crate) const fn parts(&mut self) -> (&mut Driver, &mut Dispatcher) {
+        (&mut self.driver, &mut self.dispatcher)
+    }
+
+    /// Checks the filters, reports problems, and sets the timer of whoever waits.
+    #[inline]
+    pub(crate) fn finish_poll(&mut self, now: Nanos, mut polled: Polled) -> Polled {
+        self.dispatcher.check_filters();
         if polled.served {
-            self.tell(hand);
+            self.report_problem(self.configured_problem().map(ToString::to_string));
         }
         if self.driver.waker.is_used()
             && let Err(source) = self.driver.waker.arm(self.driver.due(), now)
         {
             self.driver.problems.descriptor = Some(SubscribeError::Descriptor { source });
         }
-        polled.problem = self.problem().is_some();
+        polled.problem = self.configured_problem().is_some();
         polled
     }
 
-    /// Takes what else has come, so that it can be conflated, and hands over what has changed of
-    /// `latest` channels.
-    fn poll_on(
-        &mut self,
-        now: Nanos,
-        polled: &mut Polled,
-        hand: &mut ToApplication<'_, impl Take>,
-    ) {
-        let mut more = polled.datagrams;
-        for _ in 1..LATEST_ROUNDS {
-            if more == 0 {
-                break;
-            }
-            let round = self.poll_into(now, hand);
-            more = round.datagrams;
-            polled.datagrams += round.datagrams;
-            polled.messages += round.messages;
-        }
-        self.flush(now, hand);
-    }
-
-    /// Hands over what has changed of `latest` channels, and tells how much was conflated.
-    fn flush(&mut self, now: Nanos, hand: &mut ToApplication<'_, impl Take>) {
-        for index in 0..hand.latest.len() {
-            hand.flush(index);
-            let Some(latest) = &mut hand.latest[index] else {
-                continue;
-            };
-            let conflated = latest.take_conflated();
-            if let Some(event) = self.dispatcher.conflated(index, conflated, now)
-                && let Some(position) = self.position(index)
-            {
-                hand.event(index, &position, &event);
-            }
-        }
-    }
-
-    fn position(&self, index: usize) -> Option<Position> {
-        let receiver = self.driver.core.entries().nth(index)??;
-        Some(receiver.position())
-    }
-
-    /// Lets others see how things stand, and raises alarms.
-    fn tell(&mut self, hand: &mut impl Hand) {
-        let Self {
-            driver, dispatcher, ..
-        } = self;
-        let shared = Arc::clone(&dispatcher.shared);
-        shared.joined.store(driver.core.is_joined(), Relaxed);
-        for (index, (receiver, it)) in driver.core.entries().zip(&shared.channels).enumerate() {
-            let Some(receiver) = receiver else { continue };
-            let (delivered, heard) = receiver.progress();
-            it.epoch.set(receiver.epoch().0);
-            it.delivered.set(delivered.0);
-            it.heard.set(heard.0);
-            it.lag.set(receiver.lag());
-            it.ended.store(receiver.ended(), Relaxed);
-            if receiver.is_live()
-                && let Some(event) = dispatcher.lag(receiver.channel(), receiver.lag())
-            {
-                hand.event(index, &receiver.position(), &event);
-            }
-        }
-        // After the epochs, so that who looks at both never takes names for those of an older one.
-        dispatcher.publish();
-        let problem = self.problem();
-        shared.has_problem.store(problem.is_some(), Relaxed);
-        if problem.is_some() || self.problem_reported {
-            let text = problem.map(ToString::to_string);
-            let told = text.is_some();
+    /// Lets others see the problem that there is, in words.
+    fn report_problem(&mut self, problem: Option<String>) {
+        let shared = &self.dispatcher.shared;
+        let is_problem = problem.is_some();
+        shared.has_problem.store(is_problem, Relaxed);
+        if is_problem || self.problem_reported {
             // locks: while there is a problem, and waits for nobody.
-            if let Ok(mut problem) = shared.problem.try_lock() {
-                *problem = text;
-                self.problem_reported = told;
+            if let Ok(mut reported) = shared.problem.try_lock() {
+                *reported = problem;
+                self.problem_reported = is_problem;
             }
         }
     }
@@ -367,7 +292,8 @@ impl Subscriber {
     /// publisher, or a timer of the protocol. Then poll, until nothing was left to do.
     ///
     /// # Errors
-    /// Those of `epoll_wait`, which a working system does not give.
+    /// [`SubscribeError::Poisoned`] within, after a closure has panicked; and those of
+    /// `epoll_wait`, which a working system does not give.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -380,16 +306,17 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(&self, timeout: Duration) -> io::Result<Wake> {
-        if !self.backlog.is_empty() {
-            return Ok(Wake::Ready);
+        if self.poisoned {
+            return Err(io::Error::other(SubscribeError::Poisoned));
         }
         let waker = &self.driver.waker;
         waker.start(self.driver.due(), SystemClock.now())?;
         waker.wait(timeout)
     }
 
-    /// Begins a channel anew at `start`: what is open of it is declared lost (cause `left`), and
-    /// the repair connection is built anew. What was delivered before may be delivered again.
+    /// Begins a channel anew at `start`, with the next poll: what is open of it is declared lost
+    /// (cause `left`), and the repair connection is built anew. What was delivered before may be
+    /// delivered again.
     ///
     /// The channel is told [`Event::RepairLinkDown`](crate::Event::RepairLinkDown), and then nothing
     /// at all before it has joined: neither records nor that the publisher is silent or dead.
@@ -406,41 +333,21 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rejoin(&mut self, channel: ChannelId, start: Start) -> Result<(), ChannelError> {
-        let shared = Arc::clone(&self.dispatcher.shared);
-        let mut backlog = std::mem::take(&mut self.backlog);
-        let mut latest = std::mem::take(&mut self.latest);
-        // It is handed over with the next poll.
-        let mut hand = Keeping {
-            backlog: &mut backlog,
-            latest: &mut latest,
-            shared: &shared,
-        };
-        let outcome = self.rejoin_into(channel, start, &mut hand);
-        (self.backlog, self.latest) = (backlog, latest);
-        outcome
-    }
-
-    /// As [`Subscriber::rejoin`]; what is declared lost goes to any hand.
-    pub(crate) fn rejoin_into(
-        &mut self,
-        channel: ChannelId,
-        start: Start,
-        hand: &mut impl Hand,
-    ) -> Result<(), ChannelError> {
-        if self.driver.core.index_of(channel).is_none() {
-            return Err(match self.dispatcher.index_of(channel) {
-                Some(_) => ChannelError::Rejoining { channel },
-                None => self.unknown(channel),
-            });
+        if self.poisoned {
+            return Err(ChannelError::Poisoned);
         }
-        let now = SystemClock.now();
-        let Self {
-            driver, dispatcher, ..
-        } = self;
-        let mut sink = Through { dispatcher, hand };
-        driver.core.rejoin(now, channel, start, &mut sink);
-        driver.serve_soon(now);
-        self.wake_at_once();
+        if self.dispatcher.index_of(channel).is_none() {
+            return Err(self.unknown(channel));
+        }
+        if self.driver.is_rejoining(channel) {
+            return Err(ChannelError::Rejoining { channel });
+        }
+        self.driver.rejoin(channel, start);
+        let waker = &self.driver.waker;
+        if waker.is_used() {
+            // As in `as_fd`.
+            let _ = waker.arm(Nanos::ZERO, SystemClock.now());
+        }
         Ok(())
     }
 
@@ -463,6 +370,9 @@ impl Subscriber {
         channel: ChannelId,
         filter: InstrumentFilter,
     ) -> Result<(), FilterError> {
+        if self.poisoned {
+            return Err(ChannelError::Poisoned.into());
+        }
         // While it is joined anew the core has nothing of it, and its names are here.
         let Some(index) = self.dispatcher.index_of(channel) else {
             return Err(self.unknown(channel).into());
@@ -589,7 +499,8 @@ impl Subscriber {
             .and_then(ChannelInput::faulty)
     }
 
-    /// Whether the publisher has welcomed us and the repair connection is up.
+    /// Whether the publisher has welcomed us and the repair connection is up; not after a closure
+    /// has panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -599,11 +510,10 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn is_joined(&self) -> bool {
-        self.driver.core.is_joined()
+        self.driver.core.is_joined() && !self.poisoned
     }
 
-    /// Whether every channel has delivered the end of its session, and nothing is kept for the next
-    /// poll of a closure that panicked.
+    /// Whether every channel has delivered the end of its session; not after a closure has panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -613,7 +523,7 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn ended(&self) -> bool {
-        self.driver.core.ended() && self.backlog.is_empty()
+        self.driver.core.ended() && !self.poisoned
     }
 
     /// What keeps the subscriber from working as it was configured, if anything does. It goes on
@@ -629,6 +539,14 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn problem(&self) -> Option<&SubscribeError> {
+        if self.poisoned {
+            return Some(&SubscribeError::Poisoned);
+        }
+        self.configured_problem()
+    }
+
+    /// A problem of configuration or host, which may go away.
+    fn configured_problem(&self) -> Option<&SubscribeError> {
         self.driver.problems.first().or(self.dispatcher.problem())
     }
 
@@ -651,6 +569,9 @@ impl Subscriber {
         channel: ChannelId,
         line: LineId,
     ) -> Result<(), SubscribeError> {
+        if self.poisoned {
+            return Err(SubscribeError::Poisoned);
+        }
         let name = channel.to_string();
         let input = self
             .driver
@@ -693,27 +614,22 @@ impl Subscriber {
     /// println!("{summary}");
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
-    pub fn leave_with(mut self, on: impl FnMut(Item<'_>)) -> Summary {
-        self.calling(PerItem(on), |it, hand, _| {
-            it.leave_into(hand);
-            it.flush(Nanos::MAX, hand);
-        });
-        Summary {
-            channels: self.channels(),
+    pub fn leave_with(mut self, mut on: impl FnMut(Item<'_>)) -> Summary {
+        // A closure that panicks takes the subscriber with it.
+        if !self.poisoned {
+            let (driver, mut sink) = self.application_sink(&mut on);
+            driver.leave(SystemClock.now(), &mut sink);
+            sink.flush_all(Nanos::MAX, &driver.core);
         }
+        self.summary()
     }
 
-    /// Says good-bye, and what it leaves behind to any hand.
-    pub(crate) fn leave_into(&mut self, hand: &mut impl Hand) {
-        let now = SystemClock.now();
-        let Self {
-            driver, dispatcher, ..
-        } = self;
-        let mut sink = Through { dispatcher, hand };
-        driver.core.leave(LossCause::Left, &mut sink);
-        driver.transmit(now, &mut sink);
-        self.tell(hand);
-        self.dispatcher.shared.joined.store(false, Relaxed);
+    /// What it leaves behind.
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            channels: self.channels(),
+            poisoned: self.poisoned,
+        }
     }
 
     /// For a reader of the local ring: its own view of each `latest` channel, and the alarms.
@@ -723,13 +639,13 @@ impl Subscriber {
     }
 
     /// For a reader of the local ring: what the closure was given before.
-    pub(crate) fn told(&self) -> Box<[Totals]> {
-        self.told.clone()
+    pub(crate) fn totals(&self) -> Box<[Totals]> {
+        self.totals.clone()
     }
 
-    /// Takes out what was kept for the next poll, each with the index of its channel.
-    pub(crate) fn drain_backlog(&mut self, on: impl FnMut(usize, Item<'_>)) {
-        self.backlog.drain(on);
+    /// Whether a closure has panicked.
+    pub(crate) const fn is_poisoned(&self) -> bool {
+        self.poisoned
     }
 
     /// A channel that is not followed, and those that are.
@@ -791,7 +707,12 @@ impl AsFd for Subscriber {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let waker = &self.driver.waker;
         // A timer that can't be set is met again, and said, at the next poll.
-        let _ = waker.start(self.due(), SystemClock.now());
+        let due = if self.poisoned {
+            Nanos::ZERO
+        } else {
+            self.driver.due()
+        };
+        let _ = waker.start(due, SystemClock.now());
         waker.as_fd()
     }
 }

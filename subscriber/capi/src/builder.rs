@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use tickcast_subscriber as rust;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{
-    ChannelBuilder, Delivery, InstrumentFilter, Interface, Start, Transport,
-};
-use tickcast_subscriber::{Epoch, Nanos, Sequence};
+use tickcast_subscriber::{ChannelBuilder, Delivery, Interface, Nanos, Transport};
 
 use crate::abi::Sizes;
-use crate::abi::{array, range, text};
+use crate::arguments::{ids, range, start, symbols, text};
 use crate::error::{Error, handle, status};
-use crate::handle::{free, give, take, with};
+use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::subscriber::Subscriber;
 
 /// A subscriber being described.
 pub struct Builder(());
+
+impl Handle for Builder {
+    type Behind = Description;
+    const KIND: Kind = Kind::Builder;
+}
 
 /// What stands behind one.
 pub(crate) struct Description {
@@ -42,31 +44,6 @@ pub enum DeliveryMode {
     Latest = 3,
 }
 
-/// Where in the stream to begin.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-pub enum StartAt {
-    /// With the first datagram sent after the publisher's welcome. The default.
-    Live = 0,
-    /// With the oldest that the publisher's ring still holds.
-    Oldest = 1,
-    /// With the datagram `sequence` of `epoch`; what is gone of it is declared lost.
-    Sequence = 2,
-}
-
-/// The start that a C caller means.
-pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> {
-    const LIVE: u32 = StartAt::Live as u32;
-    const OLDEST: u32 = StartAt::Oldest as u32;
-    const SEQUENCE: u32 = StartAt::Sequence as u32;
-    Ok(match at {
-        LIVE => Start::Live,
-        OLDEST => Start::Oldest,
-        SEQUENCE => Start::At(Epoch(epoch), Sequence(sequence)),
-        _ => range("at", at, "a TickcastStartAt")?,
-    })
-}
-
 fn delivery(mode: u32, within_ns: u64) -> Result<Delivery, Error> {
     const ORDERED: u32 = DeliveryMode::Ordered as u32;
     const WITHIN: u32 = DeliveryMode::OrderedWithin as u32;
@@ -79,32 +56,6 @@ fn delivery(mode: u32, within_ns: u64) -> Result<Delivery, Error> {
         LATEST => Delivery::Latest,
         _ => range("mode", mode, "a TickcastDeliveryMode")?,
     })
-}
-
-/// The filter that passes these symbols.
-///
-/// # Safety
-/// As for [`array`] and [`text`].
-pub(crate) unsafe fn symbols(
-    symbols: *const *const c_char,
-    count: usize,
-) -> Result<InstrumentFilter, Error> {
-    // SAFETY: as for `array`.
-    let all = unsafe { array(symbols, count, "symbols") }?;
-    // SAFETY: as for `text`.
-    let all = all.iter().map(|symbol| unsafe { text(*symbol, "symbol") });
-    let all: Vec<&str> = all.collect::<Result<_, _>>()?;
-    Ok(InstrumentFilter::symbols(all))
-}
-
-/// The filter that passes these ids.
-///
-/// # Safety
-/// As for [`array`].
-pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilter, Error> {
-    // SAFETY: as for `array`.
-    let ids = unsafe { array(ids, count, "ids") }?;
-    Ok(InstrumentFilter::ids(ids.iter().copied()))
 }
 
 fn edit(
@@ -135,15 +86,6 @@ fn edit_channel(
 }
 
 impl Description {
-    #[cfg(test)]
-    pub(crate) fn of_nobody() -> Self {
-        Self {
-            subscriber: rust::Subscriber::builder("h:1"),
-            channels: Vec::new(),
-            wrong: None,
-        }
-    }
-
     /// Keeps the first error, to be told again when it is built.
     fn keep<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| {
@@ -168,11 +110,11 @@ pub unsafe extern "C" fn tickcast_builder_new_checked(
         sizes.ok_or(Error::Null { what: "sizes" })?.check()?;
         // SAFETY: as for `text`.
         let publishers = unsafe { text(publishers, "publishers") }?;
-        give(Box::new(Description {
+        give(Description {
             subscriber: rust::Subscriber::builder(publishers),
             channels: Vec::new(),
             wrong: None,
-        }))
+        })
     })
 }
 
@@ -373,7 +315,7 @@ pub extern "C" fn tickcast_builder_build(builder: *mut Builder) -> *mut Subscrib
         }
         let all = it.channels.into_iter();
         let described = all.fold(it.subscriber, rust::SubscriberBuilder::channel);
-        give(Box::new(described.build()?))
+        give(described.build()?)
     })
 }
 

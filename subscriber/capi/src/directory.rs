@@ -6,13 +6,17 @@ use std::mem::MaybeUninit;
 
 use tickcast_subscriber as rust;
 
-use crate::abi::text;
+use crate::arguments::text;
 use crate::error::{Error, handle, number, status};
-use crate::handle::{free, give, shared};
-use crate::monitor::{Monitor, watch};
+use crate::handle::{Handle, Kind, free, shared};
 
 /// What was known of symbols and ids. It can be used by all threads at once.
 pub struct Directory(());
+
+impl Handle for Directory {
+    type Behind = Symbols;
+    const KIND: Kind = Kind::Directory;
+}
 
 /// What stands behind one: for each direction a sorted list.
 #[derive(Debug, Default)]
@@ -22,7 +26,7 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    fn new(monitor: &rust::Monitor) -> Self {
+    pub(crate) fn new(monitor: &rust::Monitor) -> Self {
         let directory = monitor.directory();
         let channels = monitor.channels().into_iter().filter_map(|it| it.channel);
         let known = channels.filter_map(|id| directory.channel(id));
@@ -34,19 +38,6 @@ impl Symbols {
         by_id.dedup_by_key(|(id, _)| *id);
         Self { by_id, directory }
     }
-}
-
-/// Copies what is known of symbols and ids by now; nothing before the event JOINED.
-///
-/// ```c
-/// TickcastDirectory *directory = tickcast_monitor_directory(monitor);
-/// const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
-/// puts(symbol ? symbol : "not announced");
-/// tickcast_directory_free(directory);
-/// ```
-#[unsafe(no_mangle)]
-pub extern "C" fn tickcast_monitor_directory(monitor: *const Monitor) -> *mut Directory {
-    handle(|| give(Box::new(Symbols::new(&watch(monitor)?))))
 }
 
 /// How many instruments it knows.

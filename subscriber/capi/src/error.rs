@@ -34,8 +34,10 @@ pub enum Status {
     System = -8,
     /// The library failed within: please report it. The handle can only be freed.
     Panicked = -9,
-    /// The callback of a thread of ours asked it to end.
+    /// The callback asked the call, or the thread of ours that it runs on, to end.
     Stopped = -10,
+    /// The callback of an earlier call asked it to end: the handle hands over nothing any more.
+    Poisoned = -11,
 }
 
 /// What went wrong in a call from C.
@@ -155,10 +157,20 @@ pub enum Error {
     },
     /// Waiting failed.
     #[error("waiting failed: {0}")]
-    Wait(#[from] std::io::Error),
+    Wait(std::io::Error),
     /// A callback did not want to go on.
-    #[error("the callback asked the thread to end; the publisher was not told")]
+    #[error(
+        "the callback asked to end; what it was not given is gone, and the publisher was not told"
+    )]
     Stopped,
+    /// The callback of an earlier call did not want to go on.
+    #[error(
+        "an earlier callback asked to end: nothing more is handed over; free this, and build another"
+    )]
+    Poisoned,
+    /// A second callback for log lines.
+    #[error("log lines go to another callback already, until this process ends")]
+    LogIsSet,
     /// We failed.
     #[error("the library failed within, please report it: {message}")]
     Panicked {
@@ -177,7 +189,12 @@ impl Error {
             Self::Abi { .. } => Status::Abi,
             Self::NoHandle { .. } | Self::OtherKind { .. } | Self::TooMany { .. } => Status::Handle,
             Self::Freed { .. } => Status::Freed,
-            Self::InUse { .. } | Self::WithinItself { .. } => Status::Busy,
+            Self::InUse { .. } | Self::WithinItself { .. } | Self::LogIsSet => Status::Busy,
+            Self::Poisoned
+            | Self::Subscribe(SubscribeError::Poisoned)
+            | Self::Channel(ChannelError::Poisoned)
+            | Self::Filter(FilterError::Channel(ChannelError::Poisoned))
+            | Self::Spawn(SpawnError::Poisoned) => Status::Poisoned,
             Self::NoChannelYet | Self::Subscribe(_) => Status::Config,
             Self::Spawn(SpawnError::Size { .. }) => Status::Argument,
             Self::Channel(ChannelError::Rejoining { .. }) => Status::Busy,
@@ -187,6 +204,15 @@ impl Error {
             Self::Spawn(_) | Self::Wait(_) => Status::System,
             Self::Stopped => Status::Stopped,
             Self::Panicked { .. } => Status::Panicked,
+        }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        match error.downcast() {
+            Ok(error) => Self::Subscribe(error),
+            Err(error) => Self::Wait(error),
         }
     }
 }
@@ -201,8 +227,7 @@ impl From<CommandError> for Error {
     }
 }
 
-/// The callback's wish to stop, as it passes through the subscriber: as a panic would, so that
-/// what the callback was not given comes first at the next poll.
+/// The callback's wish to stop, as it passes through the subscriber: as a panic, which poisons it.
 #[derive(Debug)]
 pub(crate) struct Stop;
 

@@ -9,7 +9,7 @@ use tickcast_subscriber::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use tickcast_subscriber::{LineId, Loss, Overrun, StreamEvent, StreamState};
 use tickcast_subscriber::{SourceId, SourcePosition};
 
-use crate::abi::{range, write_text};
+use crate::arguments::{range, write_text};
 use crate::error::{Error, number};
 
 /// What happened. Those marked *in order* stand exactly where it happened.

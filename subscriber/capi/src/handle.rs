@@ -8,27 +8,16 @@
 //! The places of freed handles are used again, the longest unused first, so that an old pointer
 //! is not soon taken for a new one.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use tickcast_subscriber as rust;
-
-use crate::builder::Description;
-use crate::directory::Symbols;
 use crate::error::Error;
 
-/// What a handle stands for.
-pub(crate) enum Value {
-    Nothing,
-    Builder(Box<Description>),
-    Subscriber(Box<rust::Subscriber>),
-    Running(rust::Running),
-    Reader(Box<rust::Reader>),
-    Monitor(rust::Monitor),
-    Directory(Box<Symbols>),
-}
+/// What stands behind a handle; `None` when it was freed.
+type Value = Option<Box<dyn Any + Send>>;
 
 /// What a place holds, as can be told without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,48 +64,10 @@ impl Kind {
 /// A kind of handle, as C sees it.
 pub(crate) trait Handle: Sized {
     /// What stands behind it.
-    type Behind;
+    type Behind: Any + Send;
     const KIND: Kind;
     const NAME: &'static str = Self::KIND.name();
-    fn wrap(behind: Self::Behind) -> Value;
-    fn of(value: &mut Value) -> Option<&mut Self::Behind>;
-    fn unwrap(value: Value) -> Option<Self::Behind>;
 }
-
-macro_rules! handle {
-    ($handle:ty, $variant:ident, $behind:ty) => {
-        impl Handle for $handle {
-            type Behind = $behind;
-            const KIND: Kind = Kind::$variant;
-            fn wrap(behind: $behind) -> Value {
-                Value::$variant(behind)
-            }
-            fn of(value: &mut Value) -> Option<&mut $behind> {
-                match value {
-                    Value::$variant(behind) => Some(behind),
-                    _ => None,
-                }
-            }
-            fn unwrap(value: Value) -> Option<$behind> {
-                match value {
-                    Value::$variant(behind) => Some(behind),
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-handle!(crate::builder::Builder, Builder, Box<Description>);
-handle!(
-    crate::subscriber::Subscriber,
-    Subscriber,
-    Box<rust::Subscriber>
-);
-handle!(crate::reader::Running, Running, rust::Running);
-handle!(crate::reader::Reader, Reader, Box<rust::Reader>);
-handle!(crate::monitor::Monitor, Monitor, rust::Monitor);
-handle!(crate::directory::Directory, Directory, Box<Symbols>);
 
 /// Where a handle points to. It is never given back, so that it can always be asked.
 struct Place {
@@ -131,7 +82,7 @@ impl Place {
     const fn new() -> Self {
         Self {
             kind: AtomicU8::new(Kind::Nothing as u8),
-            value: Mutex::new(Value::Nothing),
+            value: Mutex::new(None),
             holder: AtomicUsize::new(0),
         }
     }
@@ -235,7 +186,7 @@ impl Unused {
 pub(crate) fn give<H: Handle>(behind: H::Behind) -> Result<*mut H, Error> {
     let place = unused().take(H::KIND)?;
     let mut value = place.value.lock().unwrap_or_else(PoisonError::into_inner);
-    *value = H::wrap(behind);
+    *value = Some(Box::new(behind));
     place.kind.store(H::KIND as u8, Release);
     Ok(std::ptr::from_ref(place).cast::<H>().cast_mut())
 }
@@ -252,16 +203,19 @@ fn find<H: Handle>(handle: *const H) -> Result<&'static Place, Error> {
     found.ok_or(Error::NoHandle { expected: H::NAME })
 }
 
+/// What stands behind a handle of this kind. It may have been freed since its kind was read.
+fn behind<H: Handle>(value: &mut Value) -> Result<&mut H::Behind, Error> {
+    let behind = value.as_mut().and_then(|behind| behind.downcast_mut());
+    behind.ok_or(Error::Freed { expected: H::NAME })
+}
+
 /// Uses what stands behind a handle, alone.
 #[inline]
 pub(crate) fn with<H: Handle, R>(
     handle: *const H,
     call: impl FnOnce(&mut H::Behind) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let mut value = find(handle)?.hold::<H>()?;
-    // It may have been freed since its kind was looked at; here and below.
-    let expected = H::NAME;
-    call(H::of(&mut value).ok_or(Error::Freed { expected })?)
+    call(behind::<H>(&mut *find(handle)?.hold::<H>()?)?)
 }
 
 /// Uses it together with others: `call` is short and calls nobody back.
@@ -273,21 +227,22 @@ pub(crate) fn shared<H: Handle, R>(
     let place = find(handle)?;
     place.check::<H>()?;
     let mut value = place.value.lock().unwrap_or_else(PoisonError::into_inner);
-    let expected = H::NAME;
-    Ok(call(H::of(&mut value).ok_or(Error::Freed { expected })?))
+    Ok(call(behind::<H>(&mut value)?))
 }
 
 /// Ends a handle, and takes what stood behind it.
 pub(crate) fn take<H: Handle>(handle: *const H) -> Result<H::Behind, Error> {
     let place = find(handle)?;
     let mut value = place.hold::<H>()?;
-    let expected = H::NAME;
-    H::of(&mut value).ok_or(Error::Freed { expected })?;
+    behind::<H>(&mut value)?;
     place.kind.store(Kind::Nothing as u8, Release);
-    let taken = std::mem::replace(&mut *value, Value::Nothing);
+    let taken = value.take();
     drop(value);
     unused().freed[usize::from(H::KIND.is_for_all())].push_back(place);
-    H::unwrap(taken).ok_or(Error::Freed { expected })
+    let taken = taken.and_then(|behind| behind.downcast().ok());
+    taken
+        .map(|behind| *behind)
+        .ok_or(Error::Freed { expected: H::NAME })
 }
 
 /// Ends a handle and what stood behind it; null is fine. One that has failed can be freed too.
@@ -306,8 +261,26 @@ pub(crate) fn free<H: Handle>(handle: *const H) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::Builder;
-    use crate::directory::Directory;
+
+    /// A handle that one thread at a time uses, and one for all.
+    struct Builder;
+    struct Directory;
+    struct Reader;
+
+    impl Handle for Builder {
+        type Behind = u32;
+        const KIND: Kind = Kind::Builder;
+    }
+
+    impl Handle for Directory {
+        type Behind = u32;
+        const KIND: Kind = Kind::Directory;
+    }
+
+    impl Handle for Reader {
+        type Behind = u32;
+        const KIND: Kind = Kind::Reader;
+    }
 
     /// There is one table in a process: who says which place comes next must be alone with it.
     fn alone() -> MutexGuard<'static, ()> {
@@ -316,7 +289,7 @@ mod tests {
     }
 
     fn directory() -> *mut Directory {
-        give::<Directory>(Box::default()).unwrap()
+        give::<Directory>(7).unwrap()
     }
 
     #[test]
@@ -372,7 +345,7 @@ mod tests {
     #[test]
     fn a_handle_in_use_is_told_as_of_another_kind_at_once_whatever_it_is_taken_for() {
         let _alone = alone();
-        let handle = give::<Builder>(Box::new(Description::of_nobody())).unwrap();
+        let handle = give::<Builder>(7).unwrap();
         let used = with(handle, |_| {
             let other = shared(handle.cast::<Directory>(), |_| ());
             assert!(matches!(
@@ -382,7 +355,7 @@ mod tests {
                     expected: "directory"
                 })
             ));
-            let reader = with(handle.cast::<crate::reader::Reader>(), |_| Ok(()));
+            let reader = with(handle.cast::<Reader>(), |_| Ok(()));
             assert!(matches!(reader, Err(Error::OtherKind { .. })));
             Ok(())
         });
@@ -404,7 +377,7 @@ mod tests {
             free(*handle).unwrap();
         }
         for _ in 0..RESTING * 2 {
-            let builder = give::<Builder>(Box::new(Description::of_nobody())).unwrap();
+            let builder = give::<Builder>(7).unwrap();
             assert!(!many.contains(&builder.cast()) && !taken.contains(&builder.cast()));
             free(builder).unwrap();
         }

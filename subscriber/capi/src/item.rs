@@ -7,7 +7,7 @@ use std::ptr::{from_ref, null};
 use tickcast_subscriber as rust;
 use tickcast_subscriber::{Polled, Via};
 
-use crate::abi::Context;
+use crate::arguments::Context;
 use crate::error::{Error, STOPPED, Stop};
 use crate::event::Event;
 use crate::record::RecordHeader;
@@ -106,8 +106,9 @@ impl From<&rust::Position> for Position {
     }
 }
 
-/// Given every item, in order. 0 goes on; anything else stops the call that it comes from, and
-/// what it was not given yet comes first at the next poll. It must not throw.
+/// Given every item, in order. 0 goes on; anything else ends the call that it comes from with
+/// TICKCAST_STATUS_STOPPED, and poisons the handle: the items that it was not given are gone, and
+/// every later call gets TICKCAST_STATUS_POISONED. It must not throw.
 ///
 /// ```c
 /// if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
@@ -164,7 +165,7 @@ impl Callback {
         unsafe { (self.on)(self.context.0, from_ref(item)) == 0 }
     }
 
-    /// As a closure that stops by what passes through the subscriber as a panic does.
+    /// As a closure that stops by a panic of its own kind, which poisons the subscriber.
     pub(crate) fn on_caller(self) -> impl FnMut(rust::Item<'_>) {
         move |item| {
             if !self.goes_on(item) {
@@ -193,17 +194,17 @@ impl Callback {
 pub const POLL_WORKED: i32 = 1;
 /// In what poll gives: something keeps the subscriber from working as configured; ask what.
 pub const POLL_PROBLEM: i32 = 2;
-/// In what poll gives: the callback stopped it.
-pub const POLL_STOPPED: i32 = 4;
-
-/// What a poll came to, as bits.
+/// What a poll came to, as bits. A callback that stops is as one that panics: what it was not given
+/// is gone, and so the handle is poisoned.
 #[inline]
-pub(crate) fn polled(poll: impl FnOnce() -> Polled) -> i32 {
+pub(crate) fn polled(poll: impl FnOnce() -> Polled) -> Result<i32, Error> {
     match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(polled) if polled.poisoned => Err(Error::Poisoned),
         Ok(polled) => {
-            i32::from(polled.worked()) * POLL_WORKED + i32::from(polled.problem) * POLL_PROBLEM
+            let (worked, problem) = (polled.worked(), polled.problem);
+            Ok(i32::from(worked) * POLL_WORKED + i32::from(problem) * POLL_PROBLEM)
         }
-        Err(panic) if panic.is::<Stop>() => POLL_WORKED | POLL_STOPPED,
+        Err(panic) if panic.is::<Stop>() => Err(Error::Stopped),
         Err(panic) => resume_unwind(panic),
     }
 }

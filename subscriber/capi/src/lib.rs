@@ -10,14 +10,32 @@
 //! - Sizes of structs are compared before anything is built, and at every call that fills one.
 //! - What is trusted is what can't be checked: that texts end, that arrays are as long as said, and
 //!   that a struct to be filled is there.
+//!
+//! Order of files, top to bottom; each imports only those below it:
+//!
+//! 1. `builder`: the description of a subscriber
+//! 2. `abi`: the sizes of all structs
+//! 3. `subscriber`: a subscriber that its own thread polls
+//! 4. `reader`: threads of ours, and the readers of a split subscriber
+//! 5. `monitor`: reports and histograms
+//! 6. `directory`: symbols and ids
+//! 7. `log`: log lines
+//! 8. `item`: the argument of a callback
+//! 9. `event`: events as plain structs
+//! 10. `record`: records as plain structs
+//! 11. `handle`: the table of handles
+//! 12. `arguments`: texts, arrays and numbers from C
+//! 13. `error`: codes and texts of failures
 
 pub mod abi;
+pub mod arguments;
 pub mod builder;
 pub mod directory;
 pub mod error;
 pub mod event;
 pub mod handle;
 pub mod item;
+pub mod log;
 pub mod monitor;
 pub mod reader;
 pub mod record;

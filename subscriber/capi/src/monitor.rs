@@ -6,14 +6,18 @@ use std::mem::MaybeUninit;
 use tickcast_subscriber as rust;
 use tickcast_subscriber::Stage;
 
-use crate::abi::{fill, range, text, write_text};
+use crate::arguments::{fill, range, text, write_text};
+use crate::directory::{Directory, Symbols};
 use crate::error::{Error, handle, number, status};
-use crate::handle::{free, give, shared, with};
-use crate::reader::{Reader, Running};
-use crate::subscriber::Subscriber;
+use crate::handle::{Handle, Kind, free, give, shared};
 
 /// Watches a subscriber. It can be used by all threads at once.
 pub struct Monitor(());
+
+impl Handle for Monitor {
+    type Behind = rust::Monitor;
+    const KIND: Kind = Kind::Monitor;
+}
 
 /// A channel's name, NUL-terminated.
 pub type Name = [c_char; 72];
@@ -39,39 +43,13 @@ pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
     })
 }
 
-/// Watches a subscriber that is polled.
-///
-/// ```c
-/// TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
-/// TickcastChannelReport report;
-/// if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
-///     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
-/// tickcast_monitor_free(monitor);
-/// ```
-#[unsafe(no_mangle)]
-pub extern "C" fn tickcast_subscriber_monitor(subscriber: *mut Subscriber) -> *mut Monitor {
-    handle(|| give(with(subscriber, |it| Ok(it.monitor()))?))
-}
-
-/// Watches a subscriber that runs on a thread of ours.
-#[unsafe(no_mangle)]
-pub extern "C" fn tickcast_running_monitor(running: *mut Running) -> *mut Monitor {
-    handle(|| give(with(running, |it| Ok(it.monitor().clone()))?))
-}
-
-/// Watches the thread that a reader reads from.
-#[unsafe(no_mangle)]
-pub extern "C" fn tickcast_reader_monitor(reader: *mut Reader) -> *mut Monitor {
-    handle(|| give(with(reader, |it| Ok(it.monitor().clone()))?))
-}
-
 /// Ends a monitor. NULL is fine.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_free(monitor: *mut Monitor) -> i32 {
     status(|| free(monitor))
 }
 
-pub(crate) fn watch(monitor: *const Monitor) -> Result<rust::Monitor, Error> {
+fn watch(monitor: *const Monitor) -> Result<rust::Monitor, Error> {
     shared(monitor, rust::Monitor::clone)
 }
 
@@ -366,4 +344,17 @@ pub extern "C" fn tickcast_monitor_quantile(
         out.ok_or(Error::Null { what: "out" })?.write(value);
         Ok(())
     })
+}
+
+/// Copies what is known of symbols and ids by now; nothing before the event JOINED.
+///
+/// ```c
+/// TickcastDirectory *directory = tickcast_monitor_directory(monitor);
+/// const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
+/// puts(symbol ? symbol : "not announced");
+/// tickcast_directory_free(directory);
+/// ```
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_monitor_directory(monitor: *const Monitor) -> *mut Directory {
+    handle(|| give(Symbols::new(&watch(monitor)?)))
 }

@@ -7,109 +7,74 @@ use std::time::Duration;
 
 use tickcast_subscriber as rust;
 use tickcast_subscriber::ChannelId;
-use tickcast_subscriber::{CommandError, Core, Idle, InstrumentFilter, Wake};
+use tickcast_subscriber::{CommandError, InstrumentFilter, Wake};
 
-use crate::abi::{fill, range};
-use crate::builder::{ids, start, symbols};
+use crate::arguments::{fill, ids, start, symbols};
 use crate::error::{Error, handle, number, status};
-use crate::handle::{free, give, take, with};
+use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::item::{Callback, OnItem, polled};
-use crate::monitor::{NO_CHANNEL, Name, at, name};
-use crate::subscriber::{Subscriber, Summary, fill_summary};
+use crate::monitor::{Monitor, NO_CHANNEL, Name, at, name};
 
 /// A subscriber on a thread of its own.
 pub struct Running(());
 
+impl Handle for Running {
+    type Behind = rust::Running;
+    const KIND: Kind = Kind::Running;
+}
+
 /// Reads what a split subscriber receives.
 pub struct Reader(());
 
-/// What a thread of ours does when there is nothing to do.
+impl Handle for Reader {
+    type Behind = rust::Reader;
+    const KIND: Kind = Kind::Reader;
+}
+
+/// What a subscriber leaves behind.
 #[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-pub enum IdleWith {
-    /// Never gives up the core: lowest latency, for a core of its own.
-    Spin = 0,
-    /// Gives up the core when others wait for it.
-    Yield = 1,
-    /// Sleeps for `idle_us`: for hosts whose cores are shared.
-    Sleep = 2,
+#[repr(C)]
+pub struct Summary {
+    /// Records that the protocol delivered, on all channels.
+    pub delivered_records: u64,
+    /// Records declared lost, where their number is known.
+    pub lost_records: u64,
+    /// Events handed over.
+    pub events: u64,
+    /// 1 when nothing was lost, neither on the way to us nor at the source.
+    pub is_whole: u32,
+    /// How many channels there were.
+    pub channels: u32,
 }
 
-fn idle(with: u32, us: u32) -> Result<Idle, Error> {
-    const SPIN: u32 = IdleWith::Spin as u32;
-    const YIELD: u32 = IdleWith::Yield as u32;
-    const SLEEP: u32 = IdleWith::Sleep as u32;
-    Ok(match with {
-        SPIN => Idle::Spin,
-        YIELD => Idle::Yield,
-        SLEEP => Idle::Sleep { us },
-        _ => range("idle", with, "a TickcastIdleWith")?,
-    })
+impl From<&rust::Summary> for Summary {
+    fn from(summary: &rust::Summary) -> Self {
+        Self {
+            delivered_records: summary.delivered_records(),
+            lost_records: summary.lost_records(),
+            events: summary.events(),
+            is_whole: u32::from(summary.is_whole()),
+            channels: summary.channels.len() as u32,
+        }
+    }
 }
 
-/// Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
-/// `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
-/// gives anything but 0 ends the thread without a word to the publisher.
-///
-/// ```c
-/// TickcastRunning *running =
-///     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
-/// if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
-///     puts(tickcast_last_error());
-/// ```
-///
-/// # Safety
-/// `on` can be called with `context` from another thread, until tickcast_running_join.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_subscriber_run_pinned(
-    subscriber: *mut Subscriber,
-    core: u32,
-    idle_with: u32,
-    idle_us: u32,
-    on: OnItem,
-    context: *mut c_void,
-) -> *mut Running {
-    handle(|| {
-        // First, so that it is gone whatever is wrong.
-        let it = take(subscriber)?;
-        let on = Callback::new(on, context)?.on_thread();
-        let idle = idle(idle_with, idle_us)?;
-        give(it.run_pinned(Core(core as usize), idle, on)?)
-    })
-}
-
-/// Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
-/// (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
-/// where that fails.
-///
-/// ```c
-/// TickcastReader *reader = NULL;
-/// TickcastRunning *running =
-///     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
-/// while (running && tickcast_reader_is_over(reader) == 0) {
-///     tickcast_reader_wait(reader, 100);
-///     tickcast_reader_poll(reader, on_item, context);
-/// }
-/// tickcast_reader_free(reader);
-/// tickcast_running_join(running, NULL, sizeof(TickcastSummary));
-/// ```
-#[unsafe(no_mangle)]
-pub extern "C" fn tickcast_subscriber_split(
-    subscriber: *mut Subscriber,
-    core: u32,
-    idle_with: u32,
-    idle_us: u32,
-    size_bytes: usize,
-    reader: Option<&mut MaybeUninit<*mut Reader>>,
-) -> *mut Running {
-    handle(|| {
-        let it = take(subscriber)?;
-        let reader = reader.ok_or(Error::Null { what: "reader" })?;
-        reader.write(std::ptr::null_mut());
-        let idle = idle(idle_with, idle_us)?;
-        let (running, first) = it.split(Core(core as usize), idle, size_bytes)?;
-        reader.write(give(Box::new(first))?);
-        give(running)
+/// Fills a summary, where one is wanted; its size is always looked at.
+pub(crate) fn fill_summary(
+    out: Option<(&mut MaybeUninit<Summary>, &rust::Summary)>,
+    size: usize,
+) -> Result<(), Error> {
+    let mut unwanted = MaybeUninit::uninit();
+    let value = out.as_ref().map(|(_, summary)| Summary::from(*summary));
+    let out = out.map_or(&mut unwanted, |(out, _)| out);
+    fill(Some(out), size, "sizeof(TickcastSummary)", || {
+        Ok(value.unwrap_or(Summary {
+            delivered_records: 0,
+            lost_records: 0,
+            events: 0,
+            is_whole: 0,
+            channels: 0,
+        }))
     })
 }
 
@@ -196,6 +161,12 @@ pub unsafe extern "C" fn tickcast_running_set_filter_ids(
     set_filter(running, channel, unsafe { ids(all, count) })
 }
 
+/// Watches a subscriber that runs on a thread of ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_monitor(running: *mut Running) -> *mut Monitor {
+    handle(|| give(with(running, |it| Ok(it.monitor().clone()))?))
+}
+
 /// Asks the thread to leave, which it does within a round of its loop.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_stop(running: *mut Running) -> i32 {
@@ -253,7 +224,7 @@ pub unsafe extern "C" fn tickcast_reader_poll(
 ) -> i32 {
     number(|| {
         let on = Callback::new(on, context)?;
-        with(reader, |it| Ok(polled(|| it.poll(on.on_caller()))))
+        with(reader, |it| polled(|| it.poll(on.on_caller())))
     })
 }
 
@@ -332,6 +303,12 @@ pub extern "C" fn tickcast_reader_report(
             })
         })
     })
+}
+
+/// Watches the thread that a reader reads from.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_monitor(reader: *mut Reader) -> *mut Monitor {
+    handle(|| give(with(reader, |it| Ok(it.monitor().clone()))?))
 }
 
 /// Ends a reader. NULL is fine.

@@ -7,43 +7,45 @@ use std::time::Duration;
 
 use tickcast_subscriber as rust;
 use tickcast_subscriber::ChannelId;
-use tickcast_subscriber::{InstrumentFilter, Wake};
+use tickcast_subscriber::{Core, Idle, InstrumentFilter, Wake};
 
-use crate::abi::{fill, text, write_text};
-use crate::builder::{ids, start, symbols};
-use crate::error::{Error, number, status};
-use crate::handle::{free, take, with};
+use crate::arguments::{ids, range, start, symbols, text, write_text};
+use crate::error::{Error, handle, number, status};
+use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::item::{Callback, OnItem, polled};
+use crate::monitor::Monitor;
+use crate::reader::{Reader, Running, Summary, fill_summary};
 
 /// Follows channels of a publisher.
 pub struct Subscriber(());
 
-/// What a subscriber leaves behind.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Summary {
-    /// Records that the protocol delivered, on all channels.
-    pub delivered_records: u64,
-    /// Records declared lost, where their number is known.
-    pub lost_records: u64,
-    /// Events handed over.
-    pub events: u64,
-    /// 1 when nothing was lost, neither on the way to us nor at the source.
-    pub is_whole: u32,
-    /// How many channels there were.
-    pub channels: u32,
+impl Handle for Subscriber {
+    type Behind = rust::Subscriber;
+    const KIND: Kind = Kind::Subscriber;
 }
 
-impl From<&rust::Summary> for Summary {
-    fn from(summary: &rust::Summary) -> Self {
-        Self {
-            delivered_records: summary.delivered_records(),
-            lost_records: summary.lost_records(),
-            events: summary.events(),
-            is_whole: u32::from(summary.is_whole()),
-            channels: summary.channels.len() as u32,
-        }
-    }
+/// What a thread of ours does when there is nothing to do.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum IdleWith {
+    /// Never gives up the core: lowest latency, for a core of its own.
+    Spin = 0,
+    /// Gives up the core when others wait for it.
+    Yield = 1,
+    /// Sleeps for `idle_us`: for hosts whose cores are shared.
+    Sleep = 2,
+}
+
+fn idle(with: u32, us: u32) -> Result<Idle, Error> {
+    const SPIN: u32 = IdleWith::Spin as u32;
+    const YIELD: u32 = IdleWith::Yield as u32;
+    const SLEEP: u32 = IdleWith::Sleep as u32;
+    Ok(match with {
+        SPIN => Idle::Spin,
+        YIELD => Idle::Yield,
+        SLEEP => Idle::Sleep { us },
+        _ => range("idle", with, "a TickcastIdleWith")?,
+    })
 }
 
 /// Takes what has come, hands it to `on`, and asks for what is missing. Bounded, and never blocks.
@@ -64,7 +66,7 @@ pub unsafe extern "C" fn tickcast_subscriber_poll(
 ) -> i32 {
     number(|| {
         let on = Callback::new(on, context)?;
-        with(subscriber, |it| Ok(polled(|| it.poll(on.on_caller()))))
+        with(subscriber, |it| polled(|| it.poll(on.on_caller())))
     })
 }
 
@@ -212,6 +214,86 @@ pub unsafe extern "C" fn tickcast_subscriber_set_filter_ids(
     set_filter(subscriber, channel, unsafe { ids(all, count) })
 }
 
+/// Watches a subscriber that is polled.
+///
+/// ```c
+/// TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+/// TickcastChannelReport report;
+/// if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
+///     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
+/// tickcast_monitor_free(monitor);
+/// ```
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_subscriber_monitor(subscriber: *mut Subscriber) -> *mut Monitor {
+    handle(|| give(with(subscriber, |it| Ok(it.monitor()))?))
+}
+
+/// Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
+/// `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
+/// gives anything but 0 ends the thread without a word to the publisher.
+///
+/// ```c
+/// TickcastRunning *running =
+///     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+/// if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
+///     puts(tickcast_last_error());
+/// ```
+///
+/// # Safety
+/// `on` can be called with `context` from another thread, until tickcast_running_join.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_subscriber_run_pinned(
+    subscriber: *mut Subscriber,
+    core: u32,
+    idle_with: u32,
+    idle_us: u32,
+    on: OnItem,
+    context: *mut c_void,
+) -> *mut Running {
+    handle(|| {
+        // First, so that it is gone whatever is wrong.
+        let it = take(subscriber)?;
+        let on = Callback::new(on, context)?.on_thread();
+        let idle = idle(idle_with, idle_us)?;
+        give(it.run_pinned(Core(core as usize), idle, on)?)
+    })
+}
+
+/// Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
+/// (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
+/// where that fails.
+///
+/// ```c
+/// TickcastReader *reader = NULL;
+/// TickcastRunning *running =
+///     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+/// while (running && tickcast_reader_is_over(reader) == 0) {
+///     tickcast_reader_wait(reader, 100);
+///     tickcast_reader_poll(reader, on_item, context);
+/// }
+/// tickcast_reader_free(reader);
+/// tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+/// ```
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_subscriber_split(
+    subscriber: *mut Subscriber,
+    core: u32,
+    idle_with: u32,
+    idle_us: u32,
+    size_bytes: usize,
+    reader: Option<&mut MaybeUninit<*mut Reader>>,
+) -> *mut Running {
+    handle(|| {
+        let it = take(subscriber)?;
+        let reader = reader.ok_or(Error::Null { what: "reader" })?;
+        reader.write(std::ptr::null_mut());
+        let idle = idle(idle_with, idle_us)?;
+        let (running, first) = it.split(Core(core as usize), idle, size_bytes)?;
+        reader.write(give(first)?);
+        give(running)
+    })
+}
+
 /// Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
 /// through `on`, which may be NULL; so may `out`, which is filled with what was delivered and lost.
 ///
@@ -242,25 +324,6 @@ pub unsafe extern "C" fn tickcast_subscriber_leave(
             Some(on) => it.leave_with(on.until_it_stops()),
         };
         fill_summary(out.map(|out| (out, &summary)), size)
-    })
-}
-
-/// Fills a summary, where one is wanted; its size is always looked at.
-pub(crate) fn fill_summary(
-    out: Option<(&mut MaybeUninit<Summary>, &rust::Summary)>,
-    size: usize,
-) -> Result<(), Error> {
-    let mut unwanted = MaybeUninit::uninit();
-    let value = out.as_ref().map(|(_, summary)| Summary::from(*summary));
-    let out = out.map_or(&mut unwanted, |(out, _)| out);
-    fill(Some(out), size, "sizeof(TickcastSummary)", || {
-        Ok(value.unwrap_or(Summary {
-            delivered_records: 0,
-            lost_records: 0,
-            events: 0,
-            is_whole: 0,
-            channels: 0,
-        }))
     })
 }
 

@@ -1,25 +1,26 @@
 //! What happens to every item between the core and the application: names are learned, instruments
 //! that nobody wants are left out, latency is measured, `latest` channels are conflated.
 
+pub(crate) mod application;
 pub(crate) mod conflate;
-pub(crate) mod sink;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
-use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::delivery::{Deliver, Event, Position};
+use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::filter::{FilterIndex, InstrumentFilter};
 use crate::error::SubscribeError;
-use crate::observe::Shared;
 use crate::observe::directory::{Directory, announced, announces};
 use crate::observe::latency::Meter;
-use conflate::CellWriter;
-use sink::Hand;
+use crate::observe::{HandedCounters, Shared};
+use conflate::{Cell, CellWriter};
 
 /// Where the driver puts what comes from the core.
 pub(crate) trait Sink: Deliver {
@@ -29,6 +30,28 @@ pub(crate) trait Sink: Deliver {
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.
     fn welcomed(&mut self, welcome: &Welcome);
+    /// Connections and timers were served, and the core stands like this.
+    fn served(&mut self, _core: &JournaledCore) {}
+}
+
+/// The dispatcher's decision on the records of a datagram.
+pub(crate) enum Batch {
+    /// No channel of ours has that number.
+    LeftOut,
+    /// All of them go to the application: nothing is left out, named or conflated.
+    Passes(usize),
+    /// Each is decided by itself.
+    Mixed(usize),
+}
+
+/// The dispatcher's decision on one record.
+pub(crate) enum Verdict {
+    /// The filter leaves it out.
+    LeftOut,
+    /// It goes to the application.
+    Passes,
+    /// It waits in this cell, from which a newer one may replace it.
+    Conflated(Cell),
 }
 
 /// One channel, by its index in the settings.
@@ -130,88 +153,77 @@ impl Dispatcher {
 
     /// As [`Dispatcher::index_of`], while a number may have gone from one channel to another.
     #[cold]
-    fn index_at(&mut self, position: &Position) -> Option<usize> {
+    fn index_before(&mut self, position: &Position) -> Option<usize> {
         let at = (position.channel, position.epoch);
         let before = self.channels.iter().position(|it| it.before == Some(at));
         before.or_else(|| self.index_of(position.channel))
     }
 
+    /// The index of the channel that a position is of.
     #[inline]
-    fn index_by(&mut self, position: &Position) -> Option<usize> {
+    pub(crate) fn index_at(&mut self, position: &Position) -> Option<usize> {
         if self.is_welcomed {
-            self.index_at(position)
+            self.index_before(position)
         } else {
             self.index_of(position.channel)
         }
     }
 
-    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
-        let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let Some(index) = self.index_by(position) else {
-            return;
-        };
-        match item {
-            Item::Record(position, record) => self.record(index, position, record, hand),
-            Item::Event(position, event) => hand.event(index, position, event),
-        }
+    /// The counters of what a channel handed over.
+    #[inline]
+    pub(crate) fn handed(&self, index: usize) -> &HandedCounters {
+        &self.shared.channels[index].handed
     }
 
-    /// The records of a datagram: all at once where nothing is left out, named or conflated.
+    /// Decides on the records of a datagram; those that pass are measured and counted.
     #[inline]
-    fn records(&mut self, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
-        let Some(index) = self.index_by(first) else {
-            return;
+    pub(crate) fn batch(&mut self, first: &Position, records: Records<'_>) -> Batch {
+        let Some(index) = self.index_at(first) else {
+            return Batch::LeftOut;
         };
         let channel = &self.channels[index];
         if announces(records) || channel.cells.is_some() || !channel.filter_index.filter().is_all()
         {
-            return self.each(index, first, records, hand);
+            return Batch::Mixed(index);
         }
-        if let Some(latency) = &self.shared.channels[index].latency {
+        let shared = &self.shared.channels[index];
+        if let Some(latency) = &shared.latency {
             (self.meter).pass_all(latency, first, records, || SystemClock.utc());
         }
-        hand.records(index, first, records);
+        shared.handed.handed_records.add(records.len() as u64);
+        Batch::Passes(index)
     }
 
-    /// The records of a datagram one by one.
-    #[inline(never)]
-    fn each(&mut self, index: usize, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
-        first.each(records, |position, record| {
-            self.record(index, position, record, hand);
-        });
-    }
-
-    fn record(
+    /// Learns the name that a record announces, and decides on it. One that does not wait in a
+    /// cell is counted.
+    pub(crate) fn record(
         &mut self,
         index: usize,
         position: &Position,
         record: RecordRef<'_>,
-        hand: &mut impl Hand,
-    ) {
+    ) -> Verdict {
         let name = announced(&record);
         if let Some((id, symbol)) = name {
             self.learn(index, position.channel, id, symbol);
         }
         let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
-        if !channel.filter_index.passes(record.header().instrument_id) {
+        if !(channel.filter_index).passes(record.header().instrument_id) {
             shared.handed.filtered_records.increment();
             if name.is_none() && !channel.is_due && !channel.unknown.is_empty() {
                 self.left_out(index, position.channel);
             }
-            return;
+            return Verdict::LeftOut;
         }
         if let Some(latency) = &shared.latency {
             self.meter
                 .pass(latency, position, record, || SystemClock.utc());
         }
-        match channel
-            .cells
-            .as_mut()
-            .and_then(|cells| cells.write(position, record))
-        {
-            Some(cell) => hand.changed(index, cell),
-            None => hand.record(index, position, record),
+        let cells = channel.cells.as_mut();
+        if let Some(cell) = cells.and_then(|cells| cells.write(position, record)) {
+            return Verdict::Conflated(cell);
         }
+        shared.handed.handed_records.increment();
+        Verdict::Passes
     }
 
     #[inline]
@@ -250,7 +262,7 @@ impl Dispatcher {
     }
 
     /// Takes over channel numbers, before items of them come.
-    fn welcome(&mut self, welcome: &Welcome) {
+    pub(crate) fn welcome(&mut self, welcome: &Welcome) {
         if welcome.channels.len() != self.channels.len() {
             return;
         }
@@ -268,7 +280,7 @@ impl Dispatcher {
     }
 
     /// Takes over directories, once nothing more comes whose instruments were named before.
-    fn welcomed(&mut self, welcome: &Welcome) {
+    pub(crate) fn welcomed(&mut self, welcome: &Welcome) {
         if !std::mem::replace(&mut self.is_welcomed, false) {
             return;
         }
@@ -309,9 +321,26 @@ impl Dispatcher {
         self.check_filters();
     }
 
-    /// Shows others what was learned, unless one of them is looking just now.
+    /// Shows others how a channel stands; an event when its lag passes the alarm, or half of it.
+    pub(crate) fn report(&mut self, index: usize, receiver: &Receiver) -> Option<Event> {
+        let shared = &self.shared.channels[index];
+        let ((delivered, heard), lag) = (receiver.progress(), receiver.lag());
+        shared.epoch.set(receiver.epoch().0);
+        shared.delivered.set(delivered.0);
+        shared.heard.set(heard.0);
+        shared.lag.set(lag);
+        shared.ended.store(receiver.ended(), Relaxed);
+        let channel = &mut self.channels[index];
+        let alarm = channel.alarm.filter(|_| receiver.is_live())?;
+        lag_event(alarm, &mut channel.alarmed, lag)
+    }
+
+    /// Shows others whether we are joined, and what was learned, unless one of them is looking
+    /// just now. Comes after [`report`](Self::report) of all channels, so that nobody takes names
+    /// for those of an older epoch.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self, is_joined: bool) {
+        self.shared.joined.store(is_joined, Relaxed);
         if self.replaced || !self.unpublished.is_empty() {
             self.show();
         }
@@ -379,14 +408,6 @@ impl Dispatcher {
         });
     }
 
-    /// Whether a channel lags more, or no longer, than its alarm allows.
-    #[inline]
-    pub(crate) fn lag(&mut self, channel: ChannelId, lag: u64) -> Option<Event> {
-        let index = self.index_of(channel)?;
-        let it = &mut self.channels[index];
-        lag_event(it.alarm?, &mut it.alarmed, lag)
-    }
-
     /// Counts conflated records of a channel; tells them now and then.
     pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
         let it = &mut self.channels[index];
@@ -422,58 +443,17 @@ pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Even
     None
 }
 
-/// Items through a dispatcher into a hand.
-pub(crate) struct Through<'a, H> {
-    pub(crate) dispatcher: &'a mut Dispatcher,
-    pub(crate) hand: &'a mut H,
-}
-
-impl<H: Hand> Deliver for Through<'_, H> {
-    fn item(&mut self, item: Item<'_>) {
-        self.dispatcher.item(item, self.hand);
-    }
-
-    #[inline]
-    fn records(&mut self, first: &Position, records: Records<'_>) {
-        self.dispatcher.records(first, records, self.hand);
-    }
-}
-
-impl<H: Hand> Sink for Through<'_, H> {
-    fn welcome(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcome(welcome);
-    }
-
-    fn welcomed(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcomed(welcome);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tickcast_reliability::control::Instrument;
     use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
     use tickcast_reliability::types::{ConfigHash, Lineage, RecordNumber, Sequence};
 
-    use super::conflate::Cell;
     use super::*;
     use crate::observe::ChannelShared;
     use crate::observe::totals::{Totals, position_at};
 
-    /// The index that each record and event came under.
-    struct Indices(Vec<usize>);
-
-    impl Hand for Indices {
-        fn record(&mut self, channel: usize, _: &Position, _: RecordRef<'_>) {
-            self.0.push(channel);
-        }
-        fn event(&mut self, channel: usize, _: &Position, _: &Event) {
-            self.0.push(channel);
-        }
-        fn changed(&mut self, _: usize, _: Cell) {}
-    }
-
-    fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
+    pub(super) fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
         let offer = |channel: u16| ChannelOffer {
             channel: ChannelId(channel),
             name: String::new(),
@@ -501,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_welcome_ends_is_told_of_the_channel_that_had_the_number_before() {
+    fn items_of_an_ended_epoch_belong_to_the_channel_before() {
         let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
         let shared = Shared {
             channels: [of("a"), of("b")].into(),
@@ -509,39 +489,37 @@ mod tests {
         };
         let channels = [0, 1].map(|_| (InstrumentFilter::all(), None, None));
         let mut dispatcher = Dispatcher::new(channels.into_iter(), Arc::new(shared));
-        let mut hand = Indices(Vec::new());
-        let mut tell = |dispatcher: &mut Dispatcher, channel: u16, epoch: u64| {
+        let index_at = |dispatcher: &mut Dispatcher, channel: u16, epoch: u64| {
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(channel), Epoch(epoch));
-            dispatcher.item(Item::Event(&position, &Event::Live), &mut hand);
-            hand.0.pop()
+            dispatcher.index_at(&position)
         };
         dispatcher.welcome(&welcome(1, [1, 2]));
         dispatcher.welcomed(&welcome(1, [1, 2]));
         assert_eq!(
-            [1, 2].map(|id| tell(&mut dispatcher, id, 1)),
+            [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
             [Some(0), Some(1)]
         );
         // The first has another number, and the second has that of the first.
         dispatcher.welcome(&welcome(2, [3, 1]));
         assert_eq!(
-            [1, 2].map(|id| tell(&mut dispatcher, id, 1)),
+            [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
             [Some(0), Some(1)]
         );
         assert_eq!(
-            [3, 1].map(|id| tell(&mut dispatcher, id, 2)),
+            [3, 1].map(|id| index_at(&mut dispatcher, id, 2)),
             [Some(0), Some(1)]
         );
         dispatcher.welcomed(&welcome(2, [3, 1]));
         assert_eq!(
-            [3, 1].map(|id| tell(&mut dispatcher, id, 2)),
+            [3, 1].map(|id| index_at(&mut dispatcher, id, 2)),
             [Some(0), Some(1)]
         );
-        assert_eq!(tell(&mut dispatcher, 2, 1), None);
+        assert_eq!(index_at(&mut dispatcher, 2, 1), None);
     }
 
     #[test]
-    fn what_a_welcome_ends_is_of_the_names_before_and_those_are_of_nothing_after_it() {
+    fn names_of_an_ended_epoch_end_with_its_welcome() {
         let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
         let shared = Arc::new(Shared {
             channels: [of("a"), of("b")].into(),
@@ -556,8 +534,7 @@ mod tests {
             welcome.channels[0].directory = vec![Instrument { id, symbol }];
             welcome
         };
-        let mut hand = Indices(Vec::new());
-        let mut take = |dispatcher: &mut Dispatcher, epoch: u64, id: u32, names: &str| {
+        let index_of_passed = |dispatcher: &mut Dispatcher, epoch: u64, id: u32, names: &str| {
             let mut record = SymbolMappingMsg::default();
             (record.hd.rtype, record.hd.instrument_id) = (SymbolMappingMsg::RTYPE, id);
             for (to, from) in record.stype_in_symbol.iter_mut().zip(names.bytes()) {
@@ -565,21 +542,32 @@ mod tests {
             }
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(1), Epoch(epoch));
-            dispatcher.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
-            std::mem::take(&mut hand.0)
+            let index = dispatcher.index_at(&position).unwrap();
+            match dispatcher.record(index, &position, RecordRef::from(&record)) {
+                Verdict::Passes => Some(index),
+                Verdict::LeftOut | Verdict::Conflated(_) => None,
+            }
         };
         dispatcher.welcome(&listing(1, [1, 2], 5));
         dispatcher.welcomed(&listing(1, [1, 2], 5));
-        dispatcher.publish();
+        dispatcher.publish(true);
         // What was held back comes now: of the first channel, whose number the second has next.
         let next = listing(2, [3, 1], 6);
         dispatcher.welcome(&next);
-        assert_eq!(take(&mut dispatcher, 1, 5, ""), [0], "X as it was");
-        assert_eq!(take(&mut dispatcher, 1, 6, ""), [0; 0], "no X before");
-        assert_eq!(take(&mut dispatcher, 1, 9, "Y"), [0; 0]);
+        assert_eq!(
+            index_of_passed(&mut dispatcher, 1, 5, ""),
+            Some(0),
+            "X as it was"
+        );
+        assert_eq!(
+            index_of_passed(&mut dispatcher, 1, 6, ""),
+            None,
+            "no X before"
+        );
+        assert_eq!(index_of_passed(&mut dispatcher, 1, 9, "Y"), None);
         dispatcher.welcomed(&next);
-        assert_eq!(take(&mut dispatcher, 2, 8, "Z"), [1]);
-        dispatcher.publish();
+        assert_eq!(index_of_passed(&mut dispatcher, 2, 8, "Z"), Some(1));
+        dispatcher.publish(true);
         for directory in [&dispatcher.directory, &*shared.directory.lock().unwrap()] {
             let named = [5, 6, 8].map(|id| directory.symbol(id));
             assert_eq!(named, [None, Some("X"), Some("Z")]);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use tickcast_journal::{JournaledCore, Note};
+use tickcast_reliability::control::Start;
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
+use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::session::Action;
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
@@ -45,6 +47,8 @@ pub(crate) struct Driver {
     due_at: Nanos,
     /// When it was polled last, where that is recorded.
     polled_at: Nanos,
+    /// Channels to be begun anew with the next poll.
+    rejoins: Vec<(ChannelId, Start)>,
 }
 
 impl Driver {
@@ -80,6 +84,7 @@ impl Driver {
             connections_at: now,
             due_at: now,
             polled_at: now,
+            rejoins: Vec::new(),
         }
     }
 
@@ -102,6 +107,9 @@ impl Driver {
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
+        if !self.rejoins.is_empty() {
+            self.begin_rejoins(now, sink);
+        }
         if self.core.recorder().is_some() {
             self.note_stall(now);
         }
@@ -149,8 +157,35 @@ impl Driver {
             let watched = self.connections.watch(&self.waker);
             let failed = watched.err();
             self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
+            sink.served(&self.core);
         }
         polled
+    }
+
+    /// Whether a channel is being joined anew, or about to be.
+    pub(crate) fn is_rejoining(&self, channel: ChannelId) -> bool {
+        self.core.index_of(channel).is_none() || self.rejoins.iter().any(|(it, _)| *it == channel)
+    }
+
+    /// Begins a channel anew with the next poll, whose closure is told what is lost by that.
+    pub(crate) fn rejoin(&mut self, channel: ChannelId, start: Start) {
+        self.rejoins.push((channel, start));
+    }
+
+    #[cold]
+    fn begin_rejoins(&mut self, now: Nanos, sink: &mut impl Sink) {
+        for (channel, start) in std::mem::take(&mut self.rejoins) {
+            self.core.rejoin(now, channel, start, sink);
+        }
+        // Connections and timers are served with this poll.
+        self.connections_at = now;
+    }
+
+    /// Says good-bye; what is open is declared lost.
+    pub(crate) fn leave(&mut self, now: Nanos, sink: &mut impl Sink) {
+        self.core.leave(LossCause::Left, sink);
+        self.connections.transmit(now, &mut self.core, sink);
+        sink.served(&self.core);
     }
 
     /// Notes that nobody polled for long, but where somebody waits to be woken.
@@ -162,13 +197,11 @@ impl Driver {
         self.polled_at = now;
     }
 
-    /// Looks at connections and timers with the next poll.
-    pub(crate) const fn serve_soon(&mut self, now: Nanos) {
-        self.connections_at = now;
-    }
-
     /// When there is something to do although nothing comes.
     pub(crate) fn due(&self) -> Nanos {
+        if !self.rejoins.is_empty() {
+            return Nanos::ZERO;
+        }
         let pending = self.pending.iter().map(|(_, at)| *at);
         let held_back = self.inputs.iter().filter_map(ChannelInput::next_due);
         // What no descriptor tells of any more must not wait for one.
@@ -191,11 +224,6 @@ impl Driver {
         };
         tracing::error!("{error}");
         self.problems.joining = Some(error);
-    }
-
-    /// Sends what the core has to say, now.
-    pub(crate) fn transmit(&mut self, now: Nanos, sink: &mut impl Sink) {
-        self.connections.transmit(now, &mut self.core, sink);
     }
 
     /// Does what the core wants done.

@@ -21,11 +21,23 @@ pub struct Polled {
     /// [`Subscriber::problem`](crate::Subscriber::problem), and
     /// [`Monitor::problem`](crate::Monitor::problem) of a [`Reader`](crate::Reader).
     pub problem: bool,
-    /// Whether connections and timers were looked at.
+    /// Whether the closure of an earlier poll has panicked: this poll did nothing, and no other
+    /// will. It is a problem, too.
+    pub poisoned: bool,
+    /// Whether connections and timers were served.
     pub(crate) served: bool,
 }
 
 impl Polled {
+    /// The poll of a subscriber or reader whose closure has panicked.
+    pub(crate) const POISONED: Self = Self {
+        datagrams: 0,
+        messages: 0,
+        problem: true,
+        poisoned: true,
+        served: false,
+    };
+
     /// Whether there was anything to do.
     ///
     /// ```

@@ -18,6 +18,8 @@ use super::ChannelReport;
 pub struct Summary {
     /// In the order they were asked for.
     pub channels: Vec<ChannelReport>,
+    /// Whether a closure panicked: then records may be missing that count as delivered.
+    pub poisoned: bool,
 }
 
 impl Summary {
@@ -61,8 +63,8 @@ impl Summary {
         self.sum(|channel| channel.handed.handed_events.get())
     }
 
-    /// Whether nothing was lost, neither on the way to us nor at the source, and nothing was
-    /// delivered that the publisher did not send.
+    /// Whether nothing was lost, neither on the way to us nor at the source nor in a closure that
+    /// panicked, and nothing was delivered that the publisher did not send.
     ///
     /// ```
     /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
@@ -78,7 +80,7 @@ impl Summary {
                 + counters.source_messages_lost.get()
                 + counters.fencing_violations.get()
         });
-        losses == 0
+        losses == 0 && !self.poisoned
     }
 
     fn sum(&self, of: impl Fn(&ChannelReport) -> u64) -> u64 {
@@ -106,6 +108,9 @@ impl fmt::Display for Summary {
             if unknown > 0 {
                 write!(f, ", {unknown} losses of unknown size")?;
             }
+        }
+        if self.poisoned {
+            f.write_str("; the closure panicked, and what came after that was not handed over")?;
         }
         Ok(())
     }

@@ -4,11 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tickcast_reliability::delivery::{Event, Item, Overrun, Place, Position};
-use tickcast_reliability::record::Records;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
-use super::ring::{Cursor, Entry, RECORDS_AT};
+use super::ring::{Cursor, Entry};
 use crate::dispatch::conflate::{ANY_EPOCH, LatestReader};
 use crate::dispatch::lag_event;
 use crate::observe::polled::Polled;
@@ -61,14 +60,14 @@ pub struct ReaderReport {
 ///
 /// # How it can fail
 /// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
-/// its closure panics, the item that it was given counts as read, and the next poll goes on after
-/// it. When the worker has ended, what it delivered can still be read; then the reader
-/// [is over](Reader::is_over). What keeps the worker from working as configured is told by
-/// [`Polled::problem`], and in words by [`Monitor::problem`].
+/// its closure panics, the panic goes on to the caller, and the reader is poisoned: it hands over
+/// nothing more, which every later poll reports ([`Polled::poisoned`]). When the worker has ended,
+/// what it delivered can still be read; then the reader [is over](Reader::is_over). What keeps the
+/// worker from working as configured is reported by [`Polled::problem`], and in words by
+/// [`Monitor::problem`].
 ///
 /// The subscriber is the worker's: [`Running::rejoin`](crate::Running::rejoin) and
-/// [`Running::set_filter`](crate::Running::set_filter) ask it. What a subscriber had kept for its
-/// next poll comes first here.
+/// [`Running::set_filter`](crate::Running::set_filter) ask it.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -91,9 +90,10 @@ pub struct ReaderReport {
 pub struct Reader {
     cursor: Cursor,
     channels: Vec<Channel>,
-    pending: Option<Pending>,
     monitor: Monitor,
     now: Nanos,
+    /// Whether a poll has begun and not ended: then its closure panicked.
+    poisoned: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,24 +110,6 @@ struct Channel {
     /// What the worker had delivered when there was nothing more to read: what a filter leaves
     /// out never comes here.
     read: Place,
-}
-
-/// What was taken from the ring and not handed over yet: a panic while what stands before it is
-/// handed over must not lose it.
-#[derive(Clone, Debug)]
-struct Pending {
-    channel: usize,
-    /// Of the event, or of the next record.
-    position: Position,
-    rest: Rest,
-}
-
-#[derive(Clone, Debug)]
-enum Rest {
-    Event(Event),
-    Overrun(Overrun),
-    /// So many records, the next of which begins at this word of the cursor's buffer.
-    Records(u16, usize),
 }
 
 /// Entries of one poll at most; an entry is a datagram or less.
@@ -161,9 +143,9 @@ impl Reader {
         Self {
             channels,
             cursor,
-            pending: None,
             monitor,
             now: Nanos::ZERO,
+            poisoned: false,
         }
     }
 
@@ -180,16 +162,25 @@ impl Reader {
     /// # }
     /// ```
     pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
+        // Where the application's code panics, this stays set.
+        if std::mem::replace(&mut self.poisoned, true) {
+            return Polled::POISONED;
+        }
+        let polled = self.read(&mut on);
+        self.poisoned = false;
+        polled
+    }
+
+    fn read(&mut self, on: &mut impl FnMut(Item<'_>)) -> Polled {
         let mut polled = Polled {
             problem: self.monitor.shared.has_problem.load(Relaxed),
             ..Polled::default()
         };
-        self.finish_entry(&mut on);
         while polled.datagrams < ENTRIES_MAX
             && let Some(entry) = self.cursor.next()
         {
             polled.datagrams += 1;
-            self.take(entry, &mut on);
+            self.take(entry, on);
         }
         if self
             .channels
@@ -198,11 +189,11 @@ impl Reader {
         {
             self.now = SystemClock.now();
             for index in 0..self.channels.len() {
-                self.flush(index, ANY_EPOCH, &mut on);
+                self.flush(index, ANY_EPOCH, on);
             }
             self.note_all_read();
             for index in 0..self.channels.len() {
-                self.tell(index, &mut on);
+                self.report(index, on);
             }
         } else {
             self.note_all_read();
@@ -220,7 +211,7 @@ impl Reader {
     /// # }
     /// ```
     pub fn wait(&self, timeout: Duration) -> Wake {
-        if self.pending.is_some() || self.channels.iter().any(Channel::is_dirty) {
+        if self.poisoned || self.channels.iter().any(Channel::is_dirty) {
             return Wake::Ready;
         }
         let (cursor, ring) = (&self.cursor, self.cursor.ring());
@@ -228,7 +219,8 @@ impl Reader {
             .wait(timeout, || cursor.is_ready() || ring.is_closed())
     }
 
-    /// Whether the worker has left, and all that it delivered has been read.
+    /// Whether nothing more will come: the worker has left, and all that it delivered has been
+    /// read; or this reader is poisoned.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -240,7 +232,8 @@ impl Reader {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let is_closed = self.cursor.ring().is_closed();
-        is_closed && self.is_all_read() && !self.channels.iter().any(Channel::is_dirty)
+        let is_dirty = self.channels.iter().any(Channel::is_dirty);
+        (is_closed && self.is_all_read() && !is_dirty) || self.poisoned
     }
 
     /// Whether this reader was told the end of session of every channel, and of none a new epoch
@@ -292,21 +285,14 @@ impl Reader {
 
     fn take(&mut self, entry: Entry, on: &mut impl FnMut(Item<'_>)) {
         match entry {
-            Entry::Records(channel, position, left) => {
-                let rest = Rest::Records(left, RECORDS_AT);
-                self.hand(channel, position, rest, on);
-            }
-            Entry::Changed(channel, cell) => {
-                if let Some(latest) = &mut self.channels[channel].latest {
+            Entry::Records(index, position, count) => self.records(index, &position, count, on),
+            Entry::Changed(index, cell) => {
+                if let Some(latest) = &mut self.channels[index].latest {
                     latest.mark(cell);
                 }
             }
-            Entry::Event(channel, position, event) => {
-                self.hand(channel, position, Rest::Event(event), on);
-            }
-            Entry::Overrun(channel, position, overrun) => {
-                self.hand(channel, position, Rest::Overrun(overrun), on);
-            }
+            Entry::Event(index, position, event) => self.event(index, &position, &event, on),
+            Entry::Overrun(index, position, overrun) => self.overrun(index, &position, overrun, on),
             Entry::Lapped => {
                 for channel in &mut self.channels {
                     if let Some(latest) = &mut channel.latest {
@@ -317,66 +303,25 @@ impl Reader {
         }
     }
 
-    /// Hands over what was taken from the ring; it is kept until it is.
+    /// Hands over records that follow each other, after what has changed before them.
     #[inline]
-    fn hand(
+    fn records(
         &mut self,
-        channel: usize,
-        position: Position,
-        rest: Rest,
+        index: usize,
+        first: &Position,
+        count: u16,
         on: &mut impl FnMut(Item<'_>),
     ) {
-        self.pending = Some(Pending {
-            channel,
-            position,
-            rest,
-        });
-        self.finish_entry(on);
-    }
-
-    /// Hands over what is left of an entry, after what has changed before it.
-    #[inline]
-    fn finish_entry(&mut self, on: &mut impl FnMut(Item<'_>)) {
-        let Some(pending) = &self.pending else { return };
-        let last = match &pending.rest {
-            // Of epochs that are over it comes before the word that they are; the rest is newer
-            // than what was overrun.
-            Rest::Overrun(overrun) => Epoch(overrun.to.epoch.0.saturating_sub(1)),
-            _ => ANY_EPOCH,
-        };
-        self.flush(pending.channel, last, on);
-        if let Some(pending) = self
-            .pending
-            .take_if(|pending| !matches!(pending.rest, Rest::Records(..)))
-        {
-            let (channel, position) = (pending.channel, &pending.position);
-            return match pending.rest {
-                Rest::Event(event) => self.event(channel, position, &event, on),
-                Rest::Overrun(overrun) => self.overrun(channel, position, overrun, on),
-                Rest::Records(..) => {}
-            };
-        }
-        while let Some(pending) = &mut self.pending {
-            let Rest::Records(left @ 1.., next) = &mut pending.rest else {
-                self.pending = None;
-                return;
-            };
-            let (channel, position, word) = (pending.channel, pending.position, *next);
-            // The first byte of a record is its length in words of 4 bytes.
-            let len = usize::from(self.cursor.bytes(word, 1)[0]) * 4;
-            // Before the call: if it panics, the record was given to it all the same.
-            *left -= 1;
-            *next += len / size_of::<u64>();
-            pending.position.record = position.record.plus(1);
-            self.cursor.totals_mut(channel).record(&position);
-            self.channels[channel].report.records += 1;
-            self.channels[channel].at = position.place();
-            let bytes = self.cursor.bytes(word, len / size_of::<u64>());
-            if let Ok(mut records) = Records::check(bytes, 1)
-                && let Some(record) = records.next()
-            {
-                on(Item::Record(&position, record));
-            }
+        self.flush(index, ANY_EPOCH, on);
+        let it = &mut self.channels[index];
+        it.report.records += u64::from(count);
+        it.at = first.place();
+        it.at.record = first.record.plus(u64::from(count) - 1);
+        (self.cursor.totals_mut(index)).records(first, count.into());
+        if let Some(records) = self.cursor.records(count) {
+            first.each(records, |position, record| {
+                on(Item::Record(position, record));
+            });
         }
     }
 
@@ -387,6 +332,7 @@ impl Reader {
         event: &Event,
         on: &mut impl FnMut(Item<'_>),
     ) {
+        self.flush(channel, ANY_EPOCH, on);
         self.cursor.totals_mut(channel).event(position, event);
         let it = &mut self.channels[channel];
         it.report.events += 1;
@@ -408,6 +354,10 @@ impl Reader {
         overrun: Overrun,
         on: &mut impl FnMut(Item<'_>),
     ) {
+        // Of epochs that are over it comes before the word that they are; the rest is newer than
+        // what was overrun.
+        let ended = Epoch(overrun.to.epoch.0.saturating_sub(1));
+        self.flush(channel, ended, on);
         let it = &mut self.channels[channel];
         it.report.overruns += 1;
         it.report.overrun_records += overrun.records;
@@ -437,7 +387,7 @@ impl Reader {
 
     /// Whether nothing is left to read in the ring.
     fn is_all_read(&self) -> bool {
-        !self.cursor.is_ready() && self.pending.is_none()
+        !self.cursor.is_ready()
     }
 
     /// Notes how far the worker is, if all of it has been read.
@@ -450,8 +400,8 @@ impl Reader {
         }
     }
 
-    /// Tells how much was conflated, and whether this reader lags.
-    fn tell(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+    /// Reports how much was conflated, and whether this reader lags.
+    fn report(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
         let is_all_read = self.is_all_read();
         let (it, shared) = (
             &mut self.channels[index],
@@ -615,22 +565,15 @@ mod tests {
         // Far more words than the ring holds.
         (1..=100_000).for_each(|number| write(&mut writer, 2, number, 8));
         writer.flush();
-        // A panic at any of it loses nothing of the rest.
         let mut told = Vec::new();
-        loop {
-            let on = |item: Item<'_>| {
-                told.push(match item {
-                    Item::Record(position, _) => (position.epoch.0, position.record.0),
-                    Item::Event(_, Event::Overrun(overrun)) => (overrun.epoch_changes, 0),
-                    Item::Event(..) => (0, 0),
-                });
-                panic!("planned");
-            };
-            let on = std::panic::AssertUnwindSafe(|| reader.poll(on));
-            if std::panic::catch_unwind(on).is_ok_and(|polled| !polled.worked()) {
-                break;
-            }
-        }
+        let mut on = |item: Item<'_>| {
+            told.push(match item {
+                Item::Record(position, _) => (position.epoch.0, position.record.0),
+                Item::Event(_, Event::Overrun(overrun)) => (overrun.epoch_changes, 0),
+                Item::Event(..) => (0, 0),
+            });
+        };
+        while reader.poll(&mut on).worked() {}
         assert_eq!(told[..2], [(1, 1), (1, 0)], "{told:?}");
         assert_eq!(told[2].0, 2, "{told:?}");
         let report = &reader.channels[0].report;

@@ -9,9 +9,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::{Event, Item, Position};
-use tickcast_reliability::record::RecordRef;
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::control::{Start, Welcome};
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
@@ -21,12 +22,11 @@ use super::commands::{Command, CommandReceiver, CommandSender, LIMIT, command_qu
 use super::reader::Reader;
 use super::ring::{SIZE_MAX, SIZE_MIN, Writer};
 use crate::config::filter::InstrumentFilter;
-use crate::dispatch::conflate::Cell;
-use crate::dispatch::sink::Hand;
-use crate::error::{ChannelError, CommandError, JoinError, Panicked, SpawnError};
+use crate::dispatch::{Batch, Dispatcher, Sink, Verdict};
+use crate::error::{CommandError, JoinError, Panicked, SpawnError};
+use crate::observe::Monitor;
 use crate::observe::polled::Polled;
 use crate::observe::summary::Summary;
-use crate::observe::{Monitor, Shared};
 use crate::subscriber::Subscriber;
 
 /// A subscriber that runs on a thread of its own. Dropping it stops the thread without waiting
@@ -259,21 +259,22 @@ impl Subscriber {
 }
 
 /// See [`Subscriber::run_pinned`].
-pub(crate) fn run(
+fn run(
     subscriber: Subscriber,
     core: Core,
     idle: Idle,
-    on: impl FnMut(Item<'_>) + Send + 'static,
+    mut on: impl FnMut(Item<'_>) + Send + 'static,
 ) -> Result<Running, SpawnError> {
     spawn(subscriber, core, move |mut subscriber, control| {
-        let mut closure = ToClosure { on };
-        follow(&mut subscriber, control, idle, &mut closure);
-        subscriber.leave_with(closure.on)
+        follow(&mut subscriber, control, idle, |it| {
+            it.poll_batches(&mut on)
+        });
+        subscriber.leave_with(on)
     })
 }
 
 /// See [`Subscriber::split`].
-pub(crate) fn split(
+fn split(
     mut subscriber: Subscriber,
     core: Core,
     idle: Idle,
@@ -284,23 +285,17 @@ pub(crate) fn split(
     }
     let monitor = subscriber.monitor();
     let (latest, alarms) = subscriber.for_reader();
-    let ring = Writer::open(size_bytes, subscriber.told());
+    let ring = Writer::open(size_bytes, subscriber.totals());
     let (mut writer, cursor) = ring.ok_or(SpawnError::Memory { size_bytes })?;
-    // Counted as handed over when it was kept.
-    subscriber.drain_backlog(|index, item| match item {
-        Item::Record(position, record) => writer.record(index, position, record),
-        Item::Event(position, event) => writer.event(index, position, event),
-    });
-    writer.flush();
-    let reader = Reader::new(cursor, latest, alarms, monitor.clone());
+    let reader = Reader::new(cursor, latest, alarms, monitor);
     let running = spawn(subscriber, core, move |mut subscriber, control| {
-        let shared = monitor.shared;
-        let mut hand = ToRing { writer, shared };
-        follow(&mut subscriber, control, idle, &mut hand);
-        subscriber.leave_into(&mut hand);
-        Summary {
-            channels: subscriber.channels(),
-        }
+        follow(&mut subscriber, control, idle, |it| {
+            poll_to_ring(it, &mut writer)
+        });
+        let (driver, dispatcher) = subscriber.parts();
+        let writer = &mut writer;
+        driver.leave(SystemClock.now(), &mut ToRing { dispatcher, writer });
+        subscriber.summary()
     })?;
     Ok((running, reader))
 }
@@ -311,29 +306,18 @@ struct ThreadControl {
     receiver: CommandReceiver,
 }
 
-/// Where a thread puts what its subscriber receives.
-trait Output {
-    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled;
-    fn rejoin(
-        &mut self,
-        subscriber: &mut Subscriber,
-        channel: ChannelId,
-        start: Start,
-    ) -> Result<(), ChannelError>;
-}
-
 /// Polls until all channels have ended and the publisher knows, or until it is asked to stop.
 fn follow(
     subscriber: &mut Subscriber,
     control: &ThreadControl,
     mut idle: Idle,
-    output: &mut impl Output,
+    mut poll: impl FnMut(&mut Subscriber) -> Polled,
 ) {
     let mut ended_at = None;
     while !control.stop.load(Relaxed) {
-        let polled = output.poll(subscriber);
+        let polled = poll(subscriber);
         if polled.served {
-            run_commands(subscriber, &control.receiver, output);
+            run_commands(subscriber, &control.receiver);
         }
         if polled.served && subscriber.ended() {
             let ended_at = *ended_at.get_or_insert_with(Instant::now);
@@ -347,23 +331,22 @@ fn follow(
     }
 }
 
-/// Does what was asked since.
+/// Runs the commands that have come since.
 #[inline]
-fn run_commands(subscriber: &mut Subscriber, receiver: &CommandReceiver, output: &mut impl Output) {
-    while let Some(mut asked) = receiver.next() {
-        let outcome = match &mut asked.command {
+fn run_commands(subscriber: &mut Subscriber, receiver: &CommandReceiver) {
+    while let Some(mut pending) = receiver.next() {
+        let outcome = match &mut pending.command {
             Command::Rejoin(channel, start) => {
-                let outcome = output.rejoin(subscriber, *channel, *start);
+                let outcome = subscriber.rejoin(*channel, *start);
                 outcome.map_err(CommandError::from)
             }
             Command::SetFilter(channel, filter) => {
                 let filter = std::mem::take(filter);
-                subscriber
-                    .set_filter(*channel, filter)
-                    .map_err(CommandError::from)
+                let outcome = subscriber.set_filter(*channel, filter);
+                outcome.map_err(CommandError::from)
             }
         };
-        asked.answer(outcome);
+        pending.answer(outcome);
     }
 }
 
@@ -372,6 +355,9 @@ fn spawn(
     core: Core,
     work: impl FnOnce(Subscriber, &ThreadControl) -> Summary + Send + 'static,
 ) -> Result<Running, SpawnError> {
+    if subscriber.is_poisoned() {
+        return Err(SpawnError::Poisoned);
+    }
     let (stop, monitor) = (Arc::new(AtomicBool::new(false)), subscriber.monitor());
     let (commands, receiver) = command_queue();
     let (pinned, wait_pinned) = mpsc::sync_channel(1);
@@ -405,76 +391,84 @@ fn spawn(
     })
 }
 
-/// Hands items to the application's closure.
-struct ToClosure<F> {
-    on: F,
+/// One poll into the local ring.
+#[inline]
+fn poll_to_ring(subscriber: &mut Subscriber, writer: &mut Writer) -> Polled {
+    let now = SystemClock.now();
+    let (driver, dispatcher) = subscriber.parts();
+    let polled = driver.poll(now, &mut ToRing { dispatcher, writer });
+    writer.flush();
+    subscriber.finish_poll(now, polled)
 }
 
-impl<F: FnMut(Item<'_>)> Output for ToClosure<F> {
-    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
-        subscriber.poll(&mut self.on)
-    }
-
-    fn rejoin(
-        &mut self,
-        subscriber: &mut Subscriber,
-        channel: ChannelId,
-        start: Start,
-    ) -> Result<(), ChannelError> {
-        subscriber.rejoin(channel, start)
-    }
+/// Delivers to the readers of a local ring, which conflate `latest` channels each for itself.
+struct ToRing<'a> {
+    dispatcher: &'a mut Dispatcher,
+    writer: &'a mut Writer,
 }
 
-impl Output for ToRing {
+impl ToRing<'_> {
     #[inline]
-    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
-        let polled = subscriber.poll_into(SystemClock.now(), self);
-        self.writer.flush();
-        polled
+    fn record(&mut self, index: usize, position: &Position, record: RecordRef<'_>) {
+        match self.dispatcher.record(index, position, record) {
+            Verdict::Passes => self.writer.record(index, position, record),
+            Verdict::Conflated(cell) => {
+                self.dispatcher.handed(index).handed_records.increment();
+                self.writer.changed(index, cell);
+            }
+            Verdict::LeftOut => {}
+        }
     }
 
-    fn rejoin(
-        &mut self,
-        subscriber: &mut Subscriber,
-        channel: ChannelId,
-        start: Start,
-    ) -> Result<(), ChannelError> {
-        subscriber.rejoin_into(channel, start, self)?;
-        self.writer.flush();
-        Ok(())
+    fn event(&mut self, index: usize, position: &Position, event: &Event) {
+        self.dispatcher.handed(index).handed_events.increment();
+        self.writer.event(index, position, event);
     }
 }
 
-/// Hands items to the readers of a local ring.
-struct ToRing {
-    writer: Writer,
-    shared: Arc<Shared>,
-}
-
-impl Hand for ToRing {
-    #[inline]
-    fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
-        self.shared.channels[channel]
-            .handed
-            .handed_records
-            .increment();
-        self.writer.record(channel, position, record);
-    }
-
-    fn event(&mut self, channel: usize, position: &Position, event: &Event) {
-        self.shared.channels[channel]
-            .handed
-            .handed_events
-            .increment();
-        self.writer.event(channel, position, event);
+impl Deliver for ToRing<'_> {
+    fn item(&mut self, item: Item<'_>) {
+        let (Item::Record(position, _) | Item::Event(position, _)) = item;
+        let Some(index) = self.dispatcher.index_at(position) else {
+            return;
+        };
+        match item {
+            Item::Record(position, record) => self.record(index, position, record),
+            Item::Event(position, event) => self.event(index, position, event),
+        }
     }
 
     #[inline]
-    fn changed(&mut self, channel: usize, cell: Cell) {
-        self.shared.channels[channel]
-            .handed
-            .handed_records
-            .increment();
-        self.writer.changed(channel, cell);
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        match self.dispatcher.batch(first, records) {
+            Batch::Passes(index) => first.each(records, |position, record| {
+                self.writer.record(index, position, record);
+            }),
+            Batch::Mixed(index) => first.each(records, |position, record| {
+                self.record(index, position, record);
+            }),
+            Batch::LeftOut => {}
+        }
+    }
+}
+
+impl Sink for ToRing<'_> {
+    fn welcome(&mut self, welcome: &Welcome) {
+        self.dispatcher.welcome(welcome);
+    }
+
+    fn welcomed(&mut self, welcome: &Welcome) {
+        self.dispatcher.welcomed(welcome);
+    }
+
+    fn served(&mut self, core: &JournaledCore) {
+        for (index, receiver) in core.entries().enumerate() {
+            if let Some(receiver) = receiver
+                && let Some(event) = self.dispatcher.report(index, receiver)
+            {
+                self.event(index, &receiver.position(), &event);
+            }
+        }
+        self.dispatcher.publish(core.is_joined());
     }
 }

@@ -256,15 +256,14 @@ fn behind_split_a_record_that_is_newer_than_the_event_behind_it_says_so_by_its_p
 }
 
 #[test]
-fn a_panic_in_the_midst_of_conflated_records_loses_none() {
+fn a_panic_at_a_conflated_record_poisons_the_subscriber() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
     publisher.quotes(50, 0..500);
     let began = std::time::Instant::now();
-    let mut count = 0u32;
-    publisher.end();
-    while !subscriber.ended() {
+    let mut count = 0_u32;
+    while !subscriber.poll(|_| {}).poisoned {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             subscriber.poll(|item: Item<'_>| {
                 seen.take(item);
@@ -274,13 +273,12 @@ fn a_panic_in_the_midst_of_conflated_records_loses_none() {
         }));
         assert!(began.elapsed() < PATIENCE, "{:?}", seen.last());
     }
-    assert_eq!(seen.last().values().filter(|n| **n >= 450).count(), 50);
-    assert_eq!(seen.records.len() as u64 + conflated(&seen), 500);
+    assert!(count.is_multiple_of(5), "{count}");
     assert_eq!(quote(1, 2).levels[0].bid_sz, 2);
 }
 
 #[test]
-fn a_panic_at_a_conflated_record_loses_no_event_and_no_record_behind_it() {
+fn the_newest_quotes_come_before_the_event_behind_them() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
     let (running, mut reader) = subscriber
@@ -295,21 +293,12 @@ fn a_panic_at_a_conflated_record_loses_no_event_and_no_record_behind_it() {
     publisher.publish(vec![quote(1, 5)]);
     publisher.end();
     running.join().unwrap();
-    let (mut seen, mut panics) = (Seen::default(), 0);
+    let mut seen = Seen::default();
     while !reader.is_over() {
         let waited = reader.wait(Duration::ZERO);
         assert_eq!(waited, tickcast_subscriber::Wake::Ready);
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            reader.poll(|item| {
-                let is_quote = matches!(&item, Item::Record(_, it) if it.header().rtype == 1);
-                seen.take(item);
-                assert!(!is_quote, "planned");
-            })
-        }));
-        panics += u32::from(caught.is_err());
+        reader.poll(|item| seen.take(item));
     }
-    // At the newest quotes, while the event waited behind them.
-    assert_eq!(panics, 2);
     assert_eq!(seen.numbers(), [4, 5, 10, 11, 12, 13, 14]);
     assert!(seen.saw(|event| matches!(event, Event::Stream(_))));
     assert!(seen.saw(|event| *event == Event::EndOfSession) && reader.ended());

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CHANNEL, PATIENCE, Publisher, Seen, joined, mapping, order, poll_until, quote, trade,
+    CHANNEL, PATIENCE, Publisher, Seen, core, joined, mapping, order, poll_until, quote, trade,
 };
 use tickcast_reliability::control::{FanOutOffer, VerbsLine};
 use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_subscriber::{
-    ChannelBuilder, ChannelError, Event, FilterError, InstrumentFilter, Item, LinkDownReason,
-    LossCause, ReceiverConfig, Start, SubscribeError, Subscriber, Transport, Wake,
+    ChannelBuilder, ChannelError, Event, FilterError, Idle, InstrumentFilter, Item, LinkDownReason,
+    LossCause, ReceiverConfig, SpawnError, Start, SubscribeError, Subscriber, Transport, Wake,
     faults::FaultConfig,
 };
 
@@ -80,72 +80,97 @@ fn the_descriptor_stands_in_somebody_elses_epoll() {
 }
 
 #[test]
-fn the_descriptor_is_readable_while_something_is_kept_for_the_next_poll() {
+fn the_descriptor_is_readable_before_a_rejoin_and_after_a_panic() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
     let fd = subscriber.as_fd().try_clone_to_owned().unwrap();
+    let is_readable = || {
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+    };
     // Once would be no proof: heartbeats come too.
-    for round in 0..20 {
-        publisher.quotes(1, round * 10..round * 10 + 10);
-        let mut is_stopped = false;
-        while seen.records.len() < round as usize * 10 + 10 {
-            let caught = catch_unwind(AssertUnwindSafe(|| {
-                subscriber.poll(|item| {
-                    seen.take(item);
-                    let len = seen.records.len();
-                    assert!(is_stopped || len == round as usize * 10, "planned");
-                })
-            }));
-            is_stopped |= caught.is_err();
-            if is_stopped && seen.records.len() < round as usize * 10 + 10 {
-                let _ = subscriber.as_fd();
-                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-                let at_once = Timespec::default();
-                assert_eq!(poll(&mut fds, Some(&at_once)).unwrap(), 1, "{round}");
-            }
-        }
+    for round in 0..5 {
+        subscriber.rejoin(CHANNEL, Start::Live).unwrap();
+        assert!(is_readable(), "{round}");
+        poll_until(&mut subscriber, &mut seen, |subscriber, seen| {
+            let joins = seen.events.iter();
+            let joins = joins.filter(|(_, event)| matches!(event, Event::Joined { .. }));
+            subscriber.is_joined() && joins.count() == round + 2
+        });
     }
-    assert_eq!(seen.numbers(), (0..200).collect::<Vec<_>>());
+    publisher.quotes(1, 0..10);
+    let began = Instant::now();
+    while !subscriber.poll(|_| {}).poisoned {
+        let panics = |item: Item<'_>| panic!("planned: {item:?}");
+        let _ = catch_unwind(AssertUnwindSafe(|| subscriber.poll(panics)));
+        assert!(began.elapsed() < PATIENCE);
+    }
+    let _ = subscriber.as_fd();
+    assert!(is_readable());
+}
+
+/// A subscriber whose closure panicked at its 97th record, and how many it was given.
+fn poisoned(publisher: &Publisher) -> Subscriber {
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(5, 0..300);
+    let (began, mut count) = (Instant::now(), 0);
+    let panic = loop {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            subscriber.poll(|item| {
+                count += u32::from(matches!(item, Item::Record(..)));
+                assert!(count < 97, "planned");
+            })
+        }));
+        if let Err(panic) = caught {
+            break panic;
+        }
+        assert!(began.elapsed() < PATIENCE, "{count} records");
+    };
+    assert_eq!(panic.downcast_ref(), Some(&"planned"));
+    assert_eq!(count, 97);
+    subscriber
 }
 
 #[test]
-fn what_a_panicking_closure_was_not_given_comes_first_at_the_next_poll() {
+fn a_panicking_closure_poisons_its_subscriber() {
     let publisher = Publisher::start();
-    let faults = FaultConfig {
-        seed: 3,
-        drop: 0.05,
-        ..FaultConfig::default()
-    };
-    let mut seen = Seen::default();
-    let builder = publisher.subscriber().channel("all").faults(faults);
-    let mut subscriber = joined(builder, &mut seen);
-    publisher.quotes(5, 0..3_000);
-    publisher.end();
-    let (mut count, mut panics) = (0, 0);
-    let began = Instant::now();
-    while !subscriber.ended() {
-        let caught = catch_unwind(AssertUnwindSafe(|| {
-            subscriber.poll(|item| {
-                let is_record = matches!(item, Item::Record(..));
-                // It was given the item before it panicked.
-                seen.take(item);
-                count += u32::from(is_record);
-                assert!(!is_record || !count.is_multiple_of(97), "planned");
-            })
-        }));
-        panics += u32::from(caught.is_err());
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{count} records, {panics} panics"
-        );
+    let mut subscriber = poisoned(&publisher);
+    let monitor = subscriber.monitor();
+    let polls = [
+        subscriber.poll(|item| panic!("{item:?}")),
+        subscriber.poll_batches(&mut |item: Item<'_>| panic!("{item:?}")),
+    ];
+    for polled in polls {
+        assert!(polled.poisoned && polled.problem && !polled.worked());
     }
-    assert_eq!(seen.numbers(), (0..3_000).collect::<Vec<_>>());
-    assert!(panics >= 30, "{panics}");
-    let summary = subscriber.leave();
-    assert!(summary.is_whole(), "{summary}");
-    assert_eq!(summary.delivered_records(), 3_000);
+    assert!(matches!(
+        subscriber.problem(),
+        Some(SubscribeError::Poisoned)
+    ));
+    let text = subscriber.problem().map(ToString::to_string);
+    assert_eq!(monitor.problem(), text);
+    let waited = subscriber.wait(Duration::ZERO).unwrap_err();
+    assert_eq!(Some(waited.to_string()), text);
+    let rejoined = subscriber.rejoin(CHANNEL, Start::Live);
+    assert_eq!(rejoined, Err(ChannelError::Poisoned));
+    let filtered = subscriber.set_filter(CHANNEL, InstrumentFilter::all());
+    assert_eq!(filtered, Err(ChannelError::Poisoned.into()));
+    assert!(!subscriber.is_joined() && !monitor.is_joined());
+    assert!(!subscriber.ended());
+    let summary = subscriber.leave_with(|item| panic!("{item:?}"));
+    assert!(summary.poisoned && !summary.is_whole(), "{summary}");
+}
+
+#[test]
+fn a_poisoned_subscriber_gets_no_thread() {
+    let publisher = Publisher::start();
+    let run = poisoned(&publisher).run_pinned(core(), Idle::Yield, |_| {});
+    assert!(matches!(run, Err(SpawnError::Poisoned)));
+    let split = poisoned(&publisher).split(core(), Idle::Yield, 1 << 20);
+    assert!(matches!(split, Err(SpawnError::Poisoned)));
 }
 
 #[test]

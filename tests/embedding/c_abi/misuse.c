@@ -35,12 +35,18 @@ enum {
     BUSY = TICKCAST_STATUS_BUSY,
     CONFIG = TICKCAST_STATUS_CONFIG,
     UNKNOWN = TICKCAST_STATUS_UNKNOWN,
-    SYSTEM = TICKCAST_STATUS_SYSTEM
+    SYSTEM = TICKCAST_STATUS_SYSTEM,
+    STOPPED = TICKCAST_STATUS_STOPPED,
+    POISONED = TICKCAST_STATUS_POISONED
 };
 
 static int32_t ignore(void *context, const TickcastItem *item) {
     (void)context, (void)item;
     return 0;
+}
+
+static void log_line(void *context, uint32_t level, const char *target, const char *line) {
+    (void)context, (void)level, (void)target, (void)line;
 }
 
 static void wrong_sizes(void) {
@@ -155,6 +161,10 @@ static void wrong_descriptions(void) {
     subscriber = a_subscriber("127.0.0.1:9");
     EXPECT_NULL(SYSTEM, "core", tickcast_subscriber_run_pinned(subscriber, 99999, 1, 0, ignore, NULL));
     EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
+    EXPECT(ARGUMENT, "LogLevel", tickcast_set_log_callback(9, log_line, NULL));
+    EXPECT(ARGUMENT, "`on`", tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, NULL, NULL));
+    MUST(tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, log_line, NULL) == 0);
+    EXPECT(BUSY, "another callback", tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, log_line, NULL));
     TickcastEvent event;
     memset(&event, 0x5a, sizeof event);
     EXPECT(ARGUMENT, "event", tickcast_event_text(&event, NULL, 0));
@@ -163,7 +173,7 @@ static void wrong_descriptions(void) {
 typedef struct Shared {
     TickcastSubscriber *subscriber;
     pthread_barrier_t within, tried;
-    atomic_int calls;
+    atomic_int calls, joined;
 } Shared;
 
 static void *second_thread(void *context) {
@@ -195,7 +205,47 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
         EXPECT_NULL(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_directory(raw));
         EXPECT(HANDLE, "is a subscriber, and a reader", tickcast_reader_poll(raw, ignore, NULL));
     }
-    return item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED;
+    if (item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED) atomic_store(&shared->joined, 1);
+    return 0;
+}
+
+static int32_t stops(void *context, const TickcastItem *item) {
+    (void)item;
+    return *(int *)context += 1;
+}
+
+/* A callback that asks to end poisons what called it. */
+static void poisoned(const char *publisher) {
+    TickcastSubscriber *subscriber = a_subscriber(publisher);
+    TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+    TickcastSummary summary;
+    TickcastReader *reader = NULL;
+    char problem[200];
+    int bits = 0, calls = 0;
+    while (bits >= 0) {
+        MUST(tickcast_subscriber_wait(subscriber, 100) >= 0);
+        bits = tickcast_subscriber_poll(subscriber, stops, &calls);
+    }
+    MUST(bits == STOPPED && tickcast_last_status() == STOPPED && calls == 1);
+    EXPECT(POISONED, "nothing more", tickcast_subscriber_poll(subscriber, stops, &calls));
+    EXPECT(POISONED, "nothing more", tickcast_subscriber_wait(subscriber, 0));
+    EXPECT(POISONED, "nothing more", tickcast_subscriber_rejoin(subscriber, 1, 0, 0, 0));
+    EXPECT(POISONED, "nothing more", tickcast_subscriber_set_filter_all(subscriber, 1));
+    MUST(tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_is_joined(subscriber) == 0);
+    MUST(tickcast_subscriber_problem(subscriber, problem, sizeof problem) > 0);
+    MUST(strstr(problem, "nothing more") && tickcast_monitor_is_joined(monitor) == 0 && calls == 1);
+    MUST(tickcast_subscriber_leave(subscriber, stops, &calls, &summary, sizeof summary) == 0);
+    MUST(summary.is_whole == 0 && calls == 1 && tickcast_monitor_free(monitor) == 0);
+
+    TickcastRunning *running = tickcast_subscriber_split(a_subscriber(publisher), 0, TICKCAST_IDLE_WITH_SLEEP,
+                                                         50, 1 << 20, &reader);
+    MUST(running);
+    for (bits = calls = 0; bits >= 0;) bits = tickcast_reader_poll(reader, stops, &calls);
+    MUST(bits == STOPPED);
+    EXPECT(POISONED, "nothing more", tickcast_reader_poll(reader, stops, &calls));
+    MUST(tickcast_reader_is_over(reader) == 1 && calls == 1 && tickcast_reader_free(reader) == 0);
+    MUST(tickcast_running_stop(running) == 0);
+    MUST(tickcast_running_join(running, NULL, sizeof summary) == 0);
 }
 
 /* A thread of the library's can't be asked by its own callback. */
@@ -237,14 +287,13 @@ static void *races(void *context) {
 static void at_once(const char *publisher) {
     Shared shared = {.subscriber = a_subscriber(publisher)};
     pthread_t thread;
-    int bits = 0;
     MUST(!pthread_barrier_init(&shared.within, NULL, 2) && !pthread_barrier_init(&shared.tried, NULL, 2));
     MUST(!pthread_create(&thread, NULL, second_thread, &shared));
-    while (bits >= 0 && !(bits & TICKCAST_POLL_STOPPED)) {
+    while (!atomic_load(&shared.joined)) {
         MUST(tickcast_subscriber_wait(shared.subscriber, 100) >= 0);
-        bits = tickcast_subscriber_poll(shared.subscriber, calls_back, &shared);
+        MUST(tickcast_subscriber_poll(shared.subscriber, calls_back, &shared) >= 0);
     }
-    MUST(bits > 0 && atomic_load(&shared.calls) > 0 && !pthread_join(thread, NULL));
+    MUST(atomic_load(&shared.calls) > 0 && !pthread_join(thread, NULL));
     const char *wrong[] = {"NO-SUCH"};
     EXPECT(UNKNOWN, "NO-SUCH", tickcast_subscriber_set_filter_symbols(shared.subscriber, 1, wrong, 1));
     EXPECT(UNKNOWN, "not followed", tickcast_subscriber_rejoin(shared.subscriber, 2, 0, 0, 0));
@@ -260,7 +309,7 @@ int main(int argc, char **argv) {
     wrong_sizes();
     wrong_handles();
     wrong_descriptions();
-    if (argc > 1) threads_of_ours(argv[1]), at_once(argv[1]);
+    if (argc > 1) threads_of_ours(argv[1]), poisoned(argv[1]), at_once(argv[1]);
     puts("every misuse got its error");
     return 0;
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tickcast_reliability::delivery::{Event, Overrun, Position};
-use tickcast_reliability::record::words_as_bytes;
+use tickcast_reliability::record::{Records, words_as_bytes};
 
 use super::{BUFFER_WORDS, Head, Kind, LocalRing, MARGIN};
 use crate::observe::totals::{CHECKPOINT_WORDS, Totals, position_at};
@@ -12,7 +12,7 @@ use crate::sync::position_words::{POSITION_WORDS, unpack};
 /// One entry as it was read; its bytes are in the cursor's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// So many records from [`Cursor::bytes`], the first of which stands here.
+    /// So many [`Cursor::records`], the first of which stands here.
     Records(usize, Position, u16),
     Event(usize, Position, Event),
     Changed(usize, u32),
@@ -61,9 +61,11 @@ impl Cursor {
         self.ring.words.committed() != self.at
     }
 
-    /// The bytes of the records of the last entry, from a word on.
-    pub(crate) fn bytes(&self, from_word: usize, words: usize) -> &[u8] {
-        words_as_bytes(&self.buffer[from_word..from_word + words])
+    /// The records of the last entry, which has so many.
+    pub(crate) fn records(&self, count: u16) -> Option<Records<'_>> {
+        let words = Head::unpack(self.buffer[0]).words as usize;
+        let bytes = words_as_bytes(self.buffer.get(RECORDS_AT..words)?);
+        Records::check(bytes, count.into()).ok()
     }
 
     /// Reads the next entry. Tells one overrun a call where a checkpoint shows several.
@@ -148,4 +150,4 @@ impl Cursor {
 }
 
 /// Where words of records begin in an entry.
-pub(crate) const RECORDS_AT: usize = 1 + POSITION_WORDS;
+const RECORDS_AT: usize = 1 + POSITION_WORDS;

@@ -14,7 +14,7 @@ mod tests;
 mod words;
 mod writer;
 
-pub(crate) use cursor::{Cursor, Entry, RECORDS_AT};
+pub(crate) use cursor::{Cursor, Entry};
 pub(crate) use writer::Writer;
 
 use crate::sync::atomics;

@@ -1,12 +1,13 @@
 //! The local ring: everything is read, or told as missed to the record; nothing is ever torn.
 
-use super::cursor::{Cursor, Entry, RECORDS_AT};
+use super::cursor::{Cursor, Entry};
 use super::writer::Writer;
 use super::*;
 use crate::observe::totals::Totals;
-use tickcast_reliability::delivery::{Event, LineId, Overrun, Position, Quality, StreamState, Via};
-use tickcast_reliability::delivery::{Loss, LossCause};
-use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordRef, Records, words_as_bytes};
+use tickcast_reliability::delivery::{
+    Event, LineId, Loss, LossCause, Overrun, Position, Quality, StreamState, Via,
+};
+use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordRef};
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -69,16 +70,13 @@ impl Read {
         match cursor.next() {
             None => return false,
             Some(Entry::Records(channel, mut position, count)) => {
-                let words = usize::from(count) * 7;
-                let bytes = cursor.bytes(RECORDS_AT, words).to_vec();
-                let mut aligned = vec![0; words];
-                tickcast_reliability::record::words_as_bytes_mut(&mut aligned)
-                    .copy_from_slice(&bytes);
-                let bytes = words_as_bytes(&aligned);
-                for record in Records::check(bytes, count.into()).unwrap() {
+                let records = cursor.records(count).unwrap().map(|record| {
                     let mbo = record.get::<MboMsg>().unwrap();
-                    let expected = mbo.order_id.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64;
-                    assert_eq!((mbo.order_id, mbo.price), (position.record.0, expected));
+                    (mbo.order_id, mbo.price)
+                });
+                for (order_id, price) in records.collect::<Vec<_>>() {
+                    let expected = order_id.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64;
+                    assert_eq!((order_id, price), (position.record.0, expected));
                     self.records
                         .push((channel, position.epoch.0, position.record.0));
                     cursor.totals_mut(channel).record(&position);
@@ -163,8 +161,8 @@ fn a_run_of_records_of_one_datagram_is_one_entry_and_another_position_begins_ano
         cursor.next(),
         Some(Entry::Records(0, position(0, 5, 51), 1))
     );
-    let bytes = cursor.bytes(RECORDS_AT, 65);
-    assert_eq!(bytes, AsRef::<[u8]>::as_ref(&definition));
+    let read = cursor.records(1).unwrap().next().unwrap();
+    assert_eq!(read.as_ref(), AsRef::<[u8]>::as_ref(&definition));
     assert!(cursor.ring().is_closed() && !cursor.is_ready());
 }
 

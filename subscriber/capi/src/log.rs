@@ -1,0 +1,154 @@
+//! The library's log lines for C: one callback for the process.
+
+use std::ffi::{CString, c_char, c_void};
+use std::fmt::{Debug, Write as _};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::arguments::{Context, range};
+use crate::error::{Error, status};
+
+/// How grave a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LogLevel {
+    /// Something failed that needs a person.
+    Error = 1,
+    /// Something is wrong that the library works around.
+    Warn = 2,
+    /// A state changed: connections, transports, lines.
+    Info = 3,
+    /// Details of decisions.
+    Debug = 4,
+    /// Everything.
+    Trace = 5,
+}
+
+/// Given every log line: a TickcastLogLevel, the module that it comes from, and the line. The texts
+/// are valid within the call. Any thread of the library may call it, several at once. It must
+/// neither throw nor call the library.
+pub type OnLog = Option<
+    unsafe extern "C-unwind" fn(
+        context: *mut c_void,
+        level: u32,
+        target: *const c_char,
+        line: *const c_char,
+    ),
+>;
+
+/// Passes log lines on to the callback.
+struct ToCallback {
+    on: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, *const c_char),
+    context: Context,
+    most: LevelFilter,
+    spans: AtomicU64,
+}
+
+fn level(level: u32) -> Result<LevelFilter, Error> {
+    const ALL: [(LogLevel, LevelFilter); 5] = [
+        (LogLevel::Error, LevelFilter::ERROR),
+        (LogLevel::Warn, LevelFilter::WARN),
+        (LogLevel::Info, LevelFilter::INFO),
+        (LogLevel::Debug, LevelFilter::DEBUG),
+        (LogLevel::Trace, LevelFilter::TRACE),
+    ];
+    let found = ALL.into_iter().find(|(code, _)| *code as u32 == level);
+    found.map_or_else(
+        || range("level", level, "a TickcastLogLevel"),
+        |(_, filter)| Ok(filter),
+    )
+}
+
+const fn code(level: Level) -> LogLevel {
+    match level {
+        Level::ERROR => LogLevel::Error,
+        Level::WARN => LogLevel::Warn,
+        Level::INFO => LogLevel::Info,
+        Level::DEBUG => LogLevel::Debug,
+        Level::TRACE => LogLevel::Trace,
+    }
+}
+
+/// A line in the making: the message, and the fields behind it.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Writing to a string does not fail.
+        let _ = if field.name() == "message" {
+            write!(self.message, "{value:?}")
+        } else {
+            write!(self.fields, " {}={value:?}", field.name())
+        };
+    }
+}
+
+impl Subscriber for ToCallback {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.most
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.most)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let text = (line.message + &line.fields).replace('\0', " ");
+        let metadata = event.metadata();
+        let texts = (CString::new(metadata.target()), CString::new(text));
+        if let (Ok(target), Ok(text)) = texts {
+            let level = code(*metadata.level()) as u32;
+            // SAFETY: who gave it promised that it can be called with this context for as long as
+            // the process lives, by any thread; the texts live until it returns. Exercised by
+            // `the_same_powers_from_c_as_from_rust`.
+            unsafe { (self.on)(self.context.0, level, target.as_ptr(), text.as_ptr()) };
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(self.spans.fetch_add(1, Relaxed).max(1))
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Has `on` called with every log line up to this TickcastLogLevel, until the process ends. Without
+/// it the library logs nothing. TICKCAST_STATUS_BUSY when that was set already.
+///
+/// ```c
+/// if (tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, on_log, NULL) < 0)
+///     puts(tickcast_last_error());
+/// ```
+///
+/// # Safety
+/// `on` can be called with `context` by any thread until the process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_set_log_callback(
+    log_level: u32,
+    on: OnLog,
+    context: *mut c_void,
+) -> i32 {
+    status(|| {
+        let subscriber = ToCallback {
+            on: on.ok_or(Error::Null { what: "on" })?,
+            context: Context(context),
+            most: level(log_level)?,
+            spans: AtomicU64::new(1),
+        };
+        tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::LogIsSet)
+    })
+}
