@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tickcast::{abi, event, item, monitor, reader};
 use tickcast_subscriber::record;
 use tickcast_test_support::{
-    PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated,
+    PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated, verbs_libraries,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -108,7 +108,7 @@ static INSTALLED: LazyLock<Installed> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(root().join("subscriber/capi/install"))
         .arg(archive())
-        .args((!common::verbs_libraries().is_empty()).then_some("RDMA=yes"))
+        .args((!verbs_libraries().is_empty()).then_some("RDMA=yes"))
         .arg(format!("DESTDIR={}", folder.path().display()))
         .arg("PREFIX=/usr")
         .output();

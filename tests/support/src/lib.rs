@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 pub use system::{
     Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, end, endless, free_group,
-    number, one_channel, simulated,
+    number, one_channel, simulated, verbs_libraries,
 };
 
 /// No test waits longer than this for anything; it only turns a hang into a failure.

@@ -2,7 +2,7 @@
 
 use tickcast_journal::layout::RECORD_LEN_MIN;
 use tickcast_journal::{
-    JournaledCore, RecordOrigin, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
+    JournaledCore, JournalOrigin, JournaledPublisher, JournaledServer, JournalSide, JournalWriter,
 };
 use tickcast_reliability::types::Now;
 
@@ -11,38 +11,38 @@ pub(crate) const SHORT_LEN: usize = RECORD_LEN_MIN;
 
 /// Records a core from now on, in so many bytes, with all its outputs in words.
 pub(crate) fn record(core: &mut JournaledCore, len: usize) {
-    let origin = RecordOrigin {
+    let origin = JournalOrigin {
         name: "simulated".into(),
-        ..RecordOrigin::default()
+        ..JournalOrigin::default()
     };
     // A record of at least the least length can be kept.
-    if let Ok(mut recorder) = Recorder::new(Box::new(vec![0; len]), &origin) {
+    if let Ok(mut recorder) = JournalWriter::new(Box::new(vec![0; len]), &origin) {
         recorder.keep_log();
         core.record(recorder);
     }
 }
 
 /// Records a publisher's core from now on, in little room.
-pub(crate) fn record_publisher(core: &mut RecordedPublisher, now: Now) {
-    if let Some(recorder) = recorder(RecordedSide::Publisher, SHORT_LEN, now) {
+pub(crate) fn record_publisher(core: &mut JournaledPublisher, now: Now) {
+    if let Some(recorder) = recorder(JournalSide::Publisher, SHORT_LEN, now) {
         core.record(recorder);
     }
 }
 
 /// The same of a repair service's, in more.
-pub(crate) fn record_repair(core: &mut RecordedRepair, now: Now) {
-    if let Some(recorder) = recorder(RecordedSide::Repair, 4 * SHORT_LEN, now) {
+pub(crate) fn record_repair(core: &mut JournaledServer, now: Now) {
+    if let Some(recorder) = recorder(JournalSide::Repair, 4 * SHORT_LEN, now) {
         core.record(recorder);
     }
 }
 
-fn recorder(side: RecordedSide, len: usize, now: Now) -> Option<Recorder> {
-    let origin = RecordOrigin {
+fn recorder(side: JournalSide, len: usize, now: Now) -> Option<JournalWriter> {
+    let origin = JournalOrigin {
         name: "simulated".into(),
         began: now.monotonic,
         began_utc: now.utc,
         side,
-        ..RecordOrigin::default()
+        ..JournalOrigin::default()
     };
-    Recorder::new(Box::new(vec![0; len]), &origin).ok()
+    JournalWriter::new(Box::new(vec![0; len]), &origin).ok()
 }

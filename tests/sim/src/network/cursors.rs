@@ -6,7 +6,7 @@ use tickcast_reliability::control::{
     CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
 };
 use tickcast_reliability::control::{Grant, RemoteAccess};
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::ChannelId;
 
@@ -43,7 +43,7 @@ impl Cursors {
     /// The device begins: a swap is done at once, of a report some words are placed. The old word.
     ///
     /// # Errors
-    /// What is not granted.
+    /// RemoteOp is not granted.
     pub fn begin(
         &mut self,
         connection: usize,
@@ -53,7 +53,7 @@ impl Cursors {
     ) -> Result<Vec<u8>, String> {
         let granted = (grant.cursor).ok_or_else(|| format!("{request:?}, granted is {grant:?}"))?;
         let (offset, len) = match request.what {
-            What::Claim(_) => (0, 8),
+            RemoteOp::Claim(_) => (0, 8),
             _ => (REPORT_OFFSET, CURSOR_LEN as u32 - 8),
         };
         let wanted = (request.address, request.len, request.key);
@@ -63,8 +63,8 @@ impl Cursors {
         let entry = self.of(connection, request)?;
         let old = entry.words[0];
         match request.what {
-            What::Claim(session) if old == 0 => entry.words[0] = session,
-            What::Report(words) => {
+            RemoteOp::Claim(session) if old == 0 => entry.words[0] = session,
+            RemoteOp::Report(words) => {
                 let mut whole = [old; CURSOR_WORDS];
                 whole[1..].copy_from_slice(&words);
                 let CursorState::Reported(_, report) = CursorState::of(&whole) else {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{Grant, Message};
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::ChannelId;
 
 /// READs of a connection at a time.
 pub(crate) const READS: u32 = 8;
 
-/// What may be READ over each connection of a publisher.
+/// RemoteOp may be READ over each connection of a publisher.
 #[derive(Debug, Default)]
 pub struct Granted {
     pub(crate) rings: BTreeMap<(usize, ChannelId), Grant>,
@@ -22,7 +22,7 @@ impl Granted {
     /// A subscriber is told this. How many bytes it may READ more than before.
     ///
     /// # Errors
-    /// What can't be read, or takes back what was granted.
+    /// RemoteOp can't be read, or takes back what was granted.
     pub fn told(&mut self, mut frames: &[u8]) -> Result<u64, String> {
         let mut more = 0;
         while let Some((channel, message, len)) =
@@ -55,6 +55,6 @@ pub(crate) struct HalfRead {
 
 impl HalfRead {
     pub(crate) const fn is_of_slots(&self) -> bool {
-        matches!(self.request.what, What::Slots(_))
+        matches!(self.request.what, RemoteOp::Slots(_))
     }
 }

@@ -1,6 +1,6 @@
 //! The entries of flight records in words: what the cores were given, and what happened around them.
 
-use tickcast_journal::{Input, Note, Published, Served};
+use tickcast_journal::{JournalInput, Note, Published, Served};
 use tickcast_reliability::delivery::Event;
 use tickcast_reliability::publish::PublisherEvent;
 use tickcast_reliability::session::Path;
@@ -29,29 +29,29 @@ pub(super) const fn kind(kind: Kind) -> &'static str {
 }
 
 /// An input of a subscriber's core that has no entry of its own.
-pub(super) fn input(input: &Input) -> String {
+pub(super) fn input(input: &JournalInput) -> String {
     match input {
-        Input::Use(..) => "the paths for repair were chosen".into(),
-        Input::Connected(path) => format!("{}: established", connection(*path)),
-        Input::Disconnected(path, reason) => format!("{}: down ({reason})", connection(*path)),
-        Input::NackUnusable => "no NACK connection can be made from here".into(),
-        Input::ReadUnusable => "no READ can be made from here".into(),
-        Input::Limits(_) => "READ connection: its limits are known".into(),
-        Input::Malformed(channel, line, len) => {
+        JournalInput::Use(..) => "the paths for repair were chosen".into(),
+        JournalInput::Connected(path) => format!("{}: established", connection(*path)),
+        JournalInput::Disconnected(path, reason) => format!("{}: down ({reason})", connection(*path)),
+        JournalInput::NackUnusable => "no NACK connection can be made from here".into(),
+        JournalInput::ReadUnusable => "no READ can be made from here".into(),
+        JournalInput::Limits(_) => "READ connection: its limits are known".into(),
+        JournalInput::Malformed(channel, line, len) => {
             format!("channel {channel}, line {line}: {len} bytes that are no datagram")
         }
-        Input::Stranger(channel) => {
+        JournalInput::Stranger(channel) => {
             format!("channel {channel}: a datagram of an unknown sender")
         }
-        Input::Overrun(channel, epoch, range) => {
+        JournalInput::Overrun(channel, epoch, range) => {
             format!("channel {channel}: overrun in the publisher's ring, epoch {epoch}, {range}")
         }
-        Input::Listening(channel, lines) => {
+        JournalInput::Listening(channel, lines) => {
             format!("channel {channel}: listening on {lines} lines")
         }
-        Input::Leave(cause) => format!("the application leaves ({cause})"),
-        Input::Rejoin(channel, _) => format!("channel {channel}: the application begins it anew"),
-        Input::Unrecorded => "an input that the record does not hold".into(),
+        JournalInput::Leave(cause) => format!("the application leaves ({cause})"),
+        JournalInput::Rejoin(channel, _) => format!("channel {channel}: the application begins it anew"),
+        JournalInput::Unrecorded => "an input that the record does not hold".into(),
         _ => "another input".into(),
     }
 }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn entries_are_words_without_names_of_types() {
-        let down = Input::Disconnected(Path::Nack, LinkDownReason::Closed);
+        let down = JournalInput::Disconnected(Path::Nack, LinkDownReason::Closed);
         assert_eq!(input(&down), "NACK connection: down (closed)");
         let joined = Served::Joined(PeerId(3), "risk".into(), vec![ChannelId(1), ChannelId(2)]);
         assert_eq!(served(&joined), "peer 3: risk joined channels 1, 2");
