@@ -18,7 +18,11 @@ BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publ
 	$$(.ci/features tickcast tickcast-publisher)
 BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publisher \
 	$$(.ci/features tickcast-lab tickcast-publisher)
-BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --bins
+# The simulator has the deliberate bugs behind a switch that is off unless it hunts them, so that one build
+# is for both.
+BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
+# The seed of proofs that draw at random; CI sets it to the day.
+DAY ?= 1
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,13 +44,17 @@ lint: setup ## clippy, warnings are errors
 	$(CARGO) clippy $(FUZZ_WORKSPACE) --all-targets $(LOCKED) -- -D warnings
 
 docs: setup ## build the API documents, warnings are errors
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED)
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED) $$(.ci/features)
 
-build: setup ## build everything, optimised
-	$(CARGO) build --workspace --release $(LOCKED) $$(.ci/features)
+build: setup ## build all programs and libraries, optimised
+	$(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher -p tickcast-c -p tickcast-lab \
+		$$(.ci/features tickcast tickcast-publisher tickcast-lab)
+	$(BUILD_BINS)
+	$(BUILD_COUNTS)
 
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
-	$(CARGO) test $(if $(findstring -p ,$(TEST_ARGS)),,--workspace) $(LOCKED) $(TEST_ARGS)
+	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) $(CARGO) test \
+		$(if $(findstring -p ,$(TEST_ARGS)),,--workspace $$(.ci/features)) $(LOCKED) $(TEST_ARGS)
 
 check-configs: setup ## check the example configs of the publisher with the service itself
 	@echo "configs that name RDMA devices are checked in the lab, where there is one (make test-rdma)"
@@ -58,14 +66,16 @@ check-configs: setup ## check the example configs of the publisher with the serv
 test: setup ## all of the above but fmt, as stages
 	$(SUB) --silent stages
 
-SEEDS ?= 0..2300
+# Each day has a thousand of its own.
+SEEDS ?= $(DAY)000..$(DAY)999
 simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 	$(BUILD_BINS)
 	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 planted: setup ## every bug that is planted on purpose must be found
-	$(CARGO) run --release $(LOCKED) -p tickcast-sim --features planted-bugs --bin simulate -- --planted all
-	$(CARGO) run --release $(LOCKED) -p tickcast-sim --features planted-bugs --bin exhaustive -- --planted
+	$(BUILD_BINS)
+	$(BIN)/simulate --planted all
+	$(BIN)/exhaustive --planted
 
 small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
 	$(BUILD_BINS)
@@ -81,7 +91,7 @@ fuzz: setup ## any bytes into every way in; make fuzz SECONDS_EACH=600 TARGETS='
 	@LOCKED="$(LOCKED)" CARGO="$(CARGO)" tests/fuzz/run
 
 # What is counted is always the same build: no features, no flags of this machine's.
-BUILD_COUNTS = CARGO_INCREMENTAL=0 RUSTFLAGS= $(CARGO) build --release $(LOCKED) -p tickcast-stages
+BUILD_COUNTS ?= CARGO_INCREMENTAL=0 RUSTFLAGS= $(CARGO) build --release $(LOCKED) -p tickcast-stages
 counts: setup ## instructions of each stage against the committed table; COUNTS_ARGS=--functions says whose
 	$(BUILD_COUNTS)
 	$(BIN)/counts $(COUNTS_ARGS)
@@ -123,22 +133,33 @@ witnesses: setup ## what others see of one that stands still and of many that jo
 test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma
 
-.PHONY: stages
+# Two lanes side by side: each has a profile of its own, so neither waits for the other's build, and one
+# computes while the other waits. The lab comes last, for it needs test programs of the other lane.
+.PHONY: stages lane-debug lane-release
+STAGE = @.ci/stage
+MAKE_STAGE = $(MAKE) --no-print-directory BUILD_SERVICE=: BUILD_LAB=: BUILD_BINS=: BUILD_COUNTS=:
 stages:
-	@.ci/stage fmt-check $(MAKE) --no-print-directory fmt-check
-	@.ci/stage lint $(MAKE) --no-print-directory lint
-	@.ci/stage docs $(MAKE) --no-print-directory docs
-	@.ci/stage build $(MAKE) --no-print-directory build
-	@.ci/stage check-configs $(MAKE) --no-print-directory check-configs BUILD_SERVICE=:
-	@.ci/stage unit $(MAKE) --no-print-directory unit
-	@.ci/stage simulate $(MAKE) --no-print-directory simulate BUILD_BINS=:
-	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS=--large
-	@.ci/stage grid $(MAKE) --no-print-directory grid BUILD_BINS=:
-	@.ci/stage counts $(MAKE) --no-print-directory counts
-	@.ci/stage fuzz $(MAKE) --no-print-directory fuzz FUZZ=mutate SECONDS_EACH=8
-	@.ci/stage planted $(MAKE) --no-print-directory planted
-	@.ci/stage chaos $(MAKE) --no-print-directory chaos BUILD_LAB=: SEED=1 CHAOS_ARGS='--quiet --or-skip'
-	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma BUILD_SERVICE=:
+	@echo "seed of the day: $(DAY)"
+	$(STAGE) fmt-check $(MAKE_STAGE) fmt-check
+	@$(MAKE) --no-print-directory lane-debug & lane=$$!; \
+	$(MAKE) --no-print-directory lane-release; status=$$?; wait $$lane && exit $$status
+
+lane-debug:
+	$(STAGE) lint $(MAKE_STAGE) lint
+	$(STAGE) unit $(MAKE_STAGE) unit
+	$(STAGE) docs $(MAKE_STAGE) docs
+	$(STAGE) fuzz $(MAKE_STAGE) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
+
+lane-release:
+	$(STAGE) build $(MAKE) --no-print-directory build
+	$(STAGE) check-configs $(MAKE_STAGE) check-configs
+	$(STAGE) simulate $(MAKE_STAGE) simulate
+	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds SMALL_WORLDS_ARGS=--large
+	$(STAGE) grid $(MAKE_STAGE) grid
+	$(STAGE) planted $(MAKE_STAGE) planted
+	$(STAGE) counts $(MAKE_STAGE) counts
+	$(STAGE) chaos $(MAKE_STAGE) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip'
+	$(STAGE) test-rdma $(MAKE_STAGE) test-rdma
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(BUILD_SERVICE)
@@ -160,8 +181,8 @@ bench-peers: setup ## build the peers that bench measures beside: Aeron C and ic
 	@LOCKED=$(LOCKED) tests/lab/peers/build $(BIN)
 
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
-	$(CARGO) build --release $(LOCKED) -p tickcast-c $$(.ci/features tickcast-c)
-	subscriber/capi/install $(BIN)/libtickcast.a DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local)
+	features=$$(.ci/features tickcast-c) && $(CARGO) build --release $(LOCKED) -p tickcast-c $$features && \
+	subscriber/capi/install $(BIN)/libtickcast.a $${features:+RDMA=yes} DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local)
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \

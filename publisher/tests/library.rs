@@ -20,7 +20,7 @@ use tickcast_publisher::{
 use tickcast_reliability::types::{Epoch, Sequence};
 use tickcast_reliability::wire::{Datagram, Kind, PublisherState, StreamEvent};
 
-const DRAIN: Duration = Duration::from_secs(20);
+const DRAIN: Duration = Duration::from_secs(600);
 
 fn config(group: std::net::SocketAddrV4) -> Value {
     let mut config = common::config(group, Value::Null);

@@ -21,7 +21,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRan
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Heartbeat, Kind, PublisherState};
 
 /// Longer than anything here takes, so that a hang is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Calls `ready` until it gives something.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {

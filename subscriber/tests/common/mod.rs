@@ -35,7 +35,7 @@ use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
 
 /// Nothing here takes this long; it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 pub const CHANNEL: ChannelId = ChannelId(1);
 const FAN_OUT: FanOutId = FanOutId(0);
 

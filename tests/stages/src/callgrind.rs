@@ -20,7 +20,7 @@ const MEASURED: [&str; 2] = [
     "tickcast_bench_peers::count::measured*",
 ];
 /// A stage takes about a second.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(900);
 /// What a process says that can't do a stage here.
 pub const LACKING: &str = "lacking: ";
 

@@ -198,7 +198,10 @@ impl Table {
             }
             let (stage, sum) = (&row.stage, row.sum());
             let is_unsaid = row.reason.is_empty() && grew(row.lowest, sum);
-            if is_unsaid || grew(row.since, sum) {
+            let is_exact = stages
+                .iter()
+                .any(|stage| stage.name == row.stage && stage.is_exact);
+            if is_exact && (is_unsaid || grew(row.since, sum)) {
                 let lowest = if is_unsaid { row.lowest } else { row.since };
                 let what =
                     format!("{stage}: {sum:.1} is more than it was at its lowest, {lowest:.1}");
@@ -265,7 +268,7 @@ impl Table {
                 }
             } else if let Some(before) = before {
                 let grown = match self.judge(before, count, environment) {
-                    Some(Verdict::Grew(share)) => Some(share),
+                    Some(Verdict::Grew(share)) if stage.is_exact => Some(share),
                     _ => None,
                 };
                 row.go_on_from(before, grown.map(|_| reason));
@@ -382,6 +385,7 @@ mod tests {
             name,
             per: "record",
             open: || Err(String::new()),
+            is_exact: true,
         }
     }
 
@@ -536,6 +540,18 @@ mod tests {
         }
         assert_eq!(table.rows[1].reason, "so it is; and so");
         assert_eq!((table.rows[1].lowest, table.rows[1].since), (50.0, 56.0));
+    }
+
+    #[test]
+    fn a_stage_that_the_host_has_a_part_in_grows_without_a_reason() {
+        let stages = STAGES.map(|stage| Stage {
+            is_exact: false,
+            ..stage
+        });
+        let grown = table().renewed(&stages, &counts(99.0, 60.0), &here(), "");
+        let grown = grown.expect("no reason is wanted");
+        assert_eq!(grown.faults(&stages), Vec::<String>::new());
+        assert_eq!(grown.faults(&STAGES).len(), 2, "exact ones need one");
     }
 
     #[test]

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 pub use system::{
     Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, end, endless, free_group,
-    number, one_channel, simulated,
+    number, one_channel, simulated, verbs_libraries,
 };
 
 /// No test waits longer than this for anything; it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The name by which a test program knows one of its tests, from the path of the module (`module_path!()`). A
 /// test that runs another one as a process needs it.
@@ -125,7 +125,8 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The publisher's program. Builds it first, because cargo builds only the programs of the tested package.
+/// The publisher's program. Builds it first, because cargo builds only the programs of the tested package;
+/// not where `TICKCAST_BUILT` says that a run of the whole workspace has built all programs.
 ///
 /// # Panics
 /// If it can't be built.
@@ -135,6 +136,9 @@ pub fn publisher_bin() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         // target/PROFILE/deps/TEST
         let folder = test.parent().and_then(Path::parent).unwrap();
+        if std::env::var_os("TICKCAST_BUILT").is_some() {
+            return folder.join("tickcast-publisher");
+        }
         let profile = folder.file_name().unwrap().to_str().unwrap();
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut cargo = Command::new(env!("CARGO"));

@@ -36,6 +36,19 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
+/// Libraries that a program with the static library links with, where they are installed. One that was
+/// built without verbs does not need them, and they do no harm.
+#[must_use]
+pub fn verbs_libraries() -> &'static [&'static str] {
+    let installed = Command::new("pkg-config")
+        .args(["--exists", "librdmacm", "libibverbs"])
+        .status();
+    match installed.is_ok_and(|status| status.success()) {
+        true => &["-lrdmacm", "-libverbs"],
+        false => &[],
+    }
+}
+
 /// A multicast group and port that no other test of this machine uses at the time.
 pub fn free_group() -> SocketAddrV4 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

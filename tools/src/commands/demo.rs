@@ -69,8 +69,8 @@ const DROP_DEFAULT: f64 = 0.01;
 const BURST_DEFAULT: f64 = 3.0;
 const RECORDS_DEFAULT: u64 = 500_000;
 /// How long a process may take to be ready, and a subscriber to end after the publisher.
-const START_PATIENCE: Duration = Duration::from_secs(20);
-const END_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(120);
+const END_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs it all.
 ///

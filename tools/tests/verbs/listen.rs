@@ -306,7 +306,11 @@ fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
     let mut left_with_gaps = 0;
     // Datagrams are taken in batches: what is missing in the last one was not even asked for.
     let common = ["--idle", "sleep:20000", "--format", "count-json", "--quiet"];
-    for seed in 1..=4 {
+    // How datagrams fall into batches is the machine's matter: more seeds until one is come upon.
+    for seed in 1..=40 {
+        if seed > 4 && left_with_gaps > 0 {
+            break;
+        }
         let publisher = Publisher::start(3_000, 1);
         let (seed, records) = (seed.to_string(), (100 + 37 * seed).to_string());
         let stop = ["--records", &records, "--delivery", "arrival"];

@@ -556,10 +556,14 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
 
 #[test]
 fn a_poll_is_ended_by_the_thread_that_spins_on_its_core_and_else_by_what_comes() {
-    let available: Vec<usize> = (0..64).filter(|core| can_pin(*core)).collect();
+    let available: Vec<usize> = (0..1024).filter(|core| can_pin(*core)).collect();
     let same = [available[0]; 2];
-    let told = asked_while_looked_at(same, Duration::ZERO, 2_000);
-    assert!(told > 100, "{told} of 2000");
+    // Other processes on that core come between its looks: how often is theirs to say.
+    let mut told = 0;
+    until(|| {
+        told += asked_while_looked_at(same, Duration::ZERO, 500);
+        told > 100
+    });
     // Who does something else as well is not relied on.
     let told = asked_while_looked_at(same, Duration::from_millis(2), 100);
     assert_eq!(told, 0);

@@ -276,7 +276,8 @@ fn a_datagram_costs_what_the_table_says_and_no_system_call_or_allocation_of_our_
                 wrong.push(format!("{row}: {again:?} when measured again"));
             }
             match committed(&row) {
-                Some(bound) if close(found, bound, 1.03) => {}
+                // The other two parts are the host's: rdma-core and the C library of another version differ.
+                Some(bound) if own <= bound[0] * 1.03 => {}
                 bound => wrong.push(format!("{row}: {found:?}, where {bound:?} is allowed")),
             }
         }

@@ -71,7 +71,7 @@ enum Task {
 /// After the last thing that happened all have so long to become well.
 const CONVALESCENCE: Duration = Duration::from_secs(8);
 /// And so long to end.
-const END_PATIENCE: Duration = Duration::from_secs(60);
+const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs it.
 ///

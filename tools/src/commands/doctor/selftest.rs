@@ -21,7 +21,7 @@ const CHANNEL: &str = "selftest";
 /// Share of datagrams that the second subscriber drops.
 const LOSS: f64 = 0.05;
 /// Beyond what the rate needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What it came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -43,7 +43,7 @@ udp() { echo "{ \"transport\": \"udp\", \"lines\": [{ \"group\": \"239.9.2.1:750
 # publish NAME PORT RECORDS SUBSCRIBERS FAN_OUTS: starts a publisher; its process id is in $publisher.
 publish() {
     cat >$work/$1.json <<END
-{ "name": "$1", "control": "${control:-$address}:$2", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 20000,
+{ "name": "$1", "control": "${control:-$address}:$2", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 300000,
   ${more:-}
   "channels": [{ "id": 1, "name": "all", "slot_len": ${slot_len:-1024}, "slots": 16384, "peak_datagrams_per_s": 4000, "fan_out": [$5] }],
   "inputs": [$(input "$3" "$4")] }
@@ -52,7 +52,7 @@ END
     RUST_LOG=info tickcast-publisher --config $work/$1.json --ready-file $work/$1.ready --summary $work/$1.summary \
         >>$work/$1.log 2>&1 &
     publisher=$!
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
         [ ! -s $work/$1.ready ] || return 0
         kill -0 $publisher 2>/dev/null || break
         sleep 0.05
@@ -64,7 +64,7 @@ END
 sent() { cat /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts | awk '{ sum += $1 } END { print sum }'; }
 flowing() {
     local until=$(($(sent) + $1))
-    for _ in $(seq 1200); do
+    for _ in $(seq 12000); do
         [ "$(sent)" -lt $until ] || return 0
         sleep 0.05
     done
@@ -73,7 +73,7 @@ flowing() {
 
 # logged NAME TEXT: waits until it stands in a log.
 logged() {
-    for _ in $(seq 1200); do
+    for _ in $(seq 12000); do
         ! grep -q "$2" $work/$1.log || return 0
         sleep 0.05
     done
@@ -86,7 +86,7 @@ subscribe() {
     local name=$1 port=$2
     shift 2
     tickcast --log info listen --connect "${control:-$address}:$port" --channel all --from oldest --name "$name" \
-        --digest --format count --every 3600 --quiet --join-timeout 60 --duration 100 --summary $work/$name.summary "$@" \
+        --digest --format count --every 3600 --quiet --join-timeout 600 --duration 1200 --summary $work/$name.summary "$@" \
         >$work/$name.log 2>&1 &
     subscriber[$name]=$!
 }
@@ -107,7 +107,7 @@ by() { grep -q "receives by $2 multicast" $work/$1.log || fail "$1 does not rece
 repaired() { [ "$(value $1 missing_recovered)" -gt 0 ] || fail "$1 repaired nothing: there was no loss"; }
 resources() { for kind in qp cq mr pd cm_id; do echo "$kind $(rdma resource show $kind | wc -l)"; done; }
 same_resources() {
-    for _ in $(seq 100); do
+    for _ in $(seq 1000); do
         [ "$(resources)" != "$before" ] || return 0
         sleep 0.05
     done
