@@ -102,7 +102,15 @@ pub mod faults {
     };
 }
 
-/// The code of the README, compiled as it stands there.
+/// The code of the documents, compiled as it stands there.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct ReadmeExamples;
+pub mod documents {
+    #[doc = include_str!("../../README.md")]
+    pub struct Readme;
+
+    #[doc = include_str!("../../docs/FIRST_DAY.md")]
+    pub struct FirstDay;
+
+    #[doc = include_str!("../../docs/EMBEDDING.md")]
+    pub struct Embedding;
+}
