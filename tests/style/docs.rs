@@ -83,6 +83,39 @@ fn every_link_between_documents_leads_somewhere() {
     assert_eq!(found, [("docs/A.md".into(), 3), ("docs/A.md".into(), 4)]);
 }
 
+/// Code spans of documents that name a file or folder which does not exist. Decisions may name what
+/// their time had.
+fn dead_path(tree: &Tree) -> Vec<(String, Violation)> {
+    let path = pattern(r"`([a-z]\w*(?:/[\w.-]+)+)`");
+    let is_document = |f: &&Source| f.path.ends_with(".md") && !f.path.contains("/decisions/");
+    let mut found = Vec::new();
+    for file in tree.files.iter().filter(is_document) {
+        for (i, line) in file.text.lines().enumerate() {
+            for named in path.captures_iter(line).map(|c| c[1].to_owned()) {
+                let top = named.split('/').next().unwrap_or_default();
+                if tree.has(top) && !tree.has(&named) {
+                    let what = format!("`{named}` does not exist");
+                    found.push((file.path.clone(), violation(i + 1, what)));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    holds_for_all(dead_path);
+    let text = "`src/a.rs` `src` `src/b/` `src/c.rs`\n`src/d/e.rs` `usr/lib`\n";
+    let files = [
+        ("docs/A.md", text),
+        ("docs/decisions/0001-a.md", text),
+        ("src/a.rs", ""),
+    ];
+    let found = places_found(dead_path, &files);
+    assert_eq!(found, [("docs/A.md".into(), 1), ("docs/A.md".into(), 2)]);
+}
+
 fn dead_citation(tree: &Tree) -> Vec<(String, Violation)> {
     let citations = pattern(r"docs/(?:\w+/)?[\w-]+\.md(?:[`)]*,? (§\d[\d.]*(?:, §\d[\d.]*)*))?");
     let number = pattern(r"§(\d+(?:\.\d+)*)");
