@@ -104,13 +104,15 @@ pub mod faults {
 
 /// The code of the documents, compiled as it stands there.
 #[cfg(doctest)]
-pub mod documents {
-    #[doc = include_str!("../../README.md")]
-    pub struct Readme;
+#[doc = include_str!("../../README.md")]
+pub struct ReadmeExamples;
 
-    #[doc = include_str!("../../docs/FIRST_DAY.md")]
-    pub struct FirstDay;
+/// The code of FIRST_DAY, compiled as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/FIRST_DAY.md")]
+pub struct FirstDayExamples;
 
-    #[doc = include_str!("../../docs/EMBEDDING.md")]
-    pub struct Embedding;
-}
+/// The code of EMBEDDING, compiled as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/EMBEDDING.md")]
+pub struct EmbeddingExamples;

@@ -14,8 +14,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tickcast::{abi, event, item, monitor, reader};
 use tickcast_subscriber::record;
+use tickcast_test_support::system_calls::{calls_are_receiving, once};
 use tickcast_test_support::{
-    PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated, verbs_libraries,
+    PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated,
+    verbs_libraries,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -559,11 +561,11 @@ fn following_from_c_allocates_nothing_and_calls_the_system_no_more_the_more_tick
             .collect();
         assert!(counted.len() < 20, "{way}: {counted:?}");
         if is_here("strace") {
-            system_calls::once(|| {
+            once(|| {
                 let trace = INSTALLED.path("trace");
                 let mut command = INSTALLED.command(Path::new("strace"));
                 run(command.args(["-f", "-o"]).arg(&trace).arg(&program));
-                system_calls::calls_are_receiving(&trace, 35_000, way == "split")
+                calls_are_receiving(&trace, 35_000, way == "split")
             });
         }
     }

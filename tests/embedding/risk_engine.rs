@@ -26,7 +26,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
-use tickcast_test_support::{PATIENCE, Publisher, binary, free_group, number, one_channel, verbs_libraries};
+use tickcast_test_support::{
+    PATIENCE, Publisher, binary, free_group, number, one_channel, verbs_libraries,
+};
 
 const SYMBOLS: u16 = 1_200;
 const MESSAGES: u64 = 70_000;

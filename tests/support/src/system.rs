@@ -38,6 +38,7 @@ pub fn binary(name: &str) -> PathBuf {
 
 /// Libraries that a program with the static library links with, where they are installed. One that was
 /// built without verbs does not need them, and they do no harm.
+#[must_use]
 pub fn verbs_libraries() -> &'static [&'static str] {
     let installed = Command::new("pkg-config")
         .args(["--exists", "librdmacm", "libibverbs"])

@@ -36,11 +36,7 @@ pub fn once(mut traced: impl FnMut() -> Result<(), String>) {
 
 /// Fails unless a program made no system calls per tick between its two marks (`getppid`) but those of
 /// receiving, and where it reads a local ring, none at all in the reading thread.
-pub fn calls_are_receiving(
-    trace: &Path,
-    ticks: u64,
-    reads_ring: bool,
-) -> Result<(), String> {
+pub fn calls_are_receiving(trace: &Path, ticks: u64, reads_ring: bool) -> Result<(), String> {
     let trace = std::fs::read_to_string(trace).expect("the trace");
     let mut calls = calls(&trace).skip_while(|(_, name)| *name != MARK);
     let (marking, _) = calls.next().expect("the first mark");

@@ -13,6 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tickcast_publisher::{Config, InlinePublisher, SourcePosition, trade};
 use tickcast_subscriber::{Core, Event, Idle, Item, Subscriber};
+use tickcast_test_support::system_calls::{calls_are_few, calls_are_receiving, once};
 use tickcast_test_support::{PATIENCE, Publisher, free_group, one_channel, simulated};
 
 const PUBLISHER: &str = "STEADY_PUBLISHER";
@@ -188,7 +189,7 @@ fn under_strace(program: &str, env: &[(&str, String)]) -> Option<(PathBuf, TempD
 }
 
 fn traced(way: &str) {
-    system_calls::once(|| {
+    once(|| {
         let config = one_channel(&[free_group()], simulated(45_000, 20_000, 1));
         let publisher = Publisher::start(&config);
         let env = [
@@ -197,7 +198,7 @@ fn traced(way: &str) {
         ];
         match under_strace("follow", &env) {
             Some((trace, _folder, _)) => {
-                system_calls::calls_are_receiving(&trace, MARKS[1] - MARKS[0], way == "split")
+                calls_are_receiving(&trace, MARKS[1] - MARKS[0], way == "split")
             }
             None => Ok(()),
         }
@@ -219,7 +220,7 @@ fn a_tick_through_the_local_ring_costs_none_but_receiving_it_and_its_reader_none
 #[test]
 fn under_load_publisher_and_subscriber_make_one_system_call_for_twenty_datagrams_at_most() {
     let _turn = tickcast_test_support::machine::exclusive();
-    system_calls::once(|| match under_strace("carry", &[]) {
+    once(|| match under_strace("carry", &[]) {
         Some((trace, _folder, said)) => few_calls_carry(&trace, &said),
         None => Ok(()),
     });
@@ -231,7 +232,7 @@ fn few_calls_carry(trace: &Path, said: &str) -> Result<(), String> {
     let datagrams: u64 = datagrams.expect("it says how many");
     assert!(datagrams >= BURSTS[1] * BURST, "full ones: {datagrams}");
     let trace = std::fs::read_to_string(trace).expect("the trace");
-    let sides = system_calls::calls_are_few(&trace, datagrams, DATAGRAMS_A_CALL)?;
+    let sides = calls_are_few(&trace, datagrams, DATAGRAMS_A_CALL)?;
     let [publishing, following] = &sides[..] else {
         panic!("two threads mark: {sides:?}")
     };

@@ -2,7 +2,7 @@
 
 use tickcast_journal::layout::RECORD_LEN_MIN;
 use tickcast_journal::{
-    JournaledCore, JournalOrigin, JournaledPublisher, JournaledServer, JournalSide, JournalWriter,
+    JournalOrigin, JournalSide, JournalWriter, JournaledCore, JournaledPublisher, JournaledServer,
 };
 use tickcast_reliability::types::Now;
 

@@ -33,7 +33,9 @@ pub(super) fn input(input: &JournalInput) -> String {
     match input {
         JournalInput::Use(..) => "the paths for repair were chosen".into(),
         JournalInput::Connected(path) => format!("{}: established", connection(*path)),
-        JournalInput::Disconnected(path, reason) => format!("{}: down ({reason})", connection(*path)),
+        JournalInput::Disconnected(path, reason) => {
+            format!("{}: down ({reason})", connection(*path))
+        }
         JournalInput::NackUnusable => "no NACK connection can be made from here".into(),
         JournalInput::ReadUnusable => "no READ can be made from here".into(),
         JournalInput::Limits(_) => "READ connection: its limits are known".into(),
@@ -50,7 +52,9 @@ pub(super) fn input(input: &JournalInput) -> String {
             format!("channel {channel}: listening on {lines} lines")
         }
         JournalInput::Leave(cause) => format!("the application leaves ({cause})"),
-        JournalInput::Rejoin(channel, _) => format!("channel {channel}: the application begins it anew"),
+        JournalInput::Rejoin(channel, _) => {
+            format!("channel {channel}: the application begins it anew")
+        }
         JournalInput::Unrecorded => "an input that the record does not hold".into(),
         _ => "another input".into(),
     }
