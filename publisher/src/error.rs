@@ -93,7 +93,16 @@ impl ConfigError {
     }
 }
 
-/// A publisher that is not this one.
+/// Another publisher that sends to a group of this config.
+///
+/// ```
+/// # use tickcast_publisher::internal::{Plan, find_others};
+/// # fn f(plan: &Plan) {
+/// for other in find_others(plan) {
+///     eprintln!("{other}; give each publisher groups of its own");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherPublisher {
     /// The group that it sends to, which is one of the config's.

@@ -24,6 +24,13 @@ const DATAGRAM_LEN_MAX: usize = 9_000;
 /// each group that has one. A line that can't be listened on is passed over: opening it says why.
 ///
 /// Nothing of the plan may be sent meanwhile.
+///
+/// ```
+/// # use tickcast_publisher::internal::{Plan, find_others};
+/// # fn f(plan: &Plan) {
+/// let is_alone = find_others(plan).is_empty();
+/// # }
+/// ```
 #[must_use]
 pub fn find(plan: &Plan) -> Vec<OtherPublisher> {
     let mut lines = Vec::new();

@@ -280,7 +280,7 @@ impl Reassembly {
             && (self.lost.is_empty() && self.window.waiting() == 0)
     }
 
-    /// As [`Reassembly::offer`], of the next datagram, where nothing is in its way and nothing beyond it came.
+    /// Delivers the next datagram as [`Reassembly::offer`] does, when no other datagram waits or is missing.
     #[inline]
     pub(crate) fn hand_on(
         &mut self,

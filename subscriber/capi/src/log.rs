@@ -1,7 +1,7 @@
 //! The library's log lines for C: one callback for the process.
 
 use std::ffi::{CString, c_char, c_void};
-use std::fmt::{Debug, Write as _};
+use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -83,12 +83,12 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a string does not fail.
-        let _ = if field.name() == "message" {
-            write!(self.message, "{value:?}")
-        } else {
-            write!(self.fields, " {}={value:?}", field.name())
-        };
+        // Debug: `Visit` gives values in no other form.
+        let value = format!("{value:?}");
+        match field.name() {
+            "message" => self.message += &value,
+            name => self.fields += &format!(" {name}={value}"),
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 use tickcast_journal::explain::explain;
 use tickcast_journal::layout::{FILE_HEAD_LEN, SEGMENTS};
 use tickcast_journal::{
-    EntryBody, Journal, JournalReadError, JournaledCore, JournaledPublisher, JournaledServer,
-    Stopped, replay, replay_publisher,
+    EntryBody, Journal, JournalReadError, JournaledCore, JournaledPublisher, Stopped, replay,
+    replay_publisher,
 };
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::publish::PublisherCore;
