@@ -1,7 +1,7 @@
 //! What a publisher and a subscriber leave behind in memory, and how an input spoils it.
 
-use tickcast_journal::layout::{RECORD_LEN_MIN, JournalOrigin, JournalSide};
-use tickcast_journal::{JournaledPublisher, JournalWriter};
+use tickcast_journal::layout::{JournalOrigin, JournalSide, RECORD_LEN_MIN};
+use tickcast_journal::{JournalWriter, JournaledPublisher};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
