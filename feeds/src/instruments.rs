@@ -1,7 +1,7 @@
-//! A bounded table from symbols to instrument ids: dense, in order of first appearance, so that
-//! the same input gives the same ids every time.
+//! A bounded table from symbols to instrument ids: dense, in order of first appearance, so that the
+//! same input always gives the same ids.
 //!
-//! Steady state allocates nothing; only the first sight of a symbol may.
+//! Only the first sight of a symbol may allocate.
 
 use std::{
     ffi::c_char,
@@ -16,7 +16,7 @@ use tickcast_reliability::record::{RType, RecordHeader, SType, SymbolMappingMsg}
 pub struct Symbol(pub [u8; 8]);
 
 impl Symbol {
-    /// The symbol's characters without the padding (spaces or zeros at its end).
+    /// Returns the symbol's characters without padding (spaces or zeros at its end).
     #[must_use]
     pub fn trimmed(&self) -> &[u8] {
         let end = self.0.iter().rposition(|&b| b != b' ' && b != 0);
@@ -25,7 +25,7 @@ impl Symbol {
 }
 
 impl fmt::Display for Symbol {
-    /// As the venue wrote it; a byte that is no printable ASCII is escaped.
+    /// Writes the symbol as the venue wrote it, with bytes other than printable ASCII escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.trimmed().escape_ascii(), f)
     }
@@ -37,22 +37,22 @@ impl fmt::Debug for Symbol {
     }
 }
 
-/// What a look-up found.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// The instrument's id, at least 1 (0 means the whole venue).
     pub id: u32,
-    /// Whether the symbol was seen for the first time: its mapping must be published.
+    /// Whether this is the first sight of the symbol, so that its mapping must be published.
     pub is_new: bool,
 }
 
-/// The table. Two sources that publish together must use disjoint ids: give them tables that
-/// start at different ids.
+/// The table of symbols. Two sources that publish together need disjoint ids, so give their tables
+/// different first ids.
 #[derive(Clone, Debug)]
 pub struct Instruments {
-    /// Symbol and id, at the symbol's own place or one soon after; id 0: free. At most half are used.
+    /// Symbol and id, at or soon after the symbol's home slot; id 0 is free. At most half are used.
     slots: Vec<(u64, u32)>,
-    /// Mixed with each symbol, at random, so that no input can be made to collide.
+    /// Random key mixed with each symbol, so that no input can force collisions.
     key: u64,
     shift: u32,
     symbols: Vec<Symbol>,
@@ -61,7 +61,7 @@ pub struct Instruments {
 }
 
 impl Default for Instruments {
-    /// Ids from 1, room for [`Instruments::DEFAULT_LIMIT`] symbols.
+    /// Creates a table with ids from 1 and room for [`Instruments::DEFAULT_LIMIT`] symbols.
     fn default() -> Self {
         Self::new(1, Self::DEFAULT_LIMIT)
     }
@@ -71,8 +71,7 @@ impl Instruments {
     /// Several times the symbols of any US equities venue.
     pub const DEFAULT_LIMIT: usize = 1 << 16;
 
-    /// An empty table that gives out ids from `first_id` (at least 1), for at most `limit`
-    /// symbols.
+    /// Creates an empty table that assigns ids from `first_id` (at least 1) to at most `limit` symbols.
     #[must_use]
     pub fn new(first_id: u32, limit: usize) -> Self {
         let first_id = first_id.max(1);
@@ -87,7 +86,7 @@ impl Instruments {
         }
     }
 
-    /// The id of a symbol, giving it the next one when it is new; `None` when the table is full.
+    /// Returns the id of a symbol and assigns the next id to a new one; `None` if the table is full.
     #[inline]
     pub fn resolve(&mut self, symbol: Symbol) -> Option<Resolved> {
         match self.id(symbol) {
@@ -125,13 +124,13 @@ impl Instruments {
         Some(Resolved { id, is_new: true })
     }
 
-    /// The id of a symbol that has been seen.
+    /// Returns the id of a known symbol.
     #[inline]
     #[must_use]
     pub fn id(&self, symbol: Symbol) -> Option<u32> {
         let wanted = u64::from_ne_bytes(symbol.0);
         let mut at = home(symbol, self.key, self.shift);
-        // Half of the slots are free, so this ends.
+        // Half of the slots are free, so the search ends.
         loop {
             match *self.slots.get(at)? {
                 (_, 0) => return None,
@@ -141,33 +140,33 @@ impl Instruments {
         }
     }
 
-    /// The symbol of an id that has been given out.
+    /// Returns the symbol of an assigned id.
     #[must_use]
     pub fn symbol(&self, id: u32) -> Option<Symbol> {
         let index = usize::try_from(id.checked_sub(self.first_id)?).ok()?;
         self.symbols.get(index).copied()
     }
 
-    /// All symbols with their ids, in order of first appearance.
+    /// Returns all symbols with their ids, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = (Symbol, u32)> + '_ {
         self.symbols.iter().copied().zip(self.first_id..)
     }
 
-    /// How many symbols have an id.
+    /// Returns the number of symbols that have an id.
     #[must_use]
     pub fn len(&self) -> usize {
         self.symbols.len()
     }
 
-    /// Whether no symbol has been seen.
+    /// Returns whether the table has no symbol.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
 }
 
-/// The record that tells subscribers which symbol an id stands for: raw symbol in, decimal text
-/// of the id out, valid from `ts_event` on.
+/// Returns the record that maps an id to its symbol: raw symbol in, decimal text of the id out,
+/// valid from `ts_event` on.
 #[must_use]
 pub fn mapping(symbol: Symbol, id: u32, publisher_id: u16, ts_event: u64) -> SymbolMappingMsg {
     SymbolMappingMsg {
@@ -186,8 +185,8 @@ pub fn mapping(symbol: Symbol, id: u32, publisher_id: u16, ts_event: u64) -> Sym
     }
 }
 
-/// A symbol as [`Symbol`] shows it. A day begins with all of them, so this takes no detour by way of
-/// the formatter where it can be avoided.
+/// Returns a symbol's text as [`Symbol`] displays it. A day begins with all symbols, so plain ones
+/// bypass the formatter.
 fn raw<const N: usize>(symbol: Symbol) -> [c_char; N] {
     let trimmed = symbol.trimmed();
     let is_plain = |&b: &u8| b.is_ascii_graphic() && !matches!(b, b'\\' | b'\'' | b'"');
@@ -209,7 +208,7 @@ fn decimal<const N: usize>(id: u32) -> [c_char; N] {
     }
 }
 
-/// Text in a record's zero-terminated field; what does not fit is cut off.
+/// Writes text into a record's zero-terminated field and truncates text that does not fit.
 #[must_use]
 pub fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     let mut field = [0; N];
@@ -221,11 +220,11 @@ pub fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
 
 const SLOTS_FIRST: usize = 1 << 10;
 
-/// A symbol's own place, by one multiplication.
+/// Returns a symbol's home slot, by one multiplication.
 #[inline]
 const fn home(symbol: Symbol, key: u64, shift: u32) -> usize {
-    // 2^64 divided by the golden ratio; folding brings the mixed high half to where the place is
-    // taken from.
+    // The constant is 2^64 divided by the golden ratio. Folding moves the mixed high half to the bits
+    // that select the slot.
     let product = (key ^ u64::from_ne_bytes(symbol.0)) as u128 * 0x9e37_79b9_7f4a_7c15;
     (((product >> 64) as u64 ^ product as u64) >> shift) as usize
 }

@@ -36,7 +36,7 @@ pub const INSISTING: u8 = 3;
 /// A session's name: 10 ASCII characters.
 pub type Session = [u8; 10];
 
-/// What a packet held, in order.
+/// Contents of a packet, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A message that was not seen before. May be empty: such a block only uses up a sequence.
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stray_packet_of_another_session_does_not_end_the_one_that_goes_on() {
+    fn stray_session_packet_keeps_current_session() {
         let mut mold = MoldUdp64::new(false);
         run(&mut mold, &packet(S, 9, 1, &[b"a"]));
         assert_eq!(
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_again_from_one_within_a_session_is_old_until_heartbeats_insist() {
+    fn sequence_restart_is_old_until_heartbeats_repeat_it() {
         let mut mold = MoldUdp64::new(false);
         run(&mut mold, &packet(S, 100, 1, &[b"a"]));
         assert_eq!(run(&mut mold, &packet(S, 1, 1, &[b"x"])), ["old 1"]);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_cut_within_a_message_gives_what_is_whole_and_the_rest_becomes_a_gap() {
+    fn packet_cut_within_message_gives_prefix_then_gap() {
         let mut mold = MoldUdp64::new(false);
         let mut cut = packet(S, 1, 3, &[b"aa", b"bb", b"cc"]);
         cut.truncate(cut.len() - 1);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_that_no_position_can_hold_is_refused_and_changes_nothing() {
+    fn sequence_beyond_position_range_is_refused() {
         let mut mold = MoldUdp64::new(false);
         run(&mut mold, &packet(S, 1, 1, &[b"a"]));
         assert_eq!(

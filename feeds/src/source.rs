@@ -1,7 +1,7 @@
-//! What every feed gives: a decoder takes packets (the UDP payloads of a feed, or messages of a
-//! file) and tells a [`Sink`] what each venue message became, and every incident of the source.
+//! The interface of every feed: a decoder takes packets (UDP payloads, or messages of a file) and
+//! passes each venue message's records and each incident of the source to a [`Sink`].
 //!
-//! A decoder does no I/O and reads no clock: the packet brings the time it was received.
+//! A decoder does no I/O and reads no clock: the packet carries its receive time.
 
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
@@ -9,43 +9,43 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 /// One packet of a feed: a UDP payload, or one message of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// When it was received (captured), UTC ns; 0 when nobody knows.
+    /// Receive (capture) time, UTC ns; 0 if unknown.
     pub received_at: Nanos,
     /// The bytes above UDP.
     pub payload: &'a [u8],
 }
 
-/// Why the source's stream did not simply go on. None of these is fatal.
+/// Reasons why a source's stream did not simply continue. None is fatal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
-    /// Venue messages were missed: `from` was expected and `missing` messages never came.
+    /// Venue messages are missing: the decoder expected `from`, and `missing` messages never came.
     Gap {
         /// Position of the first message that is missing.
         from: SourcePosition,
-        /// How many are missing.
+        /// Number of missing messages.
         missing: u64,
     },
-    /// The venue started counting again within its session; the ordinal went up.
+    /// The venue restarted its count within the session; the ordinal increases.
     SequenceReset {
         /// Position of the next message.
         next: SourcePosition,
     },
-    /// The venue opened another session; the ordinal went up.
+    /// The venue opened another session; the ordinal increases.
     SessionChange {
         /// Position of the next message.
         next: SourcePosition,
     },
-    /// The venue said that its session is over.
+    /// The venue ended its session.
     EndOfSession,
     /// Messages that were seen before and are dropped (the other line, a resend).
     Duplicate {
-        /// How many messages.
+        /// Number of messages.
         messages: u64,
     },
-    /// A packet or message that could not be read; what of it was whole has been delivered.
+    /// A packet or message that could not be read. Its whole part has been delivered.
     Malformed {
-        /// What was wrong, in one phrase.
+        /// The fault, in one phrase.
         reason: &'static str,
     },
     /// A well-formed message of a type this decoder does not know; skipped by its length.
@@ -59,31 +59,30 @@ pub enum Incident {
     Saturated,
 }
 
-/// Receives what a decoder makes of its packets, in the order of the source.
+/// Receives a decoder's output in the order of the source.
 pub trait Sink {
-    /// The records of one venue message, never empty. They belong into one datagram together, and
-    /// all concern the instrument of the first (instrument 0: the whole venue).
+    /// Takes the records of one venue message, never empty. They belong in one datagram, and all
+    /// concern the instrument of the first (instrument 0: the whole venue).
     fn message(&mut self, position: SourcePosition, records: &RecordBatch);
 
-    /// Something happened to the source itself.
+    /// Takes an incident of the source.
     fn incident(&mut self, incident: Incident);
 }
 
 /// A venue's protocol: packets in, records and incidents out.
 pub trait Decoder: Send {
-    /// Decodes one packet. Never panics and never loops, whatever the bytes are: what can't be
-    /// read is an [`Incident`].
+    /// Decodes one packet. Never panics and never loops: unreadable bytes become an [`Incident`].
     fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink);
 
-    /// Venue messages seen so far by their type byte (heartbeats not among them).
+    /// Returns the venue messages seen so far by type byte, without heartbeats.
     fn counts(&self) -> &MessageCounts;
 }
 
-/// How much later `at` is than `than`, as far as 32 bits can tell.
+/// Returns how much later `at` is than `than`, saturated to 32 bits.
 #[inline]
 pub(crate) const fn clamped_difference(at: u64, than: u64) -> i32 {
     let ahead = at.wrapping_sub(than) as i64;
-    // Beyond 63 bits the sign is lost, and who is ahead of whom says the rest.
+    // Beyond 63 bits the sign is lost, so the comparison decides the direction.
     if ahead as i32 as i64 == ahead && (at >= than) == (ahead >= 0) {
         ahead as i32
     } else if at >= than {
@@ -110,19 +109,19 @@ impl MessageCounts {
         self.0[usize::from(kind)] += 1;
     }
 
-    /// How many messages of this type were seen.
+    /// Returns the number of messages of this type.
     #[must_use]
     pub const fn of(&self, kind: u8) -> u64 {
         self.0[kind as usize]
     }
 
-    /// How many messages were seen in all.
+    /// Returns the number of all messages.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The types that were seen, with how often.
+    /// Returns the types seen, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         (0..=u8::MAX).zip(self.0).filter(|&(_, n)| n > 0)
     }

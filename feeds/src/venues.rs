@@ -1,4 +1,4 @@
-//! The table of feed formats: each has one name, one decoder, and one way to be recognised.
+//! The table of feed formats: one name, one decoder and one detector each.
 
 use std::{fmt, str::FromStr};
 
@@ -12,26 +12,26 @@ use crate::{
     source::Decoder,
 };
 
-/// What the UDP payloads of a feed are.
+/// Format of a feed's UDP payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// IEX-TP with TOPS 1.5, TOPS 1.6 or DEEP 1.0; which of them the segments say.
+    /// IEX-TP with TOPS 1.5, TOPS 1.6 or DEEP 1.0; the segment header distinguishes them.
     IexTp,
     /// MoldUDP64 with ITCH 5.0.
     MoldUdp64Itch50,
 }
 
-/// What decoders have to know beforehand; each takes its own part.
+/// Settings that decoders need beforehand; each decoder takes its own part.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Where IEX's symbols get their ids from (ITCH brings its own).
+    /// Source of instrument ids for IEX's symbols (ITCH brings its own).
     pub instruments: Instruments,
-    /// What ITCH does not say itself, such as its trade date.
+    /// Facts that ITCH itself does not carry, such as its trade date.
     pub itch: ItchSettings,
 }
 
-/// A name that is in no row of the table. The caller's fault.
+/// A name that is not in the table. The caller's fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is no feed format {name:?}: use one of {}", names())]
 pub struct UnknownFormat {
@@ -40,10 +40,10 @@ pub struct UnknownFormat {
 }
 
 impl Format {
-    /// All formats, in the order in which they are tried.
+    /// All formats, in the order in which detection tries them.
     pub const ALL: [Self; 2] = [Self::IexTp, Self::MoldUdp64Itch50];
 
-    /// The name in configs and on the command line.
+    /// Returns the name used in configs and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// A decoder that has seen nothing.
+    /// Creates a decoder without state.
     #[must_use]
     pub fn decoder(self, settings: Settings) -> Box<dyn Decoder> {
         match self {
@@ -61,8 +61,8 @@ impl Format {
         }
     }
 
-    /// The format that the payload of one packet is in, when it can be told. Try the first few
-    /// packets of a feed: one may be damaged.
+    /// Returns the format of a packet's payload if it can be recognised. Try the first few packets
+    /// of a feed, because one may be damaged.
     #[must_use]
     pub fn detect(payload: &[u8]) -> Option<Self> {
         Self::ALL
@@ -82,8 +82,8 @@ impl Format {
     }
 }
 
-/// Whether the packet is blocks of ITCH messages from end to end. A packet without messages has
-/// nothing to be told by.
+/// Returns whether the packet consists of ITCH message blocks from end to end. A packet without
+/// messages is not recognised.
 fn is_mold_with_itch(payload: &[u8]) -> bool {
     let Some((header, mut blocks)) = Header::split(payload) else {
         return false;

@@ -107,7 +107,7 @@ fn all_words(told: &Recorded) -> Vec<String> {
     records.map(words).collect()
 }
 
-/// What the packets of one real capture become.
+/// Records that the packets of one real capture become.
 fn fixture(name: &str) -> Option<Recorded> {
     let path = data_dir()?.join("nasdaq-itch50-moldudp64").join(name);
     let mut capture = Capture::open(path).unwrap();
@@ -363,7 +363,7 @@ fn decode(messages: &[Vec<u8>]) -> Recorded {
     told
 }
 
-/// What the last of some messages became, without instrument and time.
+/// The last of some messages as normalised, without instrument and time.
 fn last_words(messages: &[Vec<u8>]) -> Vec<String> {
     let told = decode(messages);
     let records = told.messages.last().unwrap().1.records();
@@ -960,7 +960,7 @@ proptest! {
     }
 
     #[test]
-    fn valid_packets_that_were_damaged_never_panic_nor_give_more_than_they_hold(
+    fn damaged_valid_packets_never_panic_or_overdeliver(
         kinds in prop::collection::vec(0_usize..LENGTHS.len(), 1..12),
         fill in any::<u8>(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),

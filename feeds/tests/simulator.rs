@@ -21,7 +21,7 @@ use tickcast_feeds::{
 use tickcast_reliability::record::{Action, InstrumentDefMsg, MboMsg, RecordBatch};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-/// What a subscriber would keep: books built of A, C and M alone.
+/// A subscriber's view: books built of A, C and M alone.
 #[derive(Default)]
 struct Books {
     /// Side, price in 1e-9 and size, by instrument and order.

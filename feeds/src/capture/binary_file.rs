@@ -1,9 +1,9 @@
-//! Nasdaq BinaryFILE: every message of a daily file in order, message n being sequence n of the
-//! session; a file that is cut off ends there and says so.
+//! Reads Nasdaq BinaryFILE: the messages of a daily file in order; message n has sequence n.
 //!
-//! `u16 length | message`, big-endian, to a zero length or the end of the file; gzip or not, by
-//! content. Files exist whose lengths are *all* zero: when the first one is, and an ITCH 5.0 type
-//! follows, lengths are those of the types.
+//! Layout: `u16 length | message`, big-endian, up to a zero length or the end of the file. The file
+//! may be gzip, which its content decides. A file that is cut off ends there and is counted as
+//! truncated. Some files have only zero lengths. If the first length is zero and an ITCH 5.0 type
+//! follows, each type implies its length.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use super::{CaptureError, CaptureFault, input::Input};
 use crate::itch::messages::message_len;
 
 const PREFIX_LEN: usize = 2;
-/// Appended fields that a first message may have, in bytes, for its file to look like one.
+/// Bytes that may be appended to the first message of a file that still looks like ITCH 5.0.
 const APPENDED_MAX: usize = 64;
 
 /// A BinaryFILE being read.
@@ -28,10 +28,10 @@ pub struct BinaryFile {
     stats: BinaryFileStats,
 }
 
-/// What has been read so far.
+/// Counts of the messages read so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BinaryFileStats {
-    /// Messages given out; so the sequence of the last one.
+    /// Messages returned so far, which is the sequence of the last one.
     pub messages: u64,
     /// 1 when the file ended in the middle of a message or of its compressed stream.
     pub truncated: u64,
@@ -40,8 +40,8 @@ pub struct BinaryFileStats {
 }
 
 impl BinaryFile {
-    /// Whether a file may be a BinaryFILE of ITCH 5.0, by its first bytes after decompression;
-    /// three are enough, and no capture format begins so.
+    /// Returns whether a file may be a BinaryFILE of ITCH 5.0, by its first bytes after decompression.
+    /// Three bytes are enough: no capture format begins like that.
     #[must_use]
     pub fn looks_like(head: &[u8]) -> bool {
         let Some((&[high, low, kind], _)) = head.split_first_chunk::<3>() else {
@@ -71,10 +71,10 @@ impl BinaryFile {
         Self::new(path, file, size)
     }
 
-    /// Reads from anything that can be read; `name` stands for its path in errors.
+    /// Reads from any reader; errors show `name` as its path.
     ///
     /// # Errors
-    /// As [`BinaryFile::open`].
+    /// Same as [`BinaryFile::open`].
     pub fn from_reader(
         name: impl AsRef<Path>,
         reader: impl Read + Send + 'static,
@@ -94,7 +94,7 @@ impl BinaryFile {
         if head.is_empty() && !input.is_cut() {
             return Err(CaptureError::Empty { path: path.into() });
         }
-        // A file of nothing but its end mark is whole, and one cut within its first bytes is cut.
+        // A file that holds only its end mark is whole. A file cut within its first bytes is truncated.
         if head.len() > PREFIX_LEN && !Self::looks_like(head) {
             let what = "no message of ITCH 5.0 begins";
             return Err(CaptureFault::Damaged(what).at(path, 0));
@@ -110,10 +110,10 @@ impl BinaryFile {
         })
     }
 
-    /// The next message; `None` at the end of the file, and after an error.
+    /// Returns the next message, or `None` at the end of the file and after an error.
     ///
     /// # Errors
-    /// [`CaptureError`] when the file cannot be read further; it ends the file.
+    /// [`CaptureError`] when the file cannot be read further. The error ends the file.
     #[expect(
         clippy::should_implement_trait,
         reason = "it lends from the file, which an iterator cannot"
@@ -140,7 +140,7 @@ impl BinaryFile {
         }
     }
 
-    /// Length of the next message, all of which is visible then; `None` at the end.
+    /// Makes the next message visible and returns its length; `None` at the end.
     fn message_len(&mut self) -> Result<Option<usize>, CaptureFault> {
         if !self.input.ensure(PREFIX_LEN).map_err(CaptureFault::Io)? {
             return Ok(self.cut());
@@ -173,27 +173,27 @@ impl BinaryFile {
         Ok(Some(len))
     }
 
-    /// The input is over: in the middle of a message if anything of one is left.
+    /// Ends the input. Bytes that are left belong to a truncated message.
     fn cut(&mut self) -> Option<usize> {
         let is_cut = !self.input.visible().is_empty() || self.input.is_cut();
         self.stats.truncated = u64::from(is_cut);
         None
     }
 
-    /// What has been read so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> &BinaryFileStats {
         &self.stats
     }
 
-    /// Bytes of the file read so far, before decompression: for progress, against
-    /// [`BinaryFile::size`].
+    /// Returns the bytes of the file read so far, before decompression. Compare with
+    /// [`BinaryFile::size`] for progress.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.input.raw_position()
     }
 
-    /// The file's size in bytes, when it is a regular file.
+    /// Returns the file's size in bytes if it is a regular file.
     #[must_use]
     pub const fn size(&self) -> Option<u64> {
         self.size
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_gives_its_whole_messages_and_counts_the_cut() {
+    fn truncated_binary_file_gives_whole_messages() {
         let bytes = [EVENT, EVENT].concat();
         for len in 1..bytes.len() {
             let (messages, stats) = read(&bytes[..len]);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_do_not_look_like_a_binary_file_and_other_files_are_refused() {
+    fn captures_and_other_files_are_no_binary_file() {
         assert!(BinaryFile::looks_like(EVENT));
         for head in [
             [0xd4, 0xc3, 0xb2, 0xa1],

@@ -1,4 +1,4 @@
-//! Why a capture cannot be read: what is wrong, in which file, at which byte, and what to do.
+//! Capture errors: each names the fault, the file, the byte offset and the remedy.
 
 use std::{
     io::{self, ErrorKind},
@@ -7,11 +7,11 @@ use std::{
 
 use thiserror::Error;
 
-/// Why a capture cannot be read, or not further. What stood before has been given out.
+/// A capture that cannot be opened or read further. Datagrams before the fault have been returned.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// There is no such file. The caller's fault.
+    /// The file does not exist. The caller's fault.
     #[error("there is no file {}: check the path", .path.display())]
     Missing {
         /// The path as given.
@@ -23,13 +23,13 @@ pub enum CaptureError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file holds nothing.
+    /// The file is empty.
     #[error("{} is empty: record or copy it again", .path.display())]
     Empty {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file is something else; another reader may know it.
+    /// The file has another format; another reader may know it.
     #[error(
         "{} starts with {head:02x?}, which is neither pcap nor pcapng: name a capture file",
         .path.display()
@@ -40,7 +40,7 @@ pub enum CaptureError {
         /// The first bytes, after decompression, at most 4.
         head: Vec<u8>,
     },
-    /// The capture's frames are of a link type that we do not read.
+    /// The capture uses a link type that the reader does not support.
     #[error(
         "{} holds frames of link type {link}, which is not read: record it as Ethernet, Linux \
          cooked or raw IP",
@@ -52,7 +52,7 @@ pub enum CaptureError {
         /// The number of the link type.
         link: i32,
     },
-    /// A length in the file is absurd. The file is damaged, or was made to do harm.
+    /// A length in the file exceeds its bound. The file is damaged or hostile.
     #[error(
         "{}: the {what} at byte {offset} says it is {len} bytes long, more than the {max} that \
          make sense: the file is damaged there, copy or record it again",
@@ -61,13 +61,13 @@ pub enum CaptureError {
     TooLong {
         /// The path as given.
         path: PathBuf,
-        /// Where it starts, in bytes after decompression.
+        /// Offset of the element, in bytes after decompression.
         offset: u64,
-        /// What says so.
+        /// Element that declares the length.
         what: &'static str,
-        /// What it says, in bytes.
+        /// Declared length, in bytes.
         len: u64,
-        /// The most we take, in bytes.
+        /// Largest accepted length, in bytes.
         max: u64,
     },
     /// The file breaks its format. The file is damaged.
@@ -78,9 +78,9 @@ pub enum CaptureError {
     Damaged {
         /// The path as given.
         path: PathBuf,
-        /// Where, in bytes after decompression.
+        /// Offset of the fault, in bytes after decompression.
         offset: u64,
-        /// What is wrong.
+        /// Description of the fault.
         what: &'static str,
     },
     /// The operating system, or the decompression, failed.
@@ -91,14 +91,14 @@ pub enum CaptureError {
     Read {
         /// The path as given.
         path: PathBuf,
-        /// Where, in bytes after decompression.
+        /// Offset of the failed read, in bytes after decompression.
         offset: u64,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// An error before it knows its file and place.
+/// A fault without its file and offset.
 #[derive(Debug)]
 pub(super) enum CaptureFault {
     Io(io::Error),
@@ -112,7 +112,7 @@ pub(super) enum CaptureFault {
 }
 
 impl CaptureFault {
-    /// Gives it its file and place.
+    /// Adds the file and the offset.
     pub(super) fn at(self, path: &Path, offset: u64) -> CaptureError {
         let path = path.into();
         match self {

@@ -1,8 +1,8 @@
-//! From a link-layer frame to the UDP payload in it; what is not whole UDP is named, never an error.
+//! Finds the UDP payload in a link-layer frame. Other frames return a [`Skip`] reason, never an error.
 //!
 //! Reads Ethernet (802.1Q and QinQ tags), Linux cooked captures (SLL, SLL2), BSD loopback and raw
-//! IP; IPv4, and IPv6 with extension headers. Checksums are not verified: captures are usually
-//! taken before the NIC has filled them in. Fragments are not put together: no venue sends them.
+//! IP, with IPv4, and IPv6 with extension headers. Checksums are not verified, because captures are
+//! usually taken before the NIC fills them in. Fragments are not reassembled: no venue sends them.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -17,7 +17,7 @@ const ETHERTYPE_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const PROTOCOL_UDP: u8 = 17;
 const UDP_HEADER_LEN: usize = 8;
 
-/// How a frame starts.
+/// Link layer that a frame starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Ethernet,
@@ -28,15 +28,15 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// The link type of a capture's number for it, if it is one we read.
+    /// Returns the link type for a capture's number, or `None` if it is not supported.
     pub(crate) const fn from_number(link: Linktype) -> Option<Self> {
-        // The upper half of the field holds how long a frame check sequence is.
+        // The upper half of the field holds the length of the frame check sequence.
         match Linktype(link.0 & 0xffff) {
             Linktype::ETHERNET => Some(Self::Ethernet),
             Linktype::LINUX_SLL => Some(Self::LinuxSll),
             Linktype::LINUX_SLL2 => Some(Self::LinuxSll2),
             Linktype::NULL | Linktype::LOOP => Some(Self::Loopback),
-            // 12 and 14 are what BSDs write for raw IP.
+            // BSDs write 12 and 14 for raw IP.
             Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 | Linktype(12 | 14) => {
                 Some(Self::RawIp)
             }
@@ -45,7 +45,7 @@ impl Link {
     }
 }
 
-/// Why a frame gave no datagram.
+/// Reason why a frame has no datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skip {
     NotIp,
@@ -54,14 +54,14 @@ pub(crate) enum Skip {
     Malformed,
 }
 
-/// Where the UDP payload of a frame is, and between whom it went.
+/// Position of a frame's UDP payload, and its two addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
-    /// The captured part of the payload, as a range of the frame.
+    /// Captured part of the payload, as a range of the frame.
     pub(crate) payload: Range<usize>,
-    /// How long the payload was when sent.
+    /// Length of the payload when it was sent.
     pub(crate) original_len: usize,
 }
 
@@ -104,7 +104,7 @@ fn ipv4(frame: &[u8], at: usize) -> Result<Datagram, Skip> {
     let header_len = usize::from(u8_at(frame, at)? & 0xf) * 4;
     let total_len = usize::from(u16_at(frame, at + 2)?);
     let fragment = u16_at(frame, at + 6)?;
-    // More fragments follow, or this is not the first.
+    // Either more fragments follow, or this is not the first.
     if fragment & 0x3fff != 0 {
         return Err(Skip::Fragment);
     }
@@ -113,7 +113,7 @@ fn ipv4(frame: &[u8], at: usize) -> Result<Datagram, Skip> {
     }
     let source = Ipv4Addr::from(array_at(frame, at + 12)?);
     let destination = Ipv4Addr::from(array_at(frame, at + 16)?);
-    // Segmentation offload leaves the total length zero: then the frame says how long it is.
+    // Segmentation offload leaves the total length zero; then the frame length applies.
     let ip_end = match total_len {
         0 => frame.len(),
         n => at + n,
@@ -155,7 +155,7 @@ fn ipv6(frame: &[u8], at: usize) -> Result<Datagram, Skip> {
                 next = u8_at(frame, at)?;
                 at += 8;
             }
-            // Authentication header: counted in 4-byte words.
+            // Authentication header: its length counts 4-byte words.
             51 => {
                 next = u8_at(frame, at)?;
                 at += (usize::from(u8_at(frame, at + 1)?) + 2) * 4;
@@ -179,7 +179,7 @@ fn udp(
     if udp_len < UDP_HEADER_LEN || at + udp_len > ip_end || payload_at > frame.len() {
         return Err(Skip::Malformed);
     }
-    // Short frames are padded: the lengths in the headers decide, not the end of the frame.
+    // Short frames are padded, so the lengths in the headers decide, not the end of the frame.
     let payload = payload_at..(at + udp_len).min(frame.len());
     Ok(Datagram {
         source,

@@ -1,6 +1,6 @@
-//! Bytes of a file, gzip or not, in a window that grows only as far as a caller asks.
+//! Reads a file, gzip or not, through a window that grows only as far as a caller asks.
 //!
-//! A file or gzip stream that is cut off simply ends, and says so; any other trouble is an error.
+//! A truncated file or gzip stream ends and sets a flag. Any other fault is an error.
 
 use std::{
     io::{self, Cursor, ErrorKind, Read},
@@ -28,7 +28,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Looks at the first bytes and decompresses when they are gzip's.
+    /// Creates the window, and a decompressor if the first bytes are gzip's.
     pub(crate) fn new(reader: impl Read + Send + 'static) -> io::Result<Self> {
         let raw_position = Arc::new(AtomicU64::new(0));
         let mut raw = Counted {
@@ -57,22 +57,22 @@ impl Input {
         })
     }
 
-    /// Where the window starts, in bytes after decompression.
+    /// Returns the start of the window, in bytes after decompression.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes taken from the file so far, before decompression.
+    /// Returns the bytes taken from the file so far, before decompression.
     pub(crate) fn raw_position(&self) -> u64 {
         self.raw_position.load(Ordering::Relaxed)
     }
 
-    /// Whether the gzip stream broke off, or the input ended within something skipped.
+    /// Returns whether the gzip stream broke off or the input ended within a skip.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Makes at least `len` bytes visible, or finds that the input ends before (false).
+    /// Makes at least `len` bytes visible; false if the input ends before.
     pub(crate) fn ensure(&mut self, len: usize) -> io::Result<bool> {
         while self.window.len() < len && !self.ended {
             if self.buffer.len() < self.window.start + len.max(READ_LEN) {
@@ -87,7 +87,7 @@ impl Input {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.window.end += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // Only the decompressor says this: its stream ends before its trailer.
+                // Only the decompressor returns this: its stream ends before its trailer.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
                     self.ended = true;
                     self.is_cut = true;
@@ -101,13 +101,12 @@ impl Input {
         Ok(self.window.len() >= len)
     }
 
-    /// The visible bytes.
+    /// Returns the visible bytes.
     pub(crate) fn visible(&self) -> &[u8] {
         &self.buffer[self.window.clone()]
     }
 
-    /// Takes `len` visible bytes. They stay readable by [`Input::taken`] until the next
-    /// [`Input::ensure`].
+    /// Takes `len` visible bytes. [`Input::taken`] returns them until the next [`Input::ensure`].
     pub(crate) fn take(&mut self, len: usize) -> Range<usize> {
         let start = self.window.start;
         let end = self.window.end.min(start.saturating_add(len));
@@ -116,12 +115,12 @@ impl Input {
         start..end
     }
 
-    /// Bytes that were just taken.
+    /// Returns bytes that were just taken.
     pub(crate) fn taken(&self, range: Range<usize>) -> &[u8] {
         self.buffer.get(range).unwrap_or_default()
     }
 
-    /// Passes over `len` bytes without holding them; false when the input ends before.
+    /// Skips `len` bytes without holding them; false if the input ends before.
     pub(crate) fn skip(&mut self, mut len: u64) -> io::Result<bool> {
         while len > 0 {
             if !self.ensure(1)? {

@@ -1,9 +1,7 @@
-//! Recorded packets: every UDP datagram of a capture in order, and a count of everything that was
-//! passed over.
+//! Reads recorded packets: every UDP datagram of a capture in order, with a count of each skipped frame.
 //!
-//! pcap and pcapng, gzip or not, are told apart by their first bytes, never by name. A file that
-//! ends in the middle of a record is the end of the capture, counted as truncated. Memory is
-//! bounded whatever the file says.
+//! The first bytes of a file distinguish pcap from pcapng and gzip; its name does not matter. A file
+//! that ends within a record ends the capture and counts as truncated. Memory is bounded for any file.
 
 pub mod binary_file;
 mod error;
@@ -42,7 +40,7 @@ pub struct Capture {
     stats: CaptureStats,
 }
 
-/// What kind of file a capture is.
+/// File format of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CaptureFormat {
@@ -55,26 +53,26 @@ pub enum CaptureFormat {
 /// One UDP datagram as captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedDatagram<'a> {
-    /// When it was captured, UTC ns; 0 when the capture does not say.
+    /// Capture time, UTC ns; 0 if the capture has none.
     pub received_at: Nanos,
-    /// Who sent it.
+    /// Sender address.
     pub source: SocketAddr,
-    /// Where it was sent: the group and port of a feed's line.
+    /// Destination address: the group and port of a feed's line.
     pub destination: SocketAddr,
-    /// The UDP payload, as far as it was captured.
+    /// Captured part of the UDP payload.
     pub payload: &'a [u8],
-    /// How many bytes of payload were sent.
+    /// Length of the payload when it was sent, in bytes.
     pub original_len: usize,
 }
 
 impl<'a> CapturedDatagram<'a> {
-    /// Whether the capture kept only the beginning of the payload.
+    /// Returns whether the capture kept only the beginning of the payload.
     #[must_use]
     pub const fn is_snapped(&self) -> bool {
         self.payload.len() < self.original_len
     }
 
-    /// The datagram as a decoder takes it.
+    /// Returns the datagram as a decoder takes it.
     #[must_use]
     pub const fn packet(&self) -> Packet<'a> {
         Packet {
@@ -84,38 +82,38 @@ impl<'a> CapturedDatagram<'a> {
     }
 }
 
-/// What has been read so far. Always `frames == datagrams + skipped.total()`.
+/// Counts so far. Always `frames == datagrams + skipped.total()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
     /// Whole frames read.
     pub frames: u64,
-    /// Datagrams given out.
+    /// Datagrams returned.
     pub datagrams: u64,
-    /// Of these, datagrams of which the capture kept only the beginning.
+    /// Returned datagrams of which the capture kept only the beginning.
     pub snapped: u64,
-    /// Frames passed over.
+    /// Skipped frames.
     pub skipped: Skipped,
     /// 1 when the file ended in the middle of a record or of its compressed stream.
     pub truncated: u64,
 }
 
-/// Frames passed over, by reason.
+/// Skipped frames, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Neither IPv4 nor IPv6.
     pub not_ip: u64,
-    /// IP, but another protocol than UDP.
+    /// IP with a protocol other than UDP.
     pub not_udp: u64,
     /// Fragments of IP packets.
     pub fragments: u64,
     /// Frames whose headers contradict each other or are cut off.
     pub malformed: u64,
-    /// Frames of a link type, interface or block type that we do not read.
+    /// Frames of an unsupported link type, interface or block type.
     pub unknown_link: u64,
 }
 
 impl Skipped {
-    /// All frames passed over.
+    /// Returns the number of all skipped frames.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.not_ip + self.not_udp + self.fragments + self.malformed + self.unknown_link
@@ -135,8 +133,8 @@ impl Capture {
     /// Opens a capture file.
     ///
     /// # Errors
-    /// [`CaptureError`] when there is no readable capture: [`CaptureError::NotACapture`] when the
-    /// file can be read but is something else.
+    /// [`CaptureError`] when the file is no readable capture; [`CaptureError::NotACapture`] when it has
+    /// another format.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let at = |source: io::Error| match source.kind() {
@@ -152,10 +150,10 @@ impl Capture {
         Self::new(path, file, size)
     }
 
-    /// Reads a capture from anything that can be read; `name` stands for its path in errors.
+    /// Reads a capture from any reader; errors show `name` as its path.
     ///
     /// # Errors
-    /// As [`Capture::open`].
+    /// Same as [`Capture::open`].
     pub fn from_reader(
         name: impl AsRef<Path>,
         reader: impl Read + Send + 'static,
@@ -208,10 +206,10 @@ impl Capture {
         })
     }
 
-    /// The next UDP datagram; `None` at the end of the capture, and after an error.
+    /// Returns the next UDP datagram, or `None` at the end of the capture and after an error.
     ///
     /// # Errors
-    /// [`CaptureError`] when the file cannot be read further; it ends the capture.
+    /// [`CaptureError`] when the file cannot be read further. The error ends the capture.
     #[expect(
         clippy::should_implement_trait,
         reason = "it lends from the capture, which an iterator cannot"
@@ -242,7 +240,7 @@ impl Capture {
                 continue;
             };
             match frame::datagram(link, self.input.taken(frame.bytes.clone())) {
-                // Headers that ask for more than an unsnapped frame holds contradict the frame.
+                // A header length beyond an unsnapped frame contradicts that frame.
                 Ok(d) if d.payload.len() < d.original_len && !frame.is_snapped => {
                     self.stats.skipped.malformed += 1;
                 }
@@ -263,26 +261,26 @@ impl Capture {
         Ok(Some(captured))
     }
 
-    /// What has been read so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> &CaptureStats {
         &self.stats
     }
 
-    /// What kind of file it is.
+    /// Returns the file format.
     #[must_use]
     pub const fn format(&self) -> CaptureFormat {
         self.format
     }
 
-    /// Bytes of the file read so far, before decompression: for progress, against
-    /// [`Capture::size`].
+    /// Returns the bytes of the file read so far, before decompression. Compare with [`Capture::size`]
+    /// for progress.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.input.raw_position()
     }
 
-    /// The file's size in bytes, when it is a regular file.
+    /// Returns the file's size in bytes if it is a regular file.
     #[must_use]
     pub const fn size(&self) -> Option<u64> {
         self.size

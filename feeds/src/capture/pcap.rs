@@ -1,7 +1,7 @@
-//! Records of a classic pcap file: both byte orders, microsecond and nanosecond stamps.
+//! Reads classic pcap: both byte orders, microsecond and nanosecond stamps.
 //!
-//! Source: the libpcap savefile format (pcap-savefile(5)); the crate `pcap-parser` reads the
-//! layouts.
+//! Source: the libpcap savefile format (pcap-savefile(5)). The crate `pcap-parser` parses the
+//! headers.
 
 use pcap_parser::{LegacyPcapBlock, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};
 use tickcast_reliability::types::Nanos;
@@ -13,7 +13,7 @@ const RECORD_HEADER_LEN: usize = 16;
 /// The longest packet that libpcap itself writes.
 const PACKET_LEN_MAX: usize = 262_144;
 
-/// The four ways a file can start: micro- and nanoseconds, little- and big-endian.
+/// The four magic numbers: micro- and nanoseconds, little- and big-endian.
 pub(super) const MAGICS: [[u8; 4]; 4] = [
     [0xd4, 0xc3, 0xb2, 0xa1],
     [0x4d, 0x3c, 0xb2, 0xa1],
@@ -21,7 +21,7 @@ pub(super) const MAGICS: [[u8; 4]; 4] = [
     [0xa1, 0xb2, 0x3c, 0x4d],
 ];
 
-/// What the file header said.
+/// Facts from the file header.
 #[derive(Debug)]
 pub(super) struct PcapReader {
     link: Link,
@@ -30,7 +30,7 @@ pub(super) struct PcapReader {
 }
 
 impl PcapReader {
-    /// Reads the file header; `None` when the file ends within it.
+    /// Reads the file header; `None` if the file ends within it.
     pub(super) fn open(input: &mut Input) -> Result<Option<Self>, CaptureFault> {
         if !input.ensure(FILE_HEADER_LEN)? {
             return Ok(None);
@@ -51,7 +51,7 @@ impl PcapReader {
         }))
     }
 
-    /// The next frame; `None` when the file ends here, be it within a record.
+    /// Returns the next frame, or `None` where the file ends, also within a record.
     pub(super) fn next(&mut self, input: &mut Input) -> Result<Option<RawFrame>, CaptureFault> {
         if !input.ensure(RECORD_HEADER_LEN)? {
             return Ok(None);
@@ -92,7 +92,7 @@ impl PcapReader {
         }
     }
 
-    /// The length is looked at before the record is read, so that a hostile one costs no memory.
+    /// Returns the length before the record is read, so that a hostile length costs no memory.
     fn captured_len(&self, header: &[u8]) -> usize {
         let field = header.get(8..12).and_then(<[u8]>::first_chunk::<4>);
         let field = field.copied().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Packets of a pcapng file: any number of sections and interfaces, each with its own byte order,
-//! link type, time resolution and offset.
+//! Reads pcapng: any number of sections and interfaces, each with its own byte order, link type, time
+//! resolution and offset.
 //!
-//! Only the blocks that matter are held in memory; all others are passed over, however long.
-//! Source: draft-ietf-opsawg-pcapng; the crate `pcap-parser` reads the layouts. Time resolution
-//! and offset are computed here, from the options: the crate refuses resolutions that are powers
-//! of two, and reads offsets as little-endian always.
+//! Only packet and interface blocks are held in memory; other blocks are skipped at any length.
+//! Source: draft-ietf-opsawg-pcapng. The crate `pcap-parser` parses the blocks. This module computes
+//! time resolution and offset from the options itself, because the crate refuses resolutions that
+//! are powers of two and always reads offsets as little-endian.
 
 use pcap_parser::{
     Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le,
@@ -28,7 +28,7 @@ const BLOCK_LEN_MIN: usize = 12;
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
 
-/// What the current section said.
+/// State of the current section.
 #[derive(Debug, Default)]
 pub(super) struct PcapNgReader {
     is_big_endian: bool,
@@ -44,7 +44,7 @@ struct Interface {
 }
 
 impl PcapNgReader {
-    /// The next frame; `None` when the file ends here, be it within a block.
+    /// Returns the next frame, or `None` where the file ends, also within a block.
     pub(super) fn next(&mut self, input: &mut Input) -> Result<Option<RawFrame>, CaptureFault> {
         loop {
             if !input.ensure(BLOCK_LEN_MIN)? {
@@ -91,7 +91,7 @@ impl PcapNgReader {
         }
     }
 
-    /// Type and length of the block that starts here; a section header also says the byte order.
+    /// Returns type and length of the block that starts here. A section header also sets the byte order.
     fn block_header(&mut self, bytes: &[u8]) -> Result<(u32, usize), CaptureFault> {
         let word = |at: usize| -> [u8; 4] {
             let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -146,7 +146,7 @@ impl PcapNgReader {
                 }));
             }
             Block::SimplePacket(packet) => {
-                // It belongs to the first interface, has no stamp, and says only how long it was.
+                // A simple packet block belongs to the first interface and has only a length, no stamp.
                 let interface = self.interfaces.first();
                 let snap_len = match interface.map_or(0, |i| i.snap_len) {
                     0 => u32::MAX,
@@ -196,7 +196,7 @@ impl PcapNgReader {
 }
 
 impl Interface {
-    /// UTC ns of a stamp in the interface's units; saturates, a time before 1970 is 0.
+    /// Converts a stamp in the interface's units to UTC ns. Saturates; a time before 1970 is 0.
     fn time(&self, ticks: u64) -> Nanos {
         const NS: u128 = 1_000_000_000;
         let (seconds, rest) = (
@@ -211,7 +211,7 @@ impl Interface {
     }
 }
 
-/// A packet block: where in it the packet is.
+/// Position of the packet within a packet block.
 struct Packet {
     at: usize,
     len: usize,

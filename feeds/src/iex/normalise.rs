@@ -1,4 +1,4 @@
-//! What each IEX message becomes: DBN records, by fixed rules.
+//! Normalises IEX messages to DBN records, by fixed rules.
 //!
 //! | message | record | LAST | notes |
 //! |---|---|---|---|
@@ -46,7 +46,7 @@ use crate::source::clamped_difference;
 /// The two are told apart by their source.
 pub const PUBLISHER_ID: u16 = Publisher::IexgTopsIexg as u16;
 
-/// What all records of a message have in common.
+/// Fields that all records of a message share.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     instrument: u32,

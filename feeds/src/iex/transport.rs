@@ -60,7 +60,7 @@ impl<'a> Segment<'a> {
     /// Reads a segment's header.
     ///
     /// # Errors
-    /// What is wrong, in one phrase.
+    /// The fault, in one phrase.
     #[inline]
     pub fn read(packet: &'a [u8]) -> Result<Self, &'static str> {
         let Some((header, rest)) = packet.split_first_chunk::<HEADER_LEN>() else {
@@ -166,7 +166,7 @@ struct Run {
     newest_sent_at: u64,
 }
 
-/// What of a segment is new.
+/// The new part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
     /// How many messages at the segment's start are to be passed over.

@@ -35,7 +35,7 @@ pub enum ParseError {
     },
 }
 
-/// What every message begins with, after its type byte.
+/// The head of every message, after its type byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Index of the stock, of the day; 0 where no stock applies.
@@ -330,7 +330,7 @@ messages! {
         stock: Stock = 24,
         /// 4 implied decimals.
         price: u32 = 32,
-        /// Who entered it.
+        /// MPID of the participant that entered the order.
         mpid: [u8; 4] = 36,
     }
     /// An order was executed at its own price.

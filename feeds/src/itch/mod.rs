@@ -16,7 +16,7 @@ use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
 use crate::moldudp64::{Listen, MoldUdp64};
 use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
 
-/// What an [`ItchDecoder`] has to know beforehand.
+/// Facts that an [`ItchDecoder`] needs beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItchSettings {
     /// The day the venue's times belong to.

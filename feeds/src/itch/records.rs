@@ -1,5 +1,5 @@
-//! What single records are made of: the parts that need no order table, each a plain function of
-//! the message. [`super::normalise`] says which message becomes which record.
+//! Builds single records from messages that need no order table, each by a pure function.
+//! [`super::normalise`] decides which message becomes which record.
 
 use tickcast_reliability::record::{
     Action, FlagSet, ImbalanceMsg, InstrumentDefMsg, MboMsg, RType, RecordBatch, RecordHeader,
@@ -12,12 +12,12 @@ use super::messages::{
 };
 use crate::source::Incident;
 
-/// What a quantity too large for its 32 bits becomes; the value above says "undefined".
+/// Value of a quantity that is too large for its 32 bits; the value above it means "undefined".
 pub const SATURATED: u32 = UNDEF_ORDER_SIZE - 1;
 
 const E4_TO_E9: i64 = 100_000;
 
-/// What all records of one message share.
+/// Fields that all records of one message share.
 #[derive(Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) publisher_id: u16,

@@ -1,4 +1,4 @@
-//! What the simulator can be told, and the check that makes every value usable before it starts.
+//! Settings of the simulator, with a check that makes every value usable before it starts.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ pub struct SimulatorConfig {
     pub begins_at_s: u32,
     /// When orders arrive.
     pub arrivals: Arrivals,
-    /// What arrives.
+    /// Kinds of arrivals.
     pub mix: Mix,
     /// Orders that a book has on average.
     pub depth: u32,
@@ -137,9 +137,9 @@ pub enum SimulatorError {
     Range {
         /// The field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
-        /// What it may be.
+        /// Its valid range.
         range: &'static str,
     },
     /// The session cannot be sent.

@@ -36,7 +36,7 @@ impl Hawkes {
     pub fn next_after_s(&mut self, rng: &mut impl Rng) -> f64 {
         let from_base: f64 = rng.sample::<f64, _>(Exp1) / self.base_per_s;
         let draw: f64 = rng.sample(Exp1);
-        // What is left of the excitement's own chance; below 0 it dies out without an event.
+        // Remaining probability of the excitement; below 0 it decays without an event.
         let left = 1.0 - self.decay_per_s * draw / self.excitement_per_s;
         let after = if left > 0.0 {
             from_base.min(-left.ln() / self.decay_per_s)

@@ -1,5 +1,5 @@
-//! What happens in the market: each function changes a symbol's book and says so in ITCH, so that
-//! a reader of the messages has the same book.
+//! Market events: each function changes a symbol's book and emits the ITCH messages for it, so that a
+//! reader of the messages has the same book.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -120,7 +120,7 @@ impl Market {
         (after_s * 1e9) as u64
     }
 
-    /// What a new day says about a symbol: directory, trading state, short sales.
+    /// Announces a symbol on a new day: directory, trading state, short sales.
     pub(super) fn announce(&mut self, symbol: usize, now: u64, out: &mut Outbox) {
         let (head, stock) = (self.head(symbol, now), self.symbols[symbol].stock);
         let directory = StockDirectory {

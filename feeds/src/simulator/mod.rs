@@ -41,7 +41,7 @@ pub struct SimulatedPacket<'a> {
     pub payload: &'a [u8],
 }
 
-/// What the day is at.
+/// Current stage of the day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// S O, S S, V.

@@ -1,4 +1,4 @@
-//! What the tests of the feeds share: where real captures are, and a sink that remembers.
+//! Shared parts of the feeds tests: the paths of real captures, and a sink that keeps everything.
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 use std::{env, path::PathBuf};
