@@ -305,7 +305,7 @@ fn pcapng_stamps_follow_each_interfaces_resolution_and_offset() {
 }
 
 #[test]
-fn a_second_section_may_have_another_byte_order_and_starts_its_own_interfaces() {
+fn second_section_has_own_byte_order_and_interfaces() {
     let frame = plain(b"x");
     let mut bytes = pcapng(Order::Little, std::slice::from_ref(&frame));
     bytes.extend(section(Order::Big));
@@ -336,7 +336,7 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
 }
 
 #[test]
-fn a_simple_packet_block_has_no_time_and_an_obsolete_one_is_counted() {
+fn simple_block_has_no_time_obsolete_is_counted() {
     let order = Order::Little;
     let frame = plain(b"simple");
     let simple = [&order.u32(frame.len() as u32)[..], &frame].concat();
@@ -466,7 +466,7 @@ fn a_snapped_packet_is_given_and_flagged() {
 }
 
 #[test]
-fn a_file_cut_anywhere_ends_there_and_only_a_cut_within_a_record_is_truncation() {
+fn cut_file_ends_there_and_counts_truncation() {
     let frames = [plain(b"one"), plain(b"two"), plain(b"three")];
     for file in [
         pcap(&frames),
@@ -489,7 +489,7 @@ fn a_file_cut_anywhere_ends_there_and_only_a_cut_within_a_record_is_truncation()
 }
 
 #[test]
-fn a_gzip_stream_that_breaks_off_gives_what_it_held_and_is_truncated() {
+fn broken_gzip_gives_content_and_is_truncated() {
     let frames: Vec<_> = (0..200_u32)
         .map(|n| plain(&n.wrapping_mul(0x9e37_79b9).to_le_bytes().repeat(8)))
         .collect();
@@ -523,7 +523,7 @@ fn a_corrupt_gzip_stream_is_an_error_with_its_place() {
 }
 
 #[test]
-fn an_absurd_length_is_an_error_that_names_its_place_and_costs_no_memory() {
+fn absurd_length_is_error_without_memory() {
     let good = pcap(&[plain(b"one")]);
     let mut record = pcap_record(Order::Little, 1_000, b"", 0);
     record[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -566,7 +566,7 @@ fn pcapng_nonsense_is_an_error() {
 }
 
 #[test]
-fn an_unknown_link_type_is_an_error_in_pcap_and_counted_in_pcapng() {
+fn unknown_link_is_error_in_pcap_counted_in_pcapng() {
     let error = fault(&pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]));
     assert!(matches!(error, CaptureError::UnknownLink { link: 147, .. }));
     let order = Order::Little;

@@ -142,7 +142,7 @@ fn is_malformed(incident: &Incident) -> bool {
 // Sequencing.
 
 #[test]
-fn a_stream_that_is_joined_in_the_middle_has_no_gap_before_its_first_message() {
+fn stream_joined_midway_has_no_initial_gap() {
     let recorded = run_segments(&[Seg::deep(500, 2), Seg::deep(502, 1)]);
     assert_eq!(recorded.positions(), [(0, 500), (0, 501), (0, 502)]);
     assert_eq!(recorded.incidents, []);
@@ -156,7 +156,7 @@ fn a_gap_is_reported_with_its_exact_size_and_only_once() {
 }
 
 #[test]
-fn a_heartbeat_carries_the_next_sequence_and_so_finds_a_gap_at_the_tail() {
+fn heartbeat_next_sequence_finds_tail_gap() {
     let quiet = run_segments(&[Seg::deep(1, 2), Seg::deep(3, 0), Seg::deep(3, 1)]);
     assert_eq!(quiet.incidents, [], "a quiet second is no gap");
     let lossy = run_segments(&[Seg::deep(1, 2), Seg::deep(5, 0), Seg::deep(5, 1)]);
@@ -195,7 +195,7 @@ fn a_heartbeat_with_first_sequence_1_starts_the_sequence_again() {
 }
 
 #[test]
-fn a_reset_in_a_source_whose_clock_stands_still_or_was_set_back_is_a_reset() {
+fn reset_with_standing_or_stepped_clock_is_found() {
     for sent_at in [NOON, NOON - 3_600 * SECOND] {
         let recorded = run_segments(&[Seg::deep(1, 3), Seg::deep(1, 0).at(sent_at)]);
         assert_eq!(recorded.incidents, [reset(1, 1)], "sent at {sent_at}");
@@ -214,14 +214,14 @@ fn the_other_lines_first_heartbeat_that_comes_late_is_no_reset() {
 }
 
 #[test]
-fn a_reset_whose_heartbeat_was_lost_is_found_and_its_lost_messages_are_counted() {
+fn reset_without_heartbeat_is_found_and_counted() {
     let recorded = run_segments(&[Seg::deep(1, 9), Seg::deep(4, 2).at(NOON + 2 * SECOND)]);
     assert_eq!(recorded.incidents, [reset(1, 4), gap(1, 1, 3)]);
     assert_eq!(recorded.positions()[9..], [(1, 4), (1, 5)]);
 }
 
 #[test]
-fn an_old_packet_sent_within_a_second_of_the_newest_is_a_duplicate_and_no_reset() {
+fn old_packet_within_a_second_is_duplicate() {
     let recorded = run_segments(&[
         Seg::deep(1, 3),
         Seg::deep(2, 1).at(NOON + SECOND),
@@ -232,7 +232,7 @@ fn an_old_packet_sent_within_a_second_of_the_newest_is_a_duplicate_and_no_reset(
 }
 
 #[test]
-fn another_session_restarts_the_sequence_and_a_late_packet_of_the_old_one_is_a_duplicate() {
+fn new_session_restarts_and_late_packet_is_duplicate() {
     let recorded = run_segments(&[
         Seg::deep(1, 2),
         Seg::deep(3, 1).session(9).at(NOON + SECOND / 2),
@@ -248,7 +248,7 @@ fn another_session_restarts_the_sequence_and_a_late_packet_of_the_old_one_is_a_d
 }
 
 #[test]
-fn sequences_beyond_32_bits_keep_their_order_and_a_record_holds_the_low_32_bits() {
+fn sequences_above_32_bits_order_and_records_keep_low() {
     let recorded = run_segments(&[Seg::deep(0xffff_ffff, 2), Seg::deep(0x1_0000_0002, 1)]);
     assert_eq!(recorded.incidents, [gap(0, 0x1_0000_0001, 1)]);
     let sequences: Vec<_> = recorded.all::<MboMsg>();
@@ -257,7 +257,7 @@ fn sequences_beyond_32_bits_keep_their_order_and_a_record_holds_the_low_32_bits(
 }
 
 #[test]
-fn a_first_sequence_that_no_venue_can_reach_does_not_derail_the_stream() {
+fn impossible_first_sequence_keeps_stream() {
     let recorded = run_segments(&[
         Seg::deep(1, 1),
         Seg::deep(i64::MAX, 1),
@@ -340,7 +340,7 @@ fn an_unknown_message_is_counted_by_its_type_and_passed_over() {
 }
 
 #[test]
-fn a_packet_that_is_cut_gives_its_whole_messages_and_the_rest_is_a_gap() {
+fn cut_packet_gives_whole_messages_then_gap() {
     let whole = Seg::deep(1, 3).bytes();
     let cut = whole[..whole.len() - 1].to_vec();
     let (_, recorded) = run(&[cut, Seg::deep(4, 1).bytes()]);
@@ -361,7 +361,7 @@ fn what_a_cut_packet_lost_the_other_line_fills() {
 }
 
 #[test]
-fn a_header_that_lies_about_count_or_length_is_malformed_and_never_read_beyond() {
+fn false_count_or_length_is_malformed() {
     let lie = |at: usize, value: u16| {
         let mut bytes = Seg::deep(1, 2).bytes();
         bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
@@ -454,7 +454,7 @@ fn a_full_instrument_table_drops_new_symbols_and_says_so() {
 // Normalisation.
 
 #[test]
-fn a_symbol_is_introduced_once_in_the_batch_of_its_first_message() {
+fn symbol_is_introduced_once_in_first_batch() {
     let symbols = [b"AAPL    ", b"A       ", b"AAPL    "];
     let recorded = run_segments(&[Seg::of(symbols.map(|s| level(b'8', 1, s, 1, 1)).to_vec())]);
     let lens: Vec<_> = recorded.messages.iter().map(|(_, b)| b.len()).collect();
@@ -471,7 +471,7 @@ fn a_symbol_is_introduced_once_in_the_batch_of_its_first_message() {
 }
 
 #[test]
-fn a_level_is_an_mbp_record_with_its_new_total_and_last_ends_the_event() {
+fn level_is_mbp_record_with_total_and_last_flag() {
     let recorded = run_segments(&[Seg::of(vec![
         trade(b'T', b"A       ", 50, 12_3456),
         level(b'8', 0, b"A       ", 700, 12_3456),
@@ -517,7 +517,7 @@ fn a_trade_break_is_a_cancelled_trade() {
 }
 
 #[test]
-fn prices_that_do_not_fit_are_undefined_and_reported_but_the_message_stays() {
+fn unrepresentable_price_is_undefined_and_reported() {
     let most = i64::MAX / 100_000;
     let recorded = run_segments(&[Seg::of(
         [most, most + 1, i64::MIN, -1]
@@ -727,7 +727,7 @@ fn the_directory_fixture_has_its_fields_and_all_its_neighbours() {
 }
 
 #[test]
-fn the_short_sale_system_event_trade_and_status_fixtures_have_their_fields() {
+fn iex_fixtures_decode_to_their_fields() {
     let Some((decoder, recorded)) =
         fixture("iex-tops/Tops.IexTp.v1.5_ShortSalePriceTestStatusMessage.pcap")
     else {

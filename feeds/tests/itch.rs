@@ -305,7 +305,7 @@ fixtures! {
 }
 
 #[test]
-fn real_packets_keep_their_sequence_and_the_time_they_were_captured() {
+fn real_packets_keep_sequence_and_capture_time() {
     let name = "Nasdaq.Equities.TotalView.Itch.v5.0_AddOrderNoMpidAttributionMessage.pcap";
     let Some(told) = fixture(name) else { return };
     assert_eq!(told.positions(), [(0, 14_757_721)]);
@@ -319,7 +319,7 @@ fn real_packets_keep_their_sequence_and_the_time_they_were_captured() {
 }
 
 #[test]
-fn packets_of_a_converter_that_numbers_nothing_are_all_delivered() {
+fn unnumbered_converter_packets_are_all_delivered() {
     let name = "Nasdaq.Equities.TotalView.Itch.v5.0.20230822_OrderDelete.pcap";
     let Some(told) = fixture(name) else { return };
     assert_eq!(told.positions(), [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]);
@@ -388,7 +388,7 @@ fn adds_say_everything_of_the_order() {
 }
 
 #[test]
-fn a_symbol_is_named_once_and_not_at_all_after_its_directory_message() {
+fn symbol_is_named_once_never_after_directory() {
     let told = decode(&[add(1, b'B', 1, 1), add(2, b'B', 1, 1)]);
     assert_eq!(told.all::<SymbolMappingMsg>().len(), 1);
     let mapping = &told.all::<SymbolMappingMsg>()[0];
@@ -423,7 +423,7 @@ fn a_directory_message_defines_its_stock() {
 }
 
 #[test]
-fn an_execution_is_a_trade_a_fill_and_a_cancel_of_which_only_the_last_ends_the_event() {
+fn execution_is_trade_fill_cancel_with_one_last() {
     let execute = |shares: u32| {
         let numbers = (
             9_u64.to_be_bytes(),
@@ -756,7 +756,7 @@ const LENGTHS: [(u8, usize); 23] = [
 ];
 
 #[test]
-fn every_type_is_known_by_its_length_taken_when_longer_and_refused_when_shorter() {
+fn types_are_read_by_length_longer_not_shorter() {
     for (kind, len) in LENGTHS {
         let whole = [&[kind][..], &vec![b'B'; len - 1]].concat();
         let told = decode(std::slice::from_ref(&whole));
@@ -777,7 +777,7 @@ fn every_type_is_known_by_its_length_taken_when_longer_and_refused_when_shorter(
 }
 
 #[test]
-fn where_nobody_knows_when_a_message_was_received_its_records_say_so() {
+fn unknown_receive_time_flags_records() {
     let (mut decoder, mut told) = (decoder(), Recorded::default());
     decoder.message(1, Nanos::ZERO, &add(1, b'B', 1, 1), &mut told);
     let record = &told.all::<MboMsg>()[0];
@@ -789,7 +789,7 @@ fn where_nobody_knows_when_a_message_was_received_its_records_say_so() {
 }
 
 #[test]
-fn where_nobody_knows_the_day_venue_times_are_undefined_until_a_packet_tells_it() {
+fn unknown_day_leaves_venue_times_undefined() {
     let (mut decoder, mut told) = (
         ItchDecoder::new(ItchSettings::default()),
         Recorded::default(),
@@ -803,7 +803,7 @@ fn where_nobody_knows_the_day_venue_times_are_undefined_until_a_packet_tells_it(
 }
 
 #[test]
-fn a_full_order_table_refuses_and_later_messages_say_that_the_order_is_unknown() {
+fn full_order_table_refuses_and_orders_are_unknown() {
     let settings = ItchSettings {
         orders_max: 1,
         ..ItchSettings::default()
@@ -897,7 +897,7 @@ fn a_days_first_thousand_messages_are_its_directory() {
 }
 
 #[test]
-fn the_sample_without_lengths_has_every_message_and_117_unknown_orders() {
+fn sample_without_lengths_has_all_messages() {
     let Some(data) = data_dir() else { return };
     let path = data.join("nasdaq-itch50-binaryfile/ex20101224.TEST_ITCH_50");
     // By the layout: walk the types, count references that were never added.

@@ -195,7 +195,7 @@ fn the_books_a_subscriber_builds_are_the_simulators_own() {
 }
 
 #[test]
-fn the_same_seed_and_config_give_the_same_bytes_and_another_seed_others() {
+fn same_seed_gives_same_bytes_other_seed_others() {
     let config = SimulatorConfig {
         messages: 20_000,
         ..config()
@@ -238,7 +238,7 @@ fn packets_are_genuine_numbered_without_gap_and_within_the_mtu() {
 }
 
 #[test]
-fn what_a_lossy_line_drops_is_reported_as_missing_to_the_message() {
+fn lossy_line_drops_are_missing_to_the_message() {
     let (seed, mut rng) = (10, ChaCha8Rng::seed_from_u64(10));
     let config = SimulatorConfig {
         messages: 30_000,
@@ -532,7 +532,7 @@ proptest! {
 /// So the market, and the decoder that reads it, hold in the last hour of a day what they held in its first
 /// minute.
 #[test]
-fn neither_the_simulated_market_nor_its_decoder_allocates_once_it_runs() {
+fn simulator_and_decoder_do_not_allocate() {
     let config = SimulatorConfig {
         symbols: 200,
         messages: 0,

@@ -92,7 +92,7 @@ fn an_endless_head_is_cut_at_8_kib() {
 }
 
 #[test]
-fn who_says_more_than_is_heard_gets_an_answer_all_the_same_and_no_reset() {
+fn oversize_request_is_answered_without_reset() {
     let publisher = publisher();
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(20_000));
     for _ in 0..10 {
@@ -111,7 +111,7 @@ fn who_says_more_than_is_heard_gets_an_answer_all_the_same_and_no_reset() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_neither_others_nor_the_end() {
+fn unread_client_delays_neither_others_nor_end() {
     let mut publisher = publisher();
     let many = b"GET /metrics HTTP/1.1\r\n\r\n".repeat(300);
     let mut idle = Vec::new();

@@ -366,7 +366,7 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
 }
 
 #[test]
-fn rings_can_not_outlive_the_publisher_on_a_disk_for_a_standby_or_beside_readers_in_the_host() {
+fn kept_rings_need_memory_and_no_standby_or_readers() {
     let kept = || {
         let mut config = good();
         config["state_dir"] = json!("/dev/shm/tickcast-state");
@@ -406,7 +406,7 @@ fn rings_can_not_outlive_the_publisher_on_a_disk_for_a_standby_or_beside_readers
 }
 
 #[test]
-fn a_standby_that_could_not_be_one_is_refused_and_what_is_doubtful_is_said() {
+fn impossible_standby_is_refused_doubtful_warned() {
     let standby = || {
         let mut config = good();
         config["admin"] = json!("127.0.0.1:0");
@@ -475,7 +475,7 @@ fn a_standby_that_could_not_be_one_is_refused_and_what_is_doubtful_is_said() {
 }
 
 #[test]
-fn rings_that_fit_alone_but_not_together_are_refused_with_both_numbers() {
+fn rings_that_fit_only_alone_are_refused_with_sizes() {
     let Some(available) = available_bytes() else {
         println!("SKIPPED: this system tells nothing of its memory");
         return;
@@ -525,7 +525,7 @@ fn text_that_is_no_config_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_ring_that_is_too_short_is_a_warning_that_says_how_long_it_should_be() {
+fn short_ring_is_warning_with_needed_length() {
     let mut config = good();
     config["channels"][0]["slots"] = json!(1024);
     let plan = plan(&config).unwrap();
@@ -689,7 +689,7 @@ fn check_says_how_many_symbols_each_pattern_matches() {
 }
 
 #[test]
-fn a_summary_goes_into_a_link_and_nowhere_is_found_out_before_the_session() {
+fn summary_follows_link_and_fails_before_session() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let mut config = good();
@@ -726,7 +726,7 @@ fn with_verbs(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 #[test]
-fn a_fan_out_by_verbs_without_rdma_or_a_device_is_refused_with_what_to_do() {
+fn verbs_fan_out_without_device_is_refused() {
     let said = plan(&with_verbs(|_| ())).unwrap_err();
     // Loopback has no device on any host.
     let expected = if IS_BUILT {
@@ -743,7 +743,7 @@ fn a_fan_out_by_verbs_without_rdma_or_a_device_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_ring_in_a_file_is_told_where_it_can_lie_and_that_nobody_else_has_it() {
+fn ring_file_is_told_where_it_can_lie_and_if_taken() {
     let shm = |path: &str| json!({ "transport": "shm", "path": path });
     let with = |fan_outs: Vec<Value>| {
         let mut config = good();
@@ -805,7 +805,7 @@ fn a_ring_in_a_file_is_told_where_it_can_lie_and_that_nobody_else_has_it() {
 }
 
 #[test]
-fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with_their_defaults() {
+fn fan_out_has_only_fields_of_its_transport() {
     let parsed = |config: &Value| Config::parse(&config.to_string()).map_err(|e| e.to_string());
     for (config, expected) in [
         (

@@ -75,7 +75,7 @@ fn sizes(listener: &Listener) -> Vec<u32> {
 }
 
 #[test]
-fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments() {
+fn handler_messages_arrive_in_order_with_positions() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -154,7 +154,7 @@ fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments(
 }
 
 #[test]
-fn a_silent_handler_looks_alive_and_what_was_missed_is_repaired_meanwhile() {
+fn silent_handler_looks_alive_and_is_repaired() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -185,7 +185,7 @@ fn a_silent_handler_looks_alive_and_what_was_missed_is_repaired_meanwhile() {
 }
 
 #[test]
-fn what_finds_no_room_is_told_to_the_caller_and_in_the_stream_exactly() {
+fn overflow_is_reported_to_caller_and_stream_exactly() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&short_queue(group, 20_000));
@@ -280,7 +280,7 @@ fn a_message_for_no_datagram_is_refused_counted_and_told() {
 }
 
 #[test]
-fn a_record_that_is_not_what_its_header_says_is_refused_and_nothing_else_happens() {
+fn record_with_false_header_is_refused_alone() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -347,7 +347,7 @@ fn named(listener: &Listener) -> Vec<u32> {
 }
 
 #[test]
-fn names_that_find_no_room_in_time_are_in_the_welcome_and_how_many_were_told_is_said() {
+fn late_names_are_in_welcome_and_counted() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&short_queue(group, 20_000));
@@ -375,7 +375,7 @@ fn names_that_find_no_room_in_time_are_in_the_welcome_and_how_many_were_told_is_
 }
 
 #[test]
-fn a_channel_has_one_writer_at_a_time_and_the_next_one_follows_the_last() {
+fn channel_has_one_writer_and_next_one_continues() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -409,7 +409,7 @@ fn a_channel_has_one_writer_at_a_time_and_the_next_one_follows_the_last() {
 }
 
 #[test]
-fn what_was_accepted_before_the_end_is_published_while_other_threads_go_on() {
+fn accepted_before_end_is_published_beside_threads() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -539,7 +539,7 @@ fn a_config_that_is_wrong_for_handlers_says_what_to_do() {
 }
 
 #[test]
-fn where_verbs_can_not_be_had_the_error_names_the_setting_and_what_is_missing() {
+fn missing_verbs_error_names_setting() {
     let refused = |verbs: Value| {
         let mut config = config(group());
         config["repair_verbs"] = verbs;
@@ -666,7 +666,7 @@ fn the_first_example_publishes_its_trade() {
 }
 
 #[test]
-fn an_own_handler_publishes_its_packets_and_tells_what_it_could_not_read() {
+fn own_handler_publishes_and_reports_unread() {
     let packets = "T,1,10150,200\nQ,1,10149,300,10151,400\nrubbish\nT,1,10152,100\n";
     let summary = run_example("own_handler", packets, |listener| {
         let (bytes, records) = listener.records();
@@ -689,7 +689,7 @@ fn an_own_handler_publishes_its_packets_and_tells_what_it_could_not_read() {
 }
 
 #[test]
-fn a_publisher_that_is_dropped_and_opened_again_goes_on_in_its_epoch_and_handlers_are_told_where() {
+fn reopened_publisher_continues_and_tells_handlers() {
     let rings = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = tempfile::tempdir().unwrap();
     let group = group();

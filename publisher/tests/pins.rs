@@ -57,7 +57,7 @@ impl FanOut for StandsStill {
 }
 
 #[test]
-fn what_a_fan_out_pins_is_given_up_before_it_is_overwritten_however_much_comes_at_once() {
+fn pinned_slots_are_released_before_overwrite() {
     let config = json!({
         "name": "pins", "interface": "lo",
         "channels": [{

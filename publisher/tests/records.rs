@@ -144,7 +144,7 @@ const fn at(ordinal: u16, sequence: u64) -> SourcePosition {
 }
 
 #[test]
-fn records_arrive_as_messages_with_positions_however_they_were_cut() {
+fn records_arrive_as_messages_however_cut() {
     let setting = Setting::new(|_| {});
     let mut bytes = Vec::new();
     bytes.extend(trade(1));
@@ -183,7 +183,7 @@ fn records_arrive_as_messages_with_positions_however_they_were_cut() {
 }
 
 #[test]
-fn the_socket_is_for_this_user_alone_and_takes_the_place_of_a_stale_one() {
+fn socket_is_private_and_replaces_stale_one() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("records.sock");
     drop(UnixListener::bind(&socket).unwrap());
@@ -225,7 +225,7 @@ fn the_socket_is_for_this_user_alone_and_takes_the_place_of_a_stale_one() {
 }
 
 #[test]
-fn a_second_writer_is_turned_away_with_a_text_and_the_first_goes_on() {
+fn second_writer_is_refused_and_first_continues() {
     let setting = Setting::new(|_| {});
     let mut first = setting.connect();
     first.write_all(&trade(1)).unwrap();
@@ -250,7 +250,7 @@ fn a_second_writer_is_turned_away_with_a_text_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_writer_that_comes_again_is_another_session_and_what_was_cut_is_told() {
+fn returning_writer_is_new_session_and_cut_reported() {
     let setting = Setting::new(|_| {});
     for n in 1..=20 {
         // Gone before the next one comes, with no word between.
@@ -277,7 +277,7 @@ fn a_writer_that_comes_again_is_another_session_and_what_was_cut_is_told() {
 }
 
 #[test]
-fn what_can_not_be_read_closes_that_connection_with_a_reason_and_is_told() {
+fn unreadable_frame_closes_connection_with_reason() {
     let setting = Setting::new(|_| {});
     let mut version_4 = trade(1);
     version_4[0] = 13;

@@ -123,7 +123,7 @@ fn a_simulated_day_arrives_whole(mode: &str) {
 }
 
 #[test]
-fn what_is_published_arrives_numbered_and_whole_and_is_repaired_byte_by_byte() {
+fn published_arrives_numbered_and_repaired_exactly() {
     a_simulated_day_arrives_whole("threaded");
 }
 
@@ -211,7 +211,7 @@ fn an_audit_file_that_can_not_be_written_is_told_and_counted() {
 }
 
 #[test]
-fn who_asks_to_be_written_to_for_ever_is_audited_a_few_times_and_closed() {
+fn endless_write_requests_are_audited_few_and_closed() {
     let mut input = simulator(1_000_000);
     input["wait_for_subscribers"] = json!(0);
     let folder = tempfile::tempdir().unwrap();
@@ -430,7 +430,7 @@ fn follow_to_the_end_from(listener: &mut Listener) -> u64 {
 }
 
 #[test]
-fn a_restart_opens_a_higher_epoch_and_says_where_the_last_one_ended() {
+fn restart_opens_higher_epoch_and_names_last_end() {
     let state = tempfile::tempdir().unwrap();
     let mut before: Option<(u64, u64)> = None;
     for _ in 0..2 {
@@ -477,7 +477,7 @@ fn a_restart_opens_a_higher_epoch_and_says_where_the_last_one_ended() {
 }
 
 #[test]
-fn a_session_whose_end_can_not_be_kept_has_its_summary_and_exit_2() {
+fn unwritten_session_end_has_summary_and_exit_2() {
     let state = tempfile::tempdir().unwrap();
     let mut input = simulator(100);
     input["wait_for_subscribers"] = json!(0);
@@ -533,7 +533,7 @@ fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_state_and_a_summary_that_can_not_be_written_in_the_end_are_both_told() {
+fn unwritable_state_and_summary_are_both_reported() {
     let state = tempfile::tempdir().unwrap();
     let mut config = config(group(), simulator(5_000));
     config["state_dir"] = json!(state.path());
@@ -596,7 +596,7 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
 }
 
 #[test]
-fn who_comes_and_goes_without_end_does_not_fill_the_log_and_the_audit_has_it_all() {
+fn flapping_peer_fills_audit_but_not_log() {
     const TIMES: usize = 300;
     let folder = tempfile::tempdir().unwrap();
     let audit = folder.path().join("audit");

@@ -76,7 +76,7 @@ fn a_tick_is_published_and_delivered_without_an_allocation() {
 }
 
 #[test]
-fn a_record_is_kept_without_an_allocation_but_for_few_where_a_segment_begins() {
+fn journal_allocates_only_at_segment_start() {
     let (mut publisher, mut subscriber) = sides();
     let area = Box::new(vec![0; 32 << 20]);
     subscriber.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());

@@ -497,7 +497,7 @@ fn every_misuse_from_c_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn the_wrapper_for_cpp_throws_what_is_wrong_and_loses_nothing_when_a_callback_throws() {
+fn cpp_wrapper_throws_and_loses_nothing_on_exception() {
     if !is_here("c++") {
         return;
     }
@@ -546,7 +546,7 @@ fn the_c_programs_are_clean_under_sanitizers() {
 /// What C, the worker and the reader of `split` allocate between the 5,000th and the 40,000th
 /// record, all threads together; and, where strace is, their system calls meanwhile.
 #[test]
-fn following_from_c_allocates_nothing_and_calls_the_system_no_more_the_more_ticks_there_are() {
+fn c_follower_neither_allocates_nor_calls_per_tick() {
     let program = INSTALLED.compile(&test_source("steady.c"), &[], "steady");
     for way in ["poll", "split"] {
         let run = |command: &mut Command| {
@@ -601,7 +601,7 @@ fn following_every_way_is_clean_under_valgrind() {
 }
 
 #[test]
-fn the_shared_library_exports_versioned_symbols_of_ours_and_no_others() {
+fn shared_library_exports_only_our_versioned_symbols() {
     if !is_here("nm") {
         return;
     }

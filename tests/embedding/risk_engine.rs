@@ -407,19 +407,19 @@ fn all_agree(case: &Case) {
 }
 
 #[test]
-fn on_a_simulated_market_every_engine_ends_with_the_offline_result_to_the_last_tick() {
+fn simulated_market_engines_match_offline_result() {
     all_agree(&Case::simulator());
 }
 
 #[test]
-fn on_tops16_every_engine_ends_with_the_offline_result_to_the_last_tick() {
+fn tops16_engines_match_offline_result() {
     if let Some(case) = Case::tops16() {
         all_agree(&case);
     }
 }
 
 #[test]
-fn to_the_engine_in_cpp_an_overrun_is_what_the_events_in_it_would_have_been() {
+fn cpp_engine_treats_overrun_as_its_events() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = compile("tests/embedding/c_abi/engine.cpp", folder.path()) else {
         return;
@@ -430,7 +430,7 @@ fn to_the_engine_in_cpp_an_overrun_is_what_the_events_in_it_would_have_been() {
 }
 
 #[test]
-fn engines_that_are_lapped_freeze_what_they_missed_and_account_for_all_of_it() {
+fn lapped_engines_freeze_and_account_for_all() {
     let mut case = Case::simulator();
     let files = case.trade();
     // As fast as it goes, against engines that sleep far too long, with the smallest ring.
@@ -462,7 +462,7 @@ fn engines_that_are_lapped_freeze_what_they_missed_and_account_for_all_of_it() {
 }
 
 #[test]
-fn after_a_loss_that_is_not_repaired_orders_are_frozen_for_good_and_nothing_false_is_told() {
+fn unrepaired_loss_freezes_orders_for_good() {
     let case = Case::simulator();
     let files = case.trade();
     let Some(offline) = case.offline() else {

@@ -216,7 +216,7 @@ fn a_data_datagram_is_as_the_page_says() {
 }
 
 #[test]
-fn extensions_that_nobody_knows_are_skipped_but_covered_by_the_crc() {
+fn unknown_extensions_are_skipped_under_the_crc() {
     let header = Header {
         count: 1,
         flags: datagram_flags::SNAPSHOT,

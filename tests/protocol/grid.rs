@@ -4,7 +4,7 @@
 use tickcast_sim::grid::{Cell, Loss, broken, cells, difference, measure, table, up_to};
 
 #[test]
-fn the_committed_grid_is_what_the_code_does_for_up_to_a_hundred_receivers() {
+fn committed_grid_matches_code_to_hundred_receivers() {
     let rows = measure(&cells(100), &|_| ());
     assert_eq!(broken(&rows), Vec::<String>::new());
     let committed = include_str!("../golden/grid.md");
@@ -16,7 +16,7 @@ fn the_committed_grid_is_what_the_code_does_for_up_to_a_hundred_receivers() {
 }
 
 #[test]
-fn a_thousand_that_miss_the_same_ask_sixteen_times_at_most_and_a_lone_loss_does_not_pay_for_it() {
+fn thousand_with_common_loss_send_sixteen_nacks() {
     let of = |loss, receivers| Cell {
         loss,
         per_mille: 50,

@@ -100,7 +100,7 @@ fn read_entries(words: &Words, looks: usize) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_read_of_the_local_ring_is_whole_though_the_writer_never_waits() {
+fn local_ring_reads_are_whole_beside_running_writer() {
     in_every_order(3, || {
         // Room for two entries: the third takes the place of the first.
         let words = Arc::new(Words::new(2 * ENTRY as usize).unwrap());
@@ -138,7 +138,7 @@ fn who_sees_a_closed_ring_sees_all_that_was_committed_to_it() {
 }
 
 #[test]
-fn a_cell_is_read_whole_and_its_version_says_which_of_its_contents_it_is() {
+fn cell_is_read_whole_with_its_version() {
     in_every_order(3, || {
         let cell: Arc<Vec<AtomicU64>> = Arc::new((0..3).map(|_| AtomicU64::new(0)).collect());
         let writing = Arc::clone(&cell);
@@ -250,7 +250,7 @@ impl Ring {
 }
 
 #[test]
-fn what_is_read_of_the_ring_is_whole_or_overrun_though_the_writer_never_waits() {
+fn ring_reads_are_whole_or_overrun() {
     in_every_order(3, || {
         let ring = Arc::new(Ring::new());
         let writing = Arc::clone(&ring);
@@ -274,7 +274,7 @@ fn what_is_read_of_the_ring_is_whole_or_overrun_though_the_writer_never_waits() 
 }
 
 #[test]
-fn of_a_slot_whose_writer_died_in_the_middle_nobody_gets_anything() {
+fn slot_of_dead_writer_is_given_to_nobody() {
     in_every_order(3, || {
         let ring = Arc::new(Ring::new());
         let writing = Arc::clone(&ring);
@@ -340,7 +340,7 @@ fn write_the_third(slot: &[AtomicU64]) {
 }
 
 #[test]
-fn without_one_of_its_guards_the_checker_finds_a_slot_that_is_torn() {
+fn unguarded_checker_finds_torn_slot() {
     let shipped = |slot: &[AtomicU64]| {
         slot::open(slot);
         write_the_third(slot);

@@ -12,7 +12,7 @@ fn runs() -> u64 {
 }
 
 #[test]
-fn what_was_recorded_under_every_kind_of_trouble_replays_to_the_same_outputs_and_state() {
+fn recorded_troubles_replay_to_same_state() {
     let (next, runs) = (AtomicU64::new(0), runs());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seen: Vec<Seen> = std::thread::scope(|scope| {

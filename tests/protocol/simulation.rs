@@ -46,7 +46,7 @@ fn hold(seeds: std::ops::Range<u64>) -> Summary {
 }
 
 #[test]
-fn under_every_kind_of_trouble_records_come_once_in_order_or_are_declared() {
+fn trouble_of_any_kind_delivers_once_or_declares() {
     let summary = hold(0..PROFILES.len() as u64 * 10);
     assert_eq!(summary.profiles.len(), PROFILES.len());
     // It would prove nothing if nothing had happened.
@@ -317,7 +317,7 @@ fn whatever_is_done_to_a_delivered_stream_is_found() {
 }
 
 #[test]
-fn a_thousand_receivers_that_all_miss_the_same_are_served_by_few_repairs() {
+fn thousand_receivers_with_common_loss_need_few_repairs() {
     let mut plan = Plan::of(4, Some("common"), Some(1_000));
     plan.mode = Mode::Liveness;
     (plan.repair.large_group, plan.repair.multicast_repair) = (64, true);

@@ -28,7 +28,7 @@ fn every_interleaving_with_a_loss_and_an_overtaking_is_right() {
 }
 
 #[test]
-fn every_interleaving_of_a_common_loss_and_its_lost_repair_is_right() {
+fn interleavings_of_lost_common_repair_are_right() {
     searched("common loss", 120);
 }
 
@@ -38,7 +38,7 @@ fn every_interleaving_with_a_timer_is_right() {
 }
 
 #[test]
-fn every_interleaving_with_a_duplicate_and_an_overtaking_is_right() {
+fn interleavings_with_duplicate_and_overtake_are_right() {
     searched("duplicate", 12_000);
 }
 
@@ -65,7 +65,7 @@ fn every_interleaving_with_a_late_joiner_is_right() {
 }
 
 #[test]
-fn every_interleaving_in_which_an_old_publishers_datagrams_come_late_is_right() {
+fn interleavings_of_late_old_datagrams_are_right() {
     searched("old epoch", 14_000);
 }
 
@@ -80,7 +80,7 @@ fn every_interleaving_with_a_broken_connection_is_right() {
 }
 
 #[test]
-fn every_interleaving_with_a_heartbeat_that_comes_after_a_newer_one_is_right() {
+fn interleavings_with_late_heartbeat_are_right() {
     searched("old heartbeats", 1_000_000);
 }
 

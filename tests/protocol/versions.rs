@@ -569,16 +569,14 @@ fn what_both_sides_said_when_version_1_was_frozen_never_changes() {
 }
 
 #[test]
-fn a_subscriber_of_version_1_is_served_by_a_publisher_of_today_and_by_one_that_is_a_version_ahead()
-{
+fn subscriber_version_1_is_served_by_current_and_next() {
     let then = talk();
     serves(WireVersions::default(), &then, &then);
     serves(speaks(1, 2), &then, &then);
 }
 
 #[test]
-fn a_publisher_of_version_1_is_followed_by_a_subscriber_of_today_and_by_one_that_is_a_version_ahead()
- {
+fn publisher_version_1_serves_current_and_next() {
     let then = talk();
     follows(WireVersions::default(), &then);
     follows(speaks(1, 2), &then);
@@ -602,7 +600,7 @@ fn what_a_later_version_adds_is_passed_over_by_both_sides() {
 }
 
 #[test]
-fn who_has_no_version_in_common_is_told_so_and_neither_side_goes_on() {
+fn no_common_version_is_told_and_ends() {
     let then = talk();
     let frame = |nth: usize| match &then[nth] {
         Line::Says(frame) | Line::Answers(frame) => &frame[..],
@@ -649,7 +647,7 @@ fn two_sides_that_are_both_ahead_agree_on_the_newer_version() {
 }
 
 #[test]
-fn a_message_that_nobody_knows_ends_the_connection_so_none_is_sent_to_who_did_not_agree_to_it() {
+fn unknown_message_ends_connection_so_none_is_sent() {
     let frame = [4, 0, 0, 0, 200, 0, 4, 0, 1, 2, 3, 4];
     let read = Message::read(&frame, BODY_LEN_MAX_TO_SUBSCRIBER);
     assert_eq!(read, Err(ControlError::Type { kind: 200 }));

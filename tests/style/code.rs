@@ -122,7 +122,7 @@ fn unsafe_without_test(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_unsafe_block_says_why_it_is_sound_and_which_test_exercises_it() {
+fn unsafe_blocks_name_invariant_and_test() {
     holds_for_all(unsafe_without_test);
     let text = "\
 // SAFETY: owned. Exercised by

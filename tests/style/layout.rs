@@ -83,7 +83,7 @@ fn lints_missing(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_crate_has_the_lints_of_the_workspace_and_documents_what_is_public() {
+fn crates_inherit_lints_and_document_public_items() {
     holds_for_all(lints_missing);
     let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
     let root = "[workspace.package]\n[workspace.lints.rust]\nmissing_docs = \"warn\"\n";

@@ -68,7 +68,7 @@ fn under_way() -> (Publisher, [Follower; 1]) {
 }
 
 #[test]
-fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
+fn foreign_epochs_and_jumps_are_counted_only() {
     let group = free_group();
     let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
     let builder = publisher.subscriber().channel("all").source_specific(false);
@@ -175,7 +175,7 @@ impl Peer {
 }
 
 #[test]
-fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
+fn join_claiming_higher_epoch_is_only_counted() {
     let (publisher, mut followers) = under_way();
     let mut peer = Peer::connect(&publisher);
     peer.join(u64::MAX, &[1], "all");
@@ -191,7 +191,7 @@ fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
 }
 
 #[test]
-fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connection() {
+fn bad_join_is_rejected_and_garbage_closes_itself() {
     let (publisher, mut followers) = under_way();
 
     let rejection = |join: &dyn Fn(&mut Peer)| {
@@ -442,7 +442,7 @@ fn join_frame(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_join_that_comes_byte_by_byte_and_never_ends_is_cut_off_in_time_and_harms_nobody() {
+fn trickled_join_is_cut_off_and_harms_nobody() {
     let (publisher, mut followers) = narrow(32, 200_000);
     // A head that announces as much as may be, and a body of which there is always more.
     let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
@@ -467,7 +467,7 @@ fn a_join_that_comes_byte_by_byte_and_never_ends_is_cut_off_in_time_and_harms_no
 }
 
 #[test]
-fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_nothing() {
+fn connection_flood_is_bounded_and_follower_unharmed() {
     let (publisher, mut followers) = narrow(8, 60_000_000);
     let open = || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));
@@ -511,7 +511,7 @@ fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_
 }
 
 #[test]
-fn a_join_that_is_said_again_is_the_end_of_its_connection_or_another_session_and_takes_nothing() {
+fn repeated_join_ends_connection_or_opens_session() {
     let (publisher, mut followers) = narrow(8, 60_000_000);
     let open = || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));

@@ -24,7 +24,7 @@ fn loses(seed: u64) -> FaultConfig {
 }
 
 #[test]
-fn what_a_handler_publishes_is_what_a_subscriber_gets_at_five_percent_loss() {
+fn handler_messages_reach_subscriber_at_five_percent() {
     const MESSAGES: u64 = 40_000;
     let mut config = tickcast_test_support::one_channel(&[free_group()], json!(null));
     config["inputs"] = json!([{ "source": 3, "kind": "own" }]);
@@ -114,7 +114,7 @@ fn what_a_handler_publishes_is_what_a_subscriber_gets_at_five_percent_loss() {
 }
 
 #[test]
-fn records_that_a_stranger_writes_arrive_whole_at_five_percent_loss() {
+fn strangers_records_arrive_whole_at_five_percent_loss() {
     const MESSAGES: u64 = 20_000;
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("records.sock");

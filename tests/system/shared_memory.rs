@@ -64,7 +64,7 @@ fn assert_whole(follower: &Follower, summary: &Value) {
 }
 
 #[test]
-fn everything_comes_through_memory_alone_and_the_file_goes_with_the_publisher() {
+fn memory_alone_delivers_all_and_file_goes_with_it() {
     let place = Place::new("alone");
     let publisher = Publisher::start(&by_memory(&place.0, simulated(60_000, 60_000, 3)));
     let mut followers = [1, 2, 3].map(|n| follower(&publisher, &format!("s{n}")));
@@ -102,7 +102,7 @@ fn who_waits_instead_of_polling_gets_everything_too() {
 }
 
 #[test]
-fn a_publisher_that_is_killed_leaves_nothing_half_and_its_next_epoch_is_followed_in_a_new_file() {
+fn killed_publisher_leaves_whole_files_and_new_epoch() {
     let place = Place::new("killed");
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let control = reserved.local_addr().expect("its address");

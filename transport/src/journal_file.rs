@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_there_is_no_memory_for_is_refused_with_what_to_do_and_leaves_no_file() {
+    fn record_without_memory_is_refused_without_file() {
         if tickcast_transport_base::host::memory_limit::available_bytes().is_none() {
             println!("SKIPPED: this system tells nothing of its memory");
             return;

@@ -128,7 +128,7 @@ impl Default for Mix {
     }
 }
 
-/// Why a simulation cannot start. Whoever wrote the config is at fault.
+/// Why a simulation cannot start. The fault is in the config.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SimulatorError {

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_by_a_channel_that_was_found_once_is_published_and_counted_as_any() {
+    fn borrowed_channel_publishes_and_counts_as_any() {
         let mut publisher = open(false);
         for n in 1..=100 {
             let (record, at) = (trade(1, n, 1), SourcePosition::new(0, n as u64));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_whose_records_go_into_a_digest_is_looked_for_each_time() {
+    fn digest_channel_is_looked_up_each_time() {
         assert!(open(true).channel(0).is_none());
     }
 }

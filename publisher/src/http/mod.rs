@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_in_pieces_is_understood_and_what_follows_it_is_not_read() {
+    fn head_in_pieces_is_parsed_and_rest_unread() {
         let text = b"HEAD /metrics?x HTTP/1.1\r\nHost: a\r\n\r\nbody";
         let mut bytes = Bytes(text);
         let asked = Asked::read(&mut bytes, |_| false).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_where_one_is_taken_and_only_so_far_as_it_is_announced() {
+    fn http_body_is_read_only_as_announced() {
         let post = |path: &str, length: &str, body: &str| {
             let kind = "Content-Type: application/json; charset=utf-8";
             read(format!("POST {path} HTTP/1.1\r\n{kind}\r\n{length}\r\n{body}").as_bytes())
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_or_trickles_is_given_up_at_the_deadline() {
+    fn unread_or_trickling_peer_ends_at_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();

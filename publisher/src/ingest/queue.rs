@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_unread_is_told_apart_from_the_venues_gaps_also_where_the_hop_was_full() {
+    fn unread_drops_differ_from_gaps_with_full_queue() {
         let (mut sender, receiver) = ingest_queue(1, 0, true);
         sender.push(at(1), &message(1));
         sender.flush();
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_message_names_all_its_instruments_or_all_of_the_source() {
+    fn lost_message_names_its_instruments_or_all() {
         let of = |ids: std::ops::RangeInclusive<u32>| {
             let mut all = RecordBatch::default();
             ids.for_each(|id| all.extend(message(id).records()));
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_goes_on_when_there_is_some_or_nobody_is_left_and_gives_up_in_time() {
+    fn room_waiter_continues_or_gives_up_in_time() {
         let long = || Instant::now() + Duration::from_secs(3600);
         let (mut sender, receiver) = ingest_queue(2, 0, true);
         assert!(sender.wait_for_room(Instant::now()), "it is empty");
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_finds_no_room_is_still_told_and_stays_before_what_follows() {
+    fn gap_without_room_is_reported_before_successors() {
         let (mut sender, receiver) = ingest_queue(1, 0, true);
         sender.message(at(1), &message(1));
         sender.flush();
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_threads_do_each_message_comes_or_is_told_as_lost_in_order() {
+    fn each_message_arrives_or_is_lost_in_order() {
         let (mut sender, receiver) = ingest_queue(4, 0, true);
         const MESSAGES: u64 = 200_000;
         let feed = std::thread::spawn(move || {
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_before_the_hop_was_closed_is_taken_and_nothing_after() {
+    fn accepted_before_close_is_taken_none_after() {
         for round in 0..200 {
             let (mut sender, receiver) = ingest_queue(1024, 0, true);
             let feed = std::thread::spawn(move || {

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_goes_to_every_channel_whose_rules_take_it_and_else_to_the_rest() {
+    fn symbol_goes_to_matching_channels_else_to_rest() {
         let rules = rules(&[&["A*", "MSFT"], &["A-M"], &["*"]]);
         assert_eq!(of(&rules, "AAPL"), [0, 1]);
         assert_eq!(of(&rules, "MSFT"), [0, 1]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_with_a_channel_of_its_own_goes_there_with_everything() {
+    fn source_with_own_channel_goes_there_whole() {
         let mut router = Router::to(2);
         let mut message = RecordBatch::default();
         message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_goes_to_one_channel_where_that_is_all_there_is_and_takes_the_rest() {
+    fn sole_channel_takes_everything_as_rest() {
         let only = |channels: &[&[&str]]| Router::new(rules(channels), 1).only();
         assert_eq!(only(&[&["*"]]), Some(0));
         assert_eq!(only(&[&["A*", "*"]]), Some(0));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn records_follow_the_symbol_that_was_announced_for_their_instrument() {
+    fn records_follow_announced_symbol() {
         let mut router = Router::new(rules(&[&["A*"], &["*"]]), 1);
         let mut announced = Vec::new();
         let mut message = RecordBatch::default();

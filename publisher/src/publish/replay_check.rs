@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_again_as_it_was_published_does_not_differ_however_much_of_it_the_ring_holds() {
+    fn unchanged_replay_matches_however_much_ring_holds() {
         let few = [1, 2, 5].map(|each| [1, 2, 7, 16, 40, 1_000].map(|messages| (messages, each)));
         // Of one source alone, around where what it gives is cut to its end.
         let cut = (1_400..1_500).map(|messages| (messages, 10_000));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_gives_another_message_than_the_ring_holds_differs_and_the_other_does_not() {
+    fn changed_source_differs_and_other_does_not() {
         for (messages, each) in [(9, 2), (1_000, 2), (1_000, 5)] {
             let ring = published(messages, each);
             let mut held = BTreeSet::new();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_source_that_the_ring_holds_no_more_its_position_must_come_again() {
+    fn source_absent_from_ring_must_repeat_position() {
         // A told only the first ones.
         let (reader, sealed) = published(999, 500);
         reader.each_held(|datagram| assert_eq!(datagram.header().source, B));

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mirrored_is_not_published_again_and_what_follows_is_asked_about_no_more() {
+    fn mirrored_is_not_republished_and_rest_unqueried() {
         let mut resumed = Resumed::new(vec![vec![(A, at(5)), (B, at(2))], vec![(A, at(3))]]);
         assert!(resumed.has(0, A, at(4)) && resumed.has(0, A, at(5)));
         assert!(

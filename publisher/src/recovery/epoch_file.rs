@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_about_a_state_that_can_not_be_kept_goes_by_what_is_wrong() {
+    fn unkept_state_remedy_follows_the_fault() {
         let said = |errno: Errno| {
             let error = io::Error::from_raw_os_error(errno.raw_os_error());
             state("write", Path::new("/s/a.epoch.json"), error).to_string()

@@ -117,7 +117,7 @@ fn seal(ring: &mut RingWriter, kind: Kind, position: u64) {
 }
 
 #[test]
-fn a_control_page_with_any_word_overwritten_is_gone_on_with_only_where_nothing_is_other() {
+fn damaged_control_page_continues_only_if_unchanged() {
     for datagrams in [3, 64, 200] {
         let left = Left::new();
         left.publish(datagrams);
@@ -199,7 +199,7 @@ fn only_what_can_be_read_again_or_resumed_is_gone_on_with() {
 }
 
 #[test]
-fn a_start_that_can_not_have_a_ring_that_was_kept_fails_and_changes_nothing() {
+fn start_without_kept_ring_fails_unchanged() {
     let left = Left::new();
     let epoch = left.publish(3);
     let state = fs::read(left.state()).unwrap();
@@ -233,7 +233,7 @@ fn a_start_that_can_not_have_a_ring_that_was_kept_fails_and_changes_nothing() {
 }
 
 #[test]
-fn an_epoch_that_could_not_be_kept_is_nobodys_and_none_comes_twice() {
+fn unkept_epoch_is_nobodys_and_none_repeats() {
     let mut left = Left::new();
     let first = left.publish(3);
     left.config["inputs"][0]["seed"] = json!(9);
@@ -325,7 +325,7 @@ fn what_was_found_of_a_ring_is_said() {
 }
 
 #[test]
-fn how_fast_an_input_is_read_is_no_reason_for_a_new_epoch_and_another_file_is() {
+fn input_speed_keeps_epoch_other_file_opens_new() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("day");
     fs::write(&file, b"a day").unwrap();

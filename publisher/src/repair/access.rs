@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_banned_loses_the_rights_of_all_of_its_connections_and_nobody_else_does() {
+    fn denied_peer_loses_all_rights_and_no_one_else() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("banned");
         let all = connections(3);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_loses_its_rights_once_and_comes_again_when_it_is_allowed() {
+    fn denied_peer_loses_rights_once_and_may_return() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("denied");
         let all = connections(3);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_counts_when_it_changes_and_what_can_not_be_read_changes_nothing() {
+    fn file_counts_when_changed_and_unreadable_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("banned");
         let mut bans = DenyList::new(DenyList::BANNED, Some(path.clone()));

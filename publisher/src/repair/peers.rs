@@ -181,7 +181,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_further_connection_is_its_subscribers_whatever_it_calls_itself() {
+    fn further_connection_belongs_to_its_subscriber() {
         let [first, further] = connections(2)[..] else {
             unreachable!()
         };
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_known_until_that_was_told_and_can_not_be_written_to() {
+    fn gone_peer_is_known_until_reported_and_unwritable() {
         let connection = connections(1)[0];
         let mut peers = Peers::default();
         let peer = peers.add(connection, at("10.0.0.1"));

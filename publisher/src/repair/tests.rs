@@ -121,7 +121,7 @@ fn frame(message: &Message<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn a_question_is_answered_before_anybody_who_floods_has_more_than_one_turn() {
+fn request_is_answered_before_flooders_second_turn() {
     for (ranges, each) in [(1, 1_200), (256, 12)] {
         let mut bench = Bench::new(serde_json::json!({}));
         // They came first, so their turn comes first.
@@ -150,7 +150,7 @@ fn a_question_is_answered_before_anybody_who_floods_has_more_than_one_turn() {
 }
 
 #[test]
-fn one_address_takes_its_share_of_places_and_others_join_all_the_same() {
+fn address_is_bounded_and_others_join() {
     let mut bench = Bench::new(serde_json::json!({ "peers_max": 8 }));
     let _greedy: Vec<TcpStream> = (0..30)
         .map(|_| TcpStream::connect(bench.address).unwrap())

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_was_opened_and_not_told_is_told_at_the_next_start() {
+    fn unreported_epoch_is_reported_at_next_start() {
         let rings = tempfile::tempdir_in("/dev/shm").unwrap();
         let state = tempfile::tempdir().unwrap();
         let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
@@ -498,8 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_again_as_it_was_published_is_told_before_what_follows_and_nothing_else_is()
-    {
+    fn changed_replay_is_reported_before_what_follows() {
         // Position, what it says, and of how many records: 100 do not fit a datagram.
         type Given = (u64, u64, usize);
         // What is given again, what then, whether it is stopped then, what is told, and why no digest is.

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_fit_alone_and_not_together_are_told_once_with_what_they_need() {
+    fn files_too_large_together_are_reported_once() {
         let at = Path::new("/dev/shm");
         let there = statvfs(at).unwrap();
         if there.f_blocks == 0 {

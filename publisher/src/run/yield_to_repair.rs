@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_gives_way_while_somebody_waits_and_does_not_look_all_the_time() {
+    fn yield_waits_only_while_repair_is_due() {
         let mut server =
             ControlServer::bind("127.0.0.1:0".parse().unwrap(), ServerConfig::default()).unwrap();
         let mut yield_to_repair = YieldToRepair::to(Some(server.backlog_hint().unwrap()));

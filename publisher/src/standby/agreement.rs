@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_message_under_another_ordinal_says_how_positions_relate() {
+    fn same_message_under_other_ordinal_relates_positions() {
         let mut it = Comparing::default();
         it.compare(None, heard(9));
         assert_eq!(it.agreement(), Agreement::Unknown);
@@ -132,8 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_compared_says_nothing_of_another_session_and_what_differs_nothing_at_all()
-    {
+    fn uncompared_or_differing_session_proves_nothing() {
         let at = |ordinal| SourcePosition::new(ordinal, 5);
         for (agreement, same, other) in [
             (Agreement::Agrees { ordinals: 1 }, true, true),
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_ahead_waits_until_it_is_heard_though_others_follow() {
+    fn early_mark_waits_until_heard() {
         let mut it = Comparing::default();
         it.compare(Some(mark(0, 5)), heard(3));
         it.compare(Some(mark(0, 8)), heard(4));
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_others_settle_it_after_a_while_and_one_that_is_the_same_takes_it_back() {
+    fn differing_messages_settle_relation_same_one_reverts() {
         let mut it = Comparing::default();
         let other = |sequence| Found::There(SourcePosition::new(0, sequence), head(1_000));
         for sequence in 1..u64::from(DIFFERING_MAX) {

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_channel_of_a_message_has_mirrored_goes_and_no_more() {
+    fn fully_mirrored_message_part_is_dropped() {
         let mut backlog = Backlog::new([A, B].into_iter(), 100);
         let records = message();
         for n in 1..=4 {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_pushes_the_oldest_out_which_is_lost_unless_it_is_mirrored_by_then() {
+    fn overflow_evicts_oldest_which_is_lost_unless_mirrored() {
         let records = message();
         let full = || {
             let mut backlog = Backlog::new([A].into_iter(), 3);

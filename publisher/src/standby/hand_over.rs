@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_what_is_mirrored_is_what_is_sealed_and_the_answer_was_given() {
+    fn hand_over_ends_when_mirror_has_all_sealed() {
         let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
         assert!(!it.is_asked());
         assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn sealing_goes_on_when_the_standby_falls_silent_or_the_session_ends() {
+    fn sealing_continues_after_silent_standby_or_session() {
         for (later, is_stopping) in [(REST_MAX, false), (Duration::ZERO, true)] {
             let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
             it.ask(&request("b", &[]), &shared, now);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_that_asks_for_ever_does_not_keep_sealing_from_going_on() {
+    fn endlessly_asking_standby_does_not_stop_sealing() {
         let (mut it, shared, began) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
         let mut now = began;
         while now < began + REST_TOTAL {
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_over_but_one_that_is_named_in_this_epoch_and_one_at_a_time() {
+    fn only_named_standby_of_epoch_takes_over_once() {
         let names = ["b", "c"].map(String::from).to_vec();
         let (mut it, shared, now) = (HandOver::to(names), shared(), Instant::now());
         let stranger = why(it.ask(&request("d", &[]), &shared, now));

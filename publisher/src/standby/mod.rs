@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_hears_that_it_is_superseded_however_long_the_opening_took() {
+    fn superseded_publisher_hears_despite_slow_opening() {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
         let why = state.promote_within(Duration::ZERO, true).unwrap_err();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_that_was_taken_for_dead_hears_of_it_when_it_is_back() {
+    fn publisher_taken_for_dead_hears_on_return() {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
         let first = state.superseding(Reason::PublisherDead).unwrap();

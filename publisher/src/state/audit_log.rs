@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_can_not_be_written_is_counted_and_told_once_until_it_works_again() {
+    fn unwritable_line_is_counted_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let [path, whole] = ["audit", "whole"].map(|name| folder.path().join(name));
         symlink("/dev/full", &path).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     use tickcast_reliability::types::Sequence;
 
     #[test]
-    fn of_a_nack_that_is_cut_off_anywhere_all_ranges_are_read_that_are_there() {
+    fn cut_nack_yields_its_complete_ranges() {
         let range = |nth: u64| SequenceRange::new(Sequence(4 * nth), Sequence(4 * nth + 1));
         let ranges: Vec<_> = (1..=3).filter_map(range).collect();
         let (channel, epoch) = (ChannelId(7), Epoch(100));

@@ -281,7 +281,7 @@ fn limits_themselves_are_allowed_and_one_beyond_is_not() {
 }
 
 #[test]
-fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_read() {
+fn short_or_unknown_bodies_are_refused_longer_read() {
     let read = |frame: &[u8]| {
         let read = Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER);
         read.map(|read| read.map(|(_, _, len)| len))

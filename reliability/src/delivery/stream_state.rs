@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_overrun_it_stands_as_the_overrun_says_whatever_was_heard_before() {
+    fn overrun_sets_state_whatever_was_heard() {
         let place = |sequence| crate::delivery::Place {
             epoch: Epoch(1),
             sequence: Sequence(sequence),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_a_bit_of_its_own_and_unknown_bits_are_not_looked_at() {
+    fn flags_have_own_bits_and_unknown_are_ignored() {
         for bit in 0..9 {
             let state = StreamState::from_bits(1 << bit);
             assert_ne!(state, StreamState::default());

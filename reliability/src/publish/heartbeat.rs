@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_falls_due_at_its_very_time_and_tells_the_nearer_of_the_two_timers() {
+    fn heartbeat_is_due_on_time_with_nearer_timer() {
         let config = HeartbeatConfig {
             first_us: 30,
             idle_us: 60,

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_goes_straight_into_the_slot_is_what_a_message_of_it_would_be() {
+    fn direct_record_has_same_bytes_as_message() {
         let (mut straight, mut batched) = (sequencer(1, 1), sequencer(1, 1));
         let mut wrong = MboMsg {
             order_id: 7,
@@ -702,7 +702,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_go_past_32_bits_and_at_their_end_it_refuses_but_for_end() {
+    fn sequences_pass_32_bits_and_end_refuses_all_but_end() {
         let mut s = sequencer((1 << 32) - 2, 1);
         for n in 0..5 {
             s.publish(&message(1), A, at(n), UTC).unwrap();

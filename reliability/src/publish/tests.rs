@@ -142,7 +142,7 @@ fn a_heartbeat_reports_what_its_own_fan_out_has_sent() {
 }
 
 #[test]
-fn a_heartbeat_that_waited_for_its_fan_out_promises_what_holds_when_it_goes() {
+fn delayed_heartbeat_promises_state_at_send() {
     let mut core = core(1, 1);
     publish(&mut core, 0);
     core.handle_timeout(now(20));
@@ -272,7 +272,7 @@ fn events_that_nobody_takes_do_not_pile_up() {
 }
 
 #[test]
-fn an_event_takes_a_sequence_in_order_and_restarts_the_heartbeats() {
+fn event_takes_sequence_and_restarts_heartbeats() {
     let mut core = core(1, 1);
     let mut message = RecordBatch::default();
     message.put(&MboMsg::default());
@@ -307,7 +307,7 @@ fn an_event_takes_a_sequence_in_order_and_restarts_the_heartbeats() {
 }
 
 #[test]
-fn a_fan_outs_margin_is_an_eighth_of_the_ring_or_what_the_config_says_within_bounds() {
+fn fan_out_margin_is_bounded_eighth_of_ring() {
     for (configured, margin) in [(0, 8), (1, 2), (20, 20), (64, 62), (u64::MAX, 62)] {
         let ring = core(1, 1).ring().geometry();
         let identity = *core(1, 1).ring().identity();
@@ -362,7 +362,7 @@ fn resets_that_nobody_has_heard_of_are_told_as_one() {
 }
 
 #[test]
-fn a_fan_out_completes_no_more_than_it_posted_and_nothing_backwards() {
+fn fan_out_completes_only_posted_in_order() {
     let mut core = core(1, 1);
     for n in 0..10 {
         publish(&mut core, n);
@@ -415,7 +415,7 @@ fn a_message_too_large_is_told_to_the_driver_as_well() {
 }
 
 #[test]
-fn a_record_that_goes_straight_into_a_slot_leaves_all_as_its_message_would() {
+fn direct_record_leaves_same_state_as_message() {
     let mut resets = 0;
     for seed in 0..20 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -472,7 +472,7 @@ fn a_record_that_goes_straight_into_a_slot_leaves_all_as_its_message_would() {
 }
 
 #[test]
-fn as_many_losses_wait_to_be_heard_of_as_there_is_room_for_events() {
+fn waiting_losses_are_bounded_by_event_room() {
     let mut core = core(1, 0);
     let mut large = RecordBatch::default();
     (0..2).for_each(|_| large.put(&InstrumentDefMsg::default()));

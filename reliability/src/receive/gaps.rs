@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_joins_a_run_is_of_its_episode_also_when_later_ones_were_forgotten() {
+    fn joined_run_belongs_to_its_episode() {
         let mut gaps = Gaps::default();
         // One that is over already.
         found(&mut gaps, 2, 2, 1);
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_gone_and_what_is_found_later_is_settled_all_the_same() {
+    fn forgotten_is_gone_and_later_found_is_resolved() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 5, 8, 1);
         gaps.fill(Sequence(6));

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn who_skips_is_found_out_where_one_stands_a_power_of_two_further_on() {
+    fn skipping_reader_is_found_power_of_two_ahead() {
         for sequence in 1..=SLOTS {
             let (mut inbox, slots) = inbox(1);
             write(&slots, sequence);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_lap_overwrote_is_skipped_though_the_next_ones_own_place_is_empty() {
+    fn lapped_slots_are_skipped_beside_empty_place() {
         let (mut inbox, slots) = inbox(1);
         write(&slots, SLOTS + 2);
         assert_eq!(inbox.look(|_| true), looked(true, SLOTS + 1, 0));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_whole_is_counted_at_the_first_look_and_not_again() {
+    fn damaged_inbox_slot_is_counted_once() {
         let (mut inbox, slots) = inbox(1);
         tear(&slots, 1);
         assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_seen_further_on_and_is_being_overwritten_is_waited_for() {
+    fn slot_seen_newer_while_overwritten_is_awaited() {
         let (mut inbox, slots) = inbox(1);
         write(&slots, 3);
         let overwritten = Cell::new(false);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_anothers_place_or_is_beyond_all_sequences_is_nothing() {
+    fn foreign_or_impossible_slot_is_nothing() {
         let (mut inbox_1, slots) = inbox(1);
         slots.place(Sequence(1), &datagram(2), |_| true);
         assert_eq!(inbox_1.look(|_| true), looked(false, 0, 0));

@@ -186,7 +186,7 @@ mod tests {
     const B: LineId = LineId(1);
 
     #[test]
-    fn lines_that_are_silent_together_are_looked_at_again_only_when_one_is_heard() {
+    fn lines_silent_together_are_judged_when_one_returns() {
         let mut lines = Lines::new(2, Nanos(0));
         lines.heard(A, Sequence(1), Nanos(10));
         lines.heard(B, Sequence(1), Nanos(12));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_interval_that_one_line_announces_first_blames_no_other() {
+    fn shorter_interval_of_one_line_blames_no_other() {
         let mut lines = Lines::new(2, Nanos(0));
         lines.heard(A, Sequence(1), Nanos(10));
         lines.heard(B, Sequence(1), Nanos(12));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_renewed_stay_down_and_where_one_is_left_it_is_up() {
+    fn renewed_lines_stay_down_and_sole_line_is_up() {
         let renewed = |down: LineId, count: usize| {
             let mut lines = Lines::new(2, Nanos(0));
             lines.heard(LineId(1 - down.0), Sequence(10), Nanos(90));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_has_just_come_back_blames_nobody_before_a_quarter_of_the_silence() {
+    fn returned_line_blames_nobody_for_quarter_silence() {
         let silence = Nanos(100);
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.check(Nanos(0), silence), None);

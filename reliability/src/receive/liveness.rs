@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn another_stream_begins_as_was_told_and_silence_counts_from_its_beginning() {
+    fn other_stream_starts_as_told_with_its_silence() {
         let mut liveness = Liveness::new(LIMITS, Nanos(0));
         assert_eq!(liveness.check(Nanos(30)), Some(LivenessChange::Stale));
         let lost = liveness.heard_repair(true, Nanos(40));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_is_lost_only_when_the_publisher_says_that_it_went_on() {
+    fn multicast_is_lost_only_when_publisher_advanced() {
         let mut liveness = Liveness::new(LIMITS, Nanos(0));
         assert_eq!(
             liveness.heard_repair(true, Nanos(10)),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_or_a_word_on_the_repair_path_brings_the_dead_back_and_starts_the_clock_anew() {
+    fn welcome_or_message_revives_dead_and_restarts_clock() {
         for word in [
             |liveness: &mut Liveness, now| liveness.heard_welcome(now),
             |liveness: &mut Liveness, now| {

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_holds_the_same_bytes_in_the_same_places_and_no_relay_byte() {
+    fn mirror_holds_same_bytes_without_relay_byte() {
         let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
         let mut publisher = publisher(5, 1, 1);
         for n in 1..=20 {
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promoted_mirror_seals_on_and_still_holds_what_was_sealed_before() {
+    fn promoted_mirror_seals_and_keeps_earlier_slots() {
         let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
         let mut before = publisher(5, 1, 1);
         for n in 1..=3 {
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_mirror_is_promoted_only_where_the_next_record_is_known() {
+    fn empty_mirror_is_promoted_only_with_known_record() {
         let (mirror, _) = mirror_of(&offer(5, 1, 1));
         let Promotion { ring, .. } = mirror.promote(Epoch(6)).ok().unwrap();
         assert_eq!(
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_continues_is_cut_where_it_does_and_sources_with_it() {
+    fn continued_epoch_is_cut_at_its_place_with_sources() {
         let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
         let mut before = publisher(5, 1, 1);
         for (n, source, at) in [(1, 1, 10), (2, 2, 50), (3, 1, 11), (4, 3, 70), (5, 1, 12)] {
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_ends_the_epoch_that_is_mirrored_and_none_that_goes_on_behind_it_or_instead() {
+    fn end_ends_mirrored_epoch_and_no_successor() {
         let at = |last| Continued {
             epoch: Epoch(5),
             last: Sequence(last),

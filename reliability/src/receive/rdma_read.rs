@@ -355,7 +355,7 @@ mod tests {
     use crate::types::Epoch;
 
     #[test]
-    fn who_has_waited_for_room_or_tokens_as_long_as_a_retry_takes_waits_no_more() {
+    fn wait_for_room_or_tokens_ends_after_a_retry() {
         let geometry = Geometry::new(1024, 16).unwrap();
         let len = geometry.bytes() as u64;
         let mut readable = Readable {

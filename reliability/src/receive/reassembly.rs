@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_known_record_number_tells_what_a_loss_at_the_head_cost() {
+    fn newest_record_number_sizes_loss_at_head() {
         let mut bench = Bench::new(false);
         bench.fact(9, 90);
         bench.fact(13, 0);
@@ -898,8 +898,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_nobody_can_size_is_told_when_all_is_over_and_the_next_one_is_not_counted_twice()
-    {
+    fn unsized_loss_is_reported_at_end_without_recount() {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Left);
         assert!(bench.told.is_empty());
@@ -914,7 +913,7 @@ mod tests {
     }
 
     #[test]
-    fn in_arrival_order_each_goes_straight_on_and_losses_stand_where_they_are_reached() {
+    fn arrival_order_delivers_at_once_with_losses_in_place() {
         let mut bench = Bench::new(true);
         bench.data(12, 102, 1);
         bench.data(10, 100, 1);
@@ -934,7 +933,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_the_end_take_their_turn_and_only_source_losses_count_messages() {
+    fn events_and_end_take_turns_source_loss_counts() {
         let mut bench = Bench::new(false);
         let mut body = Vec::new();
         StreamEvent::SourceLost {
@@ -983,7 +982,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_or_is_lost_beyond_the_place_where_another_epoch_goes_on_counts_no_more() {
+    fn state_beyond_epoch_change_does_not_count() {
         let mut bench = Bench::new(false);
         bench.data(10, 100, 1);
         for sequence in [12, 14, 17, 19] {
@@ -1021,7 +1020,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_the_record_where_another_epoch_goes_on_stands_and_what_lies_beyond_does_not() {
+    fn record_number_at_epoch_change_stands_beyond_falls() {
         // It tells what is lost before it.
         let mut bench = Bench::new(false);
         bench.fact(13, 106);
@@ -1055,7 +1054,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_waits_to_be_told_is_cut_where_another_epoch_goes_on() {
+    fn unreported_loss_is_cut_at_epoch_change() {
         let continued = "12:106 epoch 5 continued by 6 behind 12";
         for (first, before, told) in [
             (
@@ -1107,7 +1106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_old_epoch_delivered_is_not_lost_with_the_new_ones_copy() {
+    fn old_epochs_delivery_is_not_lost_with_new_copy() {
         let mut bench = Bench::new(false);
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
@@ -1143,7 +1142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_changes_repeat_is_told_with_the_first_where_neither_was_reached() {
+    fn two_epoch_changes_merge_repeat_counts() {
         let mut bench = Bench::new(true);
         bench.data(10, 100, 1);
         bench.data(13, 105, 2);

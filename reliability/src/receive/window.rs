@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_one_span_away_is_not_taken_for_the_one_that_is_there() {
+    fn number_one_span_away_is_not_confused() {
         let mut window = Window::new(8, 16);
         window.delivered(held(3, 1));
         assert!(window.seen(Sequence(11)).is_none());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_above_is_forgotten_and_the_rest_stays_when_slots_grow() {
+    fn growing_slots_forget_above_and_keep_below() {
         let held = |sequence| Held {
             sequence: Sequence(sequence),
             ..EMPTY.held

@@ -567,7 +567,7 @@ pub(crate) const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
     // SAFETY: the types of `wire_records!` are `repr(C)` of fields that leave no padding, of size
     // `R::LEN`, a multiple of 8, and aligned to 8 (asserted there); every bit pattern is a `u64`, and
     // the borrow passes on. Exercised by
-    // `tests::a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read`.
+    // `tests::false_header_is_refused_without_overread`.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN / RECORD_ALIGN) }
 }
 
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_put_in_words_has_the_bytes_of_its_fields_and_its_own_type() {
+    fn record_in_words_has_its_bytes_and_type() {
         fn assert_same<R: InWords<N>, const N: usize>(record: &R) {
             let (mut words, mut fields) = (RecordBatch::default(), RecordBatch::default());
             words.put_words(record);
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read() {
+    fn false_header_is_refused_without_overread() {
         let quote = |hd| Mbp1Msg {
             hd,
             ..Mbp1Msg::default()
@@ -794,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn one_record_that_is_not_like_the_others_is_found_wherever_it_is() {
+    fn odd_record_in_run_is_found_anywhere() {
         let count = 11;
         for odd in 0..count {
             let mut batch = RecordBatch::default();
@@ -899,7 +899,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_its_length_and_what_is_cut_off_says_what_it_needs() {
+    fn types_have_lengths_and_cut_off_names_need() {
         let lens = [160, 0, 1, 18, 19, 22, 20, 24].map(|rtype| record_len(rtype).unwrap());
         assert_eq!(lens, [56, 48, 80, 40, 520, 176, 112, 80]);
         let unknown = (0..=255).filter(|rtype| record_len(*rtype).is_none());
@@ -917,7 +917,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aligned_copy_holds_just_these_bytes_however_long_those_before_were() {
+    fn aligned_copy_holds_exact_bytes() {
         let mut aligned = AlignedCopy::default();
         for len in [0, 1, 7, 8, 9, 100, 3] {
             let bytes: Vec<u8> = (0..len).collect();

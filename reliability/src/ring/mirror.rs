@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_held_is_replaced_and_only_the_last_says_what_follows() {
+    fn only_held_is_replaced_and_last_names_next() {
         let mut ring = ring(20);
         // Slots of 4 and 21 hold 20 and 5 now.
         for out in [4, 21] {

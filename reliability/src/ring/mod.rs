@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_reads_the_bytes_as_they_lie_there_and_none_beyond_the_ring() {
+    fn device_reads_bytes_in_place_and_none_beyond_ring() {
         let (mut writer, memory) = ring(1);
         let reader = RingReader::attach(memory).unwrap();
         let sequence = write(&mut writer, &[7; 64], 1);
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_of_many_sources_keep_out_of_each_others_way_and_a_torn_one_is_none() {
+    fn source_checkpoints_are_separate_and_torn_is_none() {
         let (mut writer, memory) = ring(1);
         let checkpoint = |source: u16, position| Checkpoint {
             source: SourceId(source),
@@ -777,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_an_impossible_length_or_another_epoch_does_not_verify() {
+    fn slot_of_bad_length_or_epoch_is_unverified() {
         let (mut writer, memory) = ring(1);
         let reader = RingReader::attach(memory.clone()).unwrap();
         let sequence = write(&mut writer, &[1; 64], 1);

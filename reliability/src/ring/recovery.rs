@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_goes_on_where_its_writer_stopped_and_what_was_half_written_is_written_anew() {
+    fn ring_continues_where_writer_stopped() {
         for sealed in [0, 1, 15, 16, 40] {
             let mut ring = a_ring();
             for n in 1..=sealed {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_with_a_slot_that_does_not_verify_or_in_other_hands_is_not_gone_on_with() {
+    fn unverified_or_foreign_ring_is_not_continued() {
         let mut ring = a_ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
         let other = ring.reader();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_those_of_the_last_message_sealed_or_told_as_lost() {
+    fn positions_are_last_sealed_or_reported_lost() {
         let mut ring = a_ring();
         // The ring no longer holds anything of B.
         seal(&mut ring, Kind::Data, B, 70, &[7; 56]);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_the_control_page_that_was_overwritten_is_found_or_changes_nothing() {
+    fn overwritten_control_word_is_found_or_harmless() {
         let (mut refused, mut same) = (0, 0);
         for left in left_behind() {
             let reopen =

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_too_slow_when_half_as_much_again_is_sealed_before_it_is_done() {
+    fn replay_is_too_slow_at_half_as_much_sealed_again() {
         let (mut ring, mut channel) = channel(64);
         assert!(!channel.is_too_slow(1, 1_000, Sequence(1)), "nothing lives");
         publish(&mut ring, 100, 128);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_tells_what_was_sent_by_all_and_holds_and_whether_it_is_over() {
+    fn view_tells_sent_held_and_over() {
         let (mut ring, channel) = channel(64);
         let view = channel.view();
         assert_eq!(

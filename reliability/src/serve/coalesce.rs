@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_missed_the_multicast_counts_anew_but_nothing_is_multicast_for_ever() {
+    fn multicast_misser_counts_anew_within_bound() {
         let mut log = log();
         for round in 0..4u64 {
             let at = us(round * 100);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_large_group_the_first_is_answered_at_once_and_three_make_a_multicast() {
+    fn large_group_answers_first_and_multicasts_third() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         assert_eq!(log.answer(S, 500), Answer::Unicast);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_of_the_group_makes_a_multicast_and_sixteen_always_do() {
+    fn eighth_of_group_or_sixteen_make_multicast() {
         let enough = |subscribers: u32, askers: u64| {
             let mut log = RepairLog::new(&RepairConfig {
                 large_group: 1_000,

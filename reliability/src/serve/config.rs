@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_half_of_all_places_where_nothing_else_is_said() {
+    fn address_has_half_of_places_by_default() {
         let of = |peers_max, peers_per_address_max| {
             let config = RepairConfig {
                 peers_max,

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_twice_is_on_the_way_until_the_later_has_arrived() {
+    fn twice_sent_is_in_flight_until_later_arrives() {
         let mut way = InFlight::default();
         way.has_left(0);
         give(&mut way, [3, 3]);

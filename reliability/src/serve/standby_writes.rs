@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_written_once_in_order_to_its_place_from_the_newest_on() {
+    fn datagrams_are_written_once_in_order_to_place() {
         let mut writer = writer(15);
         let chosen: Vec<_> =
             std::iter::from_fn(|| Some(writer.choose(|_| held(1, 17))?.sequence.0)).collect();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_falls_behind_the_ring_skips_to_the_newest_and_channels_take_turns() {
+    fn ring_laggard_skips_to_newest_and_channels_alternate() {
         let mut writer = writer(5);
         let chosen = writer.choose(|_| held(9, 40)).unwrap();
         assert_eq!((chosen.sequence, chosen.skipped), (Sequence(40), 35));

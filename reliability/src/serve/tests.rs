@@ -373,7 +373,7 @@ fn newest_is_what_was_sent_and_not_what_is_sealed() {
 }
 
 #[test]
-fn a_join_that_can_not_be_is_rejected_with_its_reason_and_what_to_do() {
+fn impossible_join_is_rejected_with_remedy() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     type Change = fn(&mut Join);
     let cases: [(RejectCode, &str, Change); 8] = [
@@ -428,7 +428,7 @@ fn a_connection_beyond_the_limit_is_told_so() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
+fn protocol_breaker_is_closed_and_queue_cancelled() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 5);
     bench.publish(20);
     bench
@@ -464,7 +464,7 @@ fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
 }
 
 #[test]
-fn a_nack_is_answered_by_the_datagram_and_the_slot_stays_as_it_was() {
+fn nack_is_answered_and_slot_unchanged() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(20);
     let before = bench.ring.slot(Sequence(5)).unwrap().to_vec();
@@ -479,7 +479,7 @@ fn a_nack_is_answered_by_the_datagram_and_the_slot_stays_as_it_was() {
 }
 
 #[test]
-fn what_can_not_be_had_is_refused_with_its_reason_and_the_oldest() {
+fn unavailable_range_is_refused_with_reason_and_oldest() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(200);
     bench.repair(0, 100, 210);
@@ -552,7 +552,7 @@ fn what_is_overwritten_while_it_waits_is_refused() {
 }
 
 #[test]
-fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
+fn giant_ranges_and_nack_storms_are_bounded() {
     let config = RepairConfig {
         pending_ranges_max: 8,
         repair_bytes_per_s: 1,
@@ -600,7 +600,7 @@ fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
 }
 
 #[test]
-fn a_claim_counts_no_more_than_the_ring_has_slots_whatever_it_lies() {
+fn false_claim_counts_at_most_ring_slots() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(64);
     for _ in 0..1_000 {
@@ -658,7 +658,7 @@ fn a_greedy_peer_does_not_starve_another() {
 }
 
 #[test]
-fn who_asks_for_ever_more_is_refused_for_want_of_budget_and_another_is_not() {
+fn greedy_requester_is_refused_by_budget_alone() {
     let config = RepairConfig {
         pending_ranges_max: 8,
         subscriber_bytes_per_s: 1,
@@ -822,7 +822,7 @@ fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
 }
 
 #[test]
-fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgotten() {
+fn repeated_queued_request_is_free() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
     bench.publish(6_000);
     // It does not read, so its question waits; the log has one place for both sequences.
@@ -838,7 +838,7 @@ fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgott
 }
 
 #[test]
-fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
+fn huge_nack_keeps_its_own_beginning() {
     let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
     let middle = first + LOGGED_MAX - 500;
     for runs in [&[(first, last)][..], &[(first, middle), (middle + 1, last)]] {
@@ -854,7 +854,7 @@ fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
 }
 
 #[test]
-fn of_what_is_asked_for_again_with_more_only_the_rest_counts_anew() {
+fn repeated_nack_counts_only_new_part() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(30);
     // It does not read, so what it asks for waits.
@@ -869,7 +869,7 @@ fn of_what_is_asked_for_again_with_more_only_the_rest_counts_anew() {
 }
 
 #[test]
-fn two_long_runs_that_many_miss_do_not_forget_each_other_wherever_in_a_window_they_are() {
+fn two_long_missed_runs_are_both_remembered() {
     for apart in [64, 1_024, 2_048, 4_032] {
         let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
         bench.publish(6_000);
@@ -884,7 +884,7 @@ fn two_long_runs_that_many_miss_do_not_forget_each_other_wherever_in_a_window_th
 }
 
 #[test]
-fn a_lone_loss_is_answered_at_once_in_a_large_group_too_and_a_third_asker_makes_a_multicast() {
+fn lone_loss_is_answered_at_once_third_makes_multicast() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(20);
     assert_eq!(bench.core.group(CHANNEL), (80, 25));
@@ -902,7 +902,7 @@ fn a_lone_loss_is_answered_at_once_in_a_large_group_too_and_a_third_asker_makes_
 }
 
 #[test]
-fn a_crowd_is_told_to_hold_off_longer_until_it_was_quiet_for_a_while() {
+fn crowd_holds_off_longer_until_quiet() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(20);
     bench.pass(2_000);
@@ -916,7 +916,7 @@ fn a_crowd_is_told_to_hold_off_longer_until_it_was_quiet_for_a_while() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_gets_no_more_datagrams_and_is_closed_in_the_end() {
+fn unread_peer_gets_no_more_and_is_closed() {
     let config = RepairConfig {
         backlog_pause_bytes: 10_000,
         backlog_close_bytes: 20_000,
@@ -942,7 +942,7 @@ fn a_peer_that_does_not_read_gets_no_more_datagrams_and_is_closed_in_the_end() {
 }
 
 #[test]
-fn what_is_on_its_way_is_not_given_again_however_often_it_is_asked_for() {
+fn in_flight_repair_is_not_sent_again() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
     bench.publish(40);
     let left = |bench: &mut Bench, bytes| bench.core.handle_on_the_way(PeerId(0), bytes);
@@ -1065,7 +1065,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
 }
 
 #[test]
-fn over_a_link_that_takes_no_more_one_status_answers_all_that_asked_for_it() {
+fn full_link_answers_all_requests_with_one_status() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(20);
     let progress = |sent_at| {
@@ -1287,7 +1287,7 @@ fn everyone_is_told_when_the_publisher_goes() {
 }
 
 #[test]
-fn everyone_is_told_to_come_again_at_once_when_another_publisher_goes_on() {
+fn all_are_told_to_rejoin_when_publisher_changes() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
     bench.core.hand_over();
     let got = bench.drain();
@@ -1406,7 +1406,7 @@ fn progress(sequence: u64) -> Progress {
 }
 
 #[test]
-fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
+fn subscriber_is_slow_from_half_to_quarter_ring() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(40);
     bench.events();
@@ -1431,7 +1431,7 @@ fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
 }
 
 #[test]
-fn who_is_banned_is_told_why_and_closed_with_all_of_its_connections() {
+fn denied_peer_is_told_and_all_connections_close() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     bench.connect(1, further(session));
@@ -1513,7 +1513,7 @@ fn a_refusal_says_when_to_ask_again() {
 }
 
 #[test]
-fn joiners_share_their_budget_and_none_is_promised_what_another_has() {
+fn joiners_share_budget_without_double_promise() {
     let config = RepairConfig {
         joiner_bytes_per_s: 3_000_000,
         ..RepairConfig::default()
@@ -1569,7 +1569,7 @@ fn all_joiners_together_get_no_more_than_their_budget() {
 }
 
 #[test]
-fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
+fn ring_guard_is_bounded_quarter_of_slots() {
     for (slots, guard) in [(16, 4), (32, 8), (64, 16), (1024, 16), (2048, 32)] {
         let mut bench = Bench::new(RepairConfig::default(), slots, 1);
         bench.publish(slots + 5);
@@ -1580,7 +1580,7 @@ fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
 }
 
 #[test]
-fn news_that_nobody_takes_is_bounded_but_who_came_went_and_is_to_be_closed_is_told() {
+fn untaken_notices_are_bounded_but_closures_are_told() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let mut claims = join("equities");
     claims.channels[0].confirmed_epoch = Epoch(EPOCH.0 + 1);
@@ -1608,7 +1608,7 @@ fn news_that_nobody_takes_is_bounded_but_who_came_went_and_is_to_be_closed_is_to
 }
 
 #[test]
-fn who_is_slow_and_not_by_turns_is_reported_once_a_second_whatever_it_says() {
+fn slow_subscriber_is_reported_once_a_second() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(40);
     bench.events();
@@ -1632,7 +1632,7 @@ fn who_is_slow_and_not_by_turns_is_reported_once_a_second_whatever_it_says() {
 }
 
 #[test]
-fn the_clock_is_wanted_every_tick_and_silence_is_looked_at_only_then() {
+fn clock_is_needed_each_tick_for_silence() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     let session = bench.join(9).session;
     bench.connect(1, replay(session));
@@ -1683,7 +1683,7 @@ fn the_clock_is_wanted_every_tick_and_silence_is_looked_at_only_then() {
 }
 
 #[test]
-fn who_comes_too_early_or_when_the_publisher_goes_is_told_when_to_come_again() {
+fn early_or_late_comer_is_told_when_to_return() {
     let config = RepairConfig {
         peers_max: 1,
         ..RepairConfig::default()
@@ -1761,7 +1761,7 @@ fn unmixed(z: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_read_but_over_verbs_and_every_further_connection_is_told() {
+fn read_needs_verbs_and_every_connection_learns_it() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     bench.connect(1, granting::reader(session, 5));
@@ -2001,7 +2001,7 @@ fn only_its_own_session_ends_with_a_replay_that_is_replaced() {
 }
 
 #[test]
-fn what_waits_for_a_peer_that_resumes_is_sent_when_its_backlog_has_gone() {
+fn resumed_peer_is_served_when_backlog_is_gone() {
     let config = RepairConfig {
         backlog_pause_bytes: 10_000,
         backlog_close_bytes: 20_000,
@@ -2030,7 +2030,7 @@ fn what_waits_for_a_peer_that_resumes_is_sent_when_its_backlog_has_gone() {
 }
 
 #[test]
-fn a_nack_connection_is_answered_where_it_asks_and_is_no_subscriber() {
+fn nack_connection_is_answered_and_no_subscriber() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     bench.publish(20);
@@ -2078,7 +2078,7 @@ fn all_connections_of_a_session_draw_on_one_budget() {
 }
 
 #[test]
-fn a_nack_connection_is_the_same_asker_and_shares_the_bound_of_what_waits() {
+fn nack_connection_shares_requesters_bound() {
     let config = RepairConfig {
         pending_ranges_max: 4,
         ..RepairConfig::default()
@@ -2101,7 +2101,7 @@ fn a_nack_connection_is_the_same_asker_and_shares_the_bound_of_what_waits() {
 }
 
 #[test]
-fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alone() {
+fn strangers_session_is_refused_nack_link_ends_with_own() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     let got = bench.connect(5, further(session ^ 1));
@@ -2156,7 +2156,7 @@ fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
 }
 
 #[test]
-fn what_waits_for_repair_takes_no_place_from_the_replay_of_the_same_session() {
+fn repair_queue_takes_no_replay_place() {
     let config = RepairConfig {
         pending_ranges_max: 2,
         ..RepairConfig::default()
@@ -2175,7 +2175,7 @@ fn what_waits_for_repair_takes_no_place_from_the_replay_of_the_same_session() {
 }
 
 #[test]
-fn without_credit_for_a_whole_slot_nothing_is_sent_however_near_it_is() {
+fn credit_below_slot_sends_nothing() {
     // 17 records fill a slot but for 8 bytes.
     let mut batch = RecordBatch::default();
     (0..17).for_each(|_| batch.put(&MboMsg::default()));
@@ -2274,7 +2274,7 @@ fn of_many_channels_none_is_passed_over() {
 }
 
 #[test]
-fn what_is_counted_is_what_was_appended_whatever_stood_there_before() {
+fn append_counts_whatever_stood_there() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(2);
     bench.repair(0, 1, 2);

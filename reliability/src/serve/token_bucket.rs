@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_credit_for_is_available_now_and_the_whole_burst_when_it_is_full_again() {
+    fn bucket_credit_is_available_now_and_fills_to_burst() {
         let mut bucket = TokenBucket::new(1_000, 100, Nanos(5));
         assert_eq!(bucket.bytes_per_s(), 1_000);
         assert_eq!(bucket.available_at(100), Nanos(5));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_burst_stays_where_only_the_upper_half_may_be_taken() {
+    fn half_burst_stays_for_upper_half_only() {
         let mut bucket = TokenBucket::new(1_000, 100, Nanos::ZERO);
         assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 30);
         assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 20);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_scales_with_the_round_trip_and_doubles_within_its_jitter() {
+    fn retry_scales_with_rtt_and_doubles_in_jitter() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 2);
         for rtt in [5_000u64, 100_000] {
             for _ in 0..200 {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn random_spans_follow_the_published_generator_and_stay_below_their_bound() {
+    fn random_spans_follow_generator_within_bound() {
         // The first numbers of SplitMix64 from seed 0, as its reference implementation gives them.
         let mut state = 0;
         let published: [u64; 3] = [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_is_smoothed_by_an_eighth_and_a_stall_counts_no_more_than_its_bound() {
+    fn rtt_is_smoothed_by_eighth_and_stall_is_bounded() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 1);
         assert_eq!(timer.rtt, None);
         let spread = |timer: &mut NackTimer, tries| {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_for_in_vain_is_the_least_round_trip_from_then_on() {
+    fn timed_out_wait_becomes_least_rtt() {
         let mut timer = NackTimer::new(Nanos::from_us(50), 1);
         timer.unanswered(Nanos::from_us(100));
         assert_eq!(timer.rtt, Some(RTT_UNKNOWN), "no less than is assumed");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_is_waited_out_even_by_one_who_stops_and_wants_again() {
+    fn rejection_is_waited_out_after_stop_and_start() {
         let mut link = Link::new(LinkTimers::default(), 7);
         link.want(Nanos(0));
         assert!(link.start_if_due(Nanos(0)));

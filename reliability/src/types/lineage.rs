@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_before_its_epoch_began_ends_those_before_there_too() {
+    fn continuing_before_epoch_start_ends_predecessors() {
         let of = lineage(&[(5, 20, 70), (3, 12, 33), (2, 10, 31)]);
         let (grown, _) = of.continued(continued(6, 11, 32));
         let expected = lineage(&[(6, 11, 32), (5, 11, 32), (3, 11, 32), (2, 10, 31)]);

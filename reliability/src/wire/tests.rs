@@ -108,7 +108,7 @@ fn a_header_extension_is_skipped_and_covered_by_the_crc() {
 }
 
 #[test]
-fn the_oldest_held_follows_from_retained_at_both_ends_of_the_sequences() {
+fn oldest_held_follows_retained_at_both_ends() {
     let oldest = |sequence, retained| {
         Header {
             sequence: Sequence(sequence),
@@ -199,7 +199,7 @@ proptest! {
 }
 
 #[test]
-fn every_kind_state_and_reason_has_its_number_and_no_other_is_read() {
+fn kinds_states_and_reasons_have_fixed_numbers() {
     for (byte, kind) in [
         (1, Kind::Data),
         (2, Kind::Event),
@@ -332,7 +332,7 @@ fn only_data_carries_records() {
 }
 
 #[test]
-fn a_reason_that_this_version_does_not_know_is_a_restart_and_the_others_come_back_as_they_are() {
+fn unknown_epoch_reason_reads_as_restart() {
     for reason in EpochReason::ALL {
         let mut bytes = Vec::new();
         let opened = StreamEvent::EpochOpened {

@@ -46,7 +46,7 @@ fn a_gap_is_asked_for_when_its_grace_is_over_and_not_before() {
 }
 
 #[test]
-fn what_is_not_answered_is_asked_for_again_ever_later_and_then_the_path_is_given_up() {
+fn unanswered_request_backs_off_then_path_falls() {
     let config = ReceiverConfig {
         nack_tries: 4,
         ..quiet()
@@ -77,7 +77,7 @@ fn what_is_not_answered_is_asked_for_again_ever_later_and_then_the_path_is_given
 }
 
 #[test]
-fn nothing_is_asked_or_awaited_while_the_connection_is_down_or_repair_is_off() {
+fn down_link_or_no_repair_sends_and_awaits_nothing() {
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     assert_eq!(alone.asks(), []);
@@ -116,7 +116,7 @@ fn while_answers_flow_towards_a_gap_its_turn_is_awaited() {
 }
 
 #[test]
-fn an_answer_beyond_a_gap_or_from_before_it_was_asked_for_delays_nothing() {
+fn answer_beyond_or_before_gap_delays_nothing() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let sent: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
@@ -175,7 +175,7 @@ fn what_was_never_asked_for_or_just_now_awaits_no_answer() {
 }
 
 #[test]
-fn whatever_the_publisher_says_on_its_connection_proves_that_it_lives() {
+fn any_word_on_connection_proves_life() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -327,7 +327,7 @@ fn first_retry(publisher: &mut Publisher, alone: &mut Alone) -> Nanos {
 }
 
 #[test]
-fn of_the_round_trip_tells_what_was_asked_for_once_since_it_was_found_or_refused() {
+fn rtt_counts_only_single_requests() {
     for again in [false, true] {
         let (mut publisher, mut alone) = missing_one(quiet(), 1);
         let copy = publisher.sent[&2].clone();
@@ -373,7 +373,7 @@ fn a_refusal_for_good_is_a_loss_of_just_what_was_refused() {
 }
 
 #[test]
-fn what_the_ring_lost_is_lost_and_the_rest_of_the_refusal_is_asked_for_again_later() {
+fn ring_loss_is_final_and_other_refusals_retry() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let sent: Vec<_> = (0..9).map(|_| publisher.publish(2)).collect();
@@ -390,7 +390,7 @@ fn what_the_ring_lost_is_lost_and_the_rest_of_the_refusal_is_asked_for_again_lat
 }
 
 #[test]
-fn a_refusal_from_another_epoch_settles_nothing_and_makes_it_ask_how_far_the_publisher_is() {
+fn refusal_from_other_epoch_only_asks_for_status() {
     let (_, mut alone) = missing_one(quiet(), 1);
     alone.asks();
     let mut other = Publisher::new(6, 1);
@@ -456,7 +456,7 @@ fn an_alarm_is_asked_about_at_once_and_once() {
 }
 
 #[test]
-fn of_many_impostors_at_once_each_is_asked_about_in_as_few_ranges_as_can_be() {
+fn many_impostors_are_queried_in_few_ranges() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
@@ -479,7 +479,7 @@ fn of_many_impostors_at_once_each_is_asked_about_in_as_few_ranges_as_can_be() {
 }
 
 #[test]
-fn a_doubt_is_asked_about_again_when_it_was_refused_for_now_or_the_connection_was_lost() {
+fn contested_sequence_is_requeried_after_refusal() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
@@ -521,7 +521,7 @@ fn a_doubt_is_asked_about_again_when_it_was_refused_for_now_or_the_connection_wa
 }
 
 #[test]
-fn the_publishers_word_counts_when_told_twice_or_when_multicast_says_as_much() {
+fn publishers_word_counts_twice_or_with_multicast() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &publisher.publish(1));
@@ -624,7 +624,7 @@ fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
 }
 
 #[test]
-fn what_the_publisher_denies_to_have_sent_is_asked_for_less_and_less_often() {
+fn denied_sequences_are_requested_ever_less() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &publisher.publish(1));
@@ -656,7 +656,7 @@ fn what_the_publisher_denies_to_have_sent_is_asked_for_less_and_less_often() {
 }
 
 #[test]
-fn in_silence_the_groups_are_joined_anew_while_the_publisher_can_be_asked() {
+fn silence_rejoins_groups_while_publisher_answers() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         follow_us: 10_000_000,
@@ -698,7 +698,7 @@ fn progress_says_how_far_it_is() {
 }
 
 #[test]
-fn a_datagram_of_an_unknown_epoch_hastens_the_question_but_not_beyond_its_pace() {
+fn unknown_epoch_hastens_request_within_its_pace() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &publisher.publish(1));
@@ -727,7 +727,7 @@ fn a_datagram_of_an_unknown_epoch_hastens_the_question_but_not_beyond_its_pace()
 }
 
 #[test]
-fn a_leap_is_doubted_just_beyond_the_ring_or_what_would_be_given_up() {
+fn sequence_jump_is_contested_beyond_ring_or_burst() {
     let within = Delivery::OrderedWithin(Nanos::from_ms(5));
     for (delivery, leap_max) in [(Delivery::Ordered, 1024), (within, 100)] {
         let config = ReceiverConfig {
@@ -923,7 +923,7 @@ fn a_loss_before_a_heartbeat_is_counted_by_its_record_number() {
 }
 
 #[test]
-fn who_is_behind_lags_by_all_that_the_publisher_is_known_to_have_sent() {
+fn laggard_lags_by_all_known_sent() {
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
     assert_eq!(alone.receiver.lag(), 2, "heard of, and not delivered");
     publisher.publish(1);
@@ -938,7 +938,7 @@ fn who_is_behind_lags_by_all_that_the_publisher_is_known_to_have_sent() {
 }
 
 #[test]
-fn a_refusal_of_some_doubts_drops_no_other_that_waits_to_be_asked_about() {
+fn refused_contested_range_keeps_other_queries() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
@@ -955,7 +955,7 @@ fn a_refusal_of_some_doubts_drops_no_other_that_waits_to_be_asked_about() {
 }
 
 #[test]
-fn what_was_in_doubt_in_an_epoch_that_is_over_is_asked_about_no_more() {
+fn contested_in_ended_epoch_is_queried_no_more() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &Publisher::new(5, 1).publish(2));
@@ -988,7 +988,7 @@ fn what_lies_just_beyond_the_window_wakes_nobody() {
 }
 
 #[test]
-fn the_time_that_a_refusal_names_holds_for_a_second_question_as_well() {
+fn refusals_wait_covers_second_request_too() {
     let (publisher, mut alone) = missing_one(quiet(), 1);
     assert_eq!(alone.asks(), [run(2, 2)]);
     alone.at(alone.receiver.poll_timeout());

@@ -44,7 +44,7 @@ fn published(publisher: &mut Publisher, counts: &[u16]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn who_is_behind_gets_the_rest_of_the_old_epoch_and_then_the_new_one() {
+fn laggard_gets_rest_of_old_epoch_then_new() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &old);
     world.answer = false;
@@ -76,7 +76,7 @@ fn who_is_behind_gets_the_rest_of_the_old_epoch_and_then_the_new_one() {
 }
 
 #[test]
-fn the_change_stands_in_the_stream_behind_the_last_of_the_old_epoch() {
+fn epoch_change_stands_after_last_old_record() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     let sent = published(&mut old, &[1; 4]);
@@ -108,7 +108,7 @@ fn the_change_stands_in_the_stream_behind_the_last_of_the_old_epoch() {
 }
 
 #[test]
-fn what_the_old_epoch_delivered_beyond_is_not_delivered_again_however_it_is_packed() {
+fn old_epochs_tail_is_not_redelivered() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &old);
     for bytes in published(&mut old, &[2; 10]) {
@@ -173,7 +173,7 @@ fn in_arrival_order_nothing_comes_twice_either() {
 }
 
 #[test]
-fn losses_beyond_the_place_are_none_and_those_told_are_not_taken_back() {
+fn losses_beyond_cut_vanish_and_reported_ones_stay() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
         ..quiet()
@@ -226,7 +226,7 @@ fn a_loss_that_waits_to_be_told_ends_where_the_old_epoch_does() {
 }
 
 #[test]
-fn a_dead_publisher_and_an_end_that_was_told_are_followed_all_the_same() {
+fn publisher_death_after_reported_end_is_followed() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(immediate(), &old, Start::Live, 1);
     let sent = published(&mut old, &[2; 6]);
@@ -265,7 +265,7 @@ fn a_dead_publisher_and_an_end_that_was_told_are_followed_all_the_same() {
 }
 
 #[test]
-fn what_a_zombie_sends_beyond_is_nobodys_and_what_counts_is_taken_from_anyone() {
+fn zombies_tail_is_nobodys_rest_from_anyone() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     let sent = published(&mut old, &[1; 3]);
@@ -329,7 +329,7 @@ fn two_promotions_are_followed_in_one_go_or_one_by_one() {
 }
 
 #[test]
-fn another_line_is_another_epoch_and_is_followed_from_where_it_begins() {
+fn other_line_is_other_epoch_from_its_start() {
     let mut old = Publisher::new(5, 1);
     published(&mut old, &[2; 9]);
     let mut stranger = Publisher::new(6, 1);
@@ -453,7 +453,7 @@ fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
 }
 
 #[test]
-fn a_standby_that_follows_holds_what_was_delivered_and_can_be_promoted() {
+fn following_standby_holds_deliveries_and_promotes() {
     let mut old = Publisher::new(5, 1);
     published(&mut old, &[2; 3]);
     let mut world = World::new(immediate(), Start::Oldest, 1);
@@ -517,8 +517,7 @@ fn a_standby_that_follows_holds_what_was_delivered_and_can_be_promoted() {
 }
 
 #[test]
-fn a_mirror_does_not_go_beyond_a_hole_because_its_publisher_died_and_goes_on_when_that_one_is_back()
-{
+fn mirror_stops_at_hole_until_publisher_returns() {
     let mut publisher = Publisher::new(8, 1);
     let mut world = World::joined(immediate(), &publisher);
     let offer = publisher.welcome(1).channels.remove(0);

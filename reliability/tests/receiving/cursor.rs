@@ -45,7 +45,7 @@ fn later(world: &mut World, publisher: &Publisher, us: u64) {
 }
 
 #[test]
-fn it_is_claimed_and_says_how_far_its_subscriber_is_at_its_interval() {
+fn cursor_is_claimed_and_reports_at_interval() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher);
     let first = reported(&world);
@@ -125,7 +125,7 @@ fn nothing_more_is_begun_before_the_device_has_answered() {
 }
 
 #[test]
-fn with_a_further_connection_comes_a_cursor_that_is_claimed_anew() {
+fn further_connection_claims_its_cursor_anew() {
     let publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher);
     later(&mut world, &publisher, 10_000);
@@ -141,7 +141,7 @@ fn with_a_further_connection_comes_a_cursor_that_is_claimed_anew() {
 }
 
 #[test]
-fn a_cursor_that_comes_after_its_ring_is_claimed_and_a_later_grant_changes_nothing() {
+fn late_cursor_is_claimed_and_later_grant_ignored() {
     let publisher = Publisher::new(5, 1);
     let mut world = joined_with(&publisher, |world| world.cursor = None);
     assert_eq!(world.cursor_state(), CursorState::Silent);
@@ -156,7 +156,7 @@ fn a_cursor_that_comes_after_its_ring_is_claimed_and_a_later_grant_changes_nothi
 }
 
 #[test]
-fn where_the_connection_has_no_room_for_it_nothing_is_begun_and_nobody_is_woken() {
+fn full_connection_begins_nothing_and_wakes_nobody() {
     for (reads, writes) in [(0, 2), (4, 0)] {
         let publisher = Publisher::new(5, 1);
         let mut world = joined_with(&publisher, |world| {

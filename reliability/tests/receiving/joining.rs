@@ -213,7 +213,7 @@ fn offer_of_second(publisher: &Publisher) -> ChannelOffer {
 }
 
 #[test]
-fn who_was_welcomed_by_a_zombie_wants_the_same_again_and_silence_counts_from_when_it_joins() {
+fn zombie_welcome_rejoins_and_silence_starts_at_join() {
     let (stale_us, dead_us) = (30_000, 5_000_000);
     let config = ReceiverConfig {
         stale_us,
@@ -375,7 +375,7 @@ fn a_peer_that_says_what_only_subscribers_say_is_no_publisher() {
 }
 
 #[test]
-fn a_status_of_a_higher_epoch_calls_for_a_new_welcome_and_of_a_lower_one_for_nothing() {
+fn status_of_higher_epoch_rejoins_lower_is_ignored() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     for _ in 0..2 {
@@ -483,7 +483,7 @@ fn many_gaps_are_asked_for_in_as_many_messages_as_it_takes() {
 }
 
 #[test]
-fn history_is_asked_for_on_a_connection_of_its_own_which_is_closed_when_idle() {
+fn replay_uses_own_connection_closed_when_idle() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut hand = Hand::joined(&publisher, Start::Oldest);
@@ -530,7 +530,7 @@ fn history_is_asked_for_on_a_connection_of_its_own_which_is_closed_when_idle() {
 }
 
 #[test]
-fn a_replay_that_answers_is_not_idle_and_one_that_breaks_is_asked_again() {
+fn answering_replay_is_not_idle_broken_one_retries() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut hand = Hand::joined(&publisher, Start::Oldest);
@@ -570,7 +570,7 @@ fn a_replay_that_answers_is_not_idle_and_one_that_breaks_is_asked_again() {
 }
 
 #[test]
-fn where_no_replay_connection_can_be_had_history_is_asked_for_beside_the_repairs() {
+fn no_replay_connection_means_replay_beside_repair() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut hand = Hand::joined(&publisher, Start::Oldest);
@@ -624,7 +624,7 @@ fn who_leaves_says_so_and_declares_what_is_open() {
 }
 
 #[test]
-fn a_name_that_moves_to_another_number_is_another_sequence_space() {
+fn name_moved_to_other_number_is_other_space() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     hand.hear(&publisher.publish(1));
@@ -671,7 +671,7 @@ fn restless_on(lines: usize, publisher: &Publisher) -> Hand {
 }
 
 #[test]
-fn silence_that_was_told_is_over_with_the_first_datagram_of_the_next_epoch() {
+fn reported_silence_ends_with_next_epochs_datagram() {
     let fresh = |events: &[Event]| events.iter().filter(|e| **e == Event::Recovered).count();
     for (told, by_multicast) in [(true, false), (true, true), (false, true)] {
         let mut publisher = Publisher::new(5, 1);
@@ -705,7 +705,7 @@ fn silence_that_was_told_is_over_with_the_first_datagram_of_the_next_epoch() {
 }
 
 #[test]
-fn an_end_that_nobody_confirmed_leaves_what_was_told_of_silence_to_the_next_epoch() {
+fn unconfirmed_end_leaves_silence_to_next_epoch() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = restless_on(1, &publisher);
     hand.hear(&publisher.publish(1));
@@ -852,7 +852,7 @@ fn as_many_lines_are_followed_as_are_offered() {
 }
 
 #[test]
-fn who_listens_to_fewer_lines_than_the_largest_fan_out_has_does_not_wait_for_the_others() {
+fn fewer_lines_than_fan_out_wait_for_none_missing() {
     let asks = |lines: usize| {
         let mut publisher = Publisher::new(5, 1);
         let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
@@ -870,7 +870,7 @@ fn who_listens_to_fewer_lines_than_the_largest_fan_out_has_does_not_wait_for_the
 }
 
 #[test]
-fn a_start_at_a_sequence_knows_how_much_it_lost_wherever_anybody_can() {
+fn start_at_sequence_knows_loss_where_possible() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(3)));
     let begun = |publisher: &Publisher, epoch, sequence| {
@@ -1035,7 +1035,7 @@ fn a_verdict_that_is_an_input_is_believed() {
 }
 
 #[test]
-fn a_connection_on_which_nothing_is_said_for_very_long_is_built_anew() {
+fn silent_connection_is_rebuilt() {
     let publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     let stale = hand.later(50_000);
@@ -1070,7 +1070,7 @@ fn questions_that_are_never_answered_break_the_connection_off() {
 }
 
 #[test]
-fn a_connection_that_proved_useful_is_built_anew_at_once_and_one_that_did_not_ever_later() {
+fn useful_connection_is_rebuilt_at_once_others_later() {
     let publisher = Publisher::new(5, 1);
     let mut waits = Vec::new();
     for useful in [false, true] {
@@ -1099,7 +1099,7 @@ fn a_connection_that_proved_useful_is_built_anew_at_once_and_one_that_did_not_ev
 }
 
 #[test]
-fn what_was_asked_for_on_a_replay_connection_that_broke_is_asked_for_at_once_on_the_next() {
+fn broken_replay_requests_move_to_next_connection() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let patient = ReceiverConfig {
@@ -1142,7 +1142,7 @@ fn an_epoch_that_ended_has_no_tail_that_is_lost() {
 }
 
 #[test]
-fn an_epoch_whose_end_was_confirmed_has_no_tail_although_gaps_were_still_open() {
+fn confirmed_epoch_end_has_no_tail_despite_gaps() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     old.publish(2);
@@ -1197,7 +1197,7 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
 }
 
 #[test]
-fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_nothing_followed_it() {
+fn unconfirmed_end_starts_lost_tail_if_nothing_follows() {
     for goes_on in [false, true] {
         let mut old = Publisher::new(5, 1);
         let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
@@ -1218,7 +1218,7 @@ fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_noth
 }
 
 #[test]
-fn whoever_began_in_an_older_epoch_goes_back_to_none_that_is_older_than_where_it_is_now() {
+fn older_epoch_start_never_returns_to_older() {
     let start = Start::At(Epoch(5), Sequence(1));
     let mut alone = Alone::welcomed(quiet(), &Publisher::new(5, 1), start, 1);
     for (epoch, expected) in [

@@ -48,7 +48,7 @@ fn an_end_that_nobody_confirms_ends_no_session() {
 }
 
 #[test]
-fn one_who_begins_with_the_oldest_loses_nothing_when_the_ring_moves_on_meanwhile() {
+fn join_from_oldest_survives_moving_ring() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..100 {
         publisher.publish(1);
@@ -71,7 +71,7 @@ fn one_who_begins_with_the_oldest_loses_nothing_when_the_ring_moves_on_meanwhile
 }
 
 #[test]
-fn a_heartbeat_alone_ends_no_session_and_holds_nobody_off_for_long() {
+fn heartbeat_alone_neither_ends_nor_holds_off() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -86,7 +86,7 @@ fn a_heartbeat_alone_ends_no_session_and_holds_nobody_off_for_long() {
 }
 
 #[test]
-fn a_burst_is_given_up_only_when_the_publisher_confirms_that_it_was_sent() {
+fn burst_is_abandoned_only_after_publisher_confirms() {
     let within = Delivery::OrderedWithin(Nanos::from_ms(2));
     let config = ReceiverConfig {
         delivery: within,
@@ -108,7 +108,7 @@ fn a_burst_is_given_up_only_when_the_publisher_confirms_that_it_was_sent() {
 }
 
 #[test]
-fn datagrams_in_order_are_delivered_at_once_and_nothing_is_asked() {
+fn in_order_datagrams_are_delivered_without_request() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     assert_eq!(
@@ -153,7 +153,7 @@ fn many_gaps_are_asked_for_in_one_go_and_delivered_in_order() {
 }
 
 #[test]
-fn a_lost_tail_is_found_by_the_heartbeat_and_a_lost_end_is_repaired() {
+fn lost_tail_is_found_by_heartbeat_and_end_repaired() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -192,7 +192,7 @@ fn a_heartbeat_that_overtakes_or_lags_makes_no_phantom_gap() {
 }
 
 #[test]
-fn duplicates_and_corrupt_and_foreign_datagrams_are_counted_and_have_no_effect() {
+fn useless_datagrams_are_counted_without_effect() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let first = publisher.publish(1);
@@ -220,7 +220,7 @@ fn duplicates_and_corrupt_and_foreign_datagrams_are_counted_and_have_no_effect()
 }
 
 #[test]
-fn a_valid_datagram_of_an_unconfirmed_epoch_or_a_leap_is_only_counted() {
+fn datagram_of_unconfirmed_epoch_or_jump_is_counted() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -264,7 +264,7 @@ fn a_leap_that_the_publisher_confirms_is_followed_by_replay() {
 }
 
 #[test]
-fn what_the_ring_no_longer_holds_is_declared_lost_to_the_record_and_in_order() {
+fn overwritten_is_declared_lost_to_record_in_order() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -289,7 +289,7 @@ fn what_the_ring_no_longer_holds_is_declared_lost_to_the_record_and_in_order() {
 }
 
 #[test]
-fn without_repair_every_gap_is_named_after_its_wait_and_the_tail_too() {
+fn no_repair_names_every_gap_and_tail() {
     let config = ReceiverConfig {
         repair: false,
         ..immediate()
@@ -321,7 +321,7 @@ fn without_repair_every_gap_is_named_after_its_wait_and_the_tail_too() {
 }
 
 #[test]
-fn within_a_deadline_a_gap_is_repaired_or_given_up_and_a_late_copy_is_dropped() {
+fn deadline_repairs_or_abandons_and_drops_late_copy() {
     let delivery = Delivery::OrderedWithin(Nanos::from_ms(2));
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(
@@ -367,7 +367,7 @@ fn in_arrival_order_nothing_waits_and_each_datagram_comes_once() {
 }
 
 #[test]
-fn two_lines_hide_each_others_loss_and_only_common_loss_is_asked_for() {
+fn two_lines_hide_single_loss_and_nack_common() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::Live, 2);
     world.settle(&publisher);
@@ -389,7 +389,7 @@ fn two_lines_hide_each_others_loss_and_only_common_loss_is_asked_for() {
 }
 
 #[test]
-fn a_cut_line_goes_down_without_a_needless_nack_and_comes_up_again() {
+fn cut_line_goes_down_without_nack_and_returns() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::Live, 2);
     world.settle(&publisher);
@@ -413,7 +413,7 @@ fn a_cut_line_goes_down_without_a_needless_nack_and_comes_up_again() {
 }
 
 #[test]
-fn lost_multicast_is_told_followed_over_the_repair_path_and_joined_anew() {
+fn lost_multicast_is_reported_followed_and_rejoined() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -437,7 +437,7 @@ fn lost_multicast_is_told_followed_over_the_repair_path_and_joined_anew() {
 }
 
 #[test]
-fn while_the_repair_link_is_down_the_clock_stands_still_and_then_goes_on() {
+fn clock_pauses_while_repair_link_is_down() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -460,7 +460,7 @@ fn while_the_repair_link_is_down_the_clock_stands_still_and_then_goes_on() {
 }
 
 #[test]
-fn a_publisher_silent_on_every_path_is_dead_and_its_open_gaps_are_lost() {
+fn silent_publisher_is_dead_and_gaps_lost() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     publisher.publish(1);
@@ -476,7 +476,7 @@ fn a_publisher_silent_on_every_path_is_dead_and_its_open_gaps_are_lost() {
 }
 
 #[test]
-fn unanswered_questions_are_retried_a_bounded_number_of_times_and_then_the_link_is_built_anew() {
+fn unanswered_requests_retry_then_rebuild_link() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.answer = false;
@@ -499,7 +499,7 @@ fn unanswered_questions_are_retried_a_bounded_number_of_times_and_then_the_link_
 }
 
 #[test]
-fn who_gave_a_connection_up_too_soon_is_more_patient_with_the_next() {
+fn premature_fallback_lengthens_next_timeout() {
     let config = ReceiverConfig {
         nack_tries: 3,
         nack_retry_us: 50,
@@ -541,7 +541,7 @@ fn who_gave_a_connection_up_too_soon_is_more_patient_with_the_next() {
 }
 
 #[test]
-fn a_join_from_the_oldest_is_spliced_to_live_with_no_gap_and_no_repeat() {
+fn join_from_oldest_splices_to_live_exactly() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..5_000 {
         publisher.publish(1);
@@ -565,7 +565,7 @@ fn a_join_from_the_oldest_is_spliced_to_live_with_no_gap_and_no_repeat() {
 }
 
 #[test]
-fn a_join_at_a_sequence_begins_exactly_there_and_names_what_is_gone() {
+fn join_at_sequence_starts_there_and_names_missing() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..100 {
         publisher.publish(1);
@@ -590,7 +590,7 @@ fn a_join_at_a_sequence_begins_exactly_there_and_names_what_is_gone() {
 }
 
 #[test]
-fn a_confirmed_new_epoch_is_followed_from_its_beginning_and_the_old_tail_is_told() {
+fn confirmed_epoch_is_followed_and_old_tail_reported() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &old);
     world.hear(A, &old.publish(1));
@@ -628,7 +628,7 @@ fn a_confirmed_new_epoch_is_followed_from_its_beginning_and_the_old_tail_is_told
 }
 
 #[test]
-fn two_contents_under_one_number_raise_an_alarm_and_the_repair_path_decides() {
+fn two_contents_raise_alarm_and_repair_decides() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let mut impostor = Publisher::new(5, 1);
@@ -651,7 +651,7 @@ fn two_contents_under_one_number_raise_an_alarm_and_the_repair_path_decides() {
 }
 
 #[test]
-fn an_impostor_that_still_waits_is_replaced_by_the_repair_paths_copy() {
+fn waiting_impostor_is_replaced_by_repair_copy() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let mut impostor = Publisher::new(5, 1);
@@ -675,7 +675,7 @@ fn an_impostor_that_still_waits_is_replaced_by_the_repair_paths_copy() {
 }
 
 #[test]
-fn newer_datagrams_than_the_window_holds_are_dropped_and_repaired_later() {
+fn datagrams_beyond_window_are_dropped_then_repaired() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..immediate()
@@ -777,7 +777,7 @@ fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
 }
 
 #[test]
-fn any_seed_of_faults_ends_with_everything_delivered_or_declared() {
+fn any_fault_seed_delivers_or_declares_everything() {
     let seeds = std::env::var("TICKCAST_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -795,7 +795,7 @@ fn any_seed_of_faults_ends_with_everything_delivered_or_declared() {
 }
 
 #[test]
-fn gaps_of_the_live_stream_are_asked_for_while_a_replay_is_on_its_way() {
+fn live_gaps_are_nacked_during_replay() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..40 {
         publisher.publish(1);
@@ -851,7 +851,7 @@ fn history_without_a_deadline_wakes_nobody_for_one() {
 }
 
 #[test]
-fn a_publisher_that_is_gone_without_a_word_ends_its_gaps_and_its_connection() {
+fn vanished_publisher_ends_gaps_and_connection() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -932,7 +932,7 @@ fn a_status_that_overtakes_our_own_socket_asks_for_nothing() {
 }
 
 #[test]
-fn a_replay_connection_that_takes_long_to_open_is_used_all_the_same() {
+fn slowly_opened_replay_connection_is_used() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..50 {
         publisher.publish(1);

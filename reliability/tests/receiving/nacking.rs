@@ -94,7 +94,7 @@ fn without_an_offer_or_a_driver_that_can_tcp_is_all_there_is() {
 }
 
 #[test]
-fn what_the_rung_does_not_answer_in_time_is_asked_for_over_tcp_next() {
+fn unanswered_step_falls_back_to_tcp() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -116,7 +116,7 @@ fn what_the_rung_does_not_answer_in_time_is_asked_for_over_tcp_next() {
 }
 
 #[test]
-fn a_rung_that_answers_late_is_given_more_time_once_for_all_that_were_late_together() {
+fn late_answers_lengthen_timeout_once() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.answer = false;
@@ -210,7 +210,7 @@ fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
 }
 
 #[test]
-fn one_that_answers_nothing_counts_as_down_and_is_built_anew_ever_later() {
+fn mute_connection_is_down_and_backs_off() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -251,7 +251,7 @@ fn one_that_answers_nothing_counts_as_down_and_is_built_anew_ever_later() {
 }
 
 #[test]
-fn questions_that_were_under_way_together_are_one_that_was_not_answered() {
+fn concurrent_requests_count_as_one_unanswered() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -264,7 +264,7 @@ fn questions_that_were_under_way_together_are_one_that_was_not_answered() {
 }
 
 #[test]
-fn it_goes_with_the_repair_connection_and_comes_with_the_next_session() {
+fn read_link_follows_repair_link_and_session() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.cut(LinkDownReason::Closed);
@@ -308,7 +308,7 @@ fn history_and_doubts_are_none_of_its_business() {
 }
 
 #[test]
-fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
+fn refusal_answers_nack_link_and_retries_first_step() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -323,7 +323,7 @@ fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
 }
 
 #[test]
-fn an_answer_over_tcp_does_not_lengthen_the_wait_for_the_connection() {
+fn tcp_answer_keeps_connection_timeout() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.answer = false;
@@ -341,7 +341,7 @@ fn an_answer_over_tcp_does_not_lengthen_the_wait_for_the_connection() {
 }
 
 #[test]
-fn history_that_comes_does_not_lengthen_the_wait_for_the_connection() {
+fn replay_arrival_keeps_connection_timeout() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut world = World::new(quiet(), Start::Oldest, 1);
@@ -360,7 +360,7 @@ fn history_that_comes_does_not_lengthen_the_wait_for_the_connection() {
 }
 
 #[test]
-fn an_answer_in_time_that_had_come_otherwise_makes_nobody_more_patient() {
+fn duplicate_answer_in_time_changes_no_timeout() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -380,7 +380,7 @@ fn an_answer_in_time_that_had_come_otherwise_makes_nobody_more_patient() {
 }
 
 #[test]
-fn when_it_breaks_nothing_is_hurried_that_was_not_waiting_for_its_answer() {
+fn broken_link_hurries_only_its_waiters() {
     let down = LinkDownReason::Closed;
     // Told to wait: that is waited out, on whatever is there then.
     let mut publisher = Publisher::new(5, 1);
@@ -408,7 +408,7 @@ fn when_it_breaks_nothing_is_hurried_that_was_not_waiting_for_its_answer() {
 }
 
 #[test]
-fn what_a_driver_cannot_make_is_not_tried_again_before_the_next_welcome() {
+fn failed_dial_is_not_retried_before_next_welcome() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     let now = world.now;
@@ -425,7 +425,7 @@ fn what_a_driver_cannot_make_is_not_tried_again_before_the_next_welcome() {
 }
 
 #[test]
-fn a_refusal_counts_as_an_answer_of_the_connection_that_it_comes_on() {
+fn refusal_counts_as_answer_of_its_connection() {
     for (path, given_up) in [(Path::Nack, 0), (Path::Repair, 1)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(&publisher, vec![offer()], true);

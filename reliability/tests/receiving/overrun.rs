@@ -27,7 +27,7 @@ fn losses(world: &World) -> Vec<(u64, u64, Option<u64>, LossCause)> {
 }
 
 #[test]
-fn what_a_reader_was_overrun_for_is_lost_to_the_record_and_nobody_is_asked() {
+fn readers_overrun_is_lost_to_record_without_request() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let first = publisher.publish(2);
@@ -46,7 +46,7 @@ fn what_a_reader_was_overrun_for_is_lost_to_the_record_and_nobody_is_asked() {
 }
 
 #[test]
-fn who_was_overrun_by_more_than_a_ring_goes_on_without_having_it_confirmed() {
+fn overrun_beyond_ring_continues_unconfirmed() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let first = publisher.publish(1);
@@ -67,7 +67,7 @@ fn who_was_overrun_by_more_than_a_ring_goes_on_without_having_it_confirmed() {
 }
 
 #[test]
-fn what_came_by_another_way_is_not_lost_and_another_epochs_ring_says_nothing() {
+fn otherwise_delivered_is_not_lost() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(quiet(), &publisher);
     let all: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
@@ -85,7 +85,7 @@ fn what_came_by_another_way_is_not_lost_and_another_epochs_ring_says_nothing() {
 }
 
 #[test]
-fn of_what_was_copied_whole_the_crc_is_not_looked_at_but_all_else_is() {
+fn copied_datagram_skips_crc_but_no_other_check() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(quiet(), &publisher);
     let mut copied = publisher.publish(1);

@@ -146,7 +146,7 @@ fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
 }
 
 #[test]
-fn a_run_is_read_in_pieces_of_what_fits_none_of_which_goes_round_the_ring() {
+fn run_is_read_in_pieces_within_the_ring() {
     let mut publisher = Publisher::new(5, SLOTS - 2);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -270,7 +270,7 @@ fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
 }
 
 #[test]
-fn a_connection_that_breaks_costs_no_wait_and_is_made_anew_with_a_grant_of_its_own() {
+fn broken_connection_is_rebuilt_with_new_grant() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -335,7 +335,7 @@ fn reads_that_nobody_answers_are_given_up_with_their_connection() {
 }
 
 #[test]
-fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
+fn no_tokens_requests_more_then_next_step() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
@@ -388,7 +388,7 @@ fn who_was_granted_no_slot_yet_waits_for_none() {
 }
 
 #[test]
-fn a_scout_of_a_large_group_asks_so_that_the_publisher_hears_of_it_and_the_others_read() {
+fn scout_of_large_group_nacks_others_read() {
     // One of one is a scout always, one of so many hardly ever.
     for (subscribers, scouts) in [(1, true), (u32::MAX, false)] {
         for (ladder, path) in [
@@ -438,7 +438,7 @@ fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
 }
 
 #[test]
-fn while_multicast_is_silent_the_control_page_tells_how_far_the_publisher_is() {
+fn control_page_gives_position_in_silence() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = watchful(&publisher);
     let bytes = publisher.publish(1);
@@ -464,7 +464,7 @@ fn while_multicast_is_silent_the_control_page_tells_how_far_the_publisher_is() {
 }
 
 #[test]
-fn a_publisher_that_is_more_than_a_ring_ahead_is_not_dead_while_its_page_moves() {
+fn publisher_ring_ahead_is_alive_while_page_moves() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = watchful(&publisher);
     let bytes = publisher.publish(1);
@@ -516,7 +516,7 @@ fn what_a_driver_cannot_do_is_not_tried_again() {
 }
 
 #[test]
-fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one() {
+fn grant_of_closed_connection_is_not_reused() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.tokens = 0;
@@ -592,7 +592,7 @@ fn a_page_is_believed_up_to_a_whole_ring_ahead_and_no_further() {
 }
 
 #[test]
-fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
+fn page_read_before_multicast_return_finds_no_gap() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = watching(&mut publisher);
     let sent: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
@@ -607,7 +607,7 @@ fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
 }
 
 #[test]
-fn a_heartbeat_that_moves_on_the_page_is_a_sign_of_life_and_one_that_stands_still_is_none() {
+fn moving_page_heartbeat_is_life_standing_is_none() {
     let config = ReceiverConfig {
         ladder: RepairOrder::Read,
         stale_us: 10_000,
@@ -628,7 +628,7 @@ fn a_heartbeat_that_moves_on_the_page_is_a_sign_of_life_and_one_that_stands_stil
 }
 
 #[test]
-fn the_page_is_read_once_at_a_time_beside_what_is_missing_and_only_where_there_is_room() {
+fn page_is_read_once_at_a_time_where_room() {
     for (missing, watched) in [(0, 1), (1, 1), (3, 1), (4, 0)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = watchful(&publisher);
@@ -644,7 +644,7 @@ fn the_page_is_read_once_at_a_time_beside_what_is_missing_and_only_where_there_i
 }
 
 #[test]
-fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
+fn read_wait_is_checked_on_completion_or_late() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -661,7 +661,7 @@ fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
 }
 
 #[test]
-fn nobody_waits_for_room_that_reads_take_which_nobody_misses_any_more() {
+fn unneeded_reads_free_room_for_waiters() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     (world.reads, world.answer) = (false, false);
@@ -686,7 +686,7 @@ fn nobody_waits_for_room_that_reads_take_which_nobody_misses_any_more() {
 }
 
 #[test]
-fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
+fn tokens_are_requested_below_half_only() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
@@ -702,7 +702,7 @@ fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
 }
 
 #[test]
-fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_patient() {
+fn late_read_answer_lengthens_next_read_timeouts() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::ReadThenNack, &publisher);
     (world.answer, world.reads) = (false, false);
@@ -749,7 +749,7 @@ fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
 }
 
 #[test]
-fn nothing_is_read_where_one_read_brings_less_than_a_slot_or_none_can_be_made() {
+fn read_limits_below_slot_disable_read() {
     let slot_len = SLOT_LEN as u32;
     for (most, len_max, reads) in [(8, slot_len - 1, 0), (8, slot_len, 3), (0, slot_len, 0)] {
         let mut publisher = Publisher::new(5, 1);
@@ -805,7 +805,7 @@ fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
 }
 
 #[test]
-fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() {
+fn empty_late_reads_count_up_to_attempts() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
         world.limits.reads = 16;
@@ -823,7 +823,7 @@ fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() 
 }
 
 #[test]
-fn reads_that_were_late_together_make_the_next_more_patient_once() {
+fn reads_late_together_lengthen_timeout_once() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     (world.reads, world.answer) = (false, false);
@@ -845,7 +845,7 @@ fn reads_that_were_late_together_make_the_next_more_patient_once() {
 }
 
 #[test]
-fn what_is_refused_just_when_it_was_torn_is_read_as_if_for_the_first_time() {
+fn refused_after_torn_is_read_as_first_time() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;

@@ -46,7 +46,7 @@ fn wanted(alone: &mut Alone) -> (bool, usize) {
 }
 
 #[test]
-fn a_gap_of_the_burst_limit_is_repaired_and_a_longer_one_replayed() {
+fn gap_at_burst_limit_is_repaired_longer_replayed() {
     for (missing, expected) in [(100, (false, 1)), (101, (true, 0))] {
         let (mut publisher, mut alone) = live(quiet());
         alone.hear(A, &publisher.publish(1));
@@ -83,7 +83,7 @@ fn who_wants_low_latency_rather_loses_a_burst_than_replays_it() {
 }
 
 #[test]
-fn many_short_gaps_beyond_the_window_that_add_up_to_a_burst_are_replayed() {
+fn many_short_gaps_forming_a_burst_are_replayed() {
     let config = ReceiverConfig {
         window_slots: 16,
         burst_max: 20,
@@ -216,7 +216,7 @@ fn receivers_of_a_large_group_hold_off_as_they_are_told() {
 }
 
 #[test]
-fn silence_is_measured_by_three_announced_intervals_or_the_least_that_is_set() {
+fn silence_is_three_announced_intervals_or_minimum() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         follow_us: 10_000_000,
@@ -283,7 +283,7 @@ fn in_arrival_order_what_falls_out_of_the_window_is_given_up() {
 }
 
 #[test]
-fn an_end_that_was_heard_is_the_end_when_nobody_is_left_to_confirm_it() {
+fn heard_end_is_final_when_nobody_confirms() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -314,7 +314,7 @@ fn an_end_that_was_heard_is_the_end_when_nobody_is_left_to_confirm_it() {
 }
 
 #[test]
-fn a_heartbeat_that_tells_of_the_end_hastens_the_question_whether_it_is_true() {
+fn heartbeat_of_end_hastens_confirmation() {
     let (mut publisher, mut alone) = live(quiet());
     alone.later(10_000);
     publisher.end();
@@ -353,7 +353,7 @@ fn being_live_is_told_once_when_history_is_passed() {
 }
 
 #[test]
-fn a_beginning_moves_on_with_the_ring_until_something_is_delivered() {
+fn join_start_follows_ring_until_first_delivery() {
     let joins = |alone: &Alone| {
         let of = |event: &Event| match event {
             Event::Joined { after } => Some(after.0),
@@ -391,7 +391,7 @@ fn a_beginning_moves_on_with_the_ring_until_something_is_delivered() {
 }
 
 #[test]
-fn a_beginning_that_moves_on_is_live_again_when_its_history_is_passed() {
+fn moved_join_start_is_live_after_its_history() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Oldest, 1);
     let told = |alone: &mut Alone| {
@@ -416,7 +416,7 @@ fn a_beginning_that_moves_on_is_live_again_when_its_history_is_passed() {
 }
 
 #[test]
-fn of_two_contents_the_first_waits_until_the_repair_path_decides() {
+fn first_of_two_contents_waits_for_repair_path() {
     let (mut publisher, mut alone) = live(quiet());
     let mut impostor = Publisher::new(5, 1);
     let first = publisher.publish(1);
@@ -499,7 +499,7 @@ fn without_repair_history_is_given_up_like_any_gap() {
 }
 
 #[test]
-fn an_end_that_the_stream_went_past_is_not_told_when_the_publisher_dies() {
+fn passed_end_is_not_reported_at_publisher_death() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -546,7 +546,7 @@ fn what_lies_beyond_the_window_tells_what_all_before_it_cost() {
 }
 
 #[test]
-fn what_the_publisher_told_of_and_was_then_heard_is_counted_when_it_dies() {
+fn vouched_and_heard_is_counted_at_publisher_death() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,

@@ -81,7 +81,7 @@ impl Written {
 }
 
 #[test]
-fn a_standby_asks_for_writes_where_they_are_offered_and_takes_them_in_order() {
+fn standby_requests_writes_and_takes_them_in_order() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let wish = of.world.wishes[0];

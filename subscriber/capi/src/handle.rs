@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_beyond_the_first_chunk_are_found_and_an_old_pointer_rests_before_it_is_new() {
+    fn handles_beyond_first_chunk_rest_before_reuse() {
         let _alone = alone();
         let many: Vec<_> = (0..FIRST_LEN * 5).map(|_| directory()).collect();
         for handle in &many {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_in_use_is_told_as_of_another_kind_at_once_whatever_it_is_taken_for() {
+    fn busy_handle_of_other_kind_is_reported_at_once() {
         let _alone = alone();
         let handle = give::<Builder>(7).unwrap();
         let used = with(handle, |_| {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_in_use_is_refused_and_one_that_failed_can_only_be_freed() {
+    fn busy_handle_is_refused_and_failed_only_freed() {
         let _alone = alone();
         let handle = directory();
         let address = handle.expose_provenance();

@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fill_after_the_last_record_takes_place_and_one_beyond_it_is_left() {
+    fn fill_after_last_record_counts_one_beyond_is_left() {
         let mut engine = engine("1,a,X,buy,10,1\n2,a,X,buy,10,1\n");
         engine.quoted(1, 1, 100);
         engine.event(2, &Event::EndOfSession);
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_in_one_portfolio_and_short_in_another_is_netted_per_instrument() {
+    fn long_and_short_positions_net_per_instrument() {
         let mut engine = engine("0,a,X,buy,10,1\n0,b,X,sell,10,1\n");
         engine.quoted(1, 1, 190);
         assert_eq!(engine.instruments[0].exposure, 0);
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_nothing_is_judged_until_a_quote_comes_and_then_at_once() {
+    fn loss_suspends_judgement_until_next_quote() {
         let mut engine = engine("0,a,X,buy,10,100000000000\n0,a,Y,buy,1,1000000000\n");
         engine.quoted(1, 1, 100);
         engine.quoted(2, 2, 1);
@@ -718,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_was_overrun_across_silence_is_frozen_until_the_publisher_is_heard() {
+    fn overrun_across_silence_freezes_until_recovered() {
         let mut engine = engine("0,a,X,buy,10,1\n");
         engine.quoted(1, 1, 100);
         let heard = StreamState::default();
@@ -747,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_was_overrun_across_epochs_forgets_ids_and_places_and_one_at_the_end_fills_all() {
+    fn overrun_across_epochs_clears_and_last_fills_all() {
         let mut engine = engine("0,a,X,buy,10,1\n9,a,X,buy,1,1\n");
         engine.quoted(1, 1, 100);
         engine.event(3, &overrun(1, StreamState::default()));

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_position_has_realised_exactly_what_came_in_less_what_went_out() {
+    fn flat_position_realises_proceeds_less_costs() {
         let mut seed = 20_261_120_u64;
         let mut next = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

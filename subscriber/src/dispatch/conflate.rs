@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_each_kind_and_instrument_comes_in_the_order_of_the_stream() {
+    fn newest_of_kind_and_instrument_keep_stream_order() {
         let mut writer = CellWriter::new();
         let (mut reader, mut late) = (writer.reader(), writer.reader());
         // Ids in the table and beyond it.
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_conflated_has_no_cell_and_what_says_different_things_has_several() {
+    fn unconflatable_has_no_cell_and_kinds_have_several() {
         let mut writer = CellWriter::new();
         let mut write = |record: RecordRef<'_>| writer.write(&position(1), record);
         assert_eq!(write(RecordRef::from(&MboMsg::default())), None);

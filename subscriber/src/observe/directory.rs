@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_from_both_sides_and_an_id_that_is_renamed_forgets_the_old_one() {
+    fn name_maps_both_ways_and_renamed_id_forgets() {
         let mut directory = Directory::default();
         let channel = ChannelId(3);
         let learn = |directory: &mut Directory, id, symbol: &str| {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_that_moves_to_another_id_is_found_there_whatever_becomes_of_the_old_id() {
+    fn moved_symbol_is_found_under_new_id() {
         let mut instruments = Instruments::default();
         assert!(instruments.learn(7, "FB") && instruments.learn(8, "FB"));
         assert_eq!(

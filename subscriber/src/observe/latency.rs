@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_measures_from_stamp_to_stamp_with_one_clock_read_a_datagram() {
+    fn stages_measure_stamps_with_one_clock_read() {
         let (mut meter, recorder) = (Meter::new(), LatencyRecorder::default());
         let mut mbo = MboMsg {
             ts_recv: 1_100,
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_a_datagram_are_measured_as_each_of_them_alone_would_be() {
+    fn batch_records_are_measured_as_single_ones() {
         let position = position(1, 1_300, 0);
         // Event and reception of each record, of one type and of several.
         let all = [
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_disagree_are_counted_and_never_make_a_huge_latency() {
+    fn disagreeing_clocks_are_counted_not_measured() {
         let (mut meter, recorder) = (Meter::new(), LatencyRecorder::default());
         let position = position(1, 5_000, 0);
         let trade = TradeMsg {

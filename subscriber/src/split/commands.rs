@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_is_full_and_a_thread_that_is_gone_are_errors_and_no_wait() {
+    fn full_queue_and_gone_thread_are_errors() {
         let (commands, receiver) = command_queue();
         let (stop, stopped) = sync_channel::<()>(0);
         let thread = std::thread::spawn(move || stopped.recv());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_begun_in_time_is_taken_back_and_what_is_begun_is_waited_for() {
+    fn late_start_is_taken_back_and_begun_is_awaited() {
         let (commands, receiver) = command_queue();
         let (begin, began) = sync_channel::<CommandReceiver>(0);
         let thread = std::thread::spawn(move || {

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_is_lapped_across_silence_an_epoch_and_an_end_is_right_again() {
+    fn reader_lapped_across_epoch_and_end_recovers() {
         let (mut writer, mut reader) = two_channels();
         for channel in [0, 1] {
             let joined = Event::Joined { after: Sequence(0) };
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_epoch_that_is_over_the_last_state_comes_before_the_overrun_that_says_so() {
+    fn final_state_precedes_overrun_of_ended_epoch() {
         let (mut writer, mut reader) = two_channels();
         let mut cells = CellWriter::new();
         reader.channels[0].latest = Some(cells.reader());

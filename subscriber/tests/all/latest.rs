@@ -23,7 +23,7 @@ fn conflated(seen: &Seen) -> u64 {
 }
 
 #[test]
-fn a_poll_hands_over_the_newest_of_what_has_come_in_the_order_of_the_stream() {
+fn poll_delivers_newest_in_stream_order() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
@@ -72,7 +72,7 @@ fn a_poll_hands_over_the_newest_of_what_has_come_in_the_order_of_the_stream() {
 }
 
 #[test]
-fn orders_and_events_are_never_conflated_and_stand_where_they_stood() {
+fn orders_and_events_are_never_conflated() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
@@ -107,7 +107,7 @@ fn orders_and_events_are_never_conflated_and_stand_where_they_stood() {
 }
 
 #[test]
-fn a_slow_reader_gets_the_final_state_of_every_instrument_whatever_it_slept_through() {
+fn slow_reader_gets_final_state_of_each_instrument() {
     let publisher = Publisher::start();
     let faults = FaultConfig {
         seed: 4,
@@ -181,7 +181,7 @@ fn a_slow_reader_gets_the_final_state_of_every_instrument_whatever_it_slept_thro
 }
 
 #[test]
-fn what_is_conflated_goes_on_under_another_number_of_the_channel() {
+fn conflation_continues_under_new_channel_number() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
     let idle = Idle::Sleep { us: 20 };
@@ -220,7 +220,7 @@ fn what_is_conflated_goes_on_under_another_number_of_the_channel() {
 }
 
 #[test]
-fn behind_split_a_record_that_is_newer_than_the_event_behind_it_says_so_by_its_position() {
+fn split_record_newer_than_event_shows_by_position() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
     let idle = Idle::Sleep { us: 20 };

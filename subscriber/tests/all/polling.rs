@@ -174,7 +174,7 @@ fn a_poisoned_subscriber_gets_no_thread() {
 }
 
 #[test]
-fn a_filter_leaves_out_and_counts_the_others_and_the_whole_venue_always_passes() {
+fn filter_counts_others_and_passes_whole_venue() {
     let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
     let filter = InstrumentFilter::symbols(["MSFT", "LATE"]);
     let channel = ChannelBuilder::new("all").filter(filter);
@@ -241,7 +241,7 @@ fn a_filter_for_what_nobody_knows_is_refused_with_what_is_known() {
 }
 
 #[test]
-fn another_epoch_brings_another_directory_and_the_filter_follows_the_symbol() {
+fn new_epoch_replaces_directory_and_filter() {
     let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
     let channel = ChannelBuilder::new("all").filter(InstrumentFilter::symbols(["AAPL"]));
     let mut seen = Seen::default();
@@ -270,7 +270,7 @@ fn come_back_as(publisher: &Publisher, number: u16) {
 }
 
 #[test]
-fn a_channel_with_another_number_is_followed_by_its_name_as_another_epoch() {
+fn renumbered_channel_is_followed_by_name() {
     let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
     let only = || InstrumentFilter::symbols(["AAPL"]);
     let channel = ChannelBuilder::new("all").filter(only());
@@ -421,7 +421,7 @@ fn what_is_missing_when_a_channel_begins_anew_is_declared_lost() {
 }
 
 #[test]
-fn a_rejection_is_no_problem_any_more_once_a_publisher_welcomes_us_again() {
+fn rejection_ends_as_problem_after_welcome() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -443,7 +443,7 @@ fn a_rejection_is_no_problem_any_more_once_a_publisher_welcomes_us_again() {
 }
 
 #[test]
-fn who_misspells_is_told_once_something_is_left_out_or_many_names_have_come() {
+fn misspelled_symbol_is_told_once_something_is_out() {
     let publisher = Publisher::start();
     let wanted = || InstrumentFilter::symbols(["AAPLE"]);
     let channel = || ChannelBuilder::new("all").filter(wanted());
@@ -508,7 +508,7 @@ fn a_filter_follows_a_symbol_that_moves_to_another_instrument() {
 }
 
 #[test]
-fn who_lags_more_than_the_alarm_allows_is_told_and_told_again_when_that_is_over() {
+fn lag_alarm_is_raised_and_cleared() {
     let publisher = Publisher::start();
     let faults = FaultConfig {
         seed: 1,
@@ -576,7 +576,7 @@ fn the_limit_to_join_is_a_problem_that_goes_away() {
 }
 
 #[test]
-fn history_comes_from_the_publisher_that_welcomed_us_and_not_from_another() {
+fn replay_comes_only_from_welcoming_publisher() {
     let (first, other) = (Publisher::start(), Publisher::start());
     first.quotes(1, 0..500);
     other.quotes(1, 1_000..1_500);
@@ -591,7 +591,7 @@ fn history_comes_from_the_publisher_that_welcomed_us_and_not_from_another() {
 }
 
 #[test]
-fn dropping_a_subscriber_without_leaving_gives_its_connection_back() {
+fn dropped_subscriber_returns_its_connection() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -622,8 +622,7 @@ fn verbs_offer() -> FanOutOffer {
 }
 
 #[test]
-fn without_a_device_auto_takes_udp_of_what_is_offered_and_verbs_is_a_problem_that_says_what_to_do()
-{
+fn auto_without_device_takes_udp_verbs_is_problem() {
     let publisher = Publisher::offering(vec![verbs_offer()]);
     let mut seen = Seen::default();
     let mut auto = joined(publisher.subscriber().channel("all"), &mut seen);

@@ -133,7 +133,7 @@ fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
 }
 
 #[test]
-fn losses_and_a_change_of_epoch_within_what_was_overwritten_are_accounted_for() {
+fn overwritten_losses_and_epoch_change_are_counted() {
     let publisher = Publisher::start();
     let config = ReceiverConfig {
         repair: false,
@@ -216,7 +216,7 @@ fn what_was_told_before_the_split_is_in_an_overrun_after_it() {
 }
 
 #[test]
-fn a_silence_that_was_told_before_the_split_is_in_an_overrun_after_it() {
+fn silence_before_split_is_in_later_overrun() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -248,7 +248,7 @@ fn a_silence_that_was_told_before_the_split_is_in_an_overrun_after_it() {
 }
 
 #[test]
-fn a_session_that_ended_before_the_split_has_ended_for_its_readers() {
+fn session_ended_before_split_is_over_for_readers() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -266,7 +266,7 @@ fn a_session_that_ended_before_the_split_has_ended_for_its_readers() {
 }
 
 #[test]
-fn a_pinned_subscriber_hands_over_everything_and_ends_with_the_session() {
+fn pinned_subscriber_delivers_all_and_ends() {
     let publisher = Publisher::start();
     let (tell, told) = mpsc::channel();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
@@ -309,7 +309,7 @@ fn a_panic_of_the_closure_is_an_error_to_who_joins() {
 }
 
 #[test]
-fn a_subscriber_that_is_gone_is_joined_to_nobody_however_it_went() {
+fn gone_subscriber_is_joined_to_nobody() {
     let publisher = Publisher::start();
     let build = || publisher.subscriber().channel("all").build().unwrap();
     let mut dropped = build();
@@ -516,7 +516,7 @@ fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_pinned_closure_sees_what_others_ask_of_its_thread_and_can_not_ask_it_itself() {
+fn pinned_closure_sees_requests_but_cannot_make_them() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let own: Arc<OnceLock<Arc<Running>>> = Arc::default();
@@ -551,7 +551,7 @@ fn a_pinned_closure_sees_what_others_ask_of_its_thread_and_can_not_ask_it_itself
 }
 
 #[test]
-fn a_closure_that_waits_for_who_asks_is_told_and_what_was_asked_is_taken_back() {
+fn closure_waiting_for_its_caller_is_refused() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let lock = Arc::new(Mutex::new(()));
@@ -600,7 +600,7 @@ fn a_closure_that_joins_its_own_thread_gets_an_error() {
 }
 
 #[test]
-fn a_split_that_can_not_pin_after_it_was_polled_leaves_without_a_panic() {
+fn unpinned_split_after_poll_leaves_without_panic() {
     // Other tests panic on purpose.
     let panics = Arc::new(AtomicU64::new(0));
     let (counted, before) = (Arc::clone(&panics), std::panic::take_hook());
@@ -702,7 +702,7 @@ fn a_reader_that_waits_is_woken_by_what_comes() {
 }
 
 #[test]
-fn a_reader_that_falls_behind_is_told_so_and_when_it_has_caught_up() {
+fn lagging_reader_is_told_and_told_when_caught_up() {
     let publisher = Publisher::start();
     let channel = ChannelBuilder::new("all").lag_alarm(50);
     let (running, mut reader) = split(publisher.subscriber().channel(channel));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_is_left_where_the_process_it_is_named_after_is_gone() {
+    fn file_system_of_dead_process_is_left() {
         let mounts = format!(
             "tickcast-{NOBODY}-disk /tmp/tickcast-chaos-a/disk tmpfs rw 0 0\n\
              tickcast-1-disk /tmp/tickcast-chaos-b/disk tmpfs rw 0 0\n\

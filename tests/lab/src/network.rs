@@ -245,7 +245,7 @@ mod tests {
     use tickcast_tools::exit::Exit;
 
     #[test]
-    fn a_namespace_that_is_there_already_stays_and_the_error_says_what_to_do() {
+    fn existing_namespace_stays_and_error_has_remedy() {
         let mut first = Network::default();
         if let Err(error) = first.add("twice") {
             println!("SKIPPED: this host has no namespaces for us: {error}");

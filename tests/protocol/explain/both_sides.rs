@@ -35,7 +35,7 @@ fn origins(explained: &(Explanation, [Explanation; 2])) -> [Origin; 2] {
 }
 
 #[test]
-fn what_was_handed_to_the_network_and_did_not_come_was_lost_behind_it() {
+fn sent_but_missing_was_lost_behind_the_sender() {
     let mut both = both(1);
     both.seal(5);
     both.send_but(&[(0, 13), (0, 14)]);
@@ -53,7 +53,7 @@ fn what_was_handed_to_the_network_and_did_not_come_was_lost_behind_it() {
 }
 
 #[test]
-fn what_all_lines_missed_although_it_was_handed_to_the_network_was_lost_before_they_part() {
+fn common_miss_after_send_was_lost_before_lines_part() {
     let mut both = both(2);
     both.seal(5);
     both.send_but(&[(0, 13), (1, 13)]);
@@ -63,7 +63,7 @@ fn what_all_lines_missed_although_it_was_handed_to_the_network_was_lost_before_t
 }
 
 #[test]
-fn what_a_fan_out_never_sent_because_it_was_torn_down_is_named_on_both_sides() {
+fn torn_down_fan_outs_unsent_is_named_on_both_sides() {
     let mut both = both(1);
     both.seal(2);
     both.send();
@@ -112,7 +112,7 @@ fn what_the_network_refused_to_take_is_named_with_its_line() {
 }
 
 #[test]
-fn what_went_out_is_not_said_to_be_refused_because_something_was_later() {
+fn sent_datagrams_are_not_called_refused() {
     let mut both = both(1);
     both.seal(5);
     both.send_but(&[(0, 13)]);
@@ -128,7 +128,7 @@ fn what_went_out_is_not_said_to_be_refused_because_something_was_later() {
 }
 
 #[test]
-fn refusals_of_the_same_datagrams_are_one_finding_with_all_that_were_counted() {
+fn repeated_refusals_are_one_finding_with_full_count() {
     let mut both = both(2);
     both.seal(2);
     both.send();
@@ -147,7 +147,7 @@ fn refusals_of_the_same_datagrams_are_one_finding_with_all_that_were_counted() {
 }
 
 #[test]
-fn what_was_sealed_and_not_sent_when_the_publisher_died_is_named_so() {
+fn sealed_but_unsent_at_death_is_named() {
     let mut both = both(1);
     both.seal(2);
     both.send();
@@ -196,7 +196,7 @@ fn what_the_source_lost_is_named_on_both_sides_with_its_reason() {
 }
 
 #[test]
-fn what_the_publishers_own_socket_dropped_is_not_put_down_to_the_venue() {
+fn own_socket_drop_is_not_blamed_on_venue() {
     for (paused, origin) in [
         (Nanos::ZERO, Origin::InputBuffer),
         (Nanos::from_ms(30), Origin::InputStall),
@@ -222,7 +222,7 @@ fn what_the_publishers_own_socket_dropped_is_not_put_down_to_the_venue() {
 }
 
 #[test]
-fn an_overflow_of_the_hop_says_for_how_long_the_publish_thread_had_stood_still() {
+fn queue_overflow_reports_publish_stall() {
     for stalled in [None, Some(30)] {
         let mut both = both(1);
         both.seal(1);
@@ -238,7 +238,7 @@ fn an_overflow_of_the_hop_says_for_how_long_the_publish_thread_had_stood_still()
 }
 
 #[test]
-fn what_waited_for_a_publish_thread_that_stood_still_was_late_for_that() {
+fn stalled_publish_thread_explains_lateness() {
     let mut both = both(1);
     both.seal(2);
     both.send();
@@ -264,7 +264,7 @@ fn what_waited_for_a_publish_thread_that_stood_still_was_late_for_that() {
 }
 
 #[test]
-fn a_message_larger_than_a_datagram_is_told_from_a_hop_that_was_full() {
+fn oversize_message_differs_from_full_queue() {
     let mut both = both(1);
     both.seal(1);
     both.too_large();
@@ -299,7 +299,7 @@ fn a_refusal_for_want_of_budget_is_told_with_what_it_came_to() {
 }
 
 #[test]
-fn a_publishers_record_damaged_anywhere_is_explained_up_to_there_or_refused() {
+fn damaged_publisher_record_is_explained_or_refused() {
     let mut both = both(1);
     both.seal(20);
     both.send_but(&[(0, 13)]);

@@ -68,7 +68,7 @@ const fn dropped(buffer: u64, oversize: u64, q_key: u64, restarts: u64) -> Note 
 }
 
 #[test]
-fn on_one_line_and_with_nothing_in_this_host_it_was_the_wire_or_the_send_queue() {
+fn sole_line_without_local_drop_blames_wire_or_queue() {
     let explained = lose_two(|_| (), |_| ());
     assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
 }
@@ -206,7 +206,7 @@ fn an_overrun_of_the_ring_in_this_host_is_named() {
 }
 
 #[test]
-fn what_came_when_the_window_was_full_is_told_from_what_was_lost_first() {
+fn window_full_drop_differs_from_earlier_loss() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..ordered()
@@ -232,7 +232,7 @@ fn what_came_when_the_window_was_full_is_told_from_what_was_lost_first() {
 }
 
 #[test]
-fn what_came_when_the_window_was_full_is_found_between_what_was_lost_and_asked_for_or_not() {
+fn window_full_drop_is_found_among_losses() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..ordered()
@@ -295,7 +295,7 @@ fn trouble(stage: &mut Stage, lines: u64, steps: usize, up_to: &mut impl FnMut(u
 }
 
 #[test]
-fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted() {
+fn findings_add_up_to_counts() {
     let mut turned_away = 0;
     for seed in 0..150 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -325,7 +325,7 @@ fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted(
 }
 
 #[test]
-fn when_no_multicast_comes_while_the_publisher_goes_on_the_silence_is_named() {
+fn silent_multicast_of_live_publisher_is_named() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(12));
@@ -524,7 +524,7 @@ fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
 }
 
 #[test]
-fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_not_lost() {
+fn datagram_after_resume_was_late_not_lost() {
     let explained = overtake_the_line(|_| ());
     let DelayCause::Silence(silence) = why_late(only(&explained)) else {
         panic!("{explained:#?}");
@@ -533,7 +533,7 @@ fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_
 }
 
 #[test]
-fn what_line_and_repair_bring_in_the_look_that_tells_of_it_was_late_whichever_came_first() {
+fn line_and_repair_in_reporting_poll_were_late() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=16);
     stage.bytes(0, &heartbeat(16));
@@ -561,7 +561,7 @@ fn what_line_and_repair_bring_in_the_look_that_tells_of_it_was_late_whichever_ca
 }
 
 #[test]
-fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire() {
+fn unvouched_line_datagram_was_not_lost_on_wire() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     // So far ahead that nobody believes it until STATUS says the same.
@@ -581,7 +581,7 @@ fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire(
 }
 
 #[test]
-fn what_waited_for_an_application_that_stood_still_was_late_for_that() {
+fn stalled_application_explains_lateness() {
     let stall = Nanos::from_ms(60);
     let explained = overtake_the_line(|stage| stage.note(Note::Stall(stall)));
     assert_eq!(why_late(only(&explained)), DelayCause::PollStall(stall));
@@ -603,7 +603,7 @@ fn what_an_injected_fault_held_back_was_late_for_that() {
 }
 
 #[test]
-fn what_one_line_lost_and_the_other_brought_only_after_repair_was_lost_on_that_one() {
+fn line_loss_repaired_before_other_line_is_that_lines() {
     let mut stage = Stage::new(ordered(), 2);
     stage.hear(0, 11..=12);
     stage.hear(1, 11..=12);
@@ -616,7 +616,7 @@ fn what_one_line_lost_and_the_other_brought_only_after_repair_was_lost_on_that_o
 }
 
 #[test]
-fn what_both_lines_bring_later_than_a_status_that_tells_of_it_was_lost_on_neither() {
+fn datagram_on_both_lines_after_status_was_late() {
     let mut stage = Stage::new(ordered(), 2);
     for line in [0, 1] {
         stage.hear(line, 11..=12);
@@ -651,7 +651,7 @@ fn what_was_sent_again_by_multicast_says_so() {
 }
 
 #[test]
-fn a_deadline_a_refusal_and_a_switched_off_repair_are_told_as_why_it_was_lost() {
+fn deadline_refusal_and_no_repair_name_loss_cause() {
     let within = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
         ..ordered()
@@ -701,7 +701,7 @@ fn what_is_found_by_a_heartbeat_and_still_open_is_told_as_open() {
 }
 
 #[test]
-fn parts_of_a_gap_that_were_lost_in_different_places_are_told_apart() {
+fn gap_parts_lost_in_different_places_are_separate() {
     let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 13));
     let explained = lose_two(|_| (), |stage| stage.note(injected));
     let parts: Vec<_> = explained
@@ -716,7 +716,7 @@ fn parts_of_a_gap_that_were_lost_in_different_places_are_told_apart() {
 }
 
 #[test]
-fn records_of_two_hosts_tell_the_wire_of_one_from_what_all_missed() {
+fn two_hosts_records_separate_wire_from_common_loss() {
     let host = |lost: &[u64]| {
         let mut stage = Stage::new(ordered(), 1);
         for sequence in (11..=30).filter(|it| !lost.contains(it)) {
@@ -768,7 +768,7 @@ fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
 }
 
 #[test]
-fn what_two_processes_of_one_host_missed_says_nothing_of_the_publisher() {
+fn two_processes_of_one_host_do_not_blame_publisher() {
     let process = |boot_id: &str| {
         let mut stage = Stage::in_host(ordered(), 1, Start::Live, boot_id);
         stage.hear(0, 11..=12);
@@ -786,7 +786,7 @@ fn what_two_processes_of_one_host_missed_says_nothing_of_the_publisher() {
 }
 
 #[test]
-fn a_record_damaged_anywhere_is_explained_as_far_as_it_goes_or_refused() {
+fn damaged_record_is_explained_or_refused() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=40);
@@ -824,7 +824,7 @@ fn a_record_damaged_anywhere_is_explained_as_far_as_it_goes_or_refused() {
 }
 
 #[test]
-fn a_part_of_a_record_that_is_damaged_is_told_and_what_follows_it_explained() {
+fn damaged_record_part_is_reported_rest_explained() {
     let mut stage = Stage::new(ordered(), 1);
     let mut next = 11;
     // Far enough for several segments.
@@ -884,7 +884,7 @@ fn rotated(record: &[u8], nth: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_that_was_overwritten_says_the_same_wherever_its_oldest_part_lies_and_adds_up() {
+fn overwritten_record_adds_up_from_any_oldest_part() {
     let mut open_before = 0;
     for seed in 0..6 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -947,7 +947,7 @@ fn lose_every_other(count: u64) -> Explanation {
 }
 
 #[test]
-fn what_was_asked_for_in_a_nack_of_as_many_ranges_as_it_may_have_is_told() {
+fn full_nack_is_recorded_whole() {
     let explained = lose_every_other(250);
     assert_eq!(explained.findings.len(), 250);
     for found in &explained.findings {
@@ -956,7 +956,7 @@ fn what_was_asked_for_in_a_nack_of_as_many_ranges_as_it_may_have_is_told() {
 }
 
 #[test]
-fn of_what_was_asked_for_in_more_than_a_record_holds_nothing_else_is_claimed() {
+fn truncated_nack_record_claims_nothing_more() {
     let explained = lose_every_other(900);
     let findings = || explained.findings.iter();
     let told = findings().filter(|it| it.asked > 0).count();

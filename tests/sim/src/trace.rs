@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_differ_in_why_and_what_was_lost_or_how_long_it_took_have_different_logs() {
+    fn runs_with_other_causes_or_times_differ_in_log() {
         let lost = |cause, records| {
             hash_of(&Told::Lost(Loss {
                 sequences: SequenceRange::one(Sequence(5)),

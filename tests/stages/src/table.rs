@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_and_an_unknown_stage_are_told_and_so_is_one_of_another_unit() {
+    fn missing_unknown_and_changed_stages_are_reported() {
         let mut table = table();
         assert_eq!(table.faults(&STAGES), Vec::<String>::new());
         table.rows[0].per = "datagram".to_owned();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_not_written_without_a_reason_and_not_by_hand_either() {
+    fn growth_needs_a_reason_and_no_hand_edit() {
         let refused = table().renewed(&STAGES, &counts(99.0, 50.0), &here(), "");
         let told = "pack grew by 10.0 % (lowest: 100.0)".to_owned();
         assert_eq!(refused, Err(vec![told]));
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn made_elsewhere_a_table_forgets_its_lowest_only_where_it_says_so() {
+    fn foreign_table_forgets_lowest_only_when_told() {
         for there in [elsewhere(true), elsewhere(false)] {
             let refused = table().renewed(&STAGES, &counts(99.0, 60.0), &there, "so it is");
             let refused = refused.expect_err("nothing can be compared");

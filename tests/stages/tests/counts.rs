@@ -45,7 +45,7 @@ fn has_valgrind() -> bool {
 }
 
 #[test]
-fn a_stage_that_does_not_exist_is_a_mistake_and_those_are_told_that_do() {
+fn unknown_stage_is_error_with_list() {
     let (_folder, table) = table_by("release build by");
     let (code, said) = counts(&table, None, &["--only", "windwo"]);
     assert_eq!(code, Some(2), "{said}");
@@ -67,7 +67,7 @@ fn what_is_not_compared_fails_where_it_must_be() {
 }
 
 #[test]
-fn without_valgrind_nothing_is_counted_which_fails_where_it_must_be() {
+fn no_valgrind_counts_nothing_and_fails_if_required() {
     let (_folder, table) = table_by("release build by");
     let nowhere = Some("/nowhere");
     assert_ends(&table, nowhere, &[], 0, "SKIPPED: valgrind");
@@ -77,7 +77,7 @@ fn without_valgrind_nothing_is_counted_which_fails_where_it_must_be() {
 }
 
 #[test]
-fn a_table_that_was_made_elsewhere_is_not_written_over_in_silence() {
+fn foreign_table_is_not_overwritten_in_silence() {
     if !has_valgrind() {
         return;
     }

@@ -80,7 +80,7 @@ fn assert_whole(code: Option<i32>, summary: &Value) {
 }
 
 #[test]
-fn tops16_goes_through_whole_with_all_its_quotes_and_trades_for_any_seed() {
+fn tops16_passes_whole_for_any_seed() {
     let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -117,7 +117,7 @@ fn deep10_goes_through_whole_with_its_resets_and_its_cut_end() {
 }
 
 #[test]
-fn without_repair_tops16_names_every_lost_range_and_balances_to_the_record() {
+fn no_repair_tops16_names_ranges_and_balances() {
     let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };

@@ -24,7 +24,7 @@ fn hello_prints_every_record_and_ends_with_the_session() {
 }
 
 #[test]
-fn hello_says_that_its_channel_is_unknown_and_names_those_that_there_are() {
+fn hello_example_reports_unknown_channel_with_list() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(2_000, 20_000, 1)));
     let mut hello = Command::new("timeout")
         .arg(PATIENCE.as_secs().to_string())

@@ -111,7 +111,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
 }
 
 #[test]
-fn runs_arrive_in_order_with_their_numbers_and_positions_at_five_percent_loss() {
+fn runs_arrive_in_order_at_five_percent_loss() {
     let faults = FaultConfig {
         seed: 1,
         drop: 0.05,

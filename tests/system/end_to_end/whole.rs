@@ -31,7 +31,7 @@ fn bad_network(seed: u64) -> FaultConfig {
 }
 
 #[test]
-fn every_subscriber_behind_a_bad_network_ends_with_the_publishers_digest() {
+fn subscribers_on_bad_network_reach_digest() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(60_000, 30_000, 3)));
     let mut followers: Vec<_> = (1..=3)
         .map(|seed| {
@@ -91,7 +91,7 @@ fn assert_nacks_balance(summary: &serde_json::Value) {
 }
 
 #[test]
-fn without_repair_every_loss_is_named_and_delivered_plus_lost_is_published() {
+fn no_repair_names_losses_and_sum_is_published() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
     let config = ReceiverConfig {
         repair: false,
@@ -142,7 +142,7 @@ fn without_repair_every_loss_is_named_and_delivered_plus_lost_is_published() {
 }
 
 #[test]
-fn within_a_deadline_and_in_arrival_order_nothing_is_silent_either() {
+fn deadline_and_arrival_order_are_never_silent() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
     let within = Delivery::OrderedWithin(tickcast_subscriber::Nanos::from_ms(20));
     let builder = publisher
@@ -176,7 +176,7 @@ fn a_lost_end_is_repaired() {
 }
 
 #[test]
-fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_live() {
+fn late_join_from_oldest_splices_history_to_live() {
     let mut config = one_channel(&[free_group()], endless(10_000, 1));
     config["channels"][0]["slots"] = 131_072.into();
     let publisher = Publisher::start(&config);
@@ -232,7 +232,7 @@ fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_li
 }
 
 #[test]
-fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
+fn join_from_oldest_of_full_ring_loses_nothing() {
     // Slow enough that a busy machine asks for the oldest before the ring is past it.
     let mut config = one_channel(&[free_group()], endless(4_000, 1));
     config["channels"][0]["slots"] = 8_192.into();

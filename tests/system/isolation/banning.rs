@@ -38,7 +38,7 @@ fn clean_end_is_audited_as_an_end() {
 }
 
 #[test]
-fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_on() {
+fn denied_peer_is_cut_off_until_allowed() {
     let folder = tempfile::tempdir().expect("a folder");
     let banned = folder.path().join("banned");
     let mut config = one_channel(&[free_group()], endless(5_000, 2));

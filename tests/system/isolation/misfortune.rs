@@ -14,7 +14,7 @@ use tickcast_test_support::{
 };
 
 #[test]
-fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
+fn forgotten_membership_is_found_and_rejoined() {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
     drive(&mut followers, |all| {
@@ -57,7 +57,7 @@ fn second_publisher_on_a_group_is_told_to_the_application() {
 }
 
 #[test]
-fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
+fn stopped_process_hurts_only_itself() {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(10_000, 2)));
     let folder = tempfile::tempdir().expect("a folder");
     let summary_path = folder.path().join("stopped.json");
@@ -155,7 +155,7 @@ impl Drop for Cut {
 }
 
 #[test]
-fn a_publisher_that_lets_everyone_connect_and_says_nothing_keeps_nobody_from_the_next_one() {
+fn silent_welcoming_publisher_does_not_block_next() {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     // What is left of a process that hangs: its system takes connections.
     let mute = TcpListener::bind("127.0.0.1:0").expect("an address");
@@ -173,7 +173,7 @@ fn a_publisher_that_lets_everyone_connect_and_says_nothing_keeps_nobody_from_the
 }
 
 #[test]
-fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
+fn alternating_line_cuts_lose_nothing_without_nack() {
     let (a, b) = (free_group(), free_group());
     let (a_relayed, b_relayed) = (free_group(), free_group());
     // So few that a relay without a processor for seconds still has room for all in its socket.

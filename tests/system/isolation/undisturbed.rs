@@ -177,7 +177,7 @@ fn assert_undisturbed(plan: &Plan, witnesses: Range<usize>, undo: impl Fn(&mut P
 }
 
 #[test]
-fn two_seconds_without_one_subscriber_and_its_catching_up_delay_no_record_of_the_others() {
+fn absent_subscriber_delays_no_record_of_others() {
     // Everything that it missed is still there, ...
     let outcome = assert_undisturbed(&outage(1 << 15), 1..4, |plan| plan.incidents.clear());
     assert!(
@@ -201,7 +201,7 @@ fn two_hundred_who_join_at_once_delay_no_record_of_the_others() {
 }
 
 #[test]
-fn two_hundred_who_lose_their_publisher_come_back_one_after_the_other() {
+fn two_hundred_orphans_return_one_by_one() {
     const SUBSCRIBERS: usize = 200;
     let (dies, lives) = (ms(100), ms(400));
     let mut plan = calm(SUBSCRIBERS, ms(2_500));

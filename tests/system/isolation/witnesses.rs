@@ -187,7 +187,7 @@ fn percentiles(mut late: Vec<u64>) -> [u64; 4] {
 }
 
 #[test]
-fn two_witnesses_miss_nothing_while_one_stands_still_and_while_many_join() {
+fn witnesses_miss_nothing_beside_stall_and_joins() {
     let _turn = tickcast_test_support::machine::exclusive();
     let joiners = setting("TICKCAST_JOINERS", 24) as usize;
     let rate = setting("TICKCAST_RATE", 4_000);

@@ -50,7 +50,7 @@ fn next_descriptor(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_publisher_without_descriptors_goes_on_and_takes_who_waited_once_it_has_some() {
+fn publisher_without_descriptors_recovers() {
     let (publisher, mut followers) = under_way();
     allow_descriptors(publisher.id(), next_descriptor(publisher.id()));
     std::thread::scope(|scope| {
@@ -92,7 +92,7 @@ fn a_publisher_without_descriptors_goes_on_and_takes_who_waited_once_it_has_some
 }
 
 #[test]
-fn a_subscriber_without_descriptors_says_so_and_what_it_could_not_do() {
+fn subscriber_without_descriptors_names_failure() {
     let (publisher, mut followers) = under_way();
     let listen = |descriptors: u32, limit: &str| {
         Command::new("prlimit")
@@ -134,7 +134,7 @@ fn a_subscriber_without_descriptors_says_so_and_what_it_could_not_do() {
 
 /// A publisher that stands still as one whose control group has used up its share of the processor.
 #[test]
-fn a_publisher_that_is_not_let_run_for_a_while_is_told_of_and_nothing_is_lost() {
+fn paused_publisher_is_reported_and_nothing_lost() {
     let (publisher, mut followers) = under_way();
     for _ in 0..3 {
         let count = |all: &[Follower], wanted: &Event| {
@@ -196,7 +196,7 @@ fn with_a_small_file_system(
 }
 
 #[test]
-fn a_file_system_that_is_full_under_rings_or_state_is_told_with_what_to_do_and_nothing_begins() {
+fn full_file_system_is_reported_before_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let small = folder.path().join("small");
     std::fs::create_dir(&small).expect("a folder");
@@ -242,7 +242,7 @@ fn a_file_system_that_is_full_under_rings_or_state_is_told_with_what_to_do_and_n
 }
 
 #[test]
-fn a_check_says_which_file_system_has_no_room_for_the_rings_and_flight_records() {
+fn check_names_file_system_without_room() {
     let folder = tempfile::tempdir().expect("a folder");
     let small = folder.path().join("small");
     std::fs::create_dir(&small).expect("a folder");
@@ -269,7 +269,7 @@ fn a_check_says_which_file_system_has_no_room_for_the_rings_and_flight_records()
 }
 
 #[test]
-fn a_clock_that_steps_by_hours_either_way_changes_nothing_that_is_delivered() {
+fn clock_steps_of_hours_change_no_delivery() {
     let ms = Nanos::from_ms;
     const HOUR_MS: i64 = 3_600_000;
     for seed in 0..20 {

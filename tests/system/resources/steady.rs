@@ -212,13 +212,13 @@ fn a_polled_tick_costs_no_system_call_but_receiving_it() {
 }
 
 #[test]
-fn a_tick_through_the_local_ring_costs_none_but_receiving_it_and_its_reader_none_at_all() {
+fn local_ring_tick_costs_only_receiving() {
     let _turn = tickcast_test_support::machine::exclusive();
     traced("split");
 }
 
 #[test]
-fn under_load_publisher_and_subscriber_make_one_system_call_for_twenty_datagrams_at_most() {
+fn loaded_sides_call_once_per_twenty_datagrams() {
     let _turn = tickcast_test_support::machine::exclusive();
     once(|| match under_strace("carry", &[]) {
         Some((trace, _folder, said)) => few_calls_carry(&trace, &said),

@@ -223,13 +223,13 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
 }
 
 #[test]
-fn processes_that_stand_still_for_most_of_each_period_lose_nothing_and_tell_of_it() {
+fn throttled_processes_lose_nothing_and_report() {
     let _turn = tickcast_test_support::machine::exclusive();
     both_held_up(|pid| Some(Signals { pid, looks: 0 })).expect("signals can be sent");
 }
 
 #[test]
-fn processes_in_control_groups_with_a_quota_lose_nothing_and_tell_of_it() {
+fn quota_limited_processes_lose_nothing_and_report() {
     let _turn = tickcast_test_support::machine::exclusive();
     if both_held_up(Group::of).is_none() {
         eprintln!("SKIPPED: no control group with a quota of the processor can be made here");

@@ -53,7 +53,7 @@ fn rounds() -> u64 {
 }
 
 #[test]
-fn a_publisher_that_is_killed_goes_on_in_its_epoch_and_nothing_is_lost_or_doubled() {
+fn killed_publisher_continues_without_loss_or_double() {
     let rounds = rounds();
     let kept = Kept::new(4_000, 2);
     let mut publisher = kept.start();
@@ -283,7 +283,7 @@ fn assert_its_book_is_the_venues(input: Value) {
 }
 
 #[test]
-fn the_book_behind_a_simulated_venue_is_the_venues_after_kills_of_the_publisher() {
+fn simulated_book_matches_venue_after_kills() {
     let (messages, symbols, seed) = VENUE;
     assert_its_book_is_the_venues(json!({
         "source": 1,
@@ -297,7 +297,7 @@ fn the_book_behind_a_simulated_venue_is_the_venues_after_kills_of_the_publisher(
 }
 
 #[test]
-fn the_book_behind_a_recorded_day_is_the_venues_after_kills_of_the_publisher() {
+fn recorded_day_book_matches_venue_after_kills() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("day");
     // More than is read by the end, however slow the machine is; that it ends by itself would be seen.
@@ -342,7 +342,7 @@ fn was_told_of_a_loss(follower: &Follower) -> bool {
 }
 
 #[test]
-fn a_capture_that_is_another_file_by_now_begins_a_new_epoch_and_subscribers_are_told() {
+fn replaced_capture_opens_new_epoch_and_reports_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("day");
     let day = recorded(VENUE.2, 100_000);
@@ -373,7 +373,7 @@ fn a_capture_that_is_another_file_by_now_begins_a_new_epoch_and_subscribers_are_
 }
 
 #[test]
-fn a_capture_that_gives_something_else_or_less_than_was_published_is_told_as_lost_and_exit_1() {
+fn changed_or_short_capture_is_lost_and_exits_1() {
     const MESSAGES: u64 = 8_000;
     let day = recorded(VENUE.2, MESSAGES);
     // As if it were the same file. What follows a length of zero is not read.
@@ -411,7 +411,7 @@ fn a_capture_that_gives_something_else_or_less_than_was_published_is_told_as_los
 }
 
 #[test]
-fn no_life_of_an_epoch_tells_a_digest_once_what_was_published_did_not_come_again() {
+fn incomplete_restart_gives_no_digest_in_any_life() {
     let kept = Kept::new(2_000, 1);
     let (mut publisher, _, epoch) = kept.started();
     let mut followers = [follower(&publisher, 0.0)];
@@ -438,7 +438,7 @@ fn no_life_of_an_epoch_tells_a_digest_once_what_was_published_did_not_come_again
 }
 
 #[test]
-fn a_publisher_that_is_stopped_before_all_came_again_tells_no_digest_of_a_part() {
+fn early_stop_after_restart_gives_no_partial_digest() {
     let mut kept = Kept::new(2_000, 1);
     kept.config["inputs"][0]["pace"] = json!("max");
     let mut publisher = kept.start();
@@ -457,8 +457,7 @@ fn a_publisher_that_is_stopped_before_all_came_again_tells_no_digest_of_a_part()
 }
 
 #[test]
-fn after_a_restart_the_digest_of_two_inputs_is_missing_with_a_reason_and_what_was_before_is_told_apart()
- {
+fn restart_with_two_inputs_gives_reason_for_no_digest() {
     let mut kept = Kept::new(2_000, 1);
     let mut second = kept.config["inputs"][0].clone();
     second["source"] = json!(2);
@@ -495,7 +494,7 @@ fn after_a_restart_the_digest_of_two_inputs_is_missing_with_a_reason_and_what_wa
 }
 
 #[test]
-fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_are_told() {
+fn new_epoch_opens_for_foreign_or_damaged_ring() {
     let mut kept = Kept::new(2_000, 1);
     let (mut publisher, log, mut epoch) = kept.started();
     assert!(
@@ -581,7 +580,7 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
 }
 
 #[test]
-fn a_ring_that_is_cut_under_its_publisher_ends_it_by_a_signal_and_the_next_start_begins_anew() {
+fn cut_ring_ends_publisher_and_next_start_is_new() {
     let kept = Kept::new(2_000, 1);
     let (mut publisher, _, before) = kept.started();
     let mut followers = [follower(&publisher, 0.0)];

@@ -161,19 +161,19 @@ fn a_hand_over_loses_nothing_and_says_how_long_it_took() {
 }
 
 #[test]
-fn a_hand_over_to_subscribers_that_lose_loses_nothing_and_says_how_long_it_took() {
+fn hand_over_to_lossy_subscribers_loses_nothing() {
     let _turn = tickcast_test_support::machine::exclusive();
     rounds(How::HandedOver, DROP);
 }
 
 #[test]
-fn a_promotion_after_a_kill_loses_nothing_and_says_how_long_it_took() {
+fn promotion_after_kill_loses_nothing_timed() {
     let _turn = tickcast_test_support::machine::exclusive();
     rounds(How::Killed, 0.0);
 }
 
 #[test]
-fn a_promotion_after_a_kill_to_subscribers_that_lose_loses_nothing_and_says_how_long_it_took() {
+fn promotion_after_kill_with_loss_loses_nothing() {
     let _turn = tickcast_test_support::machine::exclusive();
     rounds(How::Killed, DROP);
 }

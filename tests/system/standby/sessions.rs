@@ -144,7 +144,7 @@ fn published_again(standby: &Publisher) -> u64 {
 }
 
 #[test]
-fn a_standby_that_has_heard_fewer_sessions_goes_on_as_its_publisher_counts() {
+fn standby_with_fewer_sessions_counts_as_publisher() {
     let mut it = Setting::new();
     for sequence in 1..=20 {
         it.of_a.says(1, sequence);
@@ -184,7 +184,7 @@ fn a_standby_that_has_heard_fewer_sessions_goes_on_as_its_publisher_counts() {
 }
 
 #[test]
-fn a_standby_in_another_session_is_not_promoted_but_by_force_and_tells_what_it_gave_as_lost() {
+fn standby_of_other_session_needs_force() {
     let mut it = Setting::new();
     it.of_b.frame(SESSION, 1);
     let others = |a: &mut Handler, b: &mut Handler, sequence| {
@@ -237,7 +237,7 @@ fn a_standby_in_another_session_is_not_promoted_but_by_force_and_tells_what_it_g
 }
 
 #[test]
-fn of_a_session_that_could_not_be_compared_all_that_was_heard_is_published() {
+fn uncompared_session_is_published_whole() {
     let mut it = Setting::new();
     // Far behind what the publisher says, so none of it is heard in both.
     it.of_b.frame(SESSION, 1);

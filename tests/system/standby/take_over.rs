@@ -60,17 +60,17 @@ fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
 }
 
 #[test]
-fn a_hand_over_under_load_gives_every_subscriber_every_record_once() {
+fn hand_over_under_load_delivers_once() {
     hand_over(None, &[None, None]);
 }
 
 #[test]
-fn a_hand_over_behind_two_percent_loss_gives_every_subscriber_every_record_once() {
+fn hand_over_at_two_percent_loss_delivers_once() {
     hand_over(Some(loses(9)), &[Some(loses(1)), None, Some(loses(2))]);
 }
 
 #[test]
-fn a_standby_takes_over_from_a_publisher_that_was_killed_and_nothing_is_missing_or_doubled() {
+fn standby_replaces_killed_publisher_exactly() {
     let (mut a, b) = pair(2, |_, second| {
         second["standby"] = json!({ "faults": loses(9) });
     });
@@ -89,7 +89,7 @@ fn a_standby_takes_over_from_a_publisher_that_was_killed_and_nothing_is_missing_
 }
 
 #[test]
-fn a_standby_promoted_by_force_beside_a_publisher_that_lives_on_is_followed_when_that_one_goes() {
+fn forced_promotion_beside_live_publisher_is_followed() {
     let (mut a, b) = pair(1, |first, _| first["hand_over_to"] = json!([]));
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 2_000);
@@ -117,7 +117,7 @@ fn a_standby_promoted_by_force_beside_a_publisher_that_lives_on_is_followed_when
 }
 
 #[test]
-fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() {
+fn forced_supersession_moves_subscribers_over() {
     let (a, b) = pair(1, |_, _| {});
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 2_000);
@@ -133,7 +133,7 @@ fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() 
 }
 
 #[test]
-fn a_publisher_that_was_stopped_and_taken_for_dead_ends_when_it_goes_on() {
+fn stopped_publisher_taken_for_dead_ends_on_return() {
     let (a, b) = pair(1, |_, _| {});
     // One that gives up a silent publisher by itself: its connection stays up.
     let both = [a.control.to_string(), b.control.to_string()];
@@ -163,12 +163,12 @@ fn a_publisher_that_was_stopped_and_taken_for_dead_ends_when_it_goes_on() {
 }
 
 #[test]
-fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
+fn channels_of_one_input_continue_at_own_mirror() {
     sharing_an_input(|_| (), Publisher::kill, "publisher_dead");
 }
 
 #[test]
-fn a_standby_that_lists_its_channels_in_another_order_is_handed_over_to() {
+fn standby_with_other_channel_order_is_handed_over() {
     sharing_an_input(|channels| channels.reverse(), |_| (), "handed_over");
 }
 
@@ -237,7 +237,7 @@ fn sharing_an_input(
 }
 
 #[test]
-fn a_standby_whose_feed_is_behind_publishes_nothing_that_the_mirror_has() {
+fn standby_with_late_feed_repeats_nothing() {
     let (mut a, b) = pair(1, |first, second| {
         second["inputs"] = first["inputs"].clone();
         second["inputs"][0]["pace"] = json!({ "messages_per_s": RATE / 2 });
@@ -265,7 +265,7 @@ fn a_standby_whose_feed_is_behind_publishes_nothing_that_the_mirror_has() {
 }
 
 #[test]
-fn a_second_standby_follows_the_first_one_and_takes_over_from_it() {
+fn second_standby_follows_and_takes_over() {
     let first = publisher(3);
     let a = Publisher::start(&first);
     let config = standby_of(&a, &first);
@@ -300,7 +300,7 @@ fn a_second_standby_follows_the_first_one_and_takes_over_from_it() {
 }
 
 #[test]
-fn a_publisher_hands_over_to_nobody_who_is_not_there_and_goes_on() {
+fn hand_over_without_standby_keeps_publishing() {
     let a = Publisher::start(&publisher(1));
     let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
     get_on(&mut followers, 1_000);
@@ -337,7 +337,7 @@ fn a_publisher_hands_over_to_nobody_who_is_not_there_and_goes_on() {
 }
 
 #[test]
-fn a_standby_that_dies_while_it_takes_over_leaves_the_publisher_publishing() {
+fn standby_death_in_take_over_keeps_publisher() {
     let (a, mut b) = pair(1, |_, _| {});
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);
@@ -359,7 +359,7 @@ fn a_standby_that_dies_while_it_takes_over_leaves_the_publisher_publishing() {
 }
 
 #[test]
-fn a_standby_that_has_nothing_or_another_config_is_not_promoted_by_force_either() {
+fn empty_or_changed_standby_is_never_promoted() {
     let mut config = publisher(1);
     let a = Publisher::start(&config);
     let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
@@ -394,7 +394,7 @@ fn a_standby_that_has_nothing_or_another_config_is_not_promoted_by_force_either(
 }
 
 #[test]
-fn a_standby_that_can_not_ask_waits_for_the_death_of_its_publisher() {
+fn mute_standby_waits_for_publishers_death() {
     let (mut a, b) = pair(1, |_, second| {
         second["standby"] = json!({ "admin": null });
     });
@@ -513,7 +513,7 @@ fn the_command_says_by_its_exit_code_what_a_promotion_came_to() {
 }
 
 #[test]
-fn every_series_of_a_standby_is_there_from_the_start_and_follows_the_mirror() {
+fn standby_series_exist_from_start_and_follow() {
     let mut config = publisher(1);
     config["name"] = "b".into();
     config["standby"] = json!({ "of": "127.0.0.1:9" });

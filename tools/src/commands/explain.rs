@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_finding_explains_is_counted_and_ends_with_exit_code_1() {
+    fn unexplained_missing_is_counted_and_exits_1() {
         let settings = SubscriberSettings {
             name: "idle".into(),
             channels: Vec::new(),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_is_not_of_the_time_asked_for_is_told_from_nothing_missing() {
+    fn gap_at_other_time_is_told_from_no_gap() {
         let settings = SubscriberSettings {
             name: "overrun".into(),
             channels: Vec::new(),

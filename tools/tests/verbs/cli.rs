@@ -97,7 +97,7 @@ fn doctor_without_arguments_looks_at_the_host() {
 }
 
 #[test]
-fn the_doctor_says_of_a_host_without_rdma_what_is_missing_and_what_to_do() {
+fn doctor_without_rdma_names_missing_parts() {
     if std::path::Path::new("/sys/class/infiniband").exists() {
         println!("SKIPPED: this host has RDMA; the lab looks at what the doctor finds there");
         return;

@@ -44,7 +44,7 @@ const FAULTS: [&str; 10] = [
 ];
 
 #[test]
-fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
+fn subscribers_reach_digest_on_any_network() {
     for seed in ["1", "2"] {
         let more = ["--records", "4000", "--seed", seed, "--subscribers", "2"];
         let (done, summary) = demo(&[&FAULTS[..], &more].concat());
@@ -120,7 +120,7 @@ fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
 }
 
 #[test]
-fn without_repair_each_lost_range_is_named_and_the_records_balance() {
+fn no_repair_names_lost_ranges_and_balances() {
     let options = [
         "--no-repair",
         "--records",
@@ -194,7 +194,7 @@ fn a_real_capture_goes_through_whole() {
 }
 
 #[test]
-fn a_damaged_capture_is_not_whole_however_well_its_beginning_was_received() {
+fn damaged_capture_is_not_whole() {
     let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };

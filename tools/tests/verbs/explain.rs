@@ -39,7 +39,7 @@ fn explained(options: &[&str], file: &Path) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
+fn killed_listeners_record_names_every_injected_loss() {
     let mut publisher = Publisher::endless();
     let record = Record::new("killed");
     let to = format!("{}:32", record.path());
@@ -112,7 +112,7 @@ fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
 }
 
 #[test]
-fn a_record_that_is_there_is_kept_and_one_that_is_written_is_refused() {
+fn existing_record_is_kept_and_open_one_refused() {
     let mut publisher = Publisher::endless();
     let record = Record::new("kept");
     let to = format!("{}:4", record.path());
@@ -219,7 +219,7 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
 }
 
 #[test]
-fn what_a_publishers_socket_dropped_while_it_stood_still_is_told_from_a_gap_of_the_venue() {
+fn stalled_publishers_socket_drops_differ_from_venue() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut publisher = Publisher::live_recorded(folder.path());
     let market = SimulatorConfig {
@@ -280,7 +280,7 @@ fn what_a_publishers_socket_dropped_while_it_stood_still_is_told_from_a_gap_of_t
 }
 
 #[test]
-fn what_the_publishers_own_interface_dropped_is_told_from_the_wire() {
+fn own_interface_drop_differs_from_wire() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let Some(mut publisher) = Publisher::on_a_slow_link(folder.path()) else {
         return;

@@ -139,7 +139,7 @@ fn a_relay_without_faults_keeps_every_byte_and_the_order() {
 }
 
 #[test]
-fn what_the_report_says_was_dropped_is_what_is_missing_to_the_sequence() {
+fn reported_drops_equal_missing_sequences() {
     for seed in ["3", "4"] {
         let options = [
             "--seed",
@@ -177,7 +177,7 @@ fn what_the_report_says_was_dropped_is_what_is_missing_to_the_sequence() {
 }
 
 #[test]
-fn what_is_damaged_or_cut_is_listed_as_missed_but_not_as_dropped() {
+fn damaged_or_cut_is_missed_but_not_dropped() {
     let options = ["--seed", "9", "--corrupt", "0.05", "--truncate", "0.05"];
     let (came, report) = relay(&options, 1_000);
     for channel in [1, 2] {

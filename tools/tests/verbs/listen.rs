@@ -30,7 +30,7 @@ fn listen(control: &str, options: &[&str]) -> (String, Value, i32) {
 }
 
 #[test]
-fn every_record_is_a_line_of_json_in_order_and_the_digest_is_the_publishers() {
+fn record_is_json_line_in_order_with_digest() {
     let publisher = Publisher::start(2_000, 1);
     let (printed, summary, code) = listen(&publisher.control, &["--format", "json"]);
     let published = publisher.summary();
@@ -62,7 +62,7 @@ fn every_record_is_a_line_of_json_in_order_and_the_digest_is_the_publishers() {
 }
 
 #[test]
-fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
+fn late_listener_gets_all_from_oldest_despite_faults() {
     let mut publisher = Publisher::endless();
     std::thread::sleep(std::time::Duration::from_millis(100));
     let options = [
@@ -126,7 +126,7 @@ fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
 }
 
 #[test]
-fn what_inject_says_it_dropped_is_what_a_listener_without_repair_lost() {
+fn injected_drops_equal_unrepaired_losses() {
     // It begins when a second one has joined: nothing is sent before the first one listens, or
     // the beginning would be missing there without anybody's having dropped it.
     let publisher = Publisher::start(4_000, 2);
@@ -297,7 +297,7 @@ fn nosuch_is_refused(limit: &str) {
 }
 
 #[test]
-fn a_channel_that_does_not_exist_is_refused_with_the_publishers_words() {
+fn unknown_channel_is_refused_in_publishers_words() {
     nosuch_is_refused("--join-timeout");
 }
 

@@ -158,7 +158,7 @@ fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
 }
 
 #[test]
-fn messages_of_a_binary_file_become_packets_of_one_session_with_an_end() {
+fn binary_file_messages_become_one_ended_session() {
     let folder = tempfile::tempdir().unwrap();
     // System events 40 us apart: three share a packet, as they lie within 100 us.
     let message = |n: u64| {
@@ -234,7 +234,7 @@ fn when_nobody_listens_it_says_so() {
 }
 
 #[test]
-fn a_damaged_recording_is_sent_up_to_the_damage_and_is_a_finding() {
+fn damaged_recording_is_sent_up_to_damage() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = capture(10);
     // A record whose length nobody can believe.

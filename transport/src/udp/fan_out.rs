@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_stalls_does_not_hold_back_the_other_and_misses_nothing() {
+    fn stalled_line_delays_no_other_and_misses_nothing() {
         let (mut fan_out, far) = fan_out(2);
         let slots = Numbers::new();
         let (mut on_a, mut on_b, mut next) = (Vec::new(), Vec::new(), 1);
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_will_not_cut_a_run_is_given_datagrams_one_by_one_and_none_is_lost() {
+    fn kernel_without_gso_gets_single_datagrams() {
         let (mut fan_out, receiver, _) = uncut();
         let slots = Wide((0..=100).map(|n| [n; 64]).collect());
         for (first, last) in [(1, 1), (2, 90), (91, 100)] {
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_alone_waits_for_room_and_is_refused_as_one_of_many() {
+    fn single_datagram_waits_and_is_refused_like_many() {
         let (mut fan_out, mut far) = fan_out(2);
         let slots = Numbers::new();
         let (mut on_a, mut on_b, mut stalls) = (Vec::new(), Vec::new(), 0);

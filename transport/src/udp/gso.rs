@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_does_not_know_is_told_with_the_setting_to_change() {
+    fn missing_kernel_feature_names_setting() {
         // A socket of another family knows neither option, as an old kernel's does not.
         let socket = UnixDatagram::unbound().unwrap();
         let (segment_max, warning) = segment_max(&socket, 1472, &interface(None), "239.1.1.1:7");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn after_each_refusal_it_waits_for_twice_as_many_datagrams_up_to_a_bound() {
+    fn refusals_double_the_wait_up_to_a_bound() {
         let (mut runs, mut stats) = (Runs::new(1472), SendStats::default());
         for n in 0..20 {
             assert_eq!(runs.segment_max(stats.datagrams), 1472);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_no_longer_than_slots_and_what_the_interface_carries() {
+    fn segments_fit_slots_and_interface_mtu() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let of = |len, mtu| segment_max(&socket, len, &interface(mtu), "").0;
         assert_eq!(of(1472, Some(1500)), 1472);

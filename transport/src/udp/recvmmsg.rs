@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_asked_for_as_much_as_seems_to_be_there_and_about_one_batch() {
+    fn receive_call_asks_for_backlog_up_to_one_batch() {
         let mut batch = ReceiveBatch::new(64, 1472, true);
         let mut asked = |buffers, datagrams| {
             let all = buffers == batch.asked;

@@ -156,7 +156,7 @@ fn the_suite_notices_a_transport_that_breaks_its_promise() {
 }
 
 #[test]
-fn the_suite_notices_a_reader_of_the_ring_that_breaks_its_promise() {
+fn suite_detects_reader_that_breaks_its_promise() {
     let case = cases::everything_arrives_once_and_in_order;
     for (broken, words) in [
         (Broken::HandsOverTwice, "out of order"),

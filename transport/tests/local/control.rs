@@ -195,7 +195,7 @@ fn what_is_no_message_closes_the_connection_with_the_reason() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_has_a_bounded_backlog_and_hears_why_it_is_closed() {
+fn unread_peer_has_bounded_backlog_and_close_reason() {
     let config = ServerConfig {
         backlog_bytes_max: 100_000,
         ..ServerConfig::default()
@@ -326,7 +326,7 @@ fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn an_address_has_no_more_connections_than_one_may_and_others_are_let_in() {
+fn address_is_bounded_in_connections() {
     let config = ServerConfig {
         connections_max: 8,
         connections_per_address_max: 3,
@@ -399,7 +399,7 @@ fn a_flood_of_connections_is_let_in_a_few_at_a_time() {
 }
 
 #[test]
-fn who_says_much_at_once_is_heard_by_turns_and_nothing_of_it_is_lost() {
+fn flooding_sender_is_heard_in_turns_without_loss() {
     let (mut server, address) = server(ServerConfig::default());
     let mut seen = Vec::new();
     let mut flooding = TcpStream::connect(address).unwrap();
@@ -555,7 +555,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
 }
 
 #[test]
-fn a_poll_is_ended_by_the_thread_that_spins_on_its_core_and_else_by_what_comes() {
+fn poll_ends_by_spinner_on_core_or_by_arrival() {
     let available: Vec<usize> = (0..1024).filter(|core| can_pin(*core)).collect();
     let same = [available[0]; 2];
     // Other processes on that core come between its looks: how often is theirs to say.
@@ -594,7 +594,7 @@ fn attend(client: &mut ControlClient, seen: &mut Vec<String>) {
 }
 
 #[test]
-fn a_client_finds_a_server_that_starts_later_and_again_after_a_restart() {
+fn client_finds_late_and_restarted_server() {
     let (mut server, address) = server(ServerConfig::default());
     let mut client = ControlClient::new(
         resolve(&address.to_string()).unwrap(),
@@ -702,7 +702,7 @@ fn a_long_welcome_arrives_whole_although_a_poll_reads_little() {
 }
 
 #[test]
-fn frames_that_were_written_already_are_queued_whole_or_not_at_all() {
+fn written_frames_are_queued_whole_or_not_at_all() {
     let small = ServerConfig {
         backlog_bytes_max: 100,
         ..ServerConfig::default()

@@ -190,7 +190,7 @@ fn every_probability_is_kept_within_chance() {
 }
 
 #[test]
-fn bursts_have_the_mean_length_and_the_share_that_were_asked_for() {
+fn bursts_have_requested_mean_and_share() {
     for (loss, mean_len) in [(0.01, 10.0), (0.05, 3.0), (0.2, 1.0)] {
         let config = FaultConfig {
             seed: 1,

@@ -240,7 +240,7 @@ fn faults_wrap_any_receiver() {
 }
 
 #[test]
-fn a_link_carries_frames_until_it_is_cut_and_again_when_restored() {
+fn link_carries_frames_until_cut_and_after_restore() {
     let (handle, mut publisher, mut subscriber) = link(64);
     assert_eq!(
         subscriber.send(ChannelId(1), &Message::Leave),

@@ -146,7 +146,7 @@ fn drain(receiver: &mut ShmReceiver) -> (Vec<u64>, Vec<SequenceRange>) {
 }
 
 #[test]
-fn what_is_sealed_is_there_once_it_counts_as_sent_and_not_before() {
+fn sealed_is_served_only_once_sent() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);
@@ -195,7 +195,7 @@ fn a_reader_that_is_overrun_is_told_exactly_what_it_missed() {
 }
 
 #[test]
-fn while_the_writer_laps_it_a_reader_gets_whole_datagrams_and_an_account_of_the_others() {
+fn lapped_reader_gets_whole_datagrams_and_account() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);
@@ -227,7 +227,7 @@ fn while_the_writer_laps_it_a_reader_gets_whole_datagrams_and_an_account_of_the_
 }
 
 #[test]
-fn copies_come_behind_what_was_sent_before_them_and_the_newest_stay() {
+fn copies_follow_earlier_sends_and_newest_stay() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let memory = ring.writer.memory();
@@ -356,7 +356,7 @@ fn only_the_ring_that_was_offered_is_read() {
 }
 
 #[test]
-fn the_next_epoch_has_a_file_of_its_own_and_the_old_one_stays_with_its_readers() {
+fn next_epoch_has_own_file_and_old_stays() {
     let place = Place::new();
     let mut old = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);
@@ -431,7 +431,7 @@ fn writes_half_a_slot_over_an_old_one() {
 }
 
 #[test]
-fn half_a_slot_of_a_publisher_that_was_killed_is_never_delivered() {
+fn half_slot_of_killed_publisher_is_never_delivered() {
     let place = Place::new();
     let mut other = Other::start("writes_half_a_slot_over_an_old_one", &place.0);
     let mut receiver = ShmReceiver::open(&config(&place.0, 5), Sequence(4)).unwrap();
@@ -468,7 +468,7 @@ fn reads_until_it_is_killed() {
 }
 
 #[test]
-fn a_reader_that_is_killed_harms_neither_the_writer_nor_other_readers() {
+fn killed_reader_harms_no_one() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);

@@ -240,7 +240,7 @@ fn a_source_specific_join_keeps_strangers_out() {
 }
 
 #[test]
-fn without_a_source_specific_join_strangers_are_dropped_and_counted() {
+fn any_source_join_drops_and_counts_strangers() {
     let group = group();
     let config = UdpReceiverConfig {
         source_specific: false,
@@ -256,7 +256,7 @@ fn without_a_source_specific_join_strangers_are_dropped_and_counted() {
 }
 
 #[test]
-fn what_is_dropped_hides_nothing_that_came_after_it_and_a_poll_of_it_ends() {
+fn dropped_reads_hide_nothing_and_poll_ends() {
     let group = group();
     for gro in [false, true] {
         let config = UdpReceiverConfig {
@@ -382,7 +382,7 @@ fn a_fan_out_may_move_to_another_thread() {
 }
 
 #[test]
-fn a_buffer_that_was_not_granted_is_told_with_the_setting_to_change() {
+fn ungranted_buffer_names_the_setting() {
     let group = group();
     let config = UdpReceiverConfig {
         receive_buffer_bytes: Some(usize::MAX / 4),
@@ -435,7 +435,7 @@ fn datagrams_beyond_the_mtu_are_warned_about() {
 }
 
 #[test]
-fn a_feed_is_received_by_unicast_and_by_multicast_from_its_source_only() {
+fn feed_arrives_by_unicast_and_source_multicast_only() {
     let config = |listen, source| FeedReceiverConfig {
         listen,
         interface: Interface::default(),

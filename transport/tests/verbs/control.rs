@@ -236,7 +236,7 @@ fn nonsense_ends_its_own_connection_alone() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_that_never_reads_has_a_bounded_backlog_and_hinders_nobody() {
+fn unread_peer_has_bounded_backlog_harms_nobody() {
     let (mut server, at) = server(ServerConfig {
         backlog_bytes_max: 300_000,
         linger: Duration::from_millis(100),
@@ -312,21 +312,21 @@ fn breaks_its_own_connection_alone(liar: impl Fn(SocketAddrV4) -> Deaf, statuses
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_that_never_posts_a_receive_breaks_its_own_connection_alone_and_is_counted() {
+fn peer_without_receives_breaks_only_its_connection() {
     // The receiver was not ready, and retries are exceeded.
     breaks_its_own_connection_alone(Deaf::new, &[13]);
 }
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_with_shorter_buffers_than_it_says_breaks_its_own_connection_alone_and_is_counted() {
+fn peer_with_short_buffers_breaks_only_its_own() {
     // The request is invalid at the other side, or can't be done there.
     breaks_its_own_connection_alone(Deaf::with_short_buffers, &[9, 11]);
 }
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn more_than_the_bound_are_turned_away_before_anything_is_made_for_them() {
+fn excess_connections_are_refused_before_allocation() {
     let (mut server, at) = server(ServerConfig {
         verbs_connections_max: 2,
         ..ServerConfig::default()
@@ -518,7 +518,7 @@ fn what_a_killed_process_held_is_gone_on_both_sides() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn who_leaves_while_it_waits_for_a_cursor_waits_no_more_and_the_next_one_gets_it() {
+fn leaving_cursor_waiter_passes_it_on() {
     let (mut server, at) = server(ServerConfig::default());
     let memory = SharedMapping::memfd("ring", 4_096).unwrap();
     let ring = server.share(Arc::new(memory)).unwrap();
@@ -553,7 +553,7 @@ fn who_leaves_while_it_waits_for_a_cursor_waits_no_more_and_the_next_one_gets_it
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn where_no_device_leads_there_is_no_attempt_and_the_kind_says_so() {
+fn no_device_means_no_attempt_and_says_why() {
     let nowhere = "127.0.0.1:7410".parse().unwrap();
     let mut client = ControlClient::over_verbs(vec![nowhere], ClientConfig::default());
     match client.connect(now()) {

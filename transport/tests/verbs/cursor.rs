@@ -153,7 +153,7 @@ fn each_entry_is_its_own_peers_alone() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn an_entry_comes_back_when_its_queue_pair_is_gone_and_not_before() {
+fn entry_returns_when_its_queue_pair_is_gone() {
     let (device, mut listener) = Sides::listener();
     let table = CursorTable::register(listener.device(), 1).unwrap();
     let lines = audited(|| {

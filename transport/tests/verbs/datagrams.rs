@@ -331,7 +331,7 @@ fn a_datagram_with_another_q_key_reaches_nobody() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_datagram_longer_than_a_slot_is_dropped_and_counted_and_harms_nothing() {
+fn oversize_datagram_is_dropped_and_counted() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut config = receive_config(&[group]);
     config.datagram_len_max = 512;
@@ -485,7 +485,7 @@ fn a_receiver_that_sleeps_is_woken() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_receiver_that_nobody_waits_on_is_not_armed_until_somebody_does() {
+fn unwaited_receiver_is_not_armed() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -507,7 +507,7 @@ fn a_receiver_that_nobody_waits_on_is_not_armed_until_somebody_does() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_queue_that_the_device_does_not_make_is_an_error_that_names_the_settings() {
+fn refused_queue_is_error_that_names_settings() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let config = VerbsFanOutConfig {
         inline_bytes: 4_096,
@@ -653,7 +653,7 @@ fn two_lines_the_first_from(other: Ipv4Addr) -> (VerbsReceiver, VerbsFanOut, Tes
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
+fn broken_line_returns_and_unsent_is_counted() {
     let other = Ipv4Addr::new(10, 1, 0, 77);
     let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
     let (mut seen, mut offered) = ([0, 0], 0);
@@ -830,7 +830,7 @@ fn send_raw(packet: &[u8], to: Ipv4Addr) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_receive_queue_that_breaks_starts_anew_while_the_other_line_goes_on() {
+fn broken_receive_queue_restarts_beside_other_line() {
     let (groups, ring) = ([group(), group()], TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&groups));
     // One that is as it should be arrives: the packet is made right.

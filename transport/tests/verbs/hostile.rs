@@ -100,7 +100,7 @@ impl House {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn whoever_wants_more_than_was_granted_loses_its_own_connection_alone() {
+fn beyond_grant_reader_loses_only_its_connection() {
     type Offence = fn(&House, &mut Offender);
     let offences: [(&str, bool, &[u32], Offence); 12] = [
         ("a READ beyond the memory", false, &[REM_ACCESS], |_, by| {
@@ -277,7 +277,7 @@ fn whatever_was_under_way_fails_with_what_is_refused() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn within_the_memory_soft_roce_alone_lets_a_peer_beyond_its_window() {
+fn soft_roce_alone_allows_beyond_window_in_memory() {
     let mut house = House::new();
     let Offender {
         mut sides, remote, ..
@@ -335,7 +335,7 @@ impl Said {
 /// Of a publisher in another process, which the suite looks at afterwards.
 #[test]
 #[ignore = "needs an RDMA device and a publisher: make test-rdma"]
-fn a_subscriber_that_reads_beyond_its_grant_is_cut_off_by_the_publisher() {
+fn subscriber_reading_beyond_grant_is_cut_off() {
     let Ok(control) = std::env::var("TICKCAST_CONTROL") else {
         println!("SKIPPED: TICKCAST_CONTROL names no publisher");
         return;

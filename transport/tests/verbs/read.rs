@@ -164,7 +164,7 @@ fn may_hold(byte: u8, at: usize, from: u64, to: u64) -> bool {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_is_overwritten_while_it_is_read_may_be_torn_but_is_never_made_up() {
+fn slot_overwritten_in_read_is_torn_never_invented() {
     const WORDS: usize = 4096 / 8;
     const READS: u64 = 1_000;
     let (device, mut listener) = Sides::listener();
@@ -234,7 +234,7 @@ fn what_is_overwritten_while_it_is_read_may_be_torn_but_is_never_made_up() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_is_under_way_when_its_peer_goes_is_told_as_failed_or_done() {
+fn in_flight_work_of_gone_peer_fails_or_completes() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut all_failed = 0;

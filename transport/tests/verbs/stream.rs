@@ -91,7 +91,7 @@ fn an_end_is_seen_by_the_other_side_behind_what_was_sent_before() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn where_nobody_listens_no_connection_comes_up_and_nothing_blocks() {
+fn no_listener_means_no_connection_and_no_block() {
     let device = Device::open(address()).unwrap();
     let nobody = SocketAddrV4::new(address(), 9);
     let mut near = Stream::connect(&device, nobody, &StreamConfig::default()).unwrap();

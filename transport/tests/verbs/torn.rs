@@ -551,14 +551,14 @@ fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn torn_and_lapped_slots_of_many_packets_are_found_out_and_all_else_is_what_was_sealed() {
+fn torn_slots_of_many_packets_are_detected() {
     // The device sends each in three packets, and the writer may come between.
     read_while_it_is_sealed(8960, 30, 3);
 }
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn torn_and_lapped_slots_of_one_packet_are_found_out_and_all_else_is_what_was_sealed() {
+fn torn_slots_of_one_packet_are_detected() {
     // Here only the header tells most of them; a mixture under the right header is rare.
     read_while_it_is_sealed(1024, 20, 0);
 }

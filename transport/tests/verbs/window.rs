@@ -51,7 +51,7 @@ fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn all_of_a_peers_rights_are_taken_back_at_once_and_nobody_elses() {
+fn peers_rights_end_at_once_and_only_theirs() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut sides = Sides::new(&device, &mut listener);
@@ -212,7 +212,7 @@ fn what_is_written_lands_in_the_inbox_and_nowhere_else() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn an_inbox_is_no_more_than_was_granted_and_gone_with_its_connection() {
+fn inbox_is_bounded_by_grant_and_connection() {
     let (device, mut listener, mut sides) = writing();
     let source = memory(&listener, LEN);
     let before = resources();

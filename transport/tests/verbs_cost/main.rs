@@ -226,7 +226,7 @@ const PROOF: u64 = CASES.len() as u64 * 2;
 /// Runs the program and steps through it.
 fn measure() -> Vec<Cost> {
     let mut program = Command::new(std::env::current_exe().unwrap());
-    let name = "a_datagram_costs_what_the_table_says_and_no_system_call_or_allocation_of_our_own";
+    let name = "datagram_costs_match_table_without_system_calls";
     program.args([name, "--exact", "--ignored", "--nocapture", "-q"]);
     tracer::trace(program.env(TRACED, "1"), PROOF as usize + 1)
 }
@@ -244,7 +244,7 @@ fn committed(row: &str) -> Option<[f64; 3]> {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_datagram_costs_what_the_table_says_and_no_system_call_or_allocation_of_our_own() {
+fn datagram_costs_match_table_without_system_calls() {
     if std::env::var(TRACED).is_ok() {
         return be_traced();
     }

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_may_not_be_pinned_is_told_apart_with_the_limit_to_raise() {
+    fn unpinnable_memory_names_limit_to_raise() {
         for errno in [libc::ENOMEM, libc::EAGAIN] {
             let error = failed_to_pin("a registration of the ring", 96 << 20, errno);
             assert!(matches!(error, VerbsError::Memlock { .. }), "{error}");

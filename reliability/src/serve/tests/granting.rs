@@ -63,7 +63,7 @@ impl Bench {
 }
 
 #[test]
-fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
+fn read_joiner_is_granted_each_ring() {
     let (mut bench, session) = Bench::reading(RepairConfig::default());
     let events = bench.events();
     let expected = RepairEvent::ReadJoined {
@@ -115,7 +115,7 @@ fn nothing_is_granted_to_others_nor_of_what_was_not_joined() {
 }
 
 #[test]
-fn tokens_are_renewed_as_they_are_used_and_never_beyond_the_budget() {
+fn tokens_renew_with_use_within_budget() {
     let (mut bench, _) = Bench::reading(poor());
     bench.grant(1);
     assert_eq!(bench.tokens(), Some(SPAN));
@@ -130,7 +130,7 @@ fn tokens_are_renewed_as_they_are_used_and_never_beyond_the_budget() {
 }
 
 #[test]
-fn what_is_granted_is_paid_from_the_budget_of_repair_and_the_other_way_round() {
+fn read_grants_and_repair_share_one_budget() {
     let (mut bench, _) = Bench::reading(poor());
     bench.publish(40);
     bench.repair(0, 1, 40);
@@ -173,7 +173,7 @@ fn what_all_may_have_is_granted_once() {
 }
 
 #[test]
-fn with_the_connection_for_read_the_grant_is_over_and_another_has_its_own() {
+fn read_connection_ends_grant_and_next_has_own() {
     let (mut bench, session) = Bench::reading(poor());
     bench.grant(1);
     bench.drain();
@@ -196,7 +196,7 @@ fn with_the_connection_for_read_the_grant_is_over_and_another_has_its_own() {
 }
 
 #[test]
-fn nothing_is_asked_on_a_connection_for_read_which_may_be_silent() {
+fn read_connection_may_be_silent_without_requests() {
     let (mut bench, _) = Bench::reading(RepairConfig::default());
     for _ in 0..80 {
         bench.pass(1_000_000);

@@ -77,7 +77,7 @@ impl Bench {
 }
 
 #[test]
-fn what_is_sent_is_written_from_the_newest_on_as_it_stands_in_the_ring() {
+fn inbox_writes_run_from_newest_as_in_ring() {
     let mut bench = Bench::mirroring();
     bench.publish(3);
     assert_eq!(bench.wishes(wish()), None);
@@ -117,7 +117,7 @@ fn boundedly_many_are_under_way_and_who_is_a_ring_behind_skips() {
 }
 
 #[test]
-fn nobody_is_written_to_who_may_not_take_over_or_offers_what_can_not_be() {
+fn inbox_writes_need_right_and_valid_offer() {
     let mut bench = Bench::mirroring();
     bench.publish(1);
     let with = |change: fn(&mut Mirroring)| {
@@ -150,7 +150,7 @@ fn nobody_is_written_to_who_may_not_take_over_or_offers_what_can_not_be() {
 }
 
 #[test]
-fn who_asks_to_be_written_to_again_and_again_is_closed_and_hides_nobody() {
+fn repeated_write_requests_close_peer_and_hide_nobody() {
     // Whether it is listed and has a connection for READ, or is anybody.
     for (standby, refusal) in [("risk", None), ("other", Some(MirrorRefusal::NotAllowed))] {
         let mut bench = Bench::mirroring();
@@ -240,7 +240,7 @@ fn who_is_denied_read_is_written_to_no_more_and_is_told() {
 }
 
 #[test]
-fn who_was_denied_before_anything_was_written_is_written_to_over_the_next_connection() {
+fn denied_before_writing_is_written_on_reconnect() {
     let (mut bench, session) = Bench::reading(RepairConfig::default());
     bench.core.set_standbys(vec!["risk".into()]);
     bench.publish(1);

@@ -133,7 +133,7 @@ fn a_reader_that_keeps_up_reads_all_there_was_in_order() {
 }
 
 #[test]
-fn a_run_of_records_of_one_datagram_is_one_entry_and_another_position_begins_another() {
+fn one_datagrams_run_is_one_entry() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 1].into());
     // Of one datagram but with a hole: a filter left one out.
     for number in [25, 26, 28, 29, 50] {
@@ -167,7 +167,7 @@ fn a_run_of_records_of_one_datagram_is_one_entry_and_another_position_begins_ano
 }
 
 #[test]
-fn a_reader_that_was_lapped_is_told_exactly_what_it_missed_of_each_channel() {
+fn lapped_reader_learns_exact_miss_of_each_channel() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 3].into());
     let mut read = Read::default();
     let (mut written, mut events) = ([0u64; 3], [0u64; 3]);
@@ -230,7 +230,7 @@ fn a_reader_that_was_lapped_is_told_exactly_what_it_missed_of_each_channel() {
 }
 
 #[test]
-fn a_reader_that_was_lapped_across_changes_of_state_is_told_how_each_channel_stands() {
+fn lapped_reader_learns_state_of_each_channel() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 3].into());
     let tell = |writer: &mut Writer, channel: u16, epoch, event: Event| {
         let position = position(channel, epoch, 1);
@@ -309,7 +309,7 @@ fn a_reader_that_was_lapped_across_changes_of_state_is_told_how_each_channel_sta
 }
 
 #[test]
-fn after_a_change_of_epoch_the_new_one_counts_though_nothing_of_it_has_come() {
+fn new_epoch_counts_before_its_first_datagram() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 1].into());
     write(&mut writer, 0, 5, 1);
     writer.flush();
@@ -332,7 +332,7 @@ fn after_a_change_of_epoch_the_new_one_counts_though_nothing_of_it_has_come() {
 }
 
 #[test]
-fn readers_of_any_speed_see_no_torn_entry_and_their_accounts_balance() {
+fn readers_at_any_speed_see_whole_entries_and_balance() {
     const RECORDS: u64 = 400_000;
     let (mut writer, cursor) = Writer::new(SIZE_MIN, [Totals::default(); 2].into());
     let readers: Vec<_> = [0u64, 300, 5_000]
@@ -400,7 +400,7 @@ fn writing_and_reading_allocate_nothing() {
 }
 
 #[test]
-fn who_waits_is_woken_for_what_is_new_and_left_alone_while_nothing_is() {
+fn waiter_is_woken_only_for_news() {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
     use std::time::Duration;
 

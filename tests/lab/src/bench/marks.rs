@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_takes_three_turns_where_a_mark_looks_and_one_elsewhere() {
+    fn quick_run_takes_three_turns_where_judged() {
         assert_eq!(Size::Quick.rounds(looks_at("latency-100k", "floor")), 3);
         assert_eq!(Size::Quick.rounds(looks_at("latency-2m", "floor")), 1);
         assert_eq!(
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_met_at_its_ratio_missed_below_and_not_judged_without_both() {
+    fn mark_is_met_missed_or_not_judged_by_ratio() {
         let verdict = |ours, theirs: &[f64]| {
             let mut rows = vec![row("tickcast", &[ours])];
             if !theirs.is_empty() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_full_rate_is_the_schedules_and_not_that_of_a_peer_as_slow() {
+    fn full_rate_follows_schedule_not_slow_peer() {
         let verdict = |ours, theirs| {
             let rows = vec![row("tickcast", &[ours]), row("aeron", &[theirs])];
             rate_mark("loss-5", rows).verdict
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_judged_only_where_every_round_came_to_an_end_and_nothing_was_lost() {
+    fn mark_is_judged_only_after_complete_rounds() {
         let throughput =
             |ours: Row, theirs: Row| rate_mark("throughput-1500-1", vec![ours, theirs]);
         let failed = |mut row: Row| {

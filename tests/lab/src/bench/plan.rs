@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_wants_its_ticks_within_its_span_and_a_flood_wants_nothing() {
+    fn schedule_wants_ticks_in_span_flood_wants_none() {
         let of = |id| all(Size::Full).into_iter().find(|m| m.id == id).unwrap();
         let mut lossy = of("loss-5");
         let wanted = lossy.scheduled_per_s().unwrap();

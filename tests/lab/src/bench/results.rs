@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn books_balance_when_all_that_was_sent_came_or_was_declared_lost() {
+    fn books_balance_when_all_arrived_or_was_declared() {
         let mut row = Row::new("tickcast", 3);
         row.add(Ok(turn(100, &[(100, 0, 5.0), (90, 10, 3.0)])));
         assert!(row.balances);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_why_its_figures_are_in_doubt_and_a_floor_may_miss_ticks() {
+    fn row_gives_reason_for_doubtful_figures() {
         let row = |contender, turns: &[Result<Turn, String>]| {
             let mut row = Row::new(contender, 3);
             turns.iter().cloned().for_each(|turn| row.add(turn));

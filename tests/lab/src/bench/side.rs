@@ -551,13 +551,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_that_comes_again_or_late_or_damaged_is_wrong_and_counts_for_nothing() {
+    fn repeated_late_or_damaged_tick_counts_for_nothing() {
         let part = account(FLOOD, &[1, 2, 2, 1, 0, 3]).part(4, 0);
         assert_eq!((part.ticks, part.wrong, part.missing), (3, 3, 1));
     }
 
     #[test]
-    fn latency_runs_from_when_a_tick_was_due_and_the_first_tenth_warms_up() {
+    fn latency_starts_when_due_and_first_tenth_warms_up() {
         let load = Load::Paced {
             rate_per_s: 1_000,
             burst: 1,
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_taken_after_the_warm_up_and_of_all_where_there_is_none() {
+    fn rate_excludes_warm_up_where_there_is_one() {
         let mut all = account(FLOOD, &[1, 2]);
         all.mark(1_000_001);
         assert_eq!(

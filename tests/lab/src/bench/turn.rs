@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ways_there_and_back_share_neither_group_nor_port_and_aeron_can_use_them() {
+    fn both_ways_have_own_group_and_port_for_aeron() {
         for id in [1, 254, 255, 9_999, 10_000, 65_535, 4_194_303, u32::MAX] {
             let [there, back] = groups(id);
             assert_ne!(there.ip(), back.ip());

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth_is_that_of_the_last_quarter_over_the_second_and_a_short_life_has_none() {
+    fn growth_compares_last_with_second_quarter() {
         let looks = |kib: fn(u64) -> u64, s: u64| -> Vec<_> {
             (0..=s)
                 .map(|at| (Duration::from_secs(at), kib(at)))
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grown_up_that_holds_more_later_leaks_and_anybody_who_holds_more_than_there_is_to_hold() {
+    fn growing_or_oversized_process_is_a_leak() {
         let leaks = |life_s, early_kib, late_kib| {
             let growth = Growth {
                 life_s,

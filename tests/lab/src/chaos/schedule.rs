@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_has_all_there_is_to_everyone_and_leaves_the_first_subscriber_alive() {
+    fn hour_of_chaos_covers_all_and_spares_first() {
         let hour = schedule(1, HOUR, 4);
         let kinds: BTreeSet<_> = hour.iter().map(|it| it.fault.kind()).collect();
         assert_eq!(kinds.len(), 11, "{kinds:?}");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_over_in_the_end_and_the_publisher_lives_through_the_last_part() {
+    fn chaos_ends_clean_and_publisher_survives() {
         let hour = schedule(3, HOUR, 3);
         assert!(hour.is_sorted_by_key(|it| it.at_ms));
         assert!(hour.iter().all(|it| it.at_ms + it.for_ms < 3_600_000));

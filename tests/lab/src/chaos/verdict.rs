@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_and_what_was_declared_lost_is_all_there_is() {
+    fn delivered_and_declared_lost_are_all() {
         let all = verdict(|_, _| {});
         assert!(all.holds(), "{all}");
         let account = Account {

@@ -108,7 +108,7 @@ fn assert_balanced(id: &str, row: &Value) {
 }
 
 #[test]
-fn a_run_on_loopback_delivers_all_that_it_sends_and_says_who_was_missing() {
+fn loopback_run_delivers_all_and_names_missing() {
     let only = [
         "--only",
         "throughput-1500-2",
@@ -182,7 +182,7 @@ fn what_is_dropped_on_purpose_is_repaired_and_timed() {
 }
 
 #[test]
-fn ticks_among_many_channels_instruments_and_subscribers_all_come() {
+fn ticks_of_many_channels_and_subscribers_all_arrive() {
     for (id, sent) in [
         ("channels-64", 20_000),
         ("symbols-100k", 20_000),
@@ -304,7 +304,7 @@ fn a_peer_that_is_built_takes_part_and_one_that_is_not_is_named() {
 }
 
 #[test]
-fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
+fn unknown_measure_is_usage_error_with_list() {
     let done = run(&["bench", "--only", "speed-of-light"]);
     assert_eq!(done.status.code(), Some(2));
     assert!(text(&done.stderr).contains("throughput-1500-1"));
@@ -321,7 +321,7 @@ fn mark<'a>(summary: &'a Value, measure: &str, figure: &str, theirs: &str) -> &'
 }
 
 #[test]
-fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
+fn mark_with_failing_peer_is_not_safely_measured() {
     let folder = tempfile::tempdir().unwrap();
     let peers = peers(folder.path(), r#"echo '{"failed":"no driver"}'"#);
     let args = [
@@ -368,7 +368,7 @@ fn files_are_written_although_nobody_reads_the_table() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
+fn interrupted_run_reports_and_leaves_nothing() {
     // Under `nohup`, which processes of a test inherit, a hang-up ends nothing.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status
@@ -429,7 +429,7 @@ fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_contender_who_takes_no_part_is_a_usage_error_that_names_those_who_do() {
+fn unavailable_contender_is_usage_error() {
     for (args, who) in [
         (&["--contender", "tickcats"][..], "tickcats"),
         (
@@ -478,7 +478,7 @@ esac"#,
 }
 
 #[test]
-fn a_host_that_refuses_namespaces_is_no_fault_of_the_command_line_and_no_finding() {
+fn host_without_namespaces_is_no_usage_error() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["bench", "--tiny", "--quiet", "--only", "latency-100k"];
     let run = |path: &Path| {
@@ -524,7 +524,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn a_run_takes_away_what_dead_ones_left_and_nothing_of_the_living() {
+fn run_sweeps_leftovers_of_dead_only() {
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let (dead, living) = (gone.id(), std::process::id());

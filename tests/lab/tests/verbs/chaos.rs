@@ -27,7 +27,7 @@ fn word(id: u32, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_chaos_that_is_killed_leaves_no_process_and_the_next_takes_the_rest_away() {
+fn killed_chaos_leaves_no_process_and_is_swept() {
     let publisher = publisher_bin();
     let chaos = |minutes: &'static str| {
         let publisher = publisher.to_str().unwrap();

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_does_not_come_is_seen_and_a_hold_off_excuses_it() {
+    fn missing_request_is_detected_hold_off_excuses() {
         let mut of = check(ReceiverConfig::default());
         assert_eq!(of.on_time(us(15)), Ok(()));
         assert!(of.on_time(us(16)).unwrap_err().contains("not asked"));
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_without_a_connection_and_a_new_one_is_asked_at_once() {
+    fn no_connection_means_no_request_new_one_requests() {
         let mut of = check(ReceiverConfig::default());
         of.asks(SequenceRange::one(Sequence(5)));
         of.settled((Sequence(5), Sequence(8)), missing(10), false, us(20));
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn history_and_runs_too_long_for_repair_have_no_time_to_be_asked_for() {
+    fn replay_and_long_runs_have_no_nack_deadline() {
         let mut of = check(ReceiverConfig::default());
         of.told(&Event::Joined { after: Sequence(4) });
         settle(&mut of, 11);

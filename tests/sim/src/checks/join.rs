@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn live_is_due_once_the_newest_of_the_welcome_is_settled_and_not_before() {
+    fn live_is_due_when_welcomes_newest_is_resolved() {
         let mut of = JoinCheck::new(Start::Oldest);
         of.welcomed(&offer());
         of.joined = true;

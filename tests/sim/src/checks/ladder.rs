@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rung_that_gives_way_too_late_is_seen_and_an_answer_excuses_it() {
+    fn late_fallback_is_detected_answer_excuses() {
         // The round trip is unknown: 1000 us, and a quarter.
         assert_eq!(rungs().asks(None, S, us(2_255)), Ok(()));
         let late = rungs().asks(Some(Rung::Nack), S, us(2_256));

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_too_soon_or_too_late_is_seen_and_an_answer_elsewhere_excuses_it() {
+    fn early_or_late_request_is_detected_answer_excuses() {
         // The round trip is unknown: a second question is due after 1000 us, give or take 250.
         assert!(pace().asks(S, us(1_700)).unwrap_err().contains("soonest"));
         assert_eq!(pace().asks(S, us(1_750)), Ok(()));
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_outlives_its_connection_tells_of_the_round_trip_until_the_next_welcome() {
+    fn answer_after_disconnect_measures_rtt_until_welcome() {
         let first_nack = |welcomed: bool| {
             let mut of = pace();
             of.restarted();
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_too_soon_after_the_last_is_seen_unless_there_is_a_reason() {
+    fn early_message_is_detected_unless_excused() {
         let mut of = pace();
         assert_eq!(of.says(us(1)), Ok(()));
         assert!(of.says(us(900)).is_err());
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_say_how_far_it_is_is_seen_and_sooner_where_it_is_silent() {
+    fn mute_follower_is_detected_sooner_if_silent() {
         let mut of = pace();
         assert_eq!(of.on_time(us(900_000)), Ok(()), "nobody welcomed it");
         of.welcomed(us(1_000));

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nack_too_often_too_far_for_too_much_or_for_what_came_is_seen() {
+    fn excessive_nacks_are_detected() {
         let class = NackClass::Repair;
         let mut of = asked();
         assert_eq!(nack(&mut of, class, 6, 9), Ok(()));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nack_connection_did_not_answer_must_not_be_asked_for_there_again() {
+    fn unanswered_nack_link_request_is_not_repeated_there() {
         let mut of = asked();
         let range = SequenceRange::one(Sequence(6));
         let class = NackClass::Repair;

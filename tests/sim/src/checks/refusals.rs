@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_without_its_reason_is_seen_and_so_is_a_wrong_time_to_wait() {
+    fn unreasoned_refusal_or_wrong_wait_is_detected() {
         let (_, sent) = feed();
         let (repair, replay) = (NackClass::Repair, NackClass::Replay);
         let (held, above) = (range(2, 4), range(sent + 1, sent + 3));

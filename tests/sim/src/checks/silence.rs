@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_that_was_told_outlasts_the_end_and_counts_anew_in_the_next_epoch() {
+    fn reported_silence_outlasts_end_and_restarts() {
         use tickcast_reliability::types::Epoch;
         let (from, to) = (Epoch(1), Epoch(2));
         let next = |of: &mut SilenceCheck, at| {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_down_beside_one_that_is_heard_and_comes_up_when_it_is() {
+    fn line_goes_down_beside_heard_one_and_returns() {
         let mut of = check();
         let (down, up) = (Event::LineDown(LineId(1)), Event::LineUp(LineId(1)));
         assert!(of.told(&down, us(5_000)).is_err(), "both are silent");

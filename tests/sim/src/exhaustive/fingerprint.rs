@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_state_is_the_same_if_only_the_clock_and_counters_moved() {
+    fn later_state_differs_only_in_clock_and_counters() {
         let mut printer = Printer::default();
         let (at, now) = (BEGIN.0 + 5, BEGIN.0 + 7);
         let one = printer.of(&core(at, 1, 3), Nanos(now));

@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_an_input_dropped_may_be_what_is_missing_and_no_more_is_claimed() {
+    fn input_drops_may_explain_gap_and_claim_no_more() {
         let of = |origin, buffer_drops, stalled_for| Finding {
             record: 0,
             gap: 1,

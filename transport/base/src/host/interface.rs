@@ -178,7 +178,7 @@ impl Interface {
 fn list() -> Result<Vec<(String, Option<Ipv4Addr>)>, InterfaceError> {
     let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `head` is a valid place for the list's address; the list is freed below. Exercised
-    // by `tests::the_loopback_interface_is_found_by_name_and_by_any_of_its_addresses`.
+    // by `tests::loopback_is_found_by_name_and_address`.
     if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
         return Err(InterfaceError::List {
             reason: io::Error::last_os_error().to_string(),
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_found_by_name_and_by_any_of_its_addresses() {
+    fn loopback_is_found_by_name_and_address() {
         let by_address = Interface::default().resolve().unwrap();
         assert!(by_address.index > 0 && by_address.mtu.is_some_and(|mtu| mtu >= 1500));
         let by_name = Interface::Name(by_address.name.clone()).resolve().unwrap();

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_as_it_is_and_nothing_is_made_or_replaced() {
+    fn kept_ring_is_found_and_nothing_replaced() {
         let path = in_memory("found");
         let kept = |len| SharedMapping::kept(&path, len);
         assert!(matches!(kept(8192), Ok(Kept::None)) && !path.exists());

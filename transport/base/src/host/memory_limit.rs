@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_on_the_way_up_decides_and_cached_files_do_not_count() {
+    fn tightest_group_upward_decides_without_cache() {
         let root = std::env::temp_dir().join(format!("tickcast-groups-{}", std::process::id()));
         let put = |path: &str, files: &[(&str, &str)]| {
             create_dir_all(root.join(path)).unwrap();

@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_followed_for_its_length_and_stands_still_far_behind_it() {
+    fn line_is_followed_for_its_length_then_stands() {
         let lines = started();
         let near = |read: Read, ns: u64| {
             let (Read::Fresh(both) | Read::Stale(both, _)) = read else {
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_told_while_a_line_is_drawn_is_not_undercut_by_it() {
+    fn time_read_while_line_drawn_is_not_undercut() {
         let lines = started();
         let late = RATE_NS + 2 * LINE_NS;
         let Read::Stale(_, turn) = read(&lines, late) else {
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_the_kernel_gives_up_is_given_up_too_and_time_does_not_step_back() {
+    fn withdrawn_counter_does_not_turn_time_back() {
         let (clocks, mut last) = (Clocks::new(), 0);
         let machine = Fake {
             ns: Cell::new(0),
@@ -755,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_left_stands_until_the_system_has_come_that_far() {
+    fn abandoned_counter_stops_until_system_catches_up() {
         let (clocks, lines) = (Clocks::new(), started());
         let machine = Fake {
             ns: Cell::new(RATE_NS + 10),

@@ -102,7 +102,7 @@ impl Watch {
 /// The core that this thread is on just now.
 fn core() -> u64 {
     // SAFETY: it takes nothing and gives a number. Exercised by
-    // `tests/control.rs::a_poll_is_ended_by_the_thread_that_spins_on_its_core_and_else_by_what_comes`.
+    // `tests/control.rs::poll_ends_by_spinner_on_core_or_by_arrival`.
     (unsafe { libc::sched_getcpu() }) as u64 % CORES
 }
 

@@ -111,7 +111,7 @@ fn one_that_is_due_alone_is_sent_as_it_is() {
 }
 
 #[test]
-fn under_load_a_system_call_moves_twenty_datagrams_at_least_and_nothing_is_allocated() {
+fn loaded_call_moves_twenty_datagrams_unallocated() {
     for offload in OFFLOADS {
         let (mut fan_out, mut receiver) = open(group(), offload);
         let slots = TestSlots::new(640, 1464);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_key_and_a_lost_peer_are_told_apart_and_a_flush_hides_neither() {
+    fn refused_key_and_lost_peer_differ_under_flush() {
         let of = |status| StreamEnd::of_completion(status, true);
         let (flushed, refused, lost) = (of(5), of(10), of(12));
         assert_eq!(refused, StreamEnd::Refused { status: 10 });

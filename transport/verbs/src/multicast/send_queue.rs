@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_inline_is_never_pinned_but_takes_room_until_told() {
+    fn inline_send_is_unpinned_but_takes_room() {
         let mut pins = Pins::new(8, 4);
         let telling = send(&mut pins, 1..=3, true);
         assert!(telling.is_empty());

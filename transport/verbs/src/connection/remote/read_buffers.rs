@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_after_it_was_given_up_changes_nothing_for_those_behind_it() {
+    fn completion_after_abandon_changes_nothing() {
         let mut read_buffers = ReadBuffers {
             buffers: None,
             buffer_len: 64,
