@@ -1,5 +1,5 @@
-//! One channel, written by one handler: what is published is handed to the publish thread without
-//! ever waiting, and what finds no room is told, to the caller and in the stream.
+//! One channel, written by one handler. A write never waits: a message goes to the publish thread, or the
+//! caller and the stream learn that the queue was full.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::ingest::queue::{Intake, QueueSender};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{ChannelShared, Shared};
 
-/// How long all waits of one [`ChannelWriter::set_directory`] may take together.
+/// The limit for all waits of one [`ChannelWriter::set_directory`] together.
 const DIRECTORY_WAIT: Duration = Duration::from_secs(10);
-/// No publisher runs for so long: a year.
+/// A year, which is longer than a publisher runs.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The one writer of a channel, for one thread at a time: it can be moved to another thread, not
@@ -34,20 +34,18 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// ```
 ///
 /// # How it publishes
-/// A message is copied and handed over at once; no call waits, allocates in steady state, locks or
-/// makes a system call, [`set_directory`](Self::set_directory) excepted. It goes out when the
-/// publish thread takes it (`threads.idle` says how that one waits), packed with what was handed
-/// over meanwhile.
+/// A message is copied into the queue at once. No call waits, allocates in steady state, locks or makes
+/// a system call, except [`set_directory`](Self::set_directory). The publish thread takes the message
+/// (`threads.idle` sets how that thread waits) and packs it with the messages queued meanwhile.
 ///
 /// # How it can fail
-/// Every method says in its result what became of the message ([`WriteError`]). A lost message is
-/// counted once, told in the stream once, and never held back from the messages behind it: go on.
-/// A record that is not what its header says is no message of the source: it is refused, and
-/// neither published nor counted nor told.
+/// Every method returns the fate of the message ([`WriteError`]). A lost message is counted once and
+/// reported once in the stream. It delays no later message, so continue. A record that contradicts its
+/// header is no message of the source: it is refused, and neither published, counted nor reported.
 ///
 /// # Dropping it
-/// What was published goes out, what was lost is told; heartbeats and repair go on. The session
-/// goes on too: [`crate::Publisher::channel`] gives another writer.
+/// Published messages are sent and losses are reported; heartbeats and repair continue. The session
+/// continues too: [`crate::Publisher::channel`] returns another writer.
 pub struct ChannelWriter {
     queue: QueueSender,
     message: RecordBatch,
@@ -56,7 +54,7 @@ pub struct ChannelWriter {
     source: SourceId,
     last: SourcePosition,
     len_max: usize,
-    /// Says to the publisher that there is a writer.
+    /// Marks the channel as having a writer.
     _alive: Arc<()>,
 }
 
@@ -82,11 +80,13 @@ impl ChannelWriter {
     }
 
     /// Publishes one record that is one message of the source, at the source's position: session
-    /// ordinal and the venue's own sequence, which do not go back.
+    /// ordinal and the venue's own sequence. Positions never decrease.
     ///
     /// # Errors
-    /// [`WriteError`]: it is lost, and told so in the stream; or it was refused for its header, of
-    /// which the stream knows nothing; or the session has ended.
+    /// [`WriteError`] in three cases:
+    /// - the message is lost, and the stream reports it;
+    /// - the record contradicts its header and is refused, which the stream does not report;
+    /// - the session has ended.
     ///
     /// # Examples
     /// ```no_run
@@ -112,11 +112,11 @@ impl ChannelWriter {
         self.publish_own(from)
     }
 
-    /// Publishes the records that one message of the source became: they stay together in one
-    /// datagram. All concern the instrument of the first one.
+    /// Publishes the records of one message of the source. They stay together in one datagram, and all
+    /// concern the instrument of the first one.
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish).
+    /// The errors of [`publish`](Self::publish).
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -138,11 +138,11 @@ impl ChannelWriter {
         self.publish_own(from)
     }
 
-    /// As [`publish_all`](Self::publish_all), for records of several kinds. An empty batch only
-    /// moves the source's position, for messages that are nobody's business.
+    /// Publishes the records of one message, as [`publish_all`](Self::publish_all) does, for records of
+    /// several kinds. An empty batch only moves the source's position, for messages without records.
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish).
+    /// The errors of [`publish`](Self::publish).
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, quote, record::RecordBatch, trade};
@@ -178,7 +178,7 @@ impl ChannelWriter {
         match taken {
             None => Err(WriteError::Ended),
             Some(false) => Err(WriteError::Overflow),
-            // The publish thread tells so in the stream.
+            // The publish thread reports it in the stream.
             Some(true) if message.bytes().len() > len_max => Err(WriteError::TooLarge {
                 len: message.bytes().len(),
                 max: len_max,
@@ -187,9 +187,9 @@ impl ChannelWriter {
         }
     }
 
-    /// Has everything published so far sealed and sent, though more may follow at once. Without
-    /// it, a message waits for nothing but the messages before it; where no room is left it does
-    /// nothing.
+    /// Requests that everything published so far is sealed and sent, although more may follow at once.
+    /// Without a flush, a message waits only for the messages before it. Does nothing when the queue is
+    /// full.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -203,9 +203,9 @@ impl ChannelWriter {
         self.queue.while_open(QueueSender::push_flush);
     }
 
-    /// Tells subscribers, in order with what was published, that messages of the source never
-    /// reached this handler: books may be wrong. It is counted, and never lost itself: without room
-    /// it is told as soon as there is, together with others of its reason.
+    /// Reports to subscribers, in order with the published messages, that messages of the source never
+    /// reached this handler, so that books may be wrong. The report is counted and never lost: when the
+    /// queue is full, it follows as soon as there is room, merged with others of the same reason.
     ///
     /// # Errors
     /// [`WriteError::Ended`].
@@ -226,20 +226,19 @@ impl ChannelWriter {
             .ok_or(WriteError::Ended)
     }
 
-    /// Names the instruments of this channel, so that subscribers can use symbols: those that join
-    /// find them in their welcome, those that have joined are told in the stream (one
-    /// [`SymbolMappingMsg`] each, as many as fit a datagram in one message, at the position of the
-    /// last message). Ids that were named before
-    /// get their new symbol. An [`InstrumentDefMsg`] or [`SymbolMappingMsg`] that is published
-    /// names its instrument too. An id means one instrument in all channels of a publisher: give
-    /// none of them an id that stands for something else in another.
+    /// Names the instruments of this channel, so that subscribers can use symbols. Later joiners find the
+    /// names in their welcome. Subscribers that have joined receive them in the stream: one
+    /// [`SymbolMappingMsg`] each, as many as fit a datagram in one message, at the position of the last
+    /// message. A known id takes its new symbol. A published [`InstrumentDefMsg`] or
+    /// [`SymbolMappingMsg`] names its instrument too. An id means the same instrument in all channels of
+    /// a publisher.
     ///
-    /// This one call may wait, where there are many names: until the publish thread has taken those
-    /// before them, up to 10 seconds in all. Name what is known before the market opens.
+    /// This call may wait when there are many names: until the publish thread has taken the earlier
+    /// ones, up to 10 seconds in all. Name the known instruments before the market opens.
     ///
     /// # Errors
-    /// [`WriteError::DirectoryIncomplete`] when that time is over; the welcome has all names all the
-    /// same. Else as for [`publish`](Self::publish).
+    /// [`WriteError::DirectoryIncomplete`] when that time is over; the welcome still has all names.
+    /// Otherwise the errors of [`publish`](Self::publish).
     ///
     /// [`InstrumentDefMsg`]: tickcast_reliability::record::InstrumentDefMsg
     ///
@@ -255,11 +254,11 @@ impl ChannelWriter {
         self.set_directory_within(instruments, DIRECTORY_WAIT)
     }
 
-    /// As [`set_directory`](Self::set_directory), with a limit of one's own to all its waits
-    /// together; zero never waits.
+    /// Names the instruments, as [`set_directory`](Self::set_directory) does, within `wait` for all waits
+    /// together. Zero never waits.
     ///
     /// # Errors
-    /// As for [`set_directory`](Self::set_directory). What was not told can be set again.
+    /// The errors of [`set_directory`](Self::set_directory). Set the names again that were not sent.
     ///
     /// # Examples
     /// ```no_run
@@ -277,7 +276,7 @@ impl ChannelWriter {
         instruments: &[Instrument],
         wait: Duration,
     ) -> Result<(), WriteError> {
-        // locks: where instruments are named, which no tick does.
+        // locks: only when instruments are named, which no tick does.
         let mut directory = self.channel.directory();
         for instrument in instruments {
             directory.put(instrument.clone());
@@ -287,7 +286,7 @@ impl ChannelWriter {
         let at_a_time = (self.len_max / SymbolMappingMsg::LEN).max(1);
         let mut sent = 0;
         for some in instruments.chunks(at_a_time) {
-            // What waits is kept short: the memory of a batch is never given back.
+            // A short queue: the memory of a batch is never returned.
             if !self.queue.wait_for_room(until) {
                 let all = instruments.len();
                 return Err(WriteError::DirectoryIncomplete { sent, all });
@@ -302,7 +301,7 @@ impl ChannelWriter {
         Ok(())
     }
 
-    /// Names one instrument; as [`set_directory`](Self::set_directory), also in what it fails of.
+    /// Names one instrument, as [`set_directory`](Self::set_directory) does.
     ///
     /// # Errors
     /// As for [`set_directory`](Self::set_directory).
@@ -319,10 +318,10 @@ impl ChannelWriter {
         self.set_directory(&[Instrument { id, symbol }])
     }
 
-    /// Where the source should be taken up after a restart: the position of the last message of it that
-    /// is sealed on this channel, where the publisher goes on in the epoch of before (`ring_dir`). `None`
-    /// in an epoch of its own, which continues nothing: the handler begins with its live stream. What a
-    /// handler publishes again is published again; only it knows.
+    /// Returns the position after which the source continues after a restart: that of its last message
+    /// sealed on this channel, if the publisher continues its epoch (`ring_dir`). Returns `None` in a new
+    /// epoch, where the handler begins with its live stream. Messages that a handler publishes again
+    /// reach subscribers again.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -338,7 +337,7 @@ impl ChannelWriter {
             .map(|(_, at)| *at)
     }
 
-    /// Counters and subscribers, for other threads to look at.
+    /// Returns a monitor of counters and subscribers for other threads.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -352,7 +351,7 @@ impl ChannelWriter {
         Monitor::new(self.shared.clone())
     }
 
-    /// The number that subscribers see as the source of its messages.
+    /// Returns the source id that subscribers see on the messages.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -366,7 +365,7 @@ impl ChannelWriter {
         self.source
     }
 
-    /// The channel's name.
+    /// Returns the channel's name.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -380,7 +379,7 @@ impl ChannelWriter {
         &self.channel.plan.name
     }
 
-    /// Messages of this writer that found no room so far.
+    /// Returns the number of messages of this writer that were lost because the queue was full.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
@@ -397,7 +396,7 @@ impl ChannelWriter {
     }
 }
 
-/// When a wait is over. One that no clock can tell the end of is as good as for ever.
+/// Returns the end of a wait. A wait beyond the range of the clock counts as endless.
 fn end_of(wait: Duration, now: Instant) -> Instant {
     now.checked_add(wait).unwrap_or(now + FOREVER)
 }
@@ -407,7 +406,7 @@ fn refused(source: RecordError) -> WriteError {
     WriteError::Record { source }
 }
 
-/// The record that tells which symbol an id stands for.
+/// Returns the record that maps an id to its symbol.
 fn mapping(instrument: &Instrument, source: SourceId) -> SymbolMappingMsg {
     let Instrument { id, symbol } = instrument;
     SymbolMappingMsg {

@@ -52,25 +52,24 @@ use crate::state::thread::now;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct InlinePublisher {
-    /// `None` once it is being ended.
+    /// `None` once the session is being ended.
     running: Option<(PublishStage, Commands, Served)>,
     shared: Arc<Shared>,
     control: SocketAddr,
     /// The source of the first channel.
     first: usize,
     message: RecordBatch,
-    /// What it does when there is nothing to send.
+    /// Serves repair when there is nothing to send.
     yield_to_repair: YieldToRepair,
-    /// When it was driven last.
+    /// Time of the last drive.
     now: Now,
 }
 
 impl InlinePublisher {
-    /// Opens everything that the config names: subscribers can join. Its inputs may only name
-    /// sources.
+    /// Opens everything that the config names; subscribers can join. Its inputs may only name sources.
     ///
     /// # Errors
-    /// As for [`Publisher::open`](crate::Publisher::open).
+    /// The errors of [`Publisher::open`](crate::Publisher::open).
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -100,9 +99,9 @@ impl InlinePublisher {
         })
     }
 
-    /// Publishes one record on a channel, by its place in the config: one message of the source. It
-    /// is sealed by the next [`drive`](Self::drive), or when its datagram is full, which then bears
-    /// the time of the last one (`sent_at`). What goes wrong is told there.
+    /// Publishes one record, one message of the source, on the channel at this index of the config. The
+    /// next [`drive`](Self::drive) seals it, or a full datagram does, which then carries the time of the
+    /// last drive (`sent_at`). The next drive returns any error.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -128,9 +127,9 @@ impl InlinePublisher {
         }
     }
 
-    /// A channel, by its place in the config, found once for many records. `None` where there is no such
-    /// channel, and where what it carries is looked through on its way (a digest is kept of it, it goes on
-    /// from a mirror): then there is [`publish`](Self::publish) all the same.
+    /// Returns the channel at this index of the config, borrowed once for many records. Returns `None`
+    /// without such a channel, and for a channel whose records are inspected (it keeps a digest, or it
+    /// continues a mirror). [`publish`](Self::publish) serves those too.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -147,7 +146,7 @@ impl InlinePublisher {
         to.direct(self.first + channel, &mut self.message, self.now)
     }
 
-    /// As [`publish`](Self::publish), for the records that one message of the source became.
+    /// Publishes the records of one message of the source, as [`publish`](Self::publish) does.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -166,11 +165,11 @@ impl InlinePublisher {
         }
     }
 
-    /// Seals what was published and sends what is due, as far as the transports take it, and never
-    /// waits. Whether anything was sent.
+    /// Seals the published messages and sends what is due, as far as the transports accept it. Never
+    /// waits. Returns whether anything was sent.
     ///
     /// # Errors
-    /// [`PublisherError`]: the first thing that went wrong since the last time.
+    /// [`PublisherError`]: the first fault since the last drive.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -198,7 +197,7 @@ impl InlinePublisher {
         Ok(worked)
     }
 
-    /// Counters and subscribers, for other threads to look at.
+    /// Returns a monitor of counters and subscribers for other threads.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -213,7 +212,7 @@ impl InlinePublisher {
         Monitor::new(self.shared.clone())
     }
 
-    /// Where subscribers connect, with the port that the system chose.
+    /// Returns the address where subscribers connect, with the port that the system chose.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -227,11 +226,11 @@ impl InlinePublisher {
         self.control
     }
 
-    /// Ends the session with END on every channel, and waits until all subscribers have reached it,
-    /// or `drain` is over.
+    /// Ends the session with END on every channel, and waits until all subscribers have reached it or
+    /// `drain` is over.
     ///
     /// # Errors
-    /// [`EndError`]: what failed, now or before.
+    /// [`EndError`]: the fault, now or before.
     ///
     /// ```
     /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
@@ -248,7 +247,7 @@ impl InlinePublisher {
             Some((to, commands, served)) => {
                 served.end(finish(to, &self.shared, commands, Idle::Yield))
             }
-            // Never: only this and `drop` take it, and both are the last that happens.
+            // Unreachable: only this and `drop` take the value, and both happen last.
             None => Ok(Summary::of(&self.shared)),
         }
     }

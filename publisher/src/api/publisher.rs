@@ -1,5 +1,5 @@
-//! The library: a firm's own exchange handlers publish through channels of their own, and
-//! heartbeats, repair and metrics go on whatever the handlers do.
+//! The library for a firm's own exchange handlers. Each handler publishes through a channel of its own;
+//! heartbeats, repair and metrics continue whatever the handlers do.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -21,20 +21,18 @@ use crate::run::threads::NewHandler;
 use crate::run::{Opened, Running, own_source};
 use crate::state::Shared;
 
-/// A publisher for handlers of one's own: its channels are served from [`Publisher::open`] on.
+/// A publisher for your own handlers. It serves its channels from [`Publisher::open`] on.
 ///
-/// It has threads of its own: one seals, sends and makes the heartbeats, one repairs, and one
-/// serves metrics where the config names an admin port. A handler's thread only hands its messages
-/// over. So a handler that is slow, or silent for hours, looks alive to every subscriber, and what
-/// was missed is repaired meanwhile.
+/// It has threads of its own: one seals, sends and makes the heartbeats, one repairs, and one serves
+/// metrics if the config names an admin port. A handler's thread only queues its messages. So a handler
+/// that is slow, or silent for hours, looks alive to every subscriber, and repair continues meanwhile.
 ///
 /// Config inputs of other kinds than `own` run too, beside the handlers.
 ///
 /// # Dropping it
-/// Without [`end_session`](Self::end_session), as when a panic unwinds, dropping it is safe: what
-/// was published is sent, its threads are ended and joined (half a second at most for
-/// goodbyes), and **no** END is sent. Subscribers see the publisher go away and wait for its next
-/// epoch, which is the truth: nobody said that the session was over.
+/// A drop without [`end_session`](Self::end_session), as when a panic unwinds, is safe. It sends the
+/// published messages, ends and joins the threads (at most half a second for goodbyes), and sends **no**
+/// END. Subscribers see the publisher go away and wait for its next epoch.
 ///
 /// # Examples
 /// ```
@@ -63,12 +61,12 @@ use crate::state::Shared;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Publisher {
-    /// `None` once it is being ended.
+    /// `None` once the session is being ended.
     running: Option<Running>,
     config: Config,
     shared: Arc<Shared>,
     new_handlers: Sender<NewHandler>,
-    /// Alive as long as the channel's writer is.
+    /// Each is alive as long as its channel's writer.
     writers: Vec<Weak<()>>,
     control: SocketAddr,
     admin: Option<SocketAddr>,
@@ -82,8 +80,8 @@ impl Publisher {
     /// any, handlers are source 1.
     ///
     /// # Errors
-    /// [`PublisherError`]: a config that does not make sense, with the JSON path and the remedy; a
-    /// port, memory, multicast interface or state directory that can't be had. Nothing runs then.
+    /// [`PublisherError`] for an invalid config, with the JSON path and the remedy, and for a port,
+    /// memory, multicast interface or state directory that is not available. Nothing runs then.
     ///
     /// ```
     /// # use tickcast_publisher::{Config, Publisher};
@@ -99,7 +97,7 @@ impl Publisher {
             tracing::warn!("{warning}");
         }
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
-        // A channel's next writer can only come when the one before is gone: there is room.
+        // A channel's next writer only comes after the previous one is gone, so there is room.
         let (new_handlers, arrived) = bounded(2 * CHANNELS_MAX);
         let config = opened.config().clone();
         let shared = opened.shared().clone();
@@ -115,12 +113,12 @@ impl Publisher {
         })
     }
 
-    /// The writer of a channel; move it to the thread that publishes there. When it is dropped the
-    /// channel stays, and another writer can be asked for.
+    /// Returns the writer of a channel; move it to the thread that publishes there. After its drop the
+    /// channel remains, and another writer can be requested.
     ///
     /// # Errors
-    /// [`ChannelError`]: an unknown name, a channel that has a writer, one that no source is for,
-    /// or a publisher that has stopped by itself.
+    /// [`ChannelError`] for an unknown name, a channel that has a writer, a channel without a source,
+    /// and a publisher that has stopped by itself.
     ///
     /// ```
     /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
@@ -145,8 +143,7 @@ impl Publisher {
         let Some(source) = own_source(&self.config, name) else {
             return Err(ChannelError::NoSource { name: name_of() });
         };
-        // Messages are handed over one by one, so that none waits for the next; batches for many, with their
-        // memory from the start, would be room for nothing.
+        // Messages are queued one by one, so that none waits for the next.
         let (sender, receiver) =
             ingest_queue(self.config.threads.queue_batches * BATCH_LEN, 0, true);
         let arrived = self.new_handlers.send((place, receiver));
@@ -165,7 +162,7 @@ impl Publisher {
         ))
     }
 
-    /// Counters and subscribers, for other threads to look at.
+    /// Returns a monitor of counters and subscribers for other threads.
     ///
     /// ```
     /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
@@ -179,7 +176,7 @@ impl Publisher {
         Monitor::new(self.shared.clone())
     }
 
-    /// Where subscribers connect, with the port that the system chose.
+    /// Returns the address where subscribers connect, with the port that the system chose.
     ///
     /// ```
     /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
@@ -192,7 +189,7 @@ impl Publisher {
         self.control
     }
 
-    /// Where metrics are served, with the port that the system chose.
+    /// Returns the address of the metrics, with the port that the system chose.
     ///
     /// ```
     /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
@@ -212,7 +209,7 @@ impl Publisher {
     /// `drain` is over. Writers that are still there get [`WriteError::Ended`] from then on.
     ///
     /// # Errors
-    /// [`EndError`]: what made a thread stop, now or before. All threads are gone then.
+    /// [`EndError`]: the fault that stopped a thread, now or before. All threads are gone then.
     ///
     /// [`WriteError::Ended`]: crate::WriteError::Ended
     ///
@@ -228,7 +225,7 @@ impl Publisher {
         self.shared.stop_within(Nanos(drain));
         match self.running.take() {
             Some(running) => running.join(),
-            // Never: only this and `drop` take it, and both are the last that happens.
+            // Unreachable: only this and `drop` take the value, and both happen last.
             None => Ok(Summary::of(&self.shared)),
         }
     }

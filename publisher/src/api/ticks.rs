@@ -1,12 +1,11 @@
-//! The two records that most handlers need, in one call each. All others are made field by field,
-//! as `record` has them.
+//! The two records that most handlers need, in one call each. The module `record` has all others.
 
 use tickcast_reliability::record::{
     Action, BidAskPair, Mbp1Msg, RType, RecordHeader, Side, TradeMsg, WireRecord,
 };
 
-/// A trade of `size` at `price`, in units of 1e-9. Time stamps and the venue's number
-/// (`hd.publisher_id`) are 0: set those that there are.
+/// Returns a trade of `size` at `price`, in units of 1e-9. Time stamps and the venue's number
+/// (`hd.publisher_id`) are 0; set those that you know.
 ///
 /// ```
 /// use tickcast_publisher::trade;
@@ -27,7 +26,7 @@ pub fn trade(instrument: u32, price: i64, size: u32) -> TradeMsg {
     }
 }
 
-/// The best bid and offer, each price (in units of 1e-9) and size. Else as for [`trade`].
+/// Returns the best bid and offer, each with price (in units of 1e-9) and size. Stamps are as in [`trade`].
 ///
 /// ```
 /// use tickcast_publisher::quote;
