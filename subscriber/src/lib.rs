@@ -1,5 +1,4 @@
-//! What a risk engine embeds: ticks in order, by reference, and an honest word about every one
-//! that is lost.
+//! The library that a risk engine embeds: ticks in order, by reference, and an exact event for each loss.
 //!
 //! ```no_run
 //! use tickcast_subscriber::{Item, Subscriber};
@@ -15,7 +14,7 @@
 //! # Ok::<(), tickcast_subscriber::SubscribeError>(())
 //! ```
 //!
-//! No threads unless asked for:
+//! The library starts no threads unless you ask for one:
 //!
 //! | whose thread | call | for |
 //! |---|---|---|
@@ -24,9 +23,9 @@
 //! | one of its own | [`Subscriber::run_pinned`] | the closure is all there is |
 //! | one of its own, and yours | [`Subscriber::split`] and a [`Reader`] each | applications that pause for milliseconds |
 //!
-//! [`Monitor`] watches it from anywhere. After the start a tick costs no allocation, no lock and
-//! no system call but the receiving itself. Everything that decides anything is in
-//! `tickcast-reliability`; this crate connects it to sockets and clocks.
+//! [`Monitor`] watches a subscriber from any thread. After the start a tick costs no allocation, no lock and
+//! no system call but the receive itself. `tickcast-reliability` makes all decisions; this crate connects it
+//! to sockets and clocks.
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!

@@ -1,4 +1,4 @@
-//! The subscriber: one poll moves everything along, and never blocks.
+//! The subscriber: one poll drives everything and never blocks.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -30,11 +30,11 @@ use crate::observe::totals::Totals;
 use crate::observe::{ChannelReport, ChannelShared, Monitor, Shared};
 use crate::sync::wake::Wake;
 
-/// Follows channels of a publisher. It can be moved to another thread but not shared: whoever has
-/// it polls it. Other threads watch it through a [`Monitor`].
+/// Follows channels of a publisher. It can be moved to another thread but not shared: its owner polls it.
+/// Other threads watch it through a [`Monitor`].
 ///
-/// Dropping it without [`Subscriber::leave`] is safe: sockets and memory are given back, the
-/// publisher finds the connection closed, and what was still missing is never declared lost.
+/// A drop without [`Subscriber::leave`] is safe: sockets and memory are released, the publisher finds the
+/// connection closed, and open gaps are never declared lost.
 ///
 /// Two threads can't poll it:
 /// ```compile_fail,E0277
@@ -67,20 +67,19 @@ use crate::sync::wake::Wake;
 pub struct Subscriber {
     driver: Driver,
     dispatcher: Dispatcher,
-    /// What of `latest` channels the closure has not been given.
+    /// The records of `latest` channels that wait for the closure.
     latest: Vec<Option<LatestReader>>,
-    /// Whether there is such a channel.
+    /// Whether any channel is conflated.
     conflates: bool,
-    /// What the closure was given of each channel.
+    /// The counts of items that the closure received from each channel.
     totals: Box<[Totals]>,
-    /// Whether a poll has begun and not ended: then its closure panicked.
+    /// Set while a poll runs. It stays set when the closure panics.
     poisoned: bool,
-    /// Whether others know of the problem that there is.
+    /// Whether monitors show the current problem.
     problem_reported: bool,
 }
 
-/// Rounds of one poll, where a channel is conflated: the more is taken at once, the less is
-/// handed over.
+/// Rounds of one poll on a conflated channel. More datagrams in one poll mean fewer records for the closure.
 const LATEST_ROUNDS: usize = 16;
 
 impl Subscriber {
@@ -132,8 +131,8 @@ impl Subscriber {
         }
     }
 
-    /// Takes what has come, hands it to `on`, and asks for what is missing. Bounded: at most a
-    /// batch of datagrams per line and a bounded read per connection. Never blocks.
+    /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Bounded by a batch of
+    /// datagrams per line and a bounded read per connection. Never blocks.
     ///
     /// # How it can fail
     /// It goes on whatever happens; what keeps it from working as configured is its
@@ -193,7 +192,7 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn poll_batches(&mut self, to: &mut impl Deliver) -> Polled {
-        // Where the application's code panics, this stays set.
+        // Stays set if the application's code panics.
         if std::mem::replace(&mut self.poisoned, true) {
             return self.refuse_poll();
         }
@@ -213,7 +212,7 @@ impl Subscriber {
         Polled::POISONED
     }
 
-    /// Takes what has come, once.
+    /// Runs one round of the driver.
     #[inline]
     fn receive(&mut self, now: Nanos, to: &mut impl Deliver) -> Polled {
         let (driver, mut sink) = self.application_sink(to);
@@ -235,7 +234,7 @@ impl Subscriber {
         (&mut self.driver, sink)
     }
 
-    /// Takes what else has come, so that it can be conflated, and hands over what has changed of
+    /// Receives further rounds, so that their records can be conflated, and passes on the changed records of
     /// `latest` channels.
     fn receive_more(&mut self, now: Nanos, polled: &mut Polled, to: &mut impl Deliver) {
         let mut more = polled.datagrams;
@@ -252,13 +251,13 @@ impl Subscriber {
         sink.flush_all(now, &driver.core);
     }
 
-    /// For a thread that polls into the local ring.
+    /// Returns the parts for a thread that polls into the local ring.
     #[inline]
     pub(crate) const fn parts(&mut self) -> (&mut Driver, &mut Dispatcher) {
         (&mut self.driver, &mut self.dispatcher)
     }
 
-    /// Checks the filters, reports problems, and sets the timer of whoever waits.
+    /// Checks the filters, reports problems, and arms the timer of a waiting thread.
     #[inline]
     pub(crate) fn finish_poll(&mut self, now: Nanos, mut polled: Polled) -> Polled {
         self.dispatcher.check_filters();
@@ -274,13 +273,13 @@ impl Subscriber {
         polled
     }
 
-    /// Lets others see the problem that there is, in words.
+    /// Shows the problem to monitors, as text.
     fn report_problem(&mut self, problem: Option<String>) {
         let shared = &self.dispatcher.shared;
         let is_problem = problem.is_some();
         shared.has_problem.store(is_problem, Relaxed);
         if is_problem || self.problem_reported {
-            // locks: while there is a problem, and waits for nobody.
+            // locks: only while there is a problem, and never waits.
             if let Ok(mut reported) = shared.problem.try_lock() {
                 *reported = problem;
                 self.problem_reported = is_problem;
@@ -288,8 +287,8 @@ impl Subscriber {
         }
     }
 
-    /// Waits until there is something to do, at most for so long: datagrams, messages of the
-    /// publisher, or a timer of the protocol. Then poll, until nothing was left to do.
+    /// Waits at most `timeout` for datagrams, messages of the publisher, or a timer of the protocol. Then
+    /// poll until a poll finds nothing to do.
     ///
     /// # Errors
     /// [`SubscribeError::Poisoned`] within, after a closure has panicked; and those of
@@ -314,9 +313,8 @@ impl Subscriber {
         waker.wait(timeout)
     }
 
-    /// Begins a channel anew at `start`, with the next poll: what is open of it is declared lost
-    /// (cause `left`), and the repair connection is built anew. What was delivered before may be
-    /// delivered again.
+    /// Restarts a channel at `start` with the next poll. Its open gaps are declared lost (cause `left`), and
+    /// the repair connection is rebuilt. Records may be delivered a second time.
     ///
     /// The channel is told [`Event::RepairLinkDown`](crate::Event::RepairLinkDown), and then nothing
     /// at all before it has joined: neither records nor that the publisher is silent or dead.
@@ -351,7 +349,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Replaces the filter of a channel, from the next record on.
+    /// Replaces the filter of a channel from the next record on.
     ///
     /// # Errors
     /// [`FilterError`] when the channel is not followed, or the filter names a symbol that the
@@ -373,7 +371,7 @@ impl Subscriber {
         if self.poisoned {
             return Err(ChannelError::Poisoned.into());
         }
-        // While it is joined anew the core has nothing of it, and its names are here.
+        // While the channel rejoins, the core has no state of it, but its names are here.
         let Some(index) = self.dispatcher.index_of(channel) else {
             return Err(self.unknown(channel).into());
         };
@@ -390,8 +388,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The number of a channel by the name it was asked for; `None` before the publisher's
-    /// welcome, and for a name that was not asked for.
+    /// Returns the number of a channel by its requested name; `None` before the publisher's welcome, and
+    /// for a name that was not requested.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -404,7 +402,7 @@ impl Subscriber {
         self.monitor().channel_id(name)
     }
 
-    /// Symbols and instrument ids, as far as they were announced.
+    /// Returns the announced symbols and instrument ids.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -417,7 +415,7 @@ impl Subscriber {
         &self.dispatcher.directory
     }
 
-    /// Watches this subscriber from other threads.
+    /// Returns a monitor of this subscriber for other threads.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -433,7 +431,7 @@ impl Subscriber {
         }
     }
 
-    /// Every channel as it stands, in the order they were asked for.
+    /// Returns the state of every channel, in the order of the builder.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -464,7 +462,7 @@ impl Subscriber {
         with_state.collect()
     }
 
-    /// A copy of a channel's latency histograms; `None` before the publisher's welcome, or when
+    /// Returns a copy of a channel's latency histograms; `None` before the publisher's welcome, and when
     /// latency is not measured.
     ///
     /// ```
@@ -481,7 +479,7 @@ impl Subscriber {
         self.monitor().latency(channel)
     }
 
-    /// The faults injected into a channel, where the builder asked for some.
+    /// Returns the faults injected into a channel, if the builder requested any.
     ///
     /// ```
     /// # use tickcast_subscriber::{Subscriber, ChannelId};
@@ -499,8 +497,8 @@ impl Subscriber {
             .and_then(ChannelInput::faulty)
     }
 
-    /// Whether the publisher has welcomed us and the repair connection is up; not after a closure
-    /// has panicked.
+    /// Returns whether the publisher has welcomed this subscriber and the repair connection is up. False
+    /// after a closure has panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -513,7 +511,8 @@ impl Subscriber {
         self.driver.core.is_joined() && !self.poisoned
     }
 
-    /// Whether every channel has delivered the end of its session; not after a closure has panicked.
+    /// Returns whether every channel has delivered the end of its session. False after a closure has
+    /// panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -526,8 +525,7 @@ impl Subscriber {
         self.driver.core.ended() && !self.poisoned
     }
 
-    /// What keeps the subscriber from working as it was configured, if anything does. It goes on
-    /// trying all the same.
+    /// Returns the reason why the subscriber does not work as configured, if there is one. It keeps trying.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -545,13 +543,13 @@ impl Subscriber {
         self.configured_problem()
     }
 
-    /// A problem of configuration or host, which may go away.
+    /// Returns a problem of configuration or host, which may go away.
     fn configured_problem(&self) -> Option<&SubscribeError> {
         self.driver.problems.first().or(self.dispatcher.problem())
     }
 
-    /// Drops the membership of one line's group, as a switch that forgets us would: what follows
-    /// is the protocol's to find and mend.
+    /// Drops the membership of one line's group, as a switch does that forgets it. The protocol has to detect
+    /// and repair that.
     ///
     /// # Errors
     /// When there is no such line, or the system refuses.
@@ -587,8 +585,8 @@ impl Subscriber {
         })
     }
 
-    /// Leaves: the publisher is told, and the final counters come back. What is still open is
-    /// declared lost in them; [`Subscriber::leave_with`] tells it one by one.
+    /// Leaves: notifies the publisher and returns the final counters, which declare open gaps lost.
+    /// [`Subscriber::leave_with`] also passes each of these losses to a closure.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -601,7 +599,7 @@ impl Subscriber {
         self.leave_with(|_| {})
     }
 
-    /// As [`Subscriber::leave`], with a last call for what is declared lost.
+    /// Leaves, as [`Subscriber::leave`] does, and passes each loss of an open gap to `on`.
     ///
     /// ```
     /// # use tickcast_subscriber::{Event, Item, Subscriber};
@@ -615,7 +613,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn leave_with(mut self, mut on: impl FnMut(Item<'_>)) -> Summary {
-        // A closure that panicks takes the subscriber with it.
+        // After a panic of the closure, the subscriber leaves without a goodbye.
         if !self.poisoned {
             let (driver, mut sink) = self.application_sink(&mut on);
             driver.leave(SystemClock.now(), &mut sink);
@@ -624,7 +622,7 @@ impl Subscriber {
         self.summary()
     }
 
-    /// What it leaves behind.
+    /// Returns the final counters.
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             channels: self.channels(),
@@ -632,23 +630,23 @@ impl Subscriber {
         }
     }
 
-    /// For a reader of the local ring: its own view of each `latest` channel, and the alarms.
+    /// Returns, for a reader of the local ring, its view of each `latest` channel and the alarms.
     pub(crate) fn for_reader(&mut self) -> (Vec<Option<LatestReader>>, Vec<Option<u64>>) {
         let latest = std::mem::take(&mut self.latest);
         (latest, self.dispatcher.alarms().collect())
     }
 
-    /// For a reader of the local ring: what the closure was given before.
+    /// Returns, for a reader of the local ring, the counts of the items that the closure has received.
     pub(crate) fn totals(&self) -> Box<[Totals]> {
         self.totals.clone()
     }
 
-    /// Whether a closure has panicked.
+    /// Returns whether a closure has panicked.
     pub(crate) const fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// A channel that is not followed, and those that are.
+    /// Returns the error for a channel that is not followed, with those that are.
     fn unknown(&self, channel: ChannelId) -> ChannelError {
         let all = self.channels().into_iter();
         let followed: Vec<String> = all
@@ -665,13 +663,12 @@ impl Subscriber {
 }
 
 impl SubscriberBuilder {
-    /// Builds the subscriber. It connects with the first poll, and goes on trying for as long as
-    /// the publisher is not there: either may start first.
+    /// Builds the subscriber. It connects with the first poll and keeps trying until the publisher is there,
+    /// so either may start first.
     ///
     /// # Errors
-    /// [`SubscribeError`] when the description makes no sense, an interface is not there, or the
-    /// publisher's host is unknown.
-    /// Looking up the host may block.
+    /// [`SubscribeError`] when the description is invalid, an interface is missing, or the publisher's
+    /// host is unknown. The lookup of the host may block.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -685,16 +682,15 @@ impl SubscriberBuilder {
     }
 }
 
-/// However it ends, by a panic too: its monitors say that nobody is joined any more.
+/// Marks the monitors as not joined, also after a panic.
 impl Drop for Subscriber {
     fn drop(&mut self) {
         self.dispatcher.shared.joined.store(false, Relaxed);
     }
 }
 
-/// One descriptor that becomes readable when there is something to do, for an `epoll` of your own.
-/// It stays the same for as long as the subscriber lives. When it is readable, poll until nothing
-/// was left to do.
+/// Provides one descriptor for your own `epoll`. It becomes readable when there is something to do, and
+/// stays the same for the life of the subscriber. When it is readable, poll until a poll finds nothing.
 ///
 /// ```
 /// # use std::os::fd::AsFd;
@@ -706,7 +702,7 @@ impl Drop for Subscriber {
 impl AsFd for Subscriber {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let waker = &self.driver.waker;
-        // A timer that can't be set is met again, and said, at the next poll.
+        // The next poll finds a timer that can't be set, and reports it.
         let due = if self.poisoned {
             Nanos::ZERO
         } else {

@@ -1,4 +1,4 @@
-//! How a subscriber is described before it is built.
+//! The description of a subscriber, from which it is built.
 
 pub(crate) mod endpoints;
 pub(crate) mod filter;
@@ -25,7 +25,7 @@ use filter::InstrumentFilter;
 use crate::error::SubscribeError;
 use crate::sync::wake::Waker;
 
-/// Receive a line from elsewhere than the publisher says: from a relay, say.
+/// Receives a line from another group than the publisher's, such as a relay's.
 ///
 /// ```
 /// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
@@ -37,11 +37,11 @@ use crate::sync::wake::Waker;
 pub struct LineOverride {
     /// Group and port.
     pub group: SocketAddrV4,
-    /// The address it is sent from.
+    /// Sender address.
     pub sender: Ipv4Addr,
 }
 
-/// One channel as it will be followed.
+/// The description of one channel.
 ///
 /// ```
 /// use tickcast_subscriber::{ChannelBuilder, Delivery, InstrumentFilter, Start, Subscriber};
@@ -64,7 +64,7 @@ pub struct ChannelBuilder {
 }
 
 impl ChannelBuilder {
-    /// A channel by name, or by number where the text is one; live, ordered, repaired.
+    /// Creates a channel by name, or by number if the text is one: live, ordered, repaired.
     ///
     /// ```
     /// # use tickcast_subscriber::ChannelBuilder;
@@ -86,7 +86,7 @@ impl ChannelBuilder {
         }
     }
 
-    /// Where to begin.
+    /// Sets the start of delivery.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, Start};
@@ -98,7 +98,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// In which order to deliver, and how long to wait.
+    /// Sets the order of delivery and its deadline.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, Delivery};
@@ -110,7 +110,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// All settings of the protocol at once; see [`ReceiverConfig`].
+    /// Sets all settings of the protocol at once ([`ReceiverConfig`]).
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, ReceiverConfig};
@@ -140,7 +140,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Which instruments' records are handed over; all, where it is left out.
+    /// Sets the filter of instruments; all by default.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
@@ -181,7 +181,7 @@ impl ChannelBuilder {
     }
 }
 
-/// How datagrams come from the publisher.
+/// The transport of datagrams from the publisher.
 ///
 /// ```
 /// # use tickcast_subscriber::{Subscriber, Transport};
@@ -190,19 +190,19 @@ impl ChannelBuilder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The best that publisher and subscriber have in common; a log line says which, and why.
+    /// The best transport that both sides have; a log line names it and the reason.
     #[default]
     Auto,
     /// UDP multicast.
     Udp,
     /// RDMA multicast (docs/RDMA.md).
     Verbs,
-    /// The publisher's ring, where it lies in this host's memory.
+    /// The publisher's ring in this host's memory.
     Shm,
 }
 
 impl Transport {
-    /// As logs tell it.
+    /// Returns the name used in logs.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Auto => "the best there is",
@@ -213,7 +213,7 @@ impl Transport {
     }
 }
 
-/// How a subscriber asks for repairs.
+/// The transport of repair requests.
 ///
 /// ```
 /// # use tickcast_subscriber::{RepairTransport, Subscriber};
@@ -222,15 +222,15 @@ impl Transport {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RepairTransport {
-    /// Over RDMA verbs where the publisher offers it, this build has the feature `rdma` of
-    /// `tickcast-transport` and a device leads there; over TCP whenever that does not answer.
+    /// RDMA verbs if the publisher offers it, this build has the feature `rdma`, and a device leads there.
+    /// TCP whenever verbs does not answer.
     #[default]
     Auto,
-    /// Over TCP.
+    /// TCP.
     Tcp,
 }
 
-/// What a description comes to.
+/// The parts of a checked description.
 pub(crate) struct Parts {
     pub(crate) settings: SubscriberSettings,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -293,7 +293,7 @@ impl SubscriberBuilder {
         }
     }
 
-    /// How repairs are asked for; the fastest way that there is, where it is left out.
+    /// Sets the transport of repair requests; the fastest available by default.
     ///
     /// ```
     /// # use tickcast_subscriber::{RepairTransport, Subscriber};
@@ -319,7 +319,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The name in the publisher's logs and metrics.
+    /// Sets the name in the publisher's logs and metrics.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -343,7 +343,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The interface of line A (first call) and B (second); loopback where it is left out.
+    /// Sets the interface of line A (first call) and B (second); loopback by default.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -357,7 +357,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The socket buffer to ask for, per line and channel; 4 MiB where it is left out.
+    /// Sets the requested socket buffer per line and channel, in bytes; 4 MiB by default.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -369,8 +369,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Receive buffers per line and channel where datagrams come by verbs, 32 to 32768: what may
-    /// arrive between two polls; 2048 where it is left out.
+    /// Sets the receive buffers per line and channel over verbs, 32 to 32768; 2048 by default. As many
+    /// datagrams may arrive between two polls.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -382,8 +382,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether to join only the sender's own tree (the default), or anybody's and drop strangers
-    /// here, where they are counted.
+    /// Sets whether to join only the sender's own tree (the default). Without it, datagrams of unknown
+    /// senders are dropped and counted here.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -395,9 +395,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether the kernel is to hand over datagrams that came together as one buffer (GRO, the
-    /// default; where it can't, that is told), or one by one. The receive buffers of a line then
-    /// take 2 MiB.
+    /// Sets whether the kernel returns datagrams that arrived together as one buffer (GRO, the default).
+    /// A log line reports a kernel that cannot. The receive buffers of a line then take 2 MiB.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -423,7 +422,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether to keep latency histograms; on by default, a few nanoseconds per record.
+    /// Sets whether to keep latency histograms; on by default, at a few nanoseconds per record.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -435,7 +434,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How datagrams come; what publisher and subscriber have in common, where it is left out.
+    /// Sets the transport of datagrams; the best that both sides have by default.
     ///
     /// ```
     /// # use tickcast_subscriber::{Transport, Subscriber};
@@ -488,7 +487,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Checks the description, and makes what a driver is made of.
+    /// Checks the description and returns the parts of a driver.
     pub(crate) fn check(&self) -> Result<Parts, SubscribeError> {
         if self.channels.is_empty() {
             return Err(SubscribeError::NoChannel);
@@ -536,7 +535,7 @@ impl SubscriberBuilder {
 }
 
 impl SubscriberBuilder {
-    /// What records to this file.
+    /// Returns the writer of a journal in this file.
     fn recorder(&self, path: &Path, bytes: usize) -> Result<JournalWriter, SubscribeError> {
         let origin = JournalOrigin {
             name: self.name.clone(),
@@ -589,7 +588,7 @@ impl From<ChannelId> for ChannelBuilder {
     }
 }
 
-/// A channel's name as people write it.
+/// Returns a channel's name as people write it.
 pub(crate) fn display(channel: &ChannelName) -> String {
     match channel {
         ChannelName::Id(id) => id.to_string(),
@@ -597,7 +596,7 @@ pub(crate) fn display(channel: &ChannelName) -> String {
     }
 }
 
-/// A span in the protocol's unit; one that is too long is the longest.
+/// Converts a span to the protocol's unit; saturates.
 pub(crate) fn nanos(span: Duration) -> Nanos {
     Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! Reading a split subscriber: at one's own speed, from a local ring that somebody else fills.
+//! Readers of a split subscriber: each reads the local ring at its own speed while a worker fills it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::observe::totals::position_at;
 use crate::observe::{ChannelShared, Monitor};
 use crate::sync::wake::Wake;
 
-/// What a reader has made of one channel.
+/// Counts of one channel, as one reader saw it.
 ///
-/// What was handed to all readers is what this one read, conflated and was overrun in:
+/// The counts of each reader add up to the records that all readers were given:
 /// `records + conflated_records + overrun_records` equals `handed_records` of the channel once all
 /// is read.
 ///
@@ -30,23 +30,23 @@ use crate::sync::wake::Wake;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReaderReport {
-    /// As it was asked for.
+    /// Requested name.
     pub name: String,
-    /// Its number; `None` before the publisher's welcome.
+    /// Number; `None` before the publisher's welcome.
     pub channel: Option<ChannelId>,
-    /// Records that this reader's closure was given.
+    /// Records that this reader's closure received.
     pub records: u64,
-    /// Events of the worker that it was given; those about the reader itself are not among them.
+    /// Events of the worker that the closure received, without those about the reader itself.
     pub events: u64,
     /// Records that a newer one of the same kind and instrument replaced (`latest`).
     pub conflated_records: u64,
-    /// Times that it was overrun.
+    /// Overruns of this reader.
     pub overruns: u64,
-    /// Records that were overwritten before it came to them.
+    /// Records that were overwritten before the reader reached them.
     pub overrun_records: u64,
-    /// Events likewise.
+    /// Events that were overwritten before the reader reached them.
     pub overrun_events: u64,
-    /// Sequences that the worker is ahead of it.
+    /// Sequences by which the worker is ahead.
     pub lag: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Reader {
     channels: Vec<Channel>,
     monitor: Monitor,
     now: Nanos,
-    /// Whether a poll has begun and not ended: then its closure panicked.
+    /// Set while a poll runs. It stays set when the closure panics.
     poisoned: bool,
 }
 
@@ -105,14 +105,13 @@ struct Channel {
     report_at: Nanos,
     report: ReaderReport,
     ended: bool,
-    /// Where the newest item stands that was handed over.
+    /// Position of the newest item that the closure received.
     at: Place,
-    /// What the worker had delivered when there was nothing more to read: what a filter leaves
-    /// out never comes here.
+    /// Position of the worker when everything was read. Filtered records never reach this ring.
     read: Place,
 }
 
-/// Entries of one poll at most; an entry is a datagram or less.
+/// The most entries of one poll; an entry is at most a datagram.
 const ENTRIES_MAX: usize = 256;
 const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
@@ -149,8 +148,8 @@ impl Reader {
         }
     }
 
-    /// Hands over what the worker has delivered since, at most a few hundred datagrams. Never
-    /// blocks, and never delays the worker.
+    /// Passes the worker's new items to `on`, at most a few hundred datagrams. Never blocks, and never delays
+    /// the worker.
     ///
     /// ```
     /// # use tickcast_subscriber::{Item, Reader};
@@ -162,7 +161,7 @@ impl Reader {
     /// # }
     /// ```
     pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
-        // Where the application's code panics, this stays set.
+        // Stays set if the application's code panics.
         if std::mem::replace(&mut self.poisoned, true) {
             return Polled::POISONED;
         }
@@ -201,7 +200,7 @@ impl Reader {
         polled
     }
 
-    /// Waits until there is something to read, or the worker has left, at most for so long.
+    /// Waits at most `timeout` until there is something to read or the worker has left.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -219,8 +218,8 @@ impl Reader {
             .wait(timeout, || cursor.is_ready() || ring.is_closed())
     }
 
-    /// Whether nothing more will come: the worker has left, and all that it delivered has been
-    /// read; or this reader is poisoned.
+    /// Returns whether no item follows: the worker has left and everything is read, or this reader is
+    /// poisoned.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -251,7 +250,7 @@ impl Reader {
         self.channels.iter().all(|channel| channel.ended)
     }
 
-    /// What this reader has made of each channel, in the order they were asked for.
+    /// Returns the counts of each channel, in the order of the builder.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -271,7 +270,7 @@ impl Reader {
         .collect()
     }
 
-    /// Watches the worker.
+    /// Returns a monitor of the worker.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -303,7 +302,7 @@ impl Reader {
         }
     }
 
-    /// Hands over records that follow each other, after what has changed before them.
+    /// Passes on consecutive records, after the changed records before them.
     #[inline]
     fn records(
         &mut self,
@@ -354,8 +353,8 @@ impl Reader {
         overrun: Overrun,
         on: &mut impl FnMut(Item<'_>),
     ) {
-        // Of epochs that are over it comes before the word that they are; the rest is newer than
-        // what was overrun.
+        // Records of ended epochs come before the event that ends them. The others are newer than the overrun
+        // part.
         let ended = Epoch(overrun.to.epoch.0.saturating_sub(1));
         self.flush(channel, ended, on);
         let it = &mut self.channels[channel];
@@ -367,7 +366,7 @@ impl Reader {
         on(Item::Event(position, &Event::Overrun(overrun)));
     }
 
-    /// Hands over what has changed of a `latest` channel, of no later epoch than `last`.
+    /// Passes on the changed records of a `latest` channel up to the epoch `last`.
     #[inline]
     fn flush(&mut self, index: usize, last: Epoch, on: &mut impl FnMut(Item<'_>)) {
         let it = &mut self.channels[index];
@@ -385,12 +384,12 @@ impl Reader {
         }
     }
 
-    /// Whether nothing is left to read in the ring.
+    /// Returns whether the ring is fully read.
     fn is_all_read(&self) -> bool {
         !self.cursor.is_ready()
     }
 
-    /// Notes how far the worker is, if all of it has been read.
+    /// Notes the position of the worker if everything is read.
     fn note_all_read(&mut self) {
         if self.is_all_read() {
             for (it, shared) in self.channels.iter_mut().zip(&self.monitor.shared.channels) {
@@ -400,7 +399,7 @@ impl Reader {
         }
     }
 
-    /// Reports how much was conflated, and whether this reader lags.
+    /// Reports the conflated records, and whether this reader lags.
     fn report(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
         let is_all_read = self.is_all_read();
         let (it, shared) = (
@@ -428,8 +427,8 @@ impl Channel {
         self.latest.as_ref().is_some_and(LatestReader::is_dirty)
     }
 
-    /// Sequences that the worker is ahead: none when all of the ring is read, and unknown until
-    /// something of its epoch was read.
+    /// Returns the sequences by which the worker is ahead: zero when the ring is fully read, unknown until a
+    /// record of its epoch was read.
     fn lag(&self, shared: &ChannelShared, is_all_read: bool) -> Option<u64> {
         if is_all_read && !self.is_dirty() {
             return Some(0);
