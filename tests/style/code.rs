@@ -339,7 +339,7 @@ fn debug_output(source: &Source) -> Vec<Violation> {
         .zip(product)
         .enumerate()
     {
-        // What a string continues on belongs to where the string began.
+        // The lines that a string continues on belong to the line where it began.
         if !code.trim().is_empty() {
             is_product = code == product;
         }
