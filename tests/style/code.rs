@@ -1,4 +1,4 @@
-//! Rules on Rust code: what a crate may reach for, and what it may not do.
+//! Rules on Rust code: the interfaces that a crate may use, and constructs that it may not.
 
 use crate::source::{Source, Tree, pattern};
 use crate::{Violation, holds, holds_for_all, lines_found, places_found, violation};
@@ -30,7 +30,7 @@ fn io_clock_or_thread_in_core(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn the_core_does_no_io_reads_no_clock_and_starts_no_thread() {
+fn core_does_no_io_reads_no_clock_and_starts_no_thread() {
     holds(io_clock_or_thread_in_core);
     let bad = "use std::net::{Ipv4Addr, UdpSocket};\nuse std::net::SocketAddrV4;\n\
                fn f() { std::thread::sleep(x); }\nuse std::time::{Duration, Instant};\n\
@@ -40,14 +40,14 @@ fn the_core_does_no_io_reads_no_clock_and_starts_no_thread() {
     assert_eq!(lines_found(rule, "transport/src/a.rs", bad), []);
 }
 
-/// Where memory may be touched by hand.
+/// Whether a file may contain `unsafe`.
 fn may_be_unsafe(path: &str) -> bool {
     path.starts_with("transport/")
         || path.starts_with("reliability/src/ring/")
         // The CRC by instructions of the processor.
         || path.starts_with("reliability/src/wire/crc")
         || path.starts_with("subscriber/capi/src/")
-        // Bindings of C libraries that nobody needs to build the product.
+        // Bindings of C libraries that the product does not need.
         || path.starts_with("tests/lab/peers/src/")
         || path == "reliability/src/record/mod.rs"
 }
@@ -122,7 +122,7 @@ fn unsafe_without_test(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn unsafe_blocks_name_invariant_and_test() {
+fn unsafe_blocks_name_a_reason_and_a_test() {
     holds_for_all(unsafe_without_test);
     let text = "\
 // SAFETY: owned. Exercised by
@@ -175,10 +175,12 @@ fn libraries_neither_panic_nor_print() {
     assert_eq!(lines_found(may_panic, "publisher/src/main.rs", bad), []);
 }
 
-/// Where a lock may live: nothing that every tick passes. What the publisher's and the subscriber's threads
-/// show to others, the passing on of what was lost, a standby's promotion; the handles of C, one of which
-/// a call tries once, however many ticks it delivers; the network of tests; what a device's connections
-/// share.
+/// Files that may hold a lock, because no tick passes it:
+///
+/// - state that threads of the publisher and the subscriber show to others
+/// - reports of loss, and a standby's promotion
+/// - handles of C: a call tries one once, however many ticks it delivers
+/// - the in-memory network of tests, and the state that connections of a device share
 const LOCKING: [&str; 8] = [
     "publisher/src/ingest/queue.rs",
     "publisher/src/state/mod.rs",
@@ -190,8 +192,8 @@ const LOCKING: [&str; 8] = [
     "transport/verbs/src/device/events.rs",
 ];
 
-/// What every tick passes on its way, beside the core: these may not even call what locks, but for
-/// what comes seldom, where a comment says so.
+/// Files on the path of every tick. They may not call a function that locks, unless a comment says why the
+/// call is rare.
 const HOT: [&str; 18] = [
     "feeds/src/",
     "publisher/src/ingest/queue.rs",
@@ -213,7 +215,7 @@ const HOT: [&str; 18] = [
     "subscriber/src/sync/",
 ];
 
-fn lock_on_the_way_of_a_tick(source: &Source) -> Vec<Violation> {
+fn lock_on_the_path_of_a_tick(source: &Source) -> Vec<Violation> {
     if !source.is_library() {
         return Vec::new();
     }
@@ -230,15 +232,15 @@ fn lock_on_the_way_of_a_tick(source: &Source) -> Vec<Violation> {
         let taking = r"\.(?:try_)?lock\(\)|\blocked\(|\.(?:directory|subscribers|lost)\(\)";
         let taking = matches(&source.product, taking).into_iter();
         let unsaid = taking.filter(|(line, _)| !source.comment_above(*line).contains("locks:"));
-        let what = |what| format!("`{what}` on a tick's way; without a `// locks:` comment above");
+        let what = |what| format!("`{what}` on a tick's path; without a `// locks:` comment above");
         found.extend(unsaid.map(|(line, call)| violation(line, what(call))));
     }
     found
 }
 
 #[test]
-fn no_lock_is_on_the_way_of_a_tick() {
-    holds(lock_on_the_way_of_a_tick);
+fn no_lock_is_on_the_path_of_a_tick() {
+    holds(lock_on_the_path_of_a_tick);
     let tree = Tree::read();
     for path in LOCKING.iter().chain(&HOT) {
         let is_there = tree.files.iter().any(|file| file.path.starts_with(path));
@@ -247,7 +249,7 @@ fn no_lock_is_on_the_way_of_a_tick() {
     let bad = "use std::sync::Mutex;\n// a Mutex\nstruct A(std::sync::RwLock<u8>);\nfn f() {\n    \
                a.lock();\n    // locks: once an hour\n    a.try_lock();\n    b.directory().put(c);\n}\n\
                #[cfg(test)]\nmod tests { use parking_lot::Mutex; }\n";
-    let rule = lock_on_the_way_of_a_tick;
+    let rule = lock_on_the_path_of_a_tick;
     assert_eq!(
         lines_found(rule, "publisher/src/publish/mod.rs", bad),
         [1, 3, 5, 8]
@@ -306,7 +308,7 @@ fn long_or_tabbed_line(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn lines_of_rust_fit_the_page_and_hold_no_tab() {
+fn rust_lines_fit_the_page_and_hold_no_tab() {
     holds(long_or_tabbed_line);
     let text = format!(
         "let a = \"{}\";\n// {}\n\tb\n",
@@ -337,7 +339,7 @@ fn debug_output(source: &Source) -> Vec<Violation> {
         .zip(product)
         .enumerate()
     {
-        // What a string continues on belongs to where the string began.
+        // The lines that a string continues on belong to the line where it began.
         if !code.trim().is_empty() {
             is_product = code == product;
         }

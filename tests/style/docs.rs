@@ -1,4 +1,4 @@
-//! Rules on the documents: what they point to exists, and what must be in them is.
+//! Rules on the documents: their references exist, and required parts are present.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +83,7 @@ fn every_link_between_documents_leads_somewhere() {
     assert_eq!(found, [("docs/A.md".into(), 3), ("docs/A.md".into(), 4)]);
 }
 
-/// Code spans of documents that name a file or folder which does not exist. Decisions may name what
-/// their time had.
+/// Code spans of documents that name a missing file or folder. Decisions may name files of their time.
 fn dead_path(tree: &Tree) -> Vec<(String, Violation)> {
     let path = pattern(r"`([a-z]\w*(?:/[\w.-]+)+)`");
     let is_document = |f: &&Source| f.path.ends_with(".md") && !f.path.contains("/decisions/");

@@ -1,5 +1,5 @@
-//! Rules on the documentation of the two libraries: an example on everything public, and a word on
-//! how it can fail.
+//! Rules on the documentation of the two libraries: each public item has an example, and states its
+//! errors.
 
 use std::collections::BTreeSet;
 
@@ -132,7 +132,7 @@ fn every_public_item_of_the_libraries_has_an_example() {
 }
 
 #[test]
-fn whatever_can_fail_in_the_libraries_says_how() {
+fn fallible_items_of_the_libraries_state_their_errors() {
     holds_for_all(without_failure);
     let bad = "/// A.\npub fn a(\n    b: u8,\n) -> Result<(), C> {\n}\n\
                /// D.\n///\n/// # Errors\n/// E.\npub fn d() -> io::Result<()> {}\npub fn f() -> u8 {}\n";

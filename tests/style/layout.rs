@@ -1,14 +1,14 @@
-//! Rules on files and crates: how long, with which lints, who may import whom.
+//! Rules on files and crates: length, lints, imports.
 
 use crate::source::{Source, Tree, pattern};
 use crate::{Violation, holds, holds_for_all, lines_found, places_found, violation};
 
-/// Lines of product code in one file.
+/// The longest product code of one file, in lines.
 const LINES_MAX: usize = 800;
 /// Beyond this a file is listed: its type may own too much.
 const LINES_LISTED: usize = 350;
 
-/// Lines before the tests at the end of a file; 0 for what is no product.
+/// Lines before the tests at the end of a file; 0 for a file without product code.
 fn product_lines(source: &Source) -> usize {
     if !source.is_rust() || source.product.trim().is_empty() {
         return 0;
@@ -83,7 +83,7 @@ fn lints_missing(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn crates_inherit_lints_and_document_public_items() {
+fn every_crate_has_the_lints_of_the_workspace() {
     holds_for_all(lints_missing);
     let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
     let root = "[workspace.package]\n[workspace.lints.rust]\nmissing_docs = \"warn\"\n";
@@ -142,7 +142,7 @@ fn no_build_for_use_has_a_deliberate_bug() {
     );
 }
 
-/// Who may import whom; `tools` and `tests` may import everything.
+/// The crates that each crate may import; `tools` and `tests` may import everything.
 const IMPORTS: [(&str, &[&str]); 8] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
@@ -160,7 +160,7 @@ const IMPORTS: [(&str, &[&str]); 8] = [
     ("subscriber", &["transport", "reliability", "journal"]),
 ];
 
-/// Crates that the core must not even have at hand.
+/// Crates that the core must not depend on.
 const NOT_FOR_THE_CORE: [&str; 6] = [
     "mio",
     "socket2",

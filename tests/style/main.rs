@@ -1,7 +1,7 @@
-//! The house rules as tests: each one names its rule, and prints file and line of every violation.
+//! The rules of CONTRIBUTING.md as tests: each prints file and line of every violation.
 //!
-//! A rule is a function from text to [`Violation`]s, so that each is also tested on a planted bad
-//! snippet: a rule that cannot fail holds nothing up. [`source`] reads the tree, [`code`] holds the
+//! A rule is a function from text to [`Violation`]s, so each is also tested on a bad snippet: a rule
+//! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
 //! [`words`] those on wording and bytes, [`prose`] those on sentences, [`docs`] those on the
 //! documents, [`metrics`] the one that generates docs/METRICS.md, [`examples`] those on the
@@ -24,7 +24,7 @@ use source::{Source, Tree};
 pub(crate) struct Violation {
     /// From 1; 0 where the whole file is meant.
     pub(crate) line: usize,
-    /// What is wrong.
+    /// The breach, in words.
     pub(crate) what: String,
 }
 

@@ -1,6 +1,6 @@
-//! The files of the repository, and of Rust files what is code, what is comment and what is text.
+//! The files of the repository. Of Rust files it separates code, comments and strings.
 //!
-//! Files are those that git tracks or would add; without git, everything but build folders.
+//! Files are those that git tracks or would add; without git, all files outside build folders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) struct Source {
     /// Relative to the root, with slashes.
     pub(crate) path: String,
-    /// As it is.
+    /// The content.
     pub(crate) text: String,
     /// Of Rust files: comments and the contents of strings and characters blanked, so that line
     /// and column stay. Of others: the text.
@@ -69,7 +69,7 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The source of a library crate: not a program's, an example's or a test's.
+    /// Whether this is the source of a library crate: no program, example or test.
     pub(crate) fn is_library(&self) -> bool {
         const LIBRARIES: [&str; 9] = [
             "reliability/journal/src/",
@@ -103,7 +103,7 @@ impl Source {
     }
 }
 
-/// Files that hold nothing but tests. The simulation and the lab are programs like any other.
+/// Whether a file holds only tests. The simulation and the lab are ordinary programs.
 fn is_test_path(path: &str) -> bool {
     const PROGRAMS: [&str; 2] = ["tests/lab/src/", "tests/sim/src/"];
     let inner = PROGRAMS.iter().find_map(|root| path.strip_prefix(root));
@@ -121,7 +121,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The repository's own, read once.
+    /// The repository's files, read once.
     pub(crate) fn read() -> &'static Self {
         static TREE: LazyLock<Tree> = LazyLock::new(|| {
             let mut paths = git_files().unwrap_or_else(walk);
@@ -140,7 +140,7 @@ impl Tree {
         &TREE
     }
 
-    /// A tree of these paths and texts.
+    /// Builds a tree of these paths and texts.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| Source::new(path, text));
         Self {
@@ -357,7 +357,7 @@ fn item_end(code: &str, from: usize) -> usize {
 }
 
 #[test]
-fn comments_texts_and_characters_are_told_from_code() {
+fn comments_strings_and_characters_are_blanked() {
     let text = concat!(
         "let a = \"x // y\"; // z\n",
         "let b: &'static str = r#\"un\"wrap\"#;\n",
@@ -375,7 +375,7 @@ fn comments_texts_and_characters_are_told_from_code() {
 }
 
 #[test]
-fn what_is_under_test_is_no_product() {
+fn code_under_cfg_test_is_no_product() {
     let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() { [0; 3]; }\n}\nfn c() {}\n\
                 #[cfg(all(test, loom))]\nuse x;\nfn d() {}\n";
     let product = Source::new("x/src/a.rs", text).product;
@@ -387,11 +387,11 @@ fn what_is_under_test_is_no_product() {
 }
 
 #[test]
-fn the_tree_is_read_and_holds_this_file() {
+fn tree_holds_this_file() {
     let tree = Tree::read();
     assert!(tree.file("tests/style/source.rs").is_some());
     assert!(tree.has("reliability/src") && !tree.has("target"));
-    assert!(tree.has_function("the_tree_is_read_and_holds_this_file"));
+    assert!(tree.has_function("tree_holds_this_file"));
     let walked = walk();
     let missed = tree.files.iter().find(|f| !walked.contains(&f.path));
     assert!(

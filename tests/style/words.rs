@@ -1,17 +1,16 @@
-//! Rules on wording and bytes, in every text file: what must not be said, and what must not be
-//! there at all.
+//! Rules on wording and bytes in every text file: forbidden words and forbidden bytes.
 
 use crate::source::{Source, pattern};
 use crate::{Violation, holds, lines_found, violation};
 
-/// Files whose text is not ours to choose.
+/// Whether others determine the text of this file.
 fn is_given(path: &str) -> bool {
     let name = path.rsplit('/').next();
     let bytes = path.starts_with("tests/fuzz/corpus/");
     bytes || path.starts_with("LICENSE-") || name == Some("Cargo.lock")
 }
 
-/// Violations of every line of a file that `text` matches.
+/// One violation for each line that `text` matches.
 fn said(source: &Source, text: &str, why: &str) -> Vec<Violation> {
     if is_given(&source.path) {
         return Vec::new();
