@@ -513,7 +513,7 @@ fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
     for (file, expected) in [
-        ("/nonexistent.pcap", "there is no file"),
+        ("/nonexistent.pcap", "there is no such file"),
         ("/", "directory"),
     ] {
         let input = json!({ "source": 1, "kind": "capture", "file": file });
@@ -526,7 +526,7 @@ fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            said.contains("source 1") && said.contains(expected),
+            said.contains("inputs[0].file") && said.contains(expected),
             "{said}"
         );
     }

@@ -263,17 +263,22 @@ fn a_panic_at_a_conflated_record_poisons_the_subscriber() {
     publisher.quotes(50, 0..500);
     let began = std::time::Instant::now();
     let mut count = 0_u32;
-    while !subscriber.poll(|_| {}).poisoned {
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    loop {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             subscriber.poll(|item: Item<'_>| {
                 seen.take(item);
                 count += 1;
                 assert!(!count.is_multiple_of(5), "planned");
             })
         }));
+        if caught.is_err() {
+            break;
+        }
         assert!(began.elapsed() < PATIENCE, "{:?}", seen.last());
     }
-    assert!(count.is_multiple_of(5), "{count}");
+    assert_eq!(count, 5);
+    assert!(subscriber.poll(|_| count += 1).poisoned);
+    assert_eq!(count, 5);
     assert_eq!(quote(1, 2).levels[0].bid_sz, 2);
 }
 

@@ -244,7 +244,7 @@ fn what_can_not_be_run_is_refused_with_a_sentence() {
                 "/nonexistent.pcap",
             ],
             2,
-            "there is no file /nonexistent.pcap",
+            "/nonexistent.pcap can't be used: there is no such file",
         ),
         (
             vec!["--publisher-bin", "/bin/false"],
