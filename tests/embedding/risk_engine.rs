@@ -216,7 +216,8 @@ impl Case {
             let path = |name: &str| self.path(&format!("{index}.{name}"));
             let create = |name: &str| std::fs::File::create(path(name)).expect("a file");
             let child = Command::new(&engine.program)
-                .args(["--publisher", &publisher.control.to_string(), "--summary"])
+                .args(["--publisher", &publisher.control.to_string()])
+                .args(["--channel", "all", "--summary"])
                 .arg(path("json"))
                 .args(&engine.options)
                 .stdin(Stdio::null())

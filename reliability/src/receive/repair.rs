@@ -381,6 +381,7 @@ impl Pass<'_> {
 
     /// Returns whether `gap` may be requested now: its time has come, its path is open, and no line is
     /// likely to bring it.
+    #[inline(always)]
     fn is_due(&mut self, gap: &Gap) -> bool {
         if gap.next_request_at > self.now {
             return false;
@@ -394,6 +395,7 @@ impl Pass<'_> {
 
     /// Returns until when an answer to the last request may still come. Answers come by ascending sequence:
     /// while they are below this gap, its turn will come. An answer above it means that its own was lost.
+    #[inline(always)]
     fn may_wait(&mut self, gap: &Gap, requests: &RepairRequests) -> Option<Nanos> {
         if gap.attempts == 0 || !is_open(gap, requests) {
             return None;
@@ -421,6 +423,7 @@ impl Pass<'_> {
 
     /// Chooses the step of the repair order that `gap` is requested on next, and counts a request that was
     /// not answered in time. Returns `false` where a READ must wait.
+    #[inline(always)]
     fn next_step(&mut self, gap: &mut Gap, requests: &mut RepairRequests) -> bool {
         let (open, above) = (is_open(gap, requests), is_above_last(gap));
         let on_nack = gap.attempts > 0 && gap.rung == Rung::Nack;
@@ -475,6 +478,7 @@ impl Pass<'_> {
     }
 
     /// Notes that `gap` is requested now, and when to request it again.
+    #[inline(always)]
     fn schedule_retry(&mut self, gap: &mut Gap) {
         gap.last_request_at = self.now;
         gap.rtt_sample_valid = gap.attempts == 1 || gap.refused;
