@@ -528,7 +528,8 @@ mod tests {
             let paused = Nanos::from_ms(ms);
             Some(Unread { packets, paused })
         };
-        // Who stood still for long finds packets dropped, and then no room for all that waited.
+        // A sender that paused for long finds packets dropped, and then no room for all that
+        // waited.
         sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
         sender.lost(SourceLoss::gap(at(9), 1));
         sender.lost(SourceLoss::gap(at(12), 2).unread(unread(4, 0)));

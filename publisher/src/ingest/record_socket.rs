@@ -66,7 +66,7 @@ struct Writer {
     filled: usize,
     /// The number of the next message; one beyond the last there is when all are used up.
     next: u64,
-    /// What is there of a message that was announced, and how many records are to come.
+    /// The received part of an announced message, and the number of records still to come.
     message: RecordBatch,
     left: u16,
 }

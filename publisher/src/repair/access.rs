@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::repair::peers::tests::{at, connections};
 
-    /// What was asked of it, in order.
+    /// The requests it received, in order.
     #[derive(Default)]
     struct Asked(Vec<(Connection, String)>);
 
@@ -253,7 +253,7 @@ mod tests {
             }
         }
 
-        /// What is asked of the server when this stands in the file.
+        /// Returns the requests to the server when this text is in the file.
         fn enforce(&mut self, file: &Path, text: &str) -> Vec<(Connection, String)> {
             std::fs::write(file, text).unwrap();
             self.now = self.now.after(Nanos::from_secs(1));
