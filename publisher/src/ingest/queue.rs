@@ -506,7 +506,7 @@ mod tests {
             sender.flush();
         }
         assert_eq!(sender.lost_messages(), 3);
-        // What waits comes first, then the loss, though the sender says nothing more.
+        // The waiting messages come first, then the loss, though the sender says nothing more.
         assert_eq!(drain(&receiver), ["m1", "Overflow 3 from 2 of [2, 3, 4]"]);
         for n in 5..=6 {
             sender.push(at(n), &message(n as u32));

@@ -501,7 +501,7 @@ mod tests {
     fn changed_replay_is_reported_before_what_follows() {
         // Position, what it says, and of how many records: 100 do not fit a datagram.
         type Given = (u64, u64, usize);
-        // What is given again, what then, whether it is stopped then, what is told, and why no digest is.
+        // Replayed items, later items, whether it is stopped, reported losses, and the digest reason.
         type Case<'a> = (
             &'a [Given],
             Option<Given>,
@@ -535,7 +535,7 @@ mod tests {
             (&altered, Some(next), false, &["lost", "4"], differs),
             (&altered, None, false, &["lost"], differs),
             (shorter, None, false, &["lost"], differs),
-            // Who was told to stop does not know what would have come.
+            // A stopped source does not know its later messages.
             (shorter, None, true, &[], stopped),
             (&[], None, true, &[], stopped),
             (same, None, true, &[], None),

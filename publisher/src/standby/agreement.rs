@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// What a standby knows that counts ordinals from 0 and has heard up to this sequence.
+    /// Returns the local state with ordinals from 0 and every sequence up to this one.
     fn heard(up_to: u64) -> impl Fn(u64) -> Found {
         move |sequence| match sequence <= up_to {
             true => Found::There(SourcePosition::new(0, sequence), head(sequence)),

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::state::standby_view::ChannelView;
 
-    /// One that mirrors a channel, of a publisher whose admin port is there.
+    /// Returns a standby that mirrors a channel of a publisher with this admin port.
     fn mirroring(admin: &TcpListener) -> Arc<StandbyState> {
         let admin = admin.local_addr().unwrap();
         let config = json!({ "of": "127.0.0.1:9", "admin": admin });
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What was posted.
+    /// Returns the posted request.
     fn posted(stream: &TcpStream) -> (String, Value) {
         let mut stream = BufReader::new(stream);
         let (mut head, mut line, mut len) = (String::new(), String::new(), 0);
