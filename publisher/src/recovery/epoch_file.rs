@@ -342,7 +342,7 @@ mod tests {
         let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
         assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
         drop(second);
-        // One that was mirrored counts as one before.
+        // A mirrored epoch counts as an earlier one.
         let before = EpochsBefore::read(Some(dir.path()), "a").unwrap();
         let above = before.open(Epoch(2_000), Nanos::ZERO).unwrap();
         assert_eq!(above.epoch(), Epoch(2_001));

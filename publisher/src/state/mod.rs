@@ -30,7 +30,7 @@ use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
-    /// What came of one source. Everything but the first four is an incident.
+    /// Counters of one source. Everything but the first four is an incident.
     pub struct SourceCounters {
         /// Packets received (UDP payloads, or messages of a file).
         source_packets,
@@ -90,7 +90,7 @@ tickcast_reliability::counters! {
 }
 
 tickcast_reliability::counters! {
-    /// What one line of one fan-out has done.
+    /// Counters of one line of one fan-out.
     pub struct LineCounters {
         /// Datagrams passed to the network.
         line_datagrams,
@@ -125,7 +125,7 @@ tickcast_reliability::counters! {
 }
 
 tickcast_reliability::counters! {
-    /// What came of connections to the admin port; written by its thread alone.
+    /// Counters of connections to the admin port; written by its thread alone.
     pub struct AdminCounters {
         /// Connections to the admin port accepted.
         admin_connections,

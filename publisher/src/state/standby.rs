@@ -14,7 +14,7 @@ use crate::state::hand_over::PublishPosition;
 use crate::state::standby_view::{Agreement, ChannelView, View};
 
 tickcast_reliability::counters! {
-    /// What came of being a standby.
+    /// Counters of a standby.
     pub struct StandbyCounters {
         /// Messages of the inputs kept because they are not mirrored yet (a gauge).
         kept_messages,
