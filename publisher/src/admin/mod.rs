@@ -151,7 +151,7 @@ impl Answer {
         Self {
             status,
             kind: JSON,
-            // What is told has text for keys and no number that JSON lacks.
+            // This cannot fail: keys are text, and JSON has every number.
             body: serde_json::to_string(body).unwrap_or_default(),
         }
     }

@@ -1,5 +1,5 @@
-//! As much of HTTP as an admin port needs: one request with a short body, one answer, and the
-//! connection is over. Both sides read and write against one deadline.
+//! The HTTP subset of an admin port: one request with a short body, one answer, and the connection
+//! closes. Both sides read and write against one deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
