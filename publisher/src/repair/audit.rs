@@ -6,8 +6,7 @@
 //! | `what` | meaning |
 //! |---|---|
 //! | `joined`, `left` | a subscriber joins or leaves channels, and the reason |
-//! | `replay_joined`, `nack_joined`, `read_joined` | a further connection of a subscriber, and the
-//! one it replaces |
+//! | `replay_joined`, `nack_joined`, `read_joined` | further connection, and the one replaced |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
 //! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
@@ -15,10 +14,10 @@
 //! | `closed` | the publisher closes a connection because it ends, or because the session of the connection is over |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
-//! | `hand_over_refused` | somebody asked to take over in vain, and why; once a second at most |
+//! | `hand_over_refused` | a take-over request was refused, and the reason; at most once a second |
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
-//! | `read_denied` | a connection for READ is let reach nothing |
+//! | `read_denied` | a READ connection gets no rights |
 //!
 //! A further connection of a session is logged under its subscriber's name, whatever name it sends.
 //!
