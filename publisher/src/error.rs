@@ -1,5 +1,5 @@
-//! Why the publisher can't start or go on, by whose fault; each says what was wrong, where, and
-//! what to do, and knows its exit code.
+//! Errors that stop the publisher from starting or continuing, grouped by fault. Each states the
+//! cause, the place and the remedy, and maps to an exit code.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
-/// What is wrong with a config. Whoever wrote it is at fault.
+/// An error in a config. The author of the config must fix it.
 ///
 /// ```
 /// # use tickcast_publisher::{Config, ConfigError};
@@ -34,41 +34,41 @@ pub enum ConfigError {
     /// The file can't be read.
     #[error("the config {} can't be read: {source}; check the path", .path.display())]
     Read {
-        /// As given.
+        /// Path of the file, as given.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The text is no JSON, or does not have the shape of a config.
     #[error("at {at}: {reason}")]
     Shape {
-        /// Where in the config, as a JSON path; `.` is the whole.
+        /// Place in the config, as a JSON path; `.` is the whole config.
         at: String,
-        /// What is wrong, with line and column where they are known.
+        /// Cause, with line and column where they are known.
         reason: String,
     },
-    /// What is wrong with the config of a file.
+    /// The config in a file is wrong.
     #[error("{}: {error}", .path.display())]
     InFile {
         /// The file, as given.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         error: Box<Self>,
     },
-    /// A value that is not possible.
+    /// A value is not possible.
     #[error("at {at}: {value} can't be used: {remedy}")]
     Value {
-        /// Where in the config, as a JSON path.
+        /// Place in the config, as a JSON path.
         at: String,
-        /// What was written.
+        /// Value as written.
         value: String,
-        /// What is wrong with it, and what would be right.
+        /// Cause, and a value that would be right.
         remedy: String,
     },
 }
 
 impl ConfigError {
-    /// The same, with the file that it is of.
+    /// Returns the error with the path of its file added.
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
             Self::Read { .. } | Self::InFile { .. } => self,
@@ -79,7 +79,7 @@ impl ConfigError {
         }
     }
 
-    /// A value that is not possible.
+    /// Returns the error for a value that is not possible.
     pub(crate) fn value(
         at: impl Into<String>,
         value: impl ToString,
@@ -105,15 +105,15 @@ impl ConfigError {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherPublisher {
-    /// The group that it sends to, which is one of the config's.
+    /// Group that the other publisher sends to; this config has the same group.
     pub group: SocketAddrV4,
-    /// The channel of the config that has the group.
+    /// Channel of this config that has the group.
     pub name: String,
-    /// The address that it sends from.
+    /// Source address of the other publisher.
     pub sender: Ipv4Addr,
-    /// Its channel.
+    /// Channel ID of the other publisher.
     pub channel: ChannelId,
-    /// Its epoch.
+    /// Epoch of the other publisher.
     pub epoch: Epoch,
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for OtherPublisher {
     }
 }
 
-/// Why a handler gets no channel. Nothing was changed.
+/// The reason why a handler gets no channel. Nothing was changed.
 ///
 /// ```
 /// # use tickcast_publisher::{ChannelError, Publisher};
@@ -140,28 +140,28 @@ impl fmt::Display for OtherPublisher {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// There is no channel of this name.
+    /// No channel has this name.
     #[error("there is no channel {name:?}; the config has: {known}")]
     Unknown {
-        /// As asked for.
+        /// Name as requested.
         name: String,
-        /// The names there are.
+        /// Names that exist.
         known: String,
     },
-    /// The channel has a writer.
+    /// The channel already has a writer.
     #[error(
         "channel {name:?} has a writer; a channel has one at a time: move it to the thread that publishes, or drop it first"
     )]
     Taken {
-        /// As asked for.
+        /// Name as requested.
         name: String,
     },
-    /// No source of the config is for handlers on this channel.
+    /// The config has no `own` source for this channel.
     #[error(
         "no source is for own handlers on channel {name:?}; add {{\"source\": N, \"kind\": \"own\"}} to the config's inputs"
     )]
     NoSource {
-        /// As asked for.
+        /// Name as requested.
         name: String,
     },
     /// The publisher has stopped by itself.
@@ -169,8 +169,8 @@ pub enum ChannelError {
     Stopped,
 }
 
-/// Why a handler's message was not published as it was meant. The writer stays usable, except
-/// after [`WriteError::Ended`].
+/// The reason why a handler's message was not published as intended. The writer stays usable,
+/// except after [`WriteError::Ended`].
 ///
 /// ```
 /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, trade};
@@ -187,13 +187,14 @@ pub enum ChannelError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The publish thread could not keep up and there was no room: this message is lost, counted,
-    /// and told in the stream in its place. Go on with the next one.
+    /// The queue to the publish thread is full: this message is lost and counted. The loss is
+    /// reported in the stream in its place. Go on with the next message.
     #[error(
         "the publish thread can't keep up: the message is lost and told so in the stream; give it a core, or raise threads.queue_batches"
     )]
     Overflow,
-    /// The message fits no datagram of this channel: it is lost, counted, and told in the stream.
+    /// The message fits no datagram of this channel. It is lost, counted, and reported in the
+    /// stream.
     #[error("a message of {len} bytes does not fit a datagram of {max}; use a larger slot_len")]
     TooLarge {
         /// Bytes of its records.
@@ -201,15 +202,15 @@ pub enum WriteError {
         /// Bytes that fit.
         max: usize,
     },
-    /// A record is not what its header says: nothing of the message was published, and nothing is
-    /// counted or told as lost. A bug of the handler.
+    /// A record does not match its header, which is a bug of the handler. Nothing of the message is
+    /// published, and nothing is counted or reported as lost.
     #[error("nothing was published: {source}")]
     Record {
-        /// Which record of the message, and what is wrong with it.
+        /// Index of the record in the message, and the cause.
         source: RecordError,
     },
-    /// The welcome of new subscribers has all names that were set, but the stream only has some: the
-    /// publish thread did not take the others in time. Nothing is lost.
+    /// The welcome of new subscribers has all names that were set, but the stream has only some.
+    /// The publish thread did not take the others in time. Nothing is lost.
     #[error(
         "the publish thread can't keep up: only the first {sent} of {all} names went into the stream; set the others again later"
     )]
@@ -219,12 +220,12 @@ pub enum WriteError {
         /// Names that were set.
         all: usize,
     },
-    /// The session has ended, or the publisher stopped; nothing is published any more.
+    /// The session has ended, or the publisher stopped; it publishes nothing more.
     #[error("the session has ended; nothing can be published any more")]
     Ended,
 }
 
-/// Why a publisher does not start, or stops early.
+/// The reason why a publisher does not start, or stops early.
 ///
 /// ```
 /// # use tickcast_publisher::{Config, Publisher, PublisherError};
@@ -238,25 +239,25 @@ pub enum WriteError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// The config.
+    /// The config is wrong.
     #[error("config: {0}")]
     Config(#[from] ConfigError),
     /// The epoch of the last run can't be read or kept.
     #[error("state_dir: can't {what} {}: {source}; {}", .path.display(), remedy(.source))]
     State {
-        /// The step.
+        /// Step that failed.
         what: &'static str,
-        /// Of which file.
+        /// File of the step.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file that keeps the epoch holds something else.
     #[error("state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if no subscriber remembers the epochs of before", .path.display())]
     StateDamaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
     /// Another publisher uses the same state.
@@ -265,16 +266,16 @@ pub enum PublisherError {
         /// The lock file.
         path: PathBuf,
     },
-    /// A port can't be listened at.
+    /// The publisher can't listen on a port.
     #[error(
         "{what} can't listen at {address}: {reason}; is another publisher running, or is the address not this host's?"
     )]
     Listen {
         /// "control", "admin" or "repair_verbs".
         what: &'static str,
-        /// Where.
+        /// Address of the port.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         reason: String,
     },
     /// A fan-out can't be opened.
@@ -282,7 +283,7 @@ pub enum PublisherError {
     FanOut {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: UdpError,
     },
     /// A fan-out by verbs can't be opened.
@@ -290,7 +291,7 @@ pub enum PublisherError {
     VerbsFanOut {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: VerbsError,
     },
     /// A fan-out by shared memory can't be opened.
@@ -298,7 +299,7 @@ pub enum PublisherError {
     ShmFanOut {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: ShmError,
     },
     /// A fan-out can't go on.
@@ -306,7 +307,7 @@ pub enum PublisherError {
     Send {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: FanOutError,
     },
     /// A ring can't have its memory.
@@ -314,15 +315,15 @@ pub enum PublisherError {
     Memory {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: MappingError,
     },
-    /// No flight record can be kept there.
+    /// The flight record can't be kept at this path.
     #[error("flight_record: {}: {reason}", .path.display())]
     FlightRecord {
-        /// Its file.
+        /// Path of its file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// A ring can't be made.
@@ -330,10 +331,10 @@ pub enum PublisherError {
     Ring {
         /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: RingError,
     },
-    /// A channel can't take any more.
+    /// A channel can't publish any more.
     #[error("channel {channel}: {source}")]
     Publish {
         /// Name of the channel.
@@ -341,38 +342,38 @@ pub enum PublisherError {
         /// Why.
         source: PublishError,
     },
-    /// A file can't be read, or not further.
+    /// A file can't be read, or reading can't continue.
     #[error("source {source_id}: {source}")]
     Capture {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// What is wrong.
+        /// The cause.
         source: CaptureError,
     },
-    /// A file in which no known feed was found.
+    /// The file contains no known feed.
     #[error(
         "source {source_id}: no feed format was recognised in {what}; set \"format\" to one of iex-tp, moldudp64-itch50, binary-file"
     )]
     Unrecognised {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// Where it was looked for.
+        /// Place that was searched.
         what: String,
     },
     /// The simulator can't start.
     #[error("source {source_id}: {source}")]
     Simulator {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// What is wrong.
+        /// The cause.
         source: SimulatorError,
     },
     /// The live input can't be opened.
     #[error("source {source_id}: {source}")]
     Listening {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// What is wrong.
+        /// The cause.
         source: UdpError,
     },
     /// The socket of a records input can't be opened.
@@ -380,43 +381,43 @@ pub enum PublisherError {
         "source {source_id}: can't listen at {}: {source}; it must be a path of our own in a writable directory, that no other process listens at", .path.display()
     )]
     Socket {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The socket of a records input can't take connections any more.
     #[error("source {source_id}: can't take connections: {source}")]
     Accept {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The live input can't go on.
+    /// The live input can't continue.
     #[error("source {source_id}: {source}")]
     Receive {
-        /// Which source.
+        /// Number of the source.
         source_id: u16,
-        /// What is wrong.
+        /// The cause.
         source: ReceiveError,
     },
-    /// There can be no mirror of the publisher that this is the standby of.
+    /// This standby can't mirror its publisher.
     #[error("standby.of: {of} can't be mirrored: {reason}")]
     Mirroring {
-        /// Where it is, as it was given.
+        /// Address of the mirrored publisher, as given.
         of: String,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
-    /// What was mirrored can't be gone on with.
+    /// The standby can't continue from the mirrored state.
     #[error("channel {channel} can't be gone on with: {source}")]
     Promotion {
-        /// Which channel.
+        /// Name of the channel.
         channel: String,
-        /// What is wrong.
+        /// The cause.
         source: MirrorError,
     },
     /// Another publisher sends to a group of the config.
@@ -425,31 +426,31 @@ pub enum PublisherError {
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
-    /// A file that was asked for can't be written.
+    /// A requested file can't be written.
     #[error("can't write {}: {source}; {}", .path.display(), remedy(.source))]
     Write {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The operating system refused something that always works.
+    /// The operating system refused a step that normally always works.
     #[error("can't {what}: {source}")]
     System {
-        /// The step.
+        /// Step that failed.
         what: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A thread of this process panicked: a bug.
     #[error("the {thread} thread panicked; this is a bug, please report it with the log")]
     Panicked {
-        /// Which thread.
+        /// Name of the thread.
         thread: &'static str,
     },
 }
 
-/// What to do about a file that can't be written.
+/// Returns the remedy for a file that can't be written.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its file system",
@@ -458,7 +459,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl PublisherError {
-    /// Whether a value of the config is at fault, and the text does not name the config's file.
+    /// Returns whether a config value is at fault and the text does not name the config's file.
     ///
     /// ```
     /// # use tickcast_publisher::{Config, Publisher};
@@ -488,8 +489,8 @@ impl PublisherError {
         )
     }
 
-    /// The exit code of the service: 2 for what the operator configured, 3 for what can't be
-    /// reached, 4 for the rest.
+    /// Returns the exit code of the service: 2 for configuration errors, 3 for unreachable
+    /// resources, 4 for all others.
     ///
     /// ```
     /// # use tickcast_publisher::{Config, Publisher};

@@ -1,4 +1,4 @@
-//! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
+//! `tickcast-publisher`: the publisher as a service. Exit codes: 0 success, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
 use std::io::{self, IsTerminal, Write};
@@ -23,34 +23,34 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// Publishes market data by multicast, and repairs what subscribers missed.
+/// Publishes market data by multicast, and repairs the gaps of subscribers.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// The config, JSON (configs/publisher.schema.json says what can stand in it).
+    /// Path of the JSON config (configs/publisher.schema.json describes its fields).
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Say what the config means and what is doubtful about it, and do nothing.
+    /// Explain the config and its doubtful values, then exit.
     #[arg(long, conflicts_with = "print_effective")]
     check: bool,
-    /// Start although another publisher sends to a group of this config; what it sends is then dropped by
-    /// subscribers of this one, and the other way round.
+    /// Start although another publisher sends to a group of this config. Subscribers of each
+    /// publisher then drop the datagrams of the other.
     #[arg(long, conflicts_with_all = ["check", "print_effective"])]
     force: bool,
-    /// Print the config with all defaults filled in, and do nothing.
+    /// Print the config with all defaults filled in, then exit.
     #[arg(long)]
     print_effective: bool,
-    /// Write what the run came to into this file, as JSON.
+    /// Write the summary of the run into this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Write the addresses that are listened at into this file, as JSON, once they are.
+    /// Write the listening addresses into this file, as JSON, once the ports are open.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// How log lines look; RUST_LOG says which there are.
+    /// Format of log lines; RUST_LOG selects them.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Append who was let in, let at which memory, turned away or banned, and why, to this file: a JSON
-    /// object a line, whatever RUST_LOG says. SIGHUP opens it anew.
+    /// Append each admission, memory grant, refusal and ban, with its reason, to this file: one
+    /// JSON object a line, independent of RUST_LOG. SIGHUP reopens the file.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
 }
@@ -106,7 +106,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // The second one ends the process at once; the first only sets the flag.
+        // The second signal ends the process at once; the first only sets the flag.
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|source| PublisherError::System {
@@ -114,7 +114,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
                 source,
             })?;
     }
-    // A standby hears the publisher that it mirrors, and publishes once that one is gone.
+    // A standby listens to the publisher that it mirrors, and publishes once that one is gone.
     if plan.config.standby.is_none() {
         for other in find_others(&plan) {
             if !cli.force {
@@ -160,7 +160,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         "done"
     );
     if let (Err(_), Err(kept)) = (&written, &kept) {
-        // Both are told: the one that ends us would hide the other.
+        // Log both errors, because the one that ends the process would hide the other.
         tracing::error!("{kept}");
     }
     written?;
@@ -172,7 +172,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     })
 }
 
-/// Logs to standard error, and what is audited to a file of its own as well.
+/// Starts the log on standard error, and the audit log in its own file.
 fn start_log(format: LogFormat, audit: Option<AuditFile>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Colours are for people at a terminal, not for files.
@@ -204,7 +204,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
             source,
         }
     })?;
-    // Whatever is wrong with the file is found out within a log line: this one goes past the log.
+    // An error with the audit file occurs within a log line, so report it outside the log.
     let tell: fn(&str) = match format {
         LogFormat::Text => |text| eprintln!("ERROR {text}"),
         LogFormat::Json => |text| {
@@ -235,7 +235,7 @@ fn print(text: &str) -> Result<(), PublisherError> {
     })
 }
 
-/// Finds out before the session whether a file can be written in the end.
+/// Checks before the session whether a file can be written at its end.
 fn check_writable(path: &Path) -> Result<(), PublisherError> {
     atomic_file::check_writable(path).map_err(|source| not_written(path, source))
 }

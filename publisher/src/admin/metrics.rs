@@ -1,5 +1,5 @@
-//! The publisher's metrics as text for Prometheus (format 0.0.4): every series is there from the
-//! start, those of one name together, and what a peer says of itself stays within its label.
+//! The publisher's metrics as text for Prometheus (format 0.0.4). Every series exists from the
+//! start. Series of one name are together, and peers' texts can't leave their label.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -159,7 +159,7 @@ impl Families {
     }
 }
 
-/// All series of a publisher, in Prometheus' text format.
+/// Returns all series of a publisher, in Prometheus' text format.
 #[must_use]
 pub(crate) fn metrics(shared: &Shared) -> String {
     let mut all = Families::default();
@@ -276,7 +276,7 @@ fn each_standby_metric(
     }
 }
 
-/// A label's value: what a peer says of itself must not end it early.
+/// Escapes a label's value, so that a peer's text can't end it early.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for c in value.chars() {

@@ -1,7 +1,7 @@
-//! The admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON, `/healthz`, and
-//! what a standby and its publisher are told: `/standby`, `POST /promote`, `POST /hand-over`.
-//! Whoever asks gets one answer within a fixed time and a fixed amount of memory, or is closed: no
-//! client holds up another one, nor the publisher's end.
+//! The admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON, `/healthz`,
+//! and the standby requests `/standby`, `POST /promote`, `POST /hand-over`. Each client gets one
+//! answer within a fixed time and memory, or is closed. No client delays another one, or the
+//! publisher's end.
 
 mod metrics;
 pub(crate) mod monitor;
@@ -35,9 +35,9 @@ const WAIT: Duration = Duration::from_millis(20);
 /// sealed until it was answered.
 const WAIT_AFTER: Duration = Duration::from_millis(1);
 const AFTER: Duration = Duration::from_millis(200);
-/// What a request may take, from its first byte to its last, and what its answer may take.
+/// Time limit of a request, and of its answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// For how long, and how much, is read and dropped of who was answered and has not heard it out.
+/// Time and amount of unread data that is drained after an answer.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 8;
@@ -134,7 +134,7 @@ impl Admin {
     }
 }
 
-/// What is answered.
+/// The answer to a request.
 struct Answer {
     status: &'static str,
     kind: &'static str,
@@ -151,12 +151,12 @@ impl Answer {
         Self {
             status,
             kind: JSON,
-            // What is told has text for keys and no number that JSON lacks.
+            // This cannot fail: keys are text, and JSON has every number.
             body: serde_json::to_string(body).unwrap_or_default(),
         }
     }
 
-    /// What was asked for can't be done as things stand.
+    /// Returns the answer to a request that is impossible in the current state.
     fn refused(why: &str) -> Self {
         Self::json(CONFLICT, &json!({ "state": "refused", "why": why }))
     }
@@ -207,12 +207,12 @@ fn close(stream: &TcpStream) {
     }
 }
 
-/// What a `POST` can be for; every other one is refused unread.
+/// Returns whether a path accepts `POST`; every other one is refused unread.
 fn takes_post(path: &str) -> bool {
     matches!(path, "/promote" | "/hand-over")
 }
 
-/// What there is to be told.
+/// Returns the answer to a `GET`.
 fn answer_get(shared: &Shared, path: &str) -> Answer {
     let now = shared.current();
     match (path, &shared.standby) {

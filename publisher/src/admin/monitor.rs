@@ -1,4 +1,4 @@
-//! What a publisher does, for any thread to look at; looking never holds publishing up.
+//! A publisher's status, readable from any thread without delaying publishing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,9 +50,9 @@ pub struct ChannelStatus {
     pub oldest: Sequence,
     /// Subscribers that have joined.
     pub subscribers: u32,
-    /// What was published and sent; read them at any time.
+    /// Publishing counters; read them at any time.
     pub sender: Arc<SenderCounters>,
-    /// What was repaired.
+    /// Repair counters.
     pub repair: Arc<RepairCounters>,
 }
 
@@ -82,8 +82,8 @@ impl Monitor {
         all.collect()
     }
 
-    /// What every subscriber last said of itself on each channel: its progress and lag in
-    /// sequences, and the records that it lost. Those that have left are kept for a while.
+    /// Returns the last report of every subscriber on each channel: progress and lag in sequences,
+    /// and records lost. Subscribers that have left are kept for a while.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -97,7 +97,7 @@ impl Monitor {
         self.shared.subscribers().clone()
     }
 
-    /// The sources, in the order of the config: what came of each, and what was lost.
+    /// Returns the sources and their counters, in the order of the config.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -123,7 +123,7 @@ impl Monitor {
         self.shared.epoch
     }
 
-    /// Whether the session has ended, or the publisher stopped.
+    /// Returns whether the session has ended, or the publisher stopped.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {

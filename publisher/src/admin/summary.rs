@@ -1,4 +1,4 @@
-//! What a run came to: for `--summary`, for `/status`, and for the exit code.
+//! The results of a run: for `--summary`, for `/status`, and for the exit code.
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -7,7 +7,7 @@ use crate::error::PublisherError;
 use crate::state::Shared;
 use crate::state::audit_log;
 
-/// Why a session did not end as it should.
+/// The reason why a session did not end properly.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -33,7 +33,7 @@ pub enum EndError {
     NotKept {
         /// The result of the run.
         summary: Box<Summary>,
-        /// Why the end was not kept.
+        /// Cause of the failure to keep the end.
         source: Box<PublisherError>,
     },
 }
@@ -56,7 +56,7 @@ impl EndError {
     }
 }
 
-/// What a publisher did, taken at one moment.
+/// The results of a publisher at one moment.
 ///
 /// ```
 /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -197,7 +197,7 @@ impl Summary {
         self.json["published_records"].as_u64().unwrap_or(0)
     }
 
-    /// Whether a source was not whole, or a subscriber lost something.
+    /// Returns whether a source was incomplete, or a subscriber lost records.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {

@@ -1,5 +1,4 @@
-//! What was typed of the ways out of a ring: each is of one transport, and has only that one's
-//! fields.
+//! Fan-outs as written in the config: each has one transport, and only that transport's fields.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use tickcast_transport::verbs;
 
 use crate::config::input::part;
 
-/// One way out of a ring.
+/// One fan-out of a ring.
 ///
 /// ```
 /// # use tickcast_publisher::config::FanOutConfig;
@@ -33,12 +32,12 @@ pub enum FanOutConfig {
     Udp(UdpConfig),
     /// RDMA multicast.
     Verbs(VerbsConfig),
-    /// Shared memory, for subscribers in this host.
+    /// Shared memory, for subscribers on this host.
     Shm(ShmConfig),
 }
 
-/// Shared memory: the ring itself lies where subscribers in this host can map it. A channel has one
-/// such way out at most.
+/// Shared memory: subscribers on this host map the ring itself. A channel has at most one fan-out
+/// of this kind.
 ///
 /// ```
 /// # use tickcast_publisher::config::FanOutConfig;
@@ -56,11 +55,12 @@ pub enum FanOutConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShmConfig {
-    /// The file, on tmpfs or hugetlbfs. It is made anew at each start, and goes with the publisher.
+    /// The file, on tmpfs or hugetlbfs. The publisher creates it at each start and removes it when
+    /// it ends.
     pub path: PathBuf,
 }
 
-/// UDP multicast: a socket a line.
+/// UDP multicast: one socket per line.
 ///
 /// ```
 /// # use tickcast_publisher::config::FanOutConfig;
@@ -78,13 +78,14 @@ pub struct ShmConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpConfig {
-    /// A, then B where there is one.
+    /// Line A, then line B if there is one.
     pub lines: Vec<LineConfig>,
-    /// Send buffer to ask the kernel for, per line; null: the system's default.
+    /// Send buffer to request from the kernel, per line; null: the system's default.
     #[serde(default)]
     pub send_buffer_bytes: Option<usize>,
-    /// Whether datagrams that are due together are handed to the kernel as one buffer, which it or
-    /// the device cuts (GSO). Where it can't, that is told, and they are sent one by one.
+    /// Whether datagrams that are due together go to the kernel as one buffer, which the kernel or
+    /// the device segments (GSO). If GSO is not available, the publisher reports that and sends
+    /// them one by one.
     #[serde(default = "yes")]
     pub gso: bool,
 }
@@ -118,7 +119,7 @@ pub struct LineConfig {
     pub interface: Option<Interface>,
 }
 
-/// RDMA multicast: unreliable datagrams from a device's queue pair, one a line.
+/// RDMA multicast: unreliable datagrams from a device's queue pair, one per line.
 ///
 /// ```
 /// # use tickcast_publisher::config::FanOutConfig;
@@ -136,25 +137,25 @@ pub struct LineConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsConfig {
-    /// A, then B where there is one.
+    /// Line A, then line B if there is one.
     pub lines: Vec<VerbsLineConfig>,
-    /// Devices drop datagrams with another key: a wall between systems, no secret. Subscribers are
-    /// told it.
+    /// Queue key. Devices drop datagrams with another key; it separates systems, but is no secret.
+    /// Subscribers receive it from the publisher.
     #[serde(default = "q_key_default")]
     pub q_key: u32,
-    /// Goes into every packet; the upper six bits are the DSCP.
+    /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
     pub traffic_class: u8,
-    /// Sends that may be on their way at once, per line.
+    /// Maximum number of sends in flight, per line.
     #[serde(default = "verbs::send_depth_default")]
     pub send_depth: u32,
-    /// Every how many sends the device tells that it is done; at most half of `send_depth`.
+    /// Number of sends between two completions from the device; at most half of `send_depth`.
     #[serde(default = "verbs::signal_every_default")]
     pub signal_every: u32,
-    /// Datagrams up to this length are handed to the device with the request itself.
+    /// Datagrams up to this length go to the device inside the request itself.
     #[serde(default = "verbs::inline_default")]
     pub inline_bytes: u32,
-    /// No faster than this, per line; null: as fast as the port.
+    /// Maximum rate per line; null: the port's rate.
     #[serde(default)]
     pub pace: Option<verbs::Pace>,
 }
@@ -184,7 +185,7 @@ pub struct VerbsLineConfig {
     pub interface: Option<Interface>,
 }
 
-/// "tick", in ASCII.
+/// Returns "tick" in ASCII, the default key.
 const fn q_key_default() -> u32 {
     0x7469_636b
 }

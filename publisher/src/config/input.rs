@@ -1,4 +1,4 @@
-//! What was typed of the inputs: each is of one kind, and has only that kind's fields.
+//! Inputs as written in the config: each has one kind, and only that kind's fields.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -12,7 +12,7 @@ use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
 use tickcast_transport::host::interface::Interface;
 
-/// Longest path of a socket that the operating system takes, with room for a suffix.
+/// Longest socket path that the operating system accepts, with room for a suffix.
 pub(crate) const PATH_LEN_MAX: usize = 100;
 
 /// One input of the publisher.
@@ -36,7 +36,7 @@ pub enum InputConfig {
     Udp(UdpInputConfig),
     /// Records of another process.
     Records(RecordsInputConfig),
-    /// A handler of one's own, in the process that holds the publisher.
+    /// A handler in the process that holds the publisher.
     Own(OwnInputConfig),
 }
 
@@ -56,24 +56,24 @@ pub struct CaptureConfig {
     pub source: SourceId,
     /// Path of the file.
     pub file: PathBuf,
-    /// What the packets are.
+    /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
     /// The day of ITCH's midnight, as `2019-01-30`; null: the day of the capture.
     #[serde(default)]
     pub trade_date: Option<String>,
-    /// How fast it is read.
+    /// Speed at which the file is read.
     #[serde(default)]
     pub pace: Pace,
-    /// Begin only when so many subscribers have joined and listen.
+    /// Number of subscribers that must have joined and be listening before the input begins.
     #[serde(default)]
     pub wait_for_subscribers: u32,
-    /// Stop after so many records; null: read all.
+    /// Stop after this many records; null: read all.
     #[serde(default)]
     pub records_max: Option<u64>,
 }
 
-/// A simulated market; its own settings stand beside these.
+/// A simulated market; its settings are in the same JSON object.
 ///
 /// ```
 /// use tickcast_publisher::config::InputConfig;
@@ -88,13 +88,13 @@ pub struct SimulatorInputConfig {
     pub source: SourceId,
     /// The same seed and settings give the same packets.
     pub seed: u64,
-    /// The day that is simulated, as `2026-01-02`.
+    /// The simulated day, as `2026-01-02`.
     pub trade_date: String,
-    /// How fast it runs.
+    /// Speed at which the simulation runs.
     pub pace: Pace,
-    /// Begin only when so many subscribers have joined and listen.
+    /// Number of subscribers that must have joined and be listening before the input begins.
     pub wait_for_subscribers: u32,
-    /// Stop after so many records; null: the whole day.
+    /// Stop after this many records; null: the whole day.
     pub records_max: Option<u64>,
     /// The market.
     #[serde(flatten)]
@@ -127,13 +127,13 @@ pub struct UdpInputConfig {
     /// The only address to take packets from; null: any.
     #[serde(default)]
     pub from: Option<Ipv4Addr>,
-    /// What the packets are.
+    /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
     /// The day of ITCH's midnight, as `2019-01-30`; null: today in New York.
     #[serde(default)]
     pub trade_date: Option<String>,
-    /// Receive buffer to ask the kernel for; null: the system's default.
+    /// Receive buffer to request from the kernel, in bytes; null: the system's default.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
 }
@@ -152,14 +152,15 @@ pub struct UdpInputConfig {
 pub struct RecordsInputConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// Path of the socket; it is made at the start, for this user only, and removed at the end.
+    /// Path of the socket. The publisher creates it at the start, for this user only, and removes
+    /// it at the end.
     pub socket: PathBuf,
-    /// The channel that all its records go to; null: by their symbols.
+    /// The channel that receives all its records; null: their symbols select the channels.
     #[serde(default)]
     pub channel: Option<String>,
 }
 
-/// What [`crate::Publisher::channel`] gives to publish on, with the library only.
+/// An input that [`crate::Publisher::channel`] publishes for; available in the library only.
 ///
 /// ```
 /// use tickcast_publisher::config::InputConfig;
@@ -173,12 +174,12 @@ pub struct RecordsInputConfig {
 pub struct OwnInputConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// The channel that it is for; null: those that no other names.
+    /// The channel that it is for; null: the channels that no other `own` input names.
     #[serde(default)]
     pub channel: Option<String>,
 }
 
-/// What an input's packets are.
+/// The format of an input's packets.
 ///
 /// ```
 /// use tickcast_publisher::config::InputFormat;
@@ -189,7 +190,7 @@ pub struct OwnInputConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputFormat {
-    /// What the first packets look like.
+    /// Detect the format from the first packets.
     #[default]
     Auto,
     /// IEX-TP with TOPS or DEEP.
@@ -202,7 +203,7 @@ pub enum InputFormat {
 }
 
 impl InputFormat {
-    /// The packets' format, where one is named.
+    /// Returns the packets' format, if the config names one.
     ///
     /// ```
     /// # use tickcast_publisher::config::InputFormat;
@@ -220,7 +221,7 @@ impl InputFormat {
     }
 }
 
-/// How fast a file or a simulation runs.
+/// The speed of a file or a simulation.
 ///
 /// ```
 /// use tickcast_publisher::config::Pace;
@@ -230,11 +231,11 @@ impl InputFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// As fast as it is published.
+    /// As fast as the publisher can publish.
     Max,
-    /// So many times as fast as it was recorded or simulated.
+    /// This multiple of the recorded or simulated speed.
     Times(f64),
-    /// So many venue messages per second.
+    /// This many venue messages per second.
     MessagesPerS(u64),
 }
 
@@ -249,14 +250,14 @@ impl fmt::Display for Pace {
 }
 
 impl Default for Pace {
-    /// As it was recorded or simulated.
+    /// Returns the recorded or simulated speed.
     fn default() -> Self {
         Self::Times(1.0)
     }
 }
 
 impl InputConfig {
-    /// The source's number.
+    /// Returns the source's number.
     ///
     /// ```
     /// use tickcast_publisher::config::InputConfig;
@@ -276,7 +277,7 @@ impl InputConfig {
         }
     }
 
-    /// The channel that it goes to or is for, where one is named.
+    /// Returns the channel that the input names, if it names one.
     ///
     /// ```
     /// use tickcast_publisher::config::InputConfig;
@@ -294,12 +295,13 @@ impl InputConfig {
         }
     }
 
-    /// Whether it gives the same again, from its beginning, whenever it is opened.
+    /// Returns whether the input gives the same messages from its beginning each time it is opened.
     pub(crate) const fn is_replayed(&self) -> bool {
         matches!(self, Self::Capture(_) | Self::Simulator(_))
     }
 
-    /// Whether a restart can go on with it: it gives the same again, or knows where to go on.
+    /// Returns whether a restart can continue this input: it replays its messages, or knows its
+    /// position.
     pub(crate) const fn is_gone_on_with(&self) -> bool {
         self.is_replayed() || matches!(self, Self::Own(_))
     }
@@ -374,7 +376,7 @@ impl<'de> Deserialize<'de> for InputConfig {
     }
 }
 
-/// Reads fields that stand in a JSON object, and says which is wrong.
+/// Reads fields of a JSON object, and names the field that is wrong.
 pub(crate) fn part<T: DeserializeOwned, E: Error>(fields: Map<String, Value>) -> Result<T, E> {
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();

@@ -1,4 +1,4 @@
-//! Where flight records are kept, and how much of them.
+//! The directory and the size of flight records.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tickcast_transport::host::mapping::SharedMapping;
 use crate::config::Config;
 use crate::error::ConfigError;
 
-/// Where flight records are kept, and how much of them.
+/// The directory and the size of flight records.
 ///
 /// ```
 /// # use tickcast_publisher::Config;
@@ -24,10 +24,11 @@ use crate::error::ConfigError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlightRecordConfig {
-    /// Directory on tmpfs: `NAME.1.flight` in it is the record of channel 1, `NAME.repair.flight` that of
-    /// repair. One that is there is kept with `.before` behind its name.
+    /// Directory on tmpfs: it holds `NAME.1.flight`, the record of channel 1, and
+    /// `NAME.repair.flight`, the record of repair. An existing file is kept with `.before` appended
+    /// to its name.
     pub directory: PathBuf,
-    /// How much each keeps, in MiB: 2 to 65536.
+    /// Size of each record, in MiB: 2 to 65536.
     #[serde(default = "mib_default")]
     pub mib: u32,
 }
@@ -45,7 +46,7 @@ impl FlightRecordConfig {
         (self.mib as u64) << 20
     }
 
-    /// The files of all records, and the bytes of each.
+    /// Returns the files of all records, and the size of each in bytes.
     pub(crate) fn files(&self, config: &Config) -> Vec<(PathBuf, u64)> {
         let of_channels = config.channels.iter().map(|it| self.path(config, it.id));
         let all = of_channels.chain([self.path(config, REPAIR)]);
@@ -53,10 +54,10 @@ impl FlightRecordConfig {
     }
 }
 
-/// In place of a channel, in the name of repair's record.
+/// Replaces the channel in the name of repair's record.
 pub(crate) const REPAIR: &str = "repair";
 
-/// Whether flight records can be kept there.
+/// Checks that the directory can hold flight records.
 pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     let Some(flight) = &config.flight_record else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What was typed: the JSON config with every default, and errors that name the JSON path. What
-//! it means, and whether it goes together, is [`crate::plan`]'s part.
+//! The JSON config with every default, and errors that name the JSON path. [`crate::plan`]
+//! interprets it and checks its consistency.
 
 mod fan_out;
 pub(crate) mod input;
@@ -43,68 +43,68 @@ use crate::error::ConfigError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the schema of this file is; for editors.
+    /// Path of this file's schema, for editors.
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<String>,
-    /// For people.
+    /// Free text for readers of the file.
     #[serde(rename = "$comment", default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<serde_json::Value>,
-    /// What subscribers, logs and the state file call this publisher, at most 64 bytes of
+    /// Name of this publisher for subscribers, logs and the state file: at most 64 bytes of
     /// letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// Where subscribers connect; port 0 lets the system choose.
+    /// Address for subscriber connections; with port 0 the system chooses.
     #[serde(default = "control_default")]
     pub control: SocketAddr,
-    /// Where metrics are served; null: nowhere. Port 0 lets the system choose.
+    /// Address that serves metrics; null: none. With port 0 the system chooses.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
-    /// The interface of lines and inputs that name none.
+    /// The default interface of lines and inputs.
     #[serde(default)]
     pub interface: Interface,
-    /// How many routers a datagram may pass; 0 keeps it on this host.
+    /// Number of routers that a datagram may pass; 0 keeps it on this host.
     #[serde(default)]
     pub ttl: u8,
-    /// Directory that keeps the last epoch; without one it is taken from the clock alone.
+    /// Directory that keeps the last epoch; without it the clock alone gives the epoch.
     #[serde(default)]
     pub state_dir: Option<PathBuf>,
-    /// Directory on tmpfs or hugetlbfs where the rings outlive the publisher, so that one that was killed
-    /// goes on in its epoch; needs `state_dir`. Without one every start opens an epoch of its own.
+    /// Directory on tmpfs or hugetlbfs where the rings outlive the publisher, so a killed publisher
+    /// continues its epoch. Needs `state_dir`. Without it every start opens a new epoch.
     #[serde(default)]
     pub ring_dir: Option<PathBuf>,
-    /// File that names who may not subscribe, looked at while the publisher runs: a name or an address a
-    /// line, then the reason. Without one everybody may.
+    /// File that names the banned subscribers. The publisher polls it. Each line is a name or an
+    /// address, then the reason. Without it every subscriber may join.
     #[serde(default)]
     pub banned: Option<PathBuf>,
     /// Makes this the standby of another publisher; null: it publishes.
     #[serde(default)]
     pub standby: Option<StandbyConfig>,
-    /// The standbys, by name, that this publisher hands over to when they ask; none where it is left out.
+    /// Names of the standbys that this publisher hands over to on request; default: none.
     #[serde(default)]
     pub hand_over_to: Vec<String>,
-    /// Where flight records are kept of what was published and repaired; null: nowhere.
+    /// Flight records of publishing and repair; null: none.
     #[serde(default)]
     pub flight_record: Option<FlightRecordConfig>,
-    /// What is published.
+    /// The channels that are published.
     pub channels: Vec<ChannelConfig>,
-    /// Where it comes from.
+    /// The sources of the messages.
     pub inputs: Vec<InputConfig>,
-    /// Which threads there are, and how they wait.
+    /// The threads, their cores, and their idle strategy.
     #[serde(default)]
     pub threads: ThreadsConfig,
     /// The intervals of heartbeats, in microseconds.
     #[serde(default)]
     pub heartbeat: HeartbeatConfig,
-    /// What repair may cost.
+    /// The limits of repair.
     #[serde(default)]
     pub repair: RepairConfig,
-    /// Where connections for NACKs and for READ are taken over RDMA verbs beside TCP; null: nowhere.
+    /// RDMA verbs listener for NACKs and READ, beside TCP; null: none.
     #[serde(default)]
     pub repair_verbs: Option<RepairVerbsConfig>,
-    /// What the subscribers' configs say; only used for checks.
+    /// Values of the subscribers' configs; only checks use them.
     #[serde(default)]
     pub subscribers: SubscribersConfig,
-    /// Bytes per second of the slowest link, for the check that repair leaves it half; null: no
-    /// check.
+    /// Bytes per second of the slowest link, for the check that repair uses at most half of it;
+    /// null: no check.
     #[serde(default)]
     pub link_bytes_per_s: Option<u64>,
     /// How long to wait after END for subscribers that have not reached it, in milliseconds.
@@ -113,20 +113,20 @@ pub struct Config {
     /// Whether to take a digest of each channel's records (XXH3-128).
     #[serde(default)]
     pub digest: bool,
-    /// Whether the session ends when all inputs have; otherwise a signal ends it.
+    /// Whether the session ends when all inputs have ended; otherwise a signal ends it.
     #[serde(default = "yes")]
     pub end_when_inputs_end: bool,
-    /// The file that it was read from, for errors.
+    /// The file of the config, for errors.
     #[serde(skip)]
     pub(crate) file: ConfigFile,
 }
 
-/// The file of a config, which is no part of what the config says: equal configs may come from two files.
+/// The file of a config. It does not affect equality: equal configs may come from two files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfigFile(Option<PathBuf>);
 
 impl ConfigFile {
-    /// Returns the error with the file's path, where the config is of a file.
+    /// Returns the error with the file's path, if the config comes from a file.
     pub(crate) fn locate(&self, error: ConfigError) -> ConfigError {
         match &self.0 {
             Some(path) => error.in_file(path),
@@ -141,7 +141,7 @@ impl PartialEq for ConfigFile {
     }
 }
 
-/// Where connections for NACKs and for READ are taken over RDMA verbs.
+/// RDMA verbs listener for NACKs and READ.
 ///
 /// ```
 /// # use tickcast_publisher::Config;
@@ -156,22 +156,22 @@ impl PartialEq for ConfigFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairVerbsConfig {
-    /// The device's interface; null: that of the publisher.
+    /// The device's interface; null: the publisher's.
     #[serde(default)]
     pub interface: Option<Interface>,
-    /// The port of rdma_cm, no relative of TCP's; 0 lets the system choose.
+    /// The rdma_cm port, independent of TCP ports; with 0 the system chooses.
     #[serde(default)]
     pub port: u16,
-    /// Whether subscribers may READ the rings, which are pinned as a whole for that.
+    /// Whether subscribers may READ the rings; if so, the rings are pinned as a whole.
     #[serde(default = "yes")]
     pub read: bool,
-    /// Cursors there are at most, one for each channel of each subscriber that READs: 0 to 4096. By its
-    /// cursor a subscriber says how far it is without a message.
+    /// Maximum number of cursors, one for each channel of each subscriber that READs: 0 to 4096. A
+    /// subscriber reports its progress through its cursor, without a message.
     #[serde(default = "cursors_default")]
     pub cursors: u16,
-    /// File that names who may not READ, as [`Config::banned`] names who may not subscribe: its
-    /// rights are taken back, and it goes on with NACKs; a standby is not written to either. Without one
-    /// everybody may.
+    /// File that names the subscribers that may not READ, in the format of [`Config::banned`].
+    /// Their READ rights are revoked, and they continue with NACKs. The publisher does not write to
+    /// a standby in the file either. Without the file everybody may READ.
     #[serde(default)]
     pub denied: Option<PathBuf>,
 }
@@ -191,31 +191,31 @@ pub struct RepairVerbsConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// Its number.
+    /// Number of the channel.
     pub id: ChannelId,
-    /// Its name, as for a publisher.
+    /// Name of the channel; the rules for publisher names apply.
     pub name: String,
-    /// The symbols it carries: exact (`MSFT`), a prefix (`A*`), a range of first letters (`A-M`),
-    /// or `*`: those that no other channel carries.
+    /// The symbols of the channel: exact (`MSFT`), a prefix (`A*`), a range of first letters
+    /// (`A-M`), or `*` for all symbols that no other channel carries.
     #[serde(default = "all_symbols")]
     pub symbols: Vec<String>,
-    /// Bytes of a slot, the longest datagram: a multiple of 64 from 1024 to 8960.
+    /// Bytes of a slot, the length of the longest datagram: a multiple of 64 from 1024 to 8960.
     #[serde(default = "slot_len_default")]
     pub slot_len: u32,
     /// Slots of the ring, a power of two.
     #[serde(default = "slots_default")]
     pub slots: u64,
-    /// Datagrams per second at the busiest, to say how many seconds the ring holds.
+    /// Peak datagrams per second; gives the number of seconds that the ring holds.
     #[serde(default = "peak_default")]
     pub peak_datagrams_per_s: u64,
-    /// A fan-out that leaves no more than this many slots free is torn down; 0: an eighth.
+    /// Margin in slots: a fan-out that leaves no more than this free is torn down; 0: an eighth.
     #[serde(default)]
     pub fan_out_margin_slots: u64,
-    /// All the ways out, at least one.
+    /// All fan-outs, at least one.
     pub fan_out: Vec<FanOutConfig>,
 }
 
-/// Which threads there are, where they run, and how they wait.
+/// The threads, their cores, and their idle strategy.
 ///
 /// ```
 /// # use tickcast_publisher::Config;
@@ -230,17 +230,17 @@ pub struct ChannelConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThreadsConfig {
-    /// One thread for feed and publishing, or one each.
+    /// Threading mode: one thread for feed and publishing, or separate threads.
     pub mode: ThreadMode,
-    /// Core of the feed threads; with several inputs they share it.
+    /// Core of the feed threads; several inputs share it.
     pub feed_core: Option<Core>,
-    /// Core of the publish thread; in `inline` mode of the only one.
+    /// Core of the publish thread; in `inline` mode, core of the only thread.
     pub publish_core: Option<Core>,
     /// Core of the repair service.
     pub repair_core: Option<Core>,
-    /// How feed and publish threads wait.
+    /// Idle strategy of feed and publish threads.
     pub idle: Idle,
-    /// Batches that wait between a feed thread and the publish thread at most; 2 or more.
+    /// Maximum number of batches queued between a feed thread and the publish thread; 2 or more.
     pub queue_batches: usize,
 }
 
@@ -257,7 +257,7 @@ impl Default for ThreadsConfig {
     }
 }
 
-/// How many threads stand between an input and the wire.
+/// The number of threads between an input and the wire.
 ///
 /// ```
 /// # use tickcast_publisher::config::ThreadMode;
@@ -280,7 +280,7 @@ pub enum ThreadMode {
     Inline,
 }
 
-/// What subscribers are configured with, as far as it must fit the publisher.
+/// The subscribers' settings that must fit the publisher.
 ///
 /// ```
 /// # use tickcast_publisher::Config;
@@ -314,7 +314,7 @@ impl Config {
     /// Reads a config file.
     ///
     /// # Errors
-    /// [`ConfigError`] names the JSON path, the value, and what to do.
+    /// [`ConfigError`] names the JSON path, the value, and the remedy.
     ///
     /// ```
     /// use tickcast_publisher::Config;
@@ -332,10 +332,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a config.
+    /// Parses a config.
     ///
     /// # Errors
-    /// As [`Config::read`].
+    /// Returns [`ConfigError`] under the conditions of [`Config::read`].
     ///
     /// ```
     /// use tickcast_publisher::Config;
@@ -353,7 +353,8 @@ impl Config {
         let config = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let (at, error) = (error.path().to_string(), error.into_inner());
             let mut reason = error.to_string();
-            // The library's words do not say what would be right; names are no addresses.
+            // The parser's error text gives no remedy: it does not explain that host names are no
+            // addresses.
             if reason.contains("socket address syntax") {
                 reason += "; give an address and a port, as 127.0.0.1:7400";
             }
@@ -366,7 +367,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The config as JSON, with all defaults filled in.
+    /// Returns the config as JSON, with all defaults filled in.
     ///
     /// ```
     /// # use tickcast_publisher::Config;
@@ -380,7 +381,8 @@ impl Config {
     /// ```
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        // Every key is a string and every number finite, or it could not have been read.
+        // This can't fail: every key is a string and every number is finite, because the config was
+        // parsed.
         serde_json::to_value(self).unwrap_or_default()
     }
 }

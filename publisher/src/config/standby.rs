@@ -1,12 +1,13 @@
-//! What was typed of a standby: whose, and what it may cost.
+//! Standby settings as written in the config: the mirrored publisher, and the limits.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tickcast_transport::faults::FaultConfig;
 
-/// Makes a service the standby of another publisher: it mirrors that one's rings and hears the same
-/// inputs, but publishes nothing before it is promoted (docs/OPERATIONS.md, "Warm standby").
+/// Makes a service the standby of another publisher. It mirrors that publisher's rings and receives
+/// the same inputs. It publishes nothing before it is promoted (docs/OPERATIONS.md, "Warm
+/// standby").
 ///
 /// ```
 /// use tickcast_publisher::config::StandbyConfig;
@@ -18,20 +19,20 @@ use tickcast_transport::faults::FaultConfig;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StandbyConfig {
-    /// Where the publisher takes subscribers, as `host:port`; several with commas between, where
-    /// another standby of it may have taken over.
+    /// Control address of the publisher, as `host:port`. Commas separate several addresses, where
+    /// another standby may have taken over.
     pub of: String,
-    /// The publisher's admin port, where it is asked to hand over; null: it can't be asked.
+    /// The publisher's admin port, which accepts hand-over requests; null: no requests are made.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
-    /// Messages of the inputs that are kept at most, because they are not mirrored yet. Beyond, the
-    /// oldest go, and are told as lost if it comes to that.
+    /// Maximum number of input messages kept because they are not mirrored yet. Beyond this limit,
+    /// the oldest are dropped; promotion reports them as lost if they are missing.
     #[serde(default = "keep_default")]
     pub keep_messages: usize,
-    /// How long the publisher may take to hand over, in milliseconds.
+    /// Time the publisher may take to hand over, in milliseconds.
     #[serde(default = "hand_over_default")]
     pub hand_over_ms: u64,
-    /// Seeded faults between the network and the mirror, to see what it does; null: none.
+    /// Seeded faults between the network and the mirror, for tests; null: none.
     #[serde(default)]
     pub faults: Option<FaultConfig>,
 }

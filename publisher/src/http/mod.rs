@@ -1,5 +1,5 @@
-//! As much of HTTP as an admin port needs: one request with a short body, one answer, and the
-//! connection is over. Both sides read and write against one deadline.
+//! The HTTP subset of an admin port: one request with a short body, one answer, and the connection
+//! closes. Both sides read and write against one deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -51,25 +51,25 @@ impl Write for Bounded<'_> {
     }
 }
 
-/// What a request wants done.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// To be told.
+    /// Read a resource.
     Get,
-    /// To be told what one would be told.
+    /// Read the headers of a resource.
     Head,
-    /// To have something done.
+    /// Perform an action.
     Post,
 }
 
-/// What is asked for, or the status that says why nobody knows.
+/// A parsed request, or the error status.
 #[derive(Debug)]
 pub struct Asked {
-    /// `200 OK` where it was understood.
+    /// `200 OK` if the request was understood.
     pub status: &'static str,
-    /// How.
+    /// Method of the request.
     pub method: Method,
-    /// For what, without what follows a `?`.
+    /// Path, without the query after a `?`.
     pub path: String,
     /// Empty but of a `POST` to a path that takes one.
     pub body: Vec<u8>,
@@ -158,7 +158,7 @@ fn read_some(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Whether the body is said to be JSON.
+/// Returns whether the content type is JSON.
 fn is_json(headers: &[httparse::Header<'_>]) -> bool {
     let mut kinds = (headers.iter()).filter(|it| it.name.eq_ignore_ascii_case("content-type"));
     kinds.any(|it| {

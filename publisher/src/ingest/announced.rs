@@ -1,4 +1,4 @@
-//! The symbols that an input announces, as far as they are known before it runs.
+//! The symbols that inputs announce, as far as they are known before the run.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::config::{ChannelConfig, InputConfig};
 use crate::error::PublisherError;
 use crate::plan::routing::{Router, SymbolRule};
 
-/// Packets that are read of a file: venues announce their instruments before they trade.
+/// Maximum number of packets read from a file: venues announce their instruments before they trade.
 const PACKETS_MAX: usize = 200_000;
 
 /// Symbols that are known before the inputs run.
@@ -23,7 +23,7 @@ const PACKETS_MAX: usize = 200_000;
 pub struct KnownSymbols {
     /// The symbols.
     pub symbols: BTreeSet<String>,
-    /// Whether the inputs announce no others.
+    /// Whether the inputs announce no other symbols.
     pub is_complete: bool,
 }
 
@@ -31,7 +31,8 @@ impl KnownSymbols {
     /// Collects the symbols of all inputs.
     ///
     /// # Errors
-    /// [`PublisherError::Capture`] or [`PublisherError::Unrecognised`] where a file can't be read.
+    /// Returns [`PublisherError::Capture`] or [`PublisherError::Unrecognised`] if a file can't be
+    /// read.
     pub fn of(inputs: &[InputConfig]) -> Result<Self, PublisherError> {
         let mut known = Self {
             symbols: BTreeSet::new(),
@@ -43,7 +44,7 @@ impl KnownSymbols {
         Ok(known)
     }
 
-    /// Says how many of them each pattern of the channels matches, a line each.
+    /// Returns the number of symbols that each pattern of the channels matches, one line each.
     #[must_use]
     pub fn matches(&self, channels: &[ChannelConfig]) -> String {
         let (mut text, mut doubtful) = (String::new(), String::new());

@@ -1,5 +1,5 @@
-//! A live input: packets of a venue out of a socket as they come, and what the kernel dropped of them before
-//! they were read, which is not the venue's gap but this host's.
+//! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
+//! dropped before they were read, because that is a loss of this host, not a gap of the venue.
 
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
@@ -16,10 +16,10 @@ use crate::state::SourceShared;
 use crate::state::source_loss::{SourceLoss, Unread};
 use crate::state::thread;
 
-/// Who has not read for so long has paused: that is worth a word where packets were dropped.
+/// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
-/// An open socket of a venue's.
+/// An open socket for a venue's packets.
 pub(super) struct Live {
     pub(super) receiver: FeedReceiver,
     pub(super) decoder: Option<Box<dyn Decoder>>,
@@ -28,7 +28,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Listens where the config says.
+    /// Opens the socket at the configured address.
     pub(super) fn open(
         input: &UdpInputConfig,
         interface: &Interface,
@@ -58,7 +58,7 @@ impl Live {
         })
     }
 
-    /// As [`Input::poll`](super::Input::poll).
+    /// Polls the socket; the contract is that of [`Input::poll`](super::Input::poll).
     pub(super) fn poll(
         &mut self,
         now: Now,
@@ -108,19 +108,19 @@ impl Live {
     }
 }
 
-/// Keeps account of what the kernel dropped of a live input before it was read.
+/// Tracks the packets that the kernel dropped before they were read.
 #[derive(Debug, Default)]
 struct Drops {
-    /// How many there had been when the packet in hand came, and how many of them just before it.
+    /// Total drops when the current packet arrived, and the drops just before it.
     counted: u64,
     fresh: u64,
     now: Nanos,
-    /// When the longest pause was over, and how long it was; until a packet shows that came after it.
+    /// End and length of the longest pause, until a packet arrives that was received after it.
     pause: Option<(Nanos, Nanos)>,
 }
 
 impl Drops {
-    /// The socket is read, now.
+    /// Records a read of the socket.
     fn read(&mut self, now: Nanos) {
         let away = now.since(self.now);
         let longest = self.pause.map_or(PAUSE, |(_, span)| span);
@@ -130,15 +130,15 @@ impl Drops {
         self.now = now;
     }
 
-    /// A packet is in hand, and so many were dropped before it came. Where any were, the clock is asked
-    /// again: who stood still just as it read had looked at it before.
+    /// Records a packet and the drops before it. After a drop, the clock is read again, because a
+    /// pause during the read would otherwise go unseen.
     #[inline]
     fn packet(&mut self, dropped: u64, clock: impl FnOnce() -> Nanos) {
         self.fresh = dropped - std::mem::replace(&mut self.counted, dropped);
         if self.fresh > 0 {
             return self.read(clock());
         }
-        // What came meanwhile, and waited in the socket, is read in less time than it came in.
+        // Packets that queued in the socket are read faster than they arrived.
         if self
             .pause
             .is_some_and(|(over, span)| self.now > over.after(span))
@@ -147,7 +147,7 @@ impl Drops {
         }
     }
 
-    /// What a gap is put down to that the packet in hand shows.
+    /// Returns the drops that explain a gap before the current packet.
     fn of_gap(&self) -> Option<Unread> {
         (self.fresh > 0).then_some(Unread {
             packets: self.fresh,
@@ -156,7 +156,7 @@ impl Drops {
     }
 }
 
-/// Puts gaps down to what the kernel dropped.
+/// Attributes gaps to the kernel's drops.
 struct Attributing<'a> {
     drops: &'a Drops,
     out: &'a mut dyn Intake,

@@ -1,5 +1,5 @@
-//! An input that is open: packets come out of a file, a simulation or a socket when they are due,
-//! are decoded, and everything that came of them is counted.
+//! An open input: packets come from a file, a simulation or a socket when they are due. They are
+//! decoded, and the results are counted.
 
 pub(crate) mod announced;
 mod live;
@@ -31,21 +31,21 @@ use crate::plan::trade_date;
 use crate::state::source_loss::{SourceLoss, SourceLossReason};
 use crate::state::{Shared, SourceCounters, SourceShared};
 
-/// Packets between two looks at the decoder's counts.
+/// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
-/// Packets of a file that are looked at for its format.
+/// Packets of a file that are probed for its format.
 const PROBE_PACKETS: usize = 1000;
-/// Instrument ids are given out from here on, each input with its own range.
+/// First instrument id that is assigned; each input has its own range.
 const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
-/// What a poll of an input came to.
+/// The result of polling an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// A packet was taken in.
     Worked,
     /// Nothing is there or due.
     Idle,
-    /// Nothing will come any more.
+    /// The input has ended.
     Ended,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Input {
     since_types: u32,
     held: Held,
     is_held: bool,
-    /// Up to here what it gives was sealed before; `None` once it is beyond.
+    /// Last position that was sealed before; `None` once the input has passed it.
     behind: Option<SourcePosition>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Input {
 struct Held {
     bytes: Vec<u8>,
     received_at: Nanos,
-    /// When it was recorded or simulated; 0 when nobody knows.
+    /// Time of the recording or simulation; 0 if unknown.
     at: Nanos,
     /// For messages of a file: their number.
     sequence: u64,
@@ -83,10 +83,12 @@ enum Packets {
 }
 
 impl Input {
-    /// Opens an input, the `index`-th of the config; `None` for one that has nothing to open.
+    /// Opens an input, the `index`-th of the config. Returns `None` for a kind that has nothing to
+    /// open.
     ///
     /// # Errors
-    /// [`PublisherError`] names the source and what is wrong with its file, socket or settings.
+    /// Returns [`PublisherError`] with the source and the cause, if its file, socket or settings
+    /// are wrong.
     pub(crate) fn open(
         config: &InputConfig,
         index: usize,
@@ -151,31 +153,31 @@ impl Input {
         }))
     }
 
-    /// What it gives up to this position was sealed before: it is given without pace, whether or not anybody
-    /// has joined.
+    /// Marks everything up to this position as sealed before: it is read without pacing and without
+    /// waiting for subscribers.
     pub(crate) const fn go_on_behind(&mut self, last: SourcePosition) {
         self.wait_for_subscribers = 0;
         self.behind = Some(last);
     }
 
-    /// Begins at once, whether or not anybody has joined.
+    /// Begins at once, without waiting for subscribers.
     pub(crate) const fn wait_for_nobody(&mut self) {
         self.wait_for_subscribers = 0;
     }
 
-    /// The source's shared state.
+    /// Returns the source's shared state.
     #[must_use]
     pub(crate) const fn shared(&self) -> &Arc<SourceShared> {
         &self.shared
     }
 
-    /// Whether it must never be held up.
+    /// Returns whether the input must never block.
     #[must_use]
     pub(crate) const fn is_live(&self) -> bool {
         matches!(self.packets, Packets::Udp(_) | Packets::Records(_))
     }
 
-    /// The address of a live input, with the port that the system chose.
+    /// Returns the address of a live input, with the port that the system chose.
     #[must_use]
     pub(crate) fn listen_address(&self) -> Option<SocketAddrV4> {
         match &self.packets {
@@ -184,7 +186,7 @@ impl Input {
         }
     }
 
-    /// What is not as it was configured, for the log.
+    /// Returns the settings that could not be applied as configured, for the log.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.packets {
@@ -196,11 +198,11 @@ impl Input {
         }
     }
 
-    /// Takes in the next packet if one is there and due (of a socket: what has arrived), and
-    /// never waits.
+    /// Takes the next packet that is due (of a socket: the packets that have arrived). Never waits.
     ///
     /// # Errors
-    /// [`PublisherError::Capture`] or [`PublisherError::Receive`]; the input has ended then.
+    /// Returns [`PublisherError::Capture`] or [`PublisherError::Receive`] if reading fails; the
+    /// input has then ended.
     pub(crate) fn poll(
         &mut self,
         now: Now,
@@ -298,7 +300,7 @@ impl Input {
         Ok(Polled::Worked)
     }
 
-    /// Has a simulator's packets decoded by another decoder, to see what becomes of its bugs.
+    /// Replaces a simulator's decoder, to test the effect of decoder bugs.
     #[cfg(test)]
     pub(crate) fn decode_with(&mut self, other: Box<dyn Decoder>) {
         if let Packets::Simulator(_, decoder, _) = &mut self.packets {
@@ -344,7 +346,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Shows what reader and decoder have counted.
+    /// Publishes the counts of reader and decoder.
     fn show(&self) {
         let counters = &self.shared.counters;
         match &self.packets {
@@ -374,13 +376,14 @@ impl Input {
     }
 }
 
-/// The first instrument id of the `index`-th input.
+/// Returns the first instrument id of the `index`-th input.
 #[must_use]
 pub(crate) const fn instrument_base(index: usize) -> u32 {
     index as u32 * INSTRUMENTS_PER_INPUT + 1
 }
 
-/// ITCH's nanoseconds since midnight, in bytes 5 to 10 of every message; 0 where it is shorter.
+/// Returns ITCH's nanoseconds since midnight, from bytes 5 to 10 of every message; 0 if it is
+/// shorter.
 fn itch_time(message: &[u8]) -> u64 {
     let stamp = message.get(5..11).unwrap_or_default();
     stamp
@@ -417,7 +420,7 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     ))
 }
 
-/// What the first packets of a capture look like.
+/// Detects the format of a capture from its first packets.
 fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
     let source_id = input.source.0;
     let failed = |source| PublisherError::Capture { source_id, source };
@@ -452,7 +455,7 @@ fn open_simulator(
     Ok(Packets::Simulator(Box::new(simulator), decoder, begins_at))
 }
 
-/// Looks out for the last message that was sealed before.
+/// Detects when the input passes the last message that was sealed before.
 struct Passing<'a> {
     behind: &'a mut Option<SourcePosition>,
     out: &'a mut dyn Intake,
@@ -484,7 +487,7 @@ impl Sink for Passing<'_> {
     }
 }
 
-/// Counts what passes, and lets no more records pass than are wanted.
+/// Counts records, and stops at the configured maximum.
 struct Counting<'a> {
     counters: &'a SourceCounters,
     records_left: &'a mut u64,
@@ -538,10 +541,11 @@ impl Sink for Counting<'_> {
     }
 }
 
-/// Says when a recorded packet is due.
+/// Computes when a recorded packet is due.
 struct Pacer {
     pace: Pace,
-    /// Now, the packet's time and the messages before it, when the first packet was asked for.
+    /// The current time, the packet's time and the message count when the first packet was
+    /// requested.
     began: Option<(Nanos, Nanos, u64)>,
 }
 
@@ -550,7 +554,7 @@ impl Pacer {
         Self { pace, began: None }
     }
 
-    /// Counts from here.
+    /// Starts the schedule here.
     const fn begin(&mut self, now: Nanos, at: Nanos, messages: u64) {
         self.began = Some((now, at, messages));
     }

@@ -1,14 +1,14 @@
-//! From a feed thread, or a handler's own, to the publish thread: batches of messages that are used
-//! again, in order, through a bounded channel. Who must not wait never does: what finds no room is
-//! lost, and the loss takes its place in the order; a file waits.
+//! The queue from a feed or handler thread to the publish thread: batches in order through a
+//! bounded channel, with reused memory. Live inputs never block: when the queue is full, the
+//! message is dropped and the loss is queued in its place. File inputs block.
 //!
-//! The batch that came back last is used first: however many there are, few circulate while the publish
-//! thread keeps up, and those are in the caches. The others have had their memory since the start, so that
-//! a publish thread that falls behind costs the feed no page fault.
+//! The batch returned last is reused first, so few batches circulate while the publish thread keeps
+//! up, and these stay in the caches. The others have their memory from the start, so a publish
+//! thread that falls behind causes no page faults in the feed.
 //!
-//! What was lost is kept where both ends see it, so that it is told even when the sender says
-//! nothing more: by the sender before its next message, or by the receiver once it has drained the
-//! queue.
+//! Losses are stored where both ends see them, so they are reported even if the sender sends
+//! nothing more. The sender reports them before its next message, or the receiver does once it has
+//! drained the queue.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -23,29 +23,29 @@ use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::state::source_loss::SourceLoss;
 
-/// Messages and incidents in a batch, about.
+/// Approximate number of messages and incidents in a batch.
 pub(crate) const BATCH_LEN: usize = 64;
-/// Room of a batch that has its memory from the start: two of the largest usual records a message.
+/// Initial capacity of a batch: two of the largest usual records per message.
 const ROOM_WORDS: usize = BATCH_LEN * 2 * 8;
-/// Between two looks for room, of who waits for it.
+/// Interval between two checks for room, while a sender waits.
 const ROOM_EVERY: Duration = Duration::from_micros(50);
 
-/// Takes what a source tells, losses of any reason among it.
+/// Takes the items of a source, including losses of any reason.
 pub(crate) trait Intake: Sink {
-    /// Messages of the source will never come.
+    /// Reports messages of the source that will never come.
     fn lost(&mut self, loss: SourceLoss);
 }
 
-/// One thing that a source told.
+/// One item of a source.
 #[derive(Debug)]
 pub(crate) enum SourceItem<'a> {
     /// A venue message.
     Message(SourcePosition, RecordSlice<'a>),
-    /// Something about the source itself.
+    /// An event of the source itself.
     Incident(Incident),
     /// Messages were lost, at the source or in the queue.
     Lost(&'a SourceLoss),
-    /// What was told so far should go out now.
+    /// Send everything so far now.
     Flush,
 }
 
@@ -65,17 +65,17 @@ struct Entry {
     position: SourcePosition,
 }
 
-/// Some items, in order. Its memory is used again.
+/// Items in order. The memory of a batch is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
-    /// In one piece: with memory of its own, each cell would grow for as long as messages come that are
-    /// larger than those it happened to have.
+    /// One piece of memory: with separate memory, each cell would grow whenever larger messages
+    /// arrive in it.
     messages: RecordBatches,
 }
 
 impl Batch {
-    /// One whose memory is there, and not only promised: every page was written to.
+    /// Returns a batch whose memory is resident, because every page was written.
     fn with_room() -> Self {
         let mut entries: Vec<Entry> = std::iter::repeat_with(Entry::default)
             .take(BATCH_LEN)
@@ -107,7 +107,7 @@ impl Batch {
         self.entries.is_empty()
     }
 
-    /// The items.
+    /// Returns the items.
     pub(crate) fn items(&self) -> impl Iterator<Item = SourceItem<'_>> {
         let mut messages = self.messages.messages();
         self.entries.iter().map(move |entry| match &entry.kind {
@@ -122,16 +122,16 @@ impl Batch {
     }
 }
 
-/// What both ends see.
+/// State that both ends share.
 #[derive(Debug, Default)]
 struct Ends {
-    /// What was lost and not told yet, one entry for each reason, and one for what was dropped unread in
-    /// this host. While there is any, the sender sends nothing else before it.
+    /// Losses that are not reported yet: one entry for each reason, and one for datagrams dropped
+    /// unread on this host. While there is any, the sender sends it before anything else.
     lost: Mutex<Vec<SourceLoss>>,
     has_lost: AtomicBool,
     /// Set by the receiver: nothing more is taken.
     closed: AtomicBool,
-    /// Whether the sender is between its look at `closed` and the end of what it does then.
+    /// Whether the sender is between its check of `closed` and the end of the work that follows.
     inside: AtomicBool,
 }
 
@@ -152,8 +152,8 @@ impl Ends {
     }
 }
 
-/// Makes a queue of so many batches, of which `ready` have their memory from the start. `is_live`: lose
-/// rather than wait.
+/// Creates a queue of `batches` batches, of which `ready` have their memory from the start. With
+/// `is_live`, a full queue drops messages instead of blocking.
 #[must_use]
 pub(crate) fn ingest_queue(
     batches: usize,
@@ -161,7 +161,7 @@ pub(crate) fn ingest_queue(
     is_live: bool,
 ) -> (QueueSender, QueueReceiver) {
     let (full, taken) = bounded(batches);
-    // One more than can be under way: giving a batch back never waits.
+    // One more than can be in flight, so returning a batch never blocks.
     let (back, empty) = bounded(batches + 2);
     let ends: Arc<Ends> = Arc::default();
     let mut spare = Vec::with_capacity(batches + 2);
@@ -186,7 +186,7 @@ pub(crate) struct QueueSender {
     empty: Receiver<Batch>,
     /// Holds a place in `full` as soon as it holds an item.
     batch: Batch,
-    /// Batches to use next, the one that came back last on top.
+    /// Batches to use next; the one returned last is on top.
     spare: Vec<Batch>,
     ends: Arc<Ends>,
     /// Whether something may be in `ends.lost`.
@@ -197,7 +197,8 @@ pub(crate) struct QueueSender {
 }
 
 impl QueueSender {
-    /// Takes a message; `false`: there was no room, it is lost, and will be told as lost.
+    /// Takes a message. Returns `false` if there was no room; the message is then dropped and
+    /// reported lost.
     #[inline]
     pub(crate) fn push(&mut self, position: SourcePosition, records: &RecordBatch) -> bool {
         if !self.has_place() {
@@ -209,8 +210,8 @@ impl QueueSender {
         true
     }
 
-    /// Asks the publish thread to seal what it was given. Without room it does nothing: what waits
-    /// goes out as soon as it is taken.
+    /// Asks the publish thread to seal its messages. Does nothing without room, because the queued
+    /// messages go out as soon as they are taken.
     pub(crate) fn push_flush(&mut self) {
         if self.has_place() {
             self.batch.other(EntryKind::Flush);
@@ -218,10 +219,10 @@ impl QueueSender {
         self.flush();
     }
 
-    /// Sends what there is.
+    /// Sends the current batch.
     pub(crate) fn flush(&mut self) {
         if self.is_losing {
-            // Tells what was lost, if there is room again.
+            // Reports losses, if there is room again.
             self.has_place();
         }
         if self.batch.is_empty() {
@@ -235,45 +236,45 @@ impl QueueSender {
         self.is_closed |= self.full.send(batch).is_err();
     }
 
-    /// Sends what there is, unless the publish thread is busy anyway.
+    /// Sends the current batch, unless the publish thread is busy.
     pub(crate) fn offer(&mut self) {
         if self.full.is_empty() {
             self.flush();
         }
     }
 
-    /// Sends what is left: the source has ended. How many messages were lost in this queue.
+    /// Sends the rest when the source has ended. Returns the number of messages lost in this queue.
     #[must_use]
     pub(crate) fn finish(mut self) -> u64 {
         self.flush();
         self.lost
     }
 
-    /// Messages lost in this queue so far.
+    /// Returns the number of messages lost in this queue so far.
     #[must_use]
     pub(crate) const fn lost_messages(&self) -> u64 {
         self.lost
     }
 
-    /// Whether nobody takes anything any more.
+    /// Returns whether the receiver has closed the queue.
     #[must_use]
     pub(crate) const fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Does something with the queue unless the receiver has closed it: what is sent meanwhile is
-    /// taken. `None`: it was closed.
+    /// Runs `run` unless the receiver has closed the queue; the receiver takes everything that
+    /// `run` sends. Returns `None` if the queue is closed.
     #[inline]
     pub(crate) fn while_open<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        // In one order with the receiver's store to `closed` and its look at `inside`.
+        // SeqCst orders this store with the receiver's store to `closed` and its load of `inside`.
         self.ends.inside.store(true, SeqCst);
         let done = (!self.ends.closed.load(SeqCst)).then(|| run(self));
         self.ends.inside.store(false, Release);
         done
     }
 
-    /// Waits, outside of any hot path, until a part of the queue is free, of at least one batch;
-    /// `false`: it was not by `until`. Also `true` when nobody takes anything any more.
+    /// Waits, outside any hot path, until part of the queue, at least one batch, is free. Returns
+    /// `false` if `until` passes first. Also returns `true` when the queue is closed.
     pub(crate) fn wait_for_room(&mut self, until: Instant) -> bool {
         let capacity = self.full.capacity().unwrap_or(usize::MAX);
         let enough = (capacity / 2).min(BATCH_LEN);
@@ -289,12 +290,13 @@ impl QueueSender {
         true
     }
 
-    /// Takes in what was given back; `false`: nobody is there to give anything back.
+    /// Takes the returned batches. Returns `false` if the receiver is gone.
     #[inline]
     fn reclaim(&mut self) -> bool {
         loop {
             match self.empty.try_recv() {
-                // The receiver makes one at times, to tell a loss: no more are kept than there were.
+                // The receiver sometimes creates a batch to report a loss; keep no more batches
+                // than before.
                 Ok(batch) if self.spare.len() < self.spare.capacity() => self.spare.push(batch),
                 Ok(_) => {}
                 Err(why) => return why == TryRecvError::Empty,
@@ -302,7 +304,7 @@ impl QueueSender {
         }
     }
 
-    /// Whether an item can be added. What was lost before takes its place first.
+    /// Returns whether an item can be added. Earlier losses take their place first.
     #[inline]
     fn has_place(&mut self) -> bool {
         if !self.batch.is_empty() {
@@ -376,7 +378,7 @@ impl Sink for QueueSender {
         if let Incident::Gap { from, missing } = incident {
             return self.lost(SourceLoss::gap(from, missing));
         }
-        // The others were counted where they happened, and are told nobody but the log.
+        // The other losses were counted where they happened, and appear only in the log.
         if self.has_place() {
             self.batch.other(EntryKind::Incident(incident));
             self.flush_when_long();
@@ -384,13 +386,13 @@ impl Sink for QueueSender {
     }
 }
 
-/// What there is to take.
+/// The result of a take.
 pub(crate) enum Taken {
     /// A batch; give it back.
     Batch(Batch),
-    /// Nothing now.
+    /// Nothing is available now.
     Nothing,
-    /// Nothing any more.
+    /// The sender is gone and the queue is empty.
     Ended,
 }
 
@@ -421,12 +423,12 @@ impl QueueReceiver {
     /// Gives a batch back, to be used again.
     #[inline]
     pub(crate) fn give_back(&self, batch: Batch) {
-        // One too many, or nobody there to use it: it is freed.
+        // The batch is surplus, or the sender is gone: free it.
         let _ = self.back.try_send(batch);
     }
 
-    /// Closes the queue for a sender that asks ([`QueueSender::while_open`]): what it sent until then
-    /// can be taken, and then it has ended.
+    /// Closes the queue for a sender that checks ([`QueueSender::while_open`]). The messages sent
+    /// before can still be taken; then the queue has ended.
     pub(crate) fn close(&self) {
         self.ends.closed.store(true, SeqCst);
         while self.ends.inside.load(SeqCst) {
@@ -434,7 +436,7 @@ impl QueueReceiver {
         }
     }
 
-    /// What was lost after everything that was sent, when the sender has not come back to tell.
+    /// Returns the losses after everything sent, if the sender has not reported them.
     #[inline]
     fn unreported(&self) -> Option<Batch> {
         if !self.ends.has_lost.load(Acquire) {
@@ -442,7 +444,8 @@ impl QueueReceiver {
         }
         // locks: something was lost.
         let mut all = self.ends.lost();
-        // As long as a loss is kept here nothing follows it; what has come meanwhile is older.
+        // While a loss is stored here nothing follows it, so a batch that arrived meanwhile is
+        // older.
         if !self.taken.is_empty() {
             return None;
         }
@@ -503,7 +506,7 @@ mod tests {
             sender.flush();
         }
         assert_eq!(sender.lost_messages(), 3);
-        // What waits comes first, then the loss, though the sender says nothing more.
+        // The waiting messages come first, then the loss, though the sender says nothing more.
         assert_eq!(drain(&receiver), ["m1", "Overflow 3 from 2 of [2, 3, 4]"]);
         for n in 5..=6 {
             sender.push(at(n), &message(n as u32));
@@ -525,7 +528,8 @@ mod tests {
             let paused = Nanos::from_ms(ms);
             Some(Unread { packets, paused })
         };
-        // Who stood still for long finds packets dropped, and then no room for all that waited.
+        // A sender that paused for long finds packets dropped, and then no room for all that
+        // waited.
         sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
         sender.lost(SourceLoss::gap(at(9), 1));
         sender.lost(SourceLoss::gap(at(12), 2).unread(unread(4, 0)));

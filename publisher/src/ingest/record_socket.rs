@@ -1,9 +1,9 @@
-//! DBN records from another process over a Unix stream socket: every whole message becomes one of
-//! the source, what was cut off or can't be read is told in the stream, and the writer is never
-//! held up for longer than the feed thread sleeps. Source: docs/PROTOCOL.md §12.
+//! DBN records from another process over a Unix stream socket. Every whole message becomes a
+//! message of the source. Truncated or unreadable messages are reported in the stream. The writer
+//! never waits longer than the feed thread sleeps. Source: docs/PROTOCOL.md §12.
 //!
-//! One writer at a time; a second one is turned away with a text. Each connection after the first
-//! is another session of the source.
+//! One writer at a time; a second one is refused with a text. Each connection after the first is
+//! another session of the source.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -28,9 +28,9 @@ pub(crate) const FRAME_RTYPE: u8 = 0xf0;
 /// Length of a message frame in bytes.
 pub(crate) const FRAME_LEN: usize = 24;
 
-/// What a frame says, in its bytes 4 and 5.
+/// Frame kinds, in bytes 4 and 5 of a frame.
 mod frame {
-    /// So many records are one message.
+    /// The given number of records are one message.
     pub(super) const MESSAGE: u16 = 1;
     /// Messages are missing.
     pub(super) const LOST: u16 = 2;
@@ -40,7 +40,7 @@ mod frame {
     pub(super) const SESSION: u16 = 4;
 }
 
-/// Bytes taken at a time.
+/// Bytes read at a time.
 const BUFFER_LEN: usize = 64 << 10;
 /// The longest message that fits any datagram.
 const MESSAGE_LEN_MAX: usize = 8960;
@@ -49,10 +49,10 @@ const MESSAGE_LEN_MAX: usize = 8960;
 pub(crate) struct RecordsInput {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket file, to remove no other's.
+    /// Device and inode of the socket file, so that no other file is removed.
     file: (u64, u64),
     writer: Option<Writer>,
-    /// One that connected while there was a writer; turned away if that one is still there.
+    /// A connection made while there was a writer; refused if that writer is still there.
     waiting: Option<UnixStream>,
     /// Sessions before this one; `None` before the first writer.
     ordinal: Option<u16>,
@@ -66,7 +66,7 @@ struct Writer {
     filled: usize,
     /// The number of the next message; one beyond the last there is when all are used up.
     next: u64,
-    /// What is there of a message that was announced, and how many records are to come.
+    /// The received part of an announced message, and the number of records still to come.
     message: RecordBatch,
     left: u16,
 }
@@ -82,11 +82,12 @@ enum Gone {
 }
 
 impl RecordsInput {
-    /// Listens at `path`, for this user only. A socket that nobody listens at any more is replaced.
+    /// Listens at `path`, for this user only. Replaces a socket that no process listens on.
     ///
     /// # Errors
-    /// What the operating system said; [`ErrorKind::AddrInUse`] when another process listens
-    /// there, [`ErrorKind::AlreadyExists`] when something else has this name.
+    /// Returns [`ErrorKind::AddrInUse`] if another process listens there,
+    /// [`ErrorKind::AlreadyExists`] if a file of another kind has this name, or the error of the
+    /// operating system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
@@ -95,7 +96,8 @@ impl RecordsInput {
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(ErrorKind::AddrInUse.into()),
             _ => {}
         }
-        // Made under another name, so that nobody ever finds it with other rights.
+        // Create it under another name first, so that no process can open it with other
+        // permissions.
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
@@ -118,11 +120,10 @@ impl RecordsInput {
         })
     }
 
-    /// Takes what has arrived, and never waits.
+    /// Takes the data that has arrived, and never waits.
     ///
     /// # Errors
-    /// What the operating system said of the listening socket; a connection's errors end that
-    /// connection only.
+    /// Returns the error of the listening socket; a connection's errors end that connection only.
     pub(crate) fn poll(
         &mut self,
         counters: &SourceCounters,
@@ -159,7 +160,7 @@ impl RecordsInput {
             },
         };
         if self.writer.is_some() {
-            // Its predecessor may just have gone; the next look at it says.
+            // Its predecessor may just have gone; the next poll decides.
             self.waiting = Some(stream);
             return Ok(Polled::Worked);
         }
@@ -180,7 +181,7 @@ impl RecordsInput {
         Ok(Polled::Worked)
     }
 
-    /// The writer is gone: what was cut off is told.
+    /// Ends the writer's connection, and reports a truncated message.
     fn gone(&mut self, gone: &Gone, counters: &SourceCounters, sink: &mut dyn Intake) {
         let Some(writer) = self.writer.take() else {
             return;
@@ -191,7 +192,7 @@ impl RecordsInput {
             Gone::Malformed(reason) => {
                 tracing::error!(%at, reason, "a records writer sent what can't be read; its connection is closed");
                 counters.source_refused_connections.increment();
-                // What it would have sent behind is unknown.
+                // The number of messages that would follow is unknown.
                 sink.lost(SourceLoss::malformed(at, u64::MAX));
                 turn_away(writer.stream, reason);
             }
@@ -206,16 +207,16 @@ impl RecordsInput {
 
 impl Drop for RecordsInput {
     fn drop(&mut self) {
-        // Another publisher may have its own there by now.
+        // Another publisher may have its own socket there by now.
         if file_of(&self.path).is_ok_and(|file| file == self.file) {
-            // Who starts next replaces it if this fails.
+            // The next publisher replaces it if this fails.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl Writer {
-    /// Reads once; whether anything came.
+    /// Reads once. Returns whether data came.
     fn receive(
         &mut self,
         buffer: &mut [u64],
@@ -240,7 +241,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Takes all that is whole; how many bytes that was, a multiple of 8.
+    /// Takes all whole messages. Returns the bytes consumed, a multiple of 8.
     fn messages(&mut self, bytes: &[u8], sink: &mut dyn Intake) -> Result<usize, Gone> {
         let mut at = 0;
         while let [words, rtype, ..] = bytes[at..] {
@@ -333,7 +334,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The source counts anew from here on.
+    /// Starts a new session, in which the source counts from the beginning.
     fn next_session(&mut self, next: u64, sink: &mut dyn Intake) {
         self.ordinal = self.ordinal.saturating_add(1);
         self.next = next;
@@ -341,20 +342,20 @@ impl Writer {
         sink.incident(Incident::SessionChange { next });
     }
 
-    /// Of the next message.
+    /// Returns the position of the next message.
     const fn position(&self) -> SourcePosition {
         SourcePosition::new(self.ordinal, self.next)
     }
 }
 
-/// Says why, as far as the peer takes it, and closes.
+/// Sends the reason, as far as the peer takes it, and closes.
 fn turn_away(mut stream: UnixStream, reason: &str) {
-    // None of this must work; nothing depends on its being read.
+    // Best effort: nothing depends on the peer reading the text.
     let _ = stream.set_nonblocking(true);
     let _ = writeln!(stream, "refused: {reason}");
-    // From here on the peer's writes fail at its side, so what is unread comes to an end.
+    // The peer's writes fail from here on, so the unread data is bounded.
     let _ = stream.shutdown(Shutdown::Both);
-    // Closed over what is unread, the connection would end with an error instead of the text.
+    // Closing with unread data would reset the connection, and the peer would not read the text.
     let _ = io::copy(&mut stream, &mut io::sink());
 }
 

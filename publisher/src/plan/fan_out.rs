@@ -1,4 +1,4 @@
-//! A way out of a ring: what it was planned to be, what a WELCOME says of it, and how it is opened.
+//! A fan-out: its plan, its offer in a WELCOME, and its opening.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
@@ -21,28 +21,28 @@ use crate::config::{ChannelConfig, Config, ShmConfig, UdpConfig, VerbsConfig};
 use crate::error::{ConfigError, PublisherError};
 use crate::plan::resolve;
 
-/// One way out of a ring.
+/// One fan-out of a ring.
 #[derive(Clone, Debug)]
 pub enum FanOutPlan {
     /// By UDP multicast.
     Udp {
-        /// What the transport opens.
+        /// Config of the transport.
         config: UdpFanOutConfig,
-        /// Where each line leaves this host.
+        /// Interface of each line.
         interfaces: Vec<ResolvedInterface>,
     },
     /// By RDMA multicast.
     Verbs {
-        /// What the transport opens.
+        /// Config of the transport.
         config: VerbsFanOutConfig,
-        /// Where each line leaves this host.
+        /// Port of each line.
         ports: Vec<PortPlan>,
     },
     /// By shared memory.
     Shm {
         /// The file that the ring lies in.
         path: PathBuf,
-        /// Which fan-out of the ring it is.
+        /// Number of the fan-out of the ring.
         fan_out: FanOutId,
     },
 }
@@ -52,18 +52,18 @@ pub enum FanOutPlan {
 pub struct PortPlan {
     /// The device's name.
     pub device: String,
-    /// Which of its ports.
+    /// Number of the port.
     pub port: u8,
     /// The address of its interface.
     pub address: Ipv4Addr,
-    /// What its packets carry as their sender.
+    /// Sender GID of its packets.
     pub gid: Ipv6Addr,
     /// Bytes that one packet carries.
     pub mtu: usize,
 }
 
 impl PortPlan {
-    /// Keeps what a device says of itself.
+    /// Keeps a device's properties.
     pub(crate) fn of(device: &Device) -> Self {
         Self {
             device: device.name().to_owned(),
@@ -75,7 +75,7 @@ impl PortPlan {
     }
 }
 
-/// What a fan-out is opened for.
+/// The use of a fan-out.
 #[derive(Clone, Copy)]
 pub(crate) enum Use<'a> {
     /// The channel's own datagrams, sent from this ring.
@@ -85,7 +85,7 @@ pub(crate) enum Use<'a> {
 }
 
 impl FanOutPlan {
-    /// How many lines it has.
+    /// Returns the number of lines.
     #[must_use]
     pub const fn lines(&self) -> usize {
         match self {
@@ -95,7 +95,7 @@ impl FanOutPlan {
         }
     }
 
-    /// What a WELCOME says of it.
+    /// Returns its offer in a WELCOME.
     #[must_use]
     pub fn offer(&self) -> FanOutOffer {
         match self {
@@ -217,7 +217,7 @@ impl fmt::Display for FanOutPlan {
 /// The groups taken so far, each with where in the config.
 pub(crate) type Groups = Vec<(SocketAddrV4, String)>;
 
-/// Where in the config something stands.
+/// A place in the config.
 pub(crate) struct At<'a> {
     /// The channel.
     pub(crate) channel: &'a str,

@@ -1,5 +1,5 @@
-//! What a config means: interfaces resolved, geometries checked, symbols mapped, and everything
-//! that must go together compared, so that a publisher that starts does not fail for its config.
+//! Interprets a config: interfaces resolved, geometries checked, symbols mapped, and related values
+//! compared. A publisher that starts thus does not fail because of its config.
 
 pub(crate) mod fan_out;
 pub(crate) mod routing;
@@ -31,16 +31,16 @@ use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 pub(crate) use fan_out::FanOutPlan;
 use fan_out::{At, Groups};
 
-/// A config that was found to make sense.
+/// A checked config.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What was typed, with all defaults.
+    /// The config, with all defaults.
     pub config: Config,
     /// The channels, in the order of the config.
     pub channels: Vec<ChannelPlan>,
-    /// Which channel takes which symbols.
+    /// The symbols of each channel.
     pub rules: SymbolRules,
-    /// What works, but hardly as it was meant.
+    /// Values that work, but probably not as intended.
     pub warnings: Vec<String>,
 }
 
@@ -57,14 +57,14 @@ pub struct ChannelPlan {
     pub holds_s: f64,
     /// Hash of what two processes must agree on.
     pub config_hash: ConfigHash,
-    /// Its ways out.
+    /// Its fan-outs.
     pub fan_outs: Vec<FanOutPlan>,
-    /// See the config.
+    /// Margin in slots, as in the config.
     pub fan_out_margin_slots: u64,
 }
 
 impl ChannelPlan {
-    /// The file that its ring lies in, where subscribers in this host may map it.
+    /// Returns the file of its ring, if subscribers on this host may map it.
     #[must_use]
     pub fn shared_at(&self) -> Option<&Path> {
         self.fan_outs.iter().find_map(|fan_out| match fan_out {
@@ -226,8 +226,8 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
     Ok(plans)
 }
 
-/// Why there is no digest of a channel behind a restart in the same epoch, where there is none: what was
-/// published before must come again, and in the order in which it came.
+/// Returns the reason for having no digest after a restart in the same epoch. A digest needs the
+/// published messages replayed in their order.
 pub(crate) fn why_no_digest(config: &Config, channel: &str) -> Option<&'static str> {
     let is_for_it = |it: &&InputConfig| it.channel().is_none_or(|name| name == channel);
     let mut inputs = config.inputs.iter().filter(is_for_it);
@@ -445,7 +445,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// What makes a standby, and who may take over.
+/// Checks the standby settings, and the standbys that may take over.
 fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
     for (index, name) in config.hand_over_to.iter().enumerate() {
         check_name(&format!("hand_over_to[{index}]"), name)?;
@@ -624,7 +624,7 @@ fn timers(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
 }
 
 impl fmt::Display for Plan {
-    /// What `--check` prints.
+    /// Prints the output of `--check`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.config;
         writeln!(

@@ -1,5 +1,5 @@
-//! Which channels a message goes to: by the symbol of its instrument, learned from the records
-//! that announce it, so that every record of an instrument is in the same channels.
+//! Selects the channels of a message by the symbol of its instrument. Announcing records give the
+//! symbol, so every record of an instrument is in the same channels.
 //!
 //! An instrument that was never announced goes where unclaimed symbols go; one of no instrument
 //! (0, the whole venue) goes to all channels. Routing a message costs one table look-up.
@@ -34,7 +34,7 @@ pub enum SymbolRule {
     Rest,
 }
 
-/// Why a text is no rule. Whoever wrote the config is at fault.
+/// The reason why a text is no rule. The author of the config must fix it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SymbolRuleError {
@@ -91,7 +91,7 @@ impl SymbolRule {
         }
     }
 
-    /// Whether it takes a symbol; [`SymbolRule::Rest`] takes none by itself.
+    /// Returns whether it takes a symbol; [`SymbolRule::Rest`] takes none by itself.
     pub(crate) fn takes(&self, symbol: &str) -> bool {
         match self {
             Self::Exact(exact) => symbol == exact,
@@ -131,13 +131,13 @@ impl ChannelSet {
         Self(self.0 | other.0)
     }
 
-    /// Whether no channel is in it.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The channel, where it is one alone.
+    /// Returns the channel, if the set has exactly one.
     #[must_use]
     pub const fn only(self) -> Option<usize> {
         if self.0.is_power_of_two() {
@@ -211,7 +211,7 @@ impl SymbolRules {
 pub(crate) struct Announced {
     /// Id and symbol.
     pub instrument: Instrument,
-    /// Where it goes.
+    /// Channels of the instrument.
     pub channels: ChannelSet,
 }
 
@@ -225,7 +225,7 @@ pub(crate) struct Router {
     base: u32,
     unknown: ChannelSet,
     all: ChannelSet,
-    /// Where everything goes.
+    /// The channel of every message, if there is only one.
     only: Option<usize>,
 }
 
@@ -241,12 +241,12 @@ impl Router {
             base,
             unknown: if rest.is_empty() { all } else { rest },
             all,
-            // What no rule takes goes there, too.
+            // Symbols that no rule takes go there, too.
             only: (rest == all).then_some(all).and_then(ChannelSet::only),
         }
     }
 
-    /// Takes everything to one channel, whatever its symbol.
+    /// Routes everything to one channel, whatever its symbol.
     #[must_use]
     pub(crate) fn to(channel: usize) -> Self {
         let mut rules = vec![Vec::new(); channel + 1];

@@ -1,5 +1,5 @@
-//! One channel's way out: what is published is sealed into its ring and goes out on every fan-out;
-//! none of them can hold the feed up. [`ChannelDriver`] drives the sans-I/O core of a channel.
+//! Publishing on one channel: messages are sealed into its ring and sent on every fan-out. No
+//! fan-out can delay the feed. [`ChannelDriver`] drives the sans-I/O core of a channel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,12 +23,12 @@ use crate::state::ChannelShared;
 use crate::state::hand_over::PublishPosition;
 use crate::state::journal::Noted;
 
-/// Datagrams that are handed to a transport at a time.
+/// Maximum number of datagrams posted to a transport at a time.
 const POST_MAX: u64 = 64;
-/// Between looks at what the transports counted.
+/// Interval between polls of the transports' counters, in nanoseconds.
 const STATS_NS: u64 = 100_000_000;
 
-/// The one that seals and sends what is published on a channel.
+/// Seals and sends the messages of one channel.
 pub struct ChannelDriver {
     core: JournaledPublisher,
     noted: Noted,
@@ -39,7 +39,7 @@ pub struct ChannelDriver {
 }
 
 impl ChannelDriver {
-    /// Publishes on `ring`, which has as many fan-outs as are given.
+    /// Creates a driver that publishes on `ring`, which has as many fan-outs as are given.
     #[must_use]
     pub fn new(
         config: PublisherConfig,
@@ -69,12 +69,12 @@ impl ChannelDriver {
         self
     }
 
-    /// Publishes one message of a source. It goes out with the next [`flush`](Self::flush), or
-    /// when its datagram is full, with the next [`drive`](Self::drive). One that is too large for
-    /// a datagram is counted and told in the stream as lost.
+    /// Publishes one message of a source. The message goes out with the next
+    /// [`flush`](Self::flush), or with the next [`drive`](Self::drive) once its datagram is full. A
+    /// message too large for a datagram is counted and reported in the stream as lost.
     ///
     /// # Errors
-    /// [`PublisherError::Publish`]: the session was ended, or its sequences are used up.
+    /// Returns [`PublisherError::Publish`] if the session has ended, or its sequences are used up.
     #[inline]
     pub fn publish(
         &mut self,
@@ -84,8 +84,8 @@ impl ChannelDriver {
         now: Now,
     ) -> Result<(), PublisherError> {
         let published = self.core.publish(message, source, position, now);
-        // At once: much may be published before the next `drive`, and what a fan-out that was torn
-        // down still pins would be overwritten.
+        // Reset now: many messages may follow before the next `drive`. They would overwrite the
+        // slots that a torn-down fan-out still pins.
         self.reset_fan_outs();
         match published {
             Ok(()) => {
@@ -99,8 +99,9 @@ impl ChannelDriver {
         }
     }
 
-    /// As [`publish`](Self::publish), for a message that is one record, and counts in no digest. `false`, and
-    /// it was not published: it must go that way.
+    /// Publishes a message of one record, like [`publish`](Self::publish), but adds it to no
+    /// digest. Returns `false` if nothing was published; the caller must then use
+    /// [`publish`](Self::publish).
     #[inline]
     pub fn put_record<R: WireRecord>(
         &mut self,
@@ -113,8 +114,9 @@ impl ChannelDriver {
             || self.begin_record(record, source, position, now)
     }
 
-    /// As [`put_record`](Self::put_record), for records that are a message each, the first of them at this
-    /// position and the others behind it. How many were published: the next one must go the other way.
+    /// Publishes records that are one message each: the first at this position, the others right
+    /// after it. Returns the number published; the caller must publish the next one with
+    /// [`publish`](Self::publish).
     #[inline]
     pub fn put_run<R: WireRecord>(
         &mut self,
@@ -145,28 +147,28 @@ impl ChannelDriver {
         now: Now,
     ) -> bool {
         let is_begun = self.core.begin_record(record, source, position, now);
-        // As in `publish`.
+        // Reset now, for the reason given in `publish`.
         self.reset_fan_outs();
         is_begun
     }
 
-    /// The ring that it seals into.
+    /// Returns the ring of the channel.
     pub(crate) fn ring(&self) -> &RingWriter {
         self.core.ring()
     }
 
-    /// The channel's name.
+    /// Returns the channel's name.
     pub(crate) fn name(&self) -> &str {
         &self.shared.plan.name
     }
 
-    /// Whether a digest is taken of what is published.
+    /// Returns whether the channel takes a digest.
     pub(crate) const fn has_digest(&self) -> bool {
         self.digest.is_some()
     }
 
-    /// Counts a message in the digest that was published before. What of it was: nothing where it does not
-    /// fit a datagram.
+    /// Adds a message that was published before to the digest. Returns the part that was published:
+    /// nothing if the message does not fit a datagram.
     #[cold]
     pub(crate) fn digest_replayed<'a>(&mut self, message: RecordSlice<'a>) -> RecordSlice<'a> {
         if message.bytes().len() > self.core.ring().payload_max() {
@@ -178,7 +180,7 @@ impl ChannelDriver {
         message
     }
 
-    /// Takes no digest where records were published before that do not come again as they came.
+    /// Stops the digest, because the records published before are not replayed in their order.
     pub(crate) fn without_digest(&mut self, why: &'static str) {
         let ring = self.core.ring();
         if self.digest.is_some() && ring.next_record() > ring.identity().first_record {
@@ -187,23 +189,23 @@ impl ChannelDriver {
         }
     }
 
-    /// Seals what was published: nothing more is waiting.
+    /// Seals all pending messages.
     #[inline]
     pub fn flush(&mut self, now: Now) {
         self.core.flush(now, true);
     }
 
-    /// Tells of something in the stream, in order with what was published.
+    /// Publishes an event in the stream, in order with the messages.
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish).
+    /// Returns [`PublisherError::Publish`] under the conditions of [`publish`](Self::publish).
     pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublisherError> {
         let sequence = self.core.event(event, now);
         self.reset_fan_outs();
         sequence.map_err(|error| self.failed(error))
     }
 
-    /// Notes in the flight record, if one is kept, what happened around the channel.
+    /// Writes a note to the flight record, if one is kept.
     pub(crate) fn note(&mut self, note: Note) {
         self.core.note(note);
     }
@@ -211,7 +213,7 @@ impl ChannelDriver {
     /// Ends the session: seals END.
     ///
     /// # Errors
-    /// As for [`publish`](Self::publish).
+    /// Returns [`PublisherError::Publish`] under the conditions of [`publish`](Self::publish).
     pub fn end(&mut self, now: Now) -> Result<Sequence, PublisherError> {
         self.show_digest();
         let sequence = self.core.end(now);
@@ -219,19 +221,19 @@ impl ChannelDriver {
         sequence.map_err(|error| self.failed(error))
     }
 
-    /// No heartbeats from here on.
+    /// Stops the heartbeats.
     pub fn stop(&mut self, now: Nanos) {
         self.core.stop();
         self.update_stats(now);
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.core.sealed()
     }
 
-    /// Where the channel stands, once all that was published is sealed and sent.
+    /// Returns the position of the channel, once every message is sealed and sent.
     #[must_use]
     pub fn position(&self) -> Option<PublishPosition> {
         let last = self.core.sealed();
@@ -244,18 +246,19 @@ impl ChannelDriver {
         })
     }
 
-    /// Shows the digest of what was published so far.
+    /// Shows the digest of the messages published so far.
     pub fn show_digest(&self) {
         if let Some(digest) = &self.digest {
             self.shared.set_digest(Ok(digest.to_hex()));
         }
     }
 
-    /// Sends what is sealed and what is due, as far as the transports take it, and never waits.
-    /// Whether anything was sent. Call it after every batch of messages and when idle.
+    /// Sends the sealed datagrams that are due, as far as the transports accept them, and never
+    /// waits. Returns whether anything was sent. Call it after every batch of messages and when
+    /// idle.
     ///
     /// # Errors
-    /// [`PublisherError::Send`] when a fan-out is of no more use.
+    /// Returns [`PublisherError::Send`] when a fan-out can't continue.
     pub fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
         let advised = (&self.shared.subscribers, &self.shared.hold_off_us);
         self.core
@@ -282,7 +285,8 @@ impl ChannelDriver {
         while let Some(transmit) = self.core.poll_transmit(id) {
             match transmit {
                 Transmit::Slots(all) => {
-                    // In steps, so that what has gone out can be asked for at once.
+                    // Post in steps, so that late subscribers can request the datagrams already
+                    // sent at once.
                     let last = all.last.min(all.first.plus(POST_MAX - 1));
                     let range = SequenceRange { last, ..all };
                     let posted = fan_out.post(self.core.ring(), range).map_err(failed)?;
@@ -295,7 +299,7 @@ impl ChannelDriver {
                     }
                 }
                 Transmit::Heartbeat(bytes) => {
-                    // One that found no room was counted; the next one is not far.
+                    // The transport counts a copy that finds no room; the next one follows soon.
                     fan_out.send_copy(&bytes).map_err(failed)?;
                 }
             }
@@ -309,7 +313,7 @@ impl ChannelDriver {
         Ok(worked)
     }
 
-    /// Notes what the lines of a fan-out could not send, where that is more than before.
+    /// Notes the send failures of a fan-out's lines, if their count has grown.
     fn note_lines(&mut self, index: usize) {
         for (line, stats) in self.fan_outs[index].stats().iter().enumerate() {
             if let Some(counted) = self.noted.changed(index, line, stats) {

@@ -1,11 +1,11 @@
-//! A digest of a channel's records: XXH3-128 over their bytes in order, before they are packed.
-//! Subscribers take the same over what they were given: equal digests mean that nothing was lost,
-//! added, altered or put in another order.
+//! A digest of a channel's records: XXH3-128 over their bytes in order, before packing. Subscribers
+//! compute the digest over the records they receive. Equal digests mean that nothing was lost,
+//! added, altered or reordered.
 
 use tickcast_reliability::record::RecordSlice;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A digest being taken.
+/// A digest in progress.
 #[derive(Clone)]
 pub(crate) struct Digest(Box<Xxh3>);
 
@@ -22,7 +22,7 @@ impl Digest {
         self.0.update(records.bytes());
     }
 
-    /// The digest of everything added so far, as 32 hexadecimal digits.
+    /// Returns the digest of everything added so far, as 32 hexadecimal digits.
     #[must_use]
     pub(crate) fn to_hex(&self) -> String {
         format!("{:032x}", self.0.digest128())

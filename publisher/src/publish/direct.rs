@@ -1,5 +1,5 @@
-//! A channel's way out for a handler that publishes record after record on it: found once, so that a
-//! record costs little more than to be written behind the one before it.
+//! Publishing for a handler that sends record after record on one channel. The route is resolved
+//! once, so a record costs little more than its copy into the datagram.
 
 use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
 use tickcast_reliability::types::{Now, SourceId, SourcePosition};
@@ -8,8 +8,8 @@ use crate::error::PublisherError;
 use crate::publish::channel::ChannelDriver;
 use crate::publish::{PublishStage, SourceCounts};
 
-/// One channel of an [`InlinePublisher`](crate::InlinePublisher), for as long as nothing else is
-/// done with it.
+/// One channel of an [`InlinePublisher`](crate::InlinePublisher), borrowed while nothing else uses
+/// it.
 ///
 /// ```
 /// use tickcast_publisher::InlinePublisher;
@@ -34,7 +34,7 @@ pub struct InlineChannel<'a> {
     driver: &'a mut ChannelDriver,
     source: SourceId,
     counts: &'a mut SourceCounts,
-    /// Messages taken that are not counted there yet.
+    /// Messages taken but not yet counted in the shared counters.
     records: u64,
     failure: &'a mut Option<PublisherError>,
     message: &'a mut RecordBatch,
@@ -42,7 +42,7 @@ pub struct InlineChannel<'a> {
 }
 
 impl PublishStage {
-    /// The way of a source's messages, where nothing of them is to be looked up or left out.
+    /// Returns the direct route of a source's messages, if none of them needs a lookup or a filter.
     pub(crate) fn direct<'a>(
         &'a mut self,
         source: usize,
@@ -65,8 +65,9 @@ impl PublishStage {
 }
 
 impl InlineChannel<'_> {
-    /// As [`InlinePublisher::publish`](crate::InlinePublisher::publish), on this channel. A record
-    /// that gives an instrument its symbol must go that way: here it does not compile.
+    /// Publishes a record on this channel, like
+    /// [`InlinePublisher::publish`](crate::InlinePublisher::publish). A record that gives an
+    /// instrument its symbol does not compile here; publish it with that method.
     ///
     /// ```
     /// # use tickcast_publisher::{InlineChannel, SourcePosition, trade};
@@ -83,15 +84,16 @@ impl InlineChannel<'_> {
         }
     }
 
-    /// As [`publish`](Self::publish), for records that are a message each: the first stands at this position
-    /// of its source, and each of the others right behind the one before.
+    /// Publishes records that are one message each, like [`publish`](Self::publish). The first is
+    /// at this position of its source, the others directly after it.
     ///
-    /// It goes out with the next [`drive`](crate::InlinePublisher::drive). What was full before
-    /// that bears the time of the last one as when it was sent (`sent_at`).
+    /// The run goes out with the next [`drive`](crate::InlinePublisher::drive). Datagrams that are
+    /// full before that carry the time of the last one as their send time (`sent_at`).
     ///
-    /// A run is best shorter than the ring. Of one that is longer, a fan-out skips what it could not send
-    /// before it had to be written over. That is counted (`skipped_datagrams`, `fan_out_resets`) and
-    /// logged, and receivers ask for it; of that they get what the ring still holds.
+    /// Keep a run shorter than the ring. In a longer run, a fan-out skips the datagrams that it
+    /// could not send before they were overwritten. These are counted (`skipped_datagrams`,
+    /// `fan_out_resets`) and logged. Receivers request them, and get those that the ring still
+    /// holds.
     ///
     /// ```
     /// # use tickcast_publisher::InlineChannel;
@@ -117,7 +119,7 @@ impl InlineChannel<'_> {
         }
     }
 
-    /// Publishes a record as a message, to hear what is wrong, or to have it recorded.
+    /// Publishes a record as a message, to return the error, or to record it.
     #[cold]
     fn publish_message<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
         self.message.clear();

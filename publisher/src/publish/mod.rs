@@ -1,5 +1,5 @@
-//! What the sources tell goes to the channels that it is for: the [`Router`]s of the sources (which message
-//! to which channel), and what is told of a source, above the channels' own way out ([`ChannelDriver`]).
+//! Routes the messages of the sources to their channels. The [`Router`]s select the channels of a
+//! message; the [`ChannelDriver`]s publish it.
 //!
 //! [`Router`]: crate::plan::routing::Router
 
@@ -29,50 +29,50 @@ use crate::state::positions::{Positions, shifted};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{Shared, SourceShared};
 
-/// Why there is no digest where a source did not give again what was published of it.
+/// The reason why a channel has no digest: a source did not replay its published messages.
 pub(crate) const REPLAY_MISMATCH: &str = "what was published before did not come again";
 
-/// One source of what is published.
+/// One source of messages.
 pub(crate) struct Source {
-    /// As all threads see it.
+    /// State that all threads share.
     pub shared: Arc<SourceShared>,
-    /// Where its messages go.
+    /// Selects the channels of its messages.
     pub router: Router,
-    /// Whether its messages are counted here; a feed thread counts its own.
+    /// Whether its messages are counted here; a feed thread counts its own messages.
     pub counts_here: bool,
-    /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
+    /// Offset added to the ordinals of its positions, where channels continue from mirrors whose
     /// publisher counted more session changes.
     pub ordinals: i32,
-    /// What [`PublishStage`] keeps of it.
+    /// Counts kept by [`PublishStage`].
     pub counts: SourceCounts,
 }
 
-/// How a source's messages are taken.
+/// Counts and direct route of a source.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SourceCounts {
-    /// Messages taken that are not counted yet: they are at the next [`PublishStage::drive`].
+    /// Messages taken but not counted yet: the next [`PublishStage::drive`] counts them.
     messages: u64,
     records: u64,
-    /// The one channel, and the source's number there, where nothing is to be looked up or left out.
+    /// The only channel, and the source's number there, if no message needs a lookup or a filter.
     direct: Option<(usize, SourceId)>,
 }
 
 impl SourceCounts {
-    /// Takes note of messages that are to be counted.
+    /// Records messages for the next count.
     #[inline]
     pub(crate) const fn took(&mut self, messages: u64, records: u64) {
         self.messages += messages;
         self.records += records;
     }
 
-    /// See the field.
+    /// Returns the direct route: the channel and the source's number there.
     pub(crate) const fn direct(&self) -> Option<(usize, SourceId)> {
         self.direct
     }
 }
 
 impl Source {
-    /// Counts what was taken.
+    /// Adds the taken messages to the shared counters.
     #[inline]
     fn count(&mut self) {
         let messages = std::mem::take(&mut self.counts.messages);
@@ -89,17 +89,18 @@ pub(crate) struct PublishStage {
     drivers: Vec<ChannelDriver>,
     sources: Vec<Source>,
     shared: Arc<Shared>,
-    /// What the channels have already, where they go on from mirrors.
+    /// Messages that the channels already have, if they continue from mirrors.
     resumed: Option<Resumed>,
-    /// Where those are given again from the beginning, and count in the digests: what was, and where it is
-    /// kept that something was not.
+    /// The replay check and its mismatch file, if the sources replay from the beginning and the
+    /// replay counts in the digests.
     replay_check: Option<(ReplayCheck, ReplayMismatch)>,
-    /// The first thing that went wrong where no error could be returned.
+    /// The first error that could not be returned.
     failure: Option<PublisherError>,
 }
 
 impl PublishStage {
-    /// Publishes through `drivers`, in the order of the config, what the sources tell.
+    /// Creates the stage that publishes the sources' messages through `drivers`, in the order of
+    /// the config.
     #[must_use]
     pub(crate) fn new(
         drivers: Vec<ChannelDriver>,
@@ -118,7 +119,7 @@ impl PublishStage {
         all
     }
 
-    /// Finds out which sources' messages go straight to a channel.
+    /// Finds the sources whose messages go directly to one channel.
     fn resolve_direct_routes(&mut self) {
         for source in &mut self.sources {
             let channel = source.router.only().filter(|channel| {
@@ -129,7 +130,7 @@ impl PublishStage {
         }
     }
 
-    /// The channels, the sources, and the first thing that went wrong.
+    /// Returns the channels, the sources, and the first error.
     pub(crate) fn parts(
         &mut self,
     ) -> (
@@ -140,8 +141,8 @@ impl PublishStage {
         (&mut self.drivers, &mut self.sources, &mut self.failure)
     }
 
-    /// Goes on where each channel is `mirrored` up to: what the sources tell of before is not
-    /// published again.
+    /// Continues after the `mirrored` positions of each channel. Earlier messages are not published
+    /// again.
     #[must_use]
     pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
         self.resumed = Some(Resumed::new(mirrored));
@@ -149,8 +150,8 @@ impl PublishStage {
         self
     }
 
-    /// As [`resuming`](Self::resuming), where the sources give everything again from the beginning. Of a
-    /// channel where that can come in another order there is no digest, for the reason given.
+    /// Continues like [`resuming`](Self::resuming), with sources that replay from the beginning. A
+    /// channel whose replay can have another order takes no digest, for the given reason.
     #[must_use]
     pub(crate) fn replaying(
         mut self,
@@ -168,7 +169,7 @@ impl PublishStage {
         self.resuming(sealed)
     }
 
-    /// Publishes what was kept of a source, on the channels that it was for when it came.
+    /// Publishes a kept message of a source, on the channels that it was for on arrival.
     pub(crate) fn take_backlog(&mut self, source: usize, entry: &BacklogEntry, now: Now) {
         match &entry.what {
             BacklogItem::Message(records) => {
@@ -178,7 +179,7 @@ impl PublishStage {
         }
     }
 
-    /// Publishes what a source told; sources are counted as they were given.
+    /// Publishes an item of a source; sources are numbered in the order given to the constructor.
     #[inline]
     pub(crate) fn take(&mut self, source: usize, item: &SourceItem<'_>, now: Now) {
         match item {
@@ -191,8 +192,8 @@ impl PublishStage {
         }
     }
 
-    /// As [`take`](Self::take), for a message that is one record, where nothing of it is to be looked up or
-    /// left out. `false`, and it was not published: it must be taken so.
+    /// Takes a message of one record, if it needs no lookup or filter. Returns `false` if nothing
+    /// was published; the caller must then use [`take`](Self::take).
     #[inline]
     pub(crate) fn take_record<R: WireRecord>(
         &mut self,
@@ -281,7 +282,7 @@ impl PublishStage {
         }
     }
 
-    /// Whether a channel has a message already, that its mirror or its ring had.
+    /// Returns whether a channel already has a message, from its mirror or its ring.
     #[cold]
     fn is_mirrored(
         &mut self,
@@ -308,8 +309,8 @@ impl PublishStage {
         has
     }
 
-    /// A source is beyond what was published of it, or has ended: where it did not give the same again,
-    /// nobody knows what is missing from there on, and that is told.
+    /// Ends the replay check of a source that has passed its published messages, or has ended. On a
+    /// mismatch, the later messages are unknown, and the stream reports that.
     fn end_replay_check(&mut self, channel: usize, source: SourceId, now: Now) {
         let Some((check, mismatch)) = &mut self.replay_check else {
             return;
@@ -333,14 +334,14 @@ impl PublishStage {
             instruments: Vec::new(),
         };
         driver.without_digest(REPLAY_MISMATCH);
-        // On the thread that publishes, this once: what it would publish next can't be trusted anyway.
+        // This runs on the publish thread, once, because its next messages can't be trusted anyway.
         mismatch.keep();
         if let Err(error) = driver.event(&lost, now) {
             self.failure.get_or_insert(error);
         }
     }
 
-    /// A source has nothing more to tell. What it did not give again is known only where it was not stopped.
+    /// Ends a source. Missing replayed messages are known only if the source was not stopped.
     #[cold]
     pub(crate) fn source_ended(&mut self, index: usize, now: Now) {
         if !self.shared.is_stopping() {
@@ -422,14 +423,14 @@ impl PublishStage {
         }
     }
 
-    /// Seals what is open on every channel that the source can go to.
+    /// Seals the open datagrams of every channel that the source can reach.
     fn flush_source(&mut self, index: usize, now: Now) {
         for channel in self.sources[index].router.of_all(&[]).iter() {
             self.drivers[channel].flush(now);
         }
     }
 
-    /// Nothing more is waiting: seals what is open.
+    /// Seals the open datagrams, because no message is waiting.
     #[inline]
     pub(crate) fn flush(&mut self, now: Now) {
         for driver in &mut self.drivers {
@@ -437,10 +438,10 @@ impl PublishStage {
         }
     }
 
-    /// Sends what is sealed and due on all channels. Whether anything was sent.
+    /// Sends the sealed datagrams that are due on all channels. Returns whether anything was sent.
     ///
     /// # Errors
-    /// The first thing that went wrong since the last time.
+    /// Returns the first error since the last call.
     pub(crate) fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
         self.sources.iter_mut().for_each(Source::count);
         if let Some(error) = self.failure.take() {
@@ -453,10 +454,10 @@ impl PublishStage {
         Ok(worked)
     }
 
-    /// Tells on every channel.
+    /// Publishes an event on every channel.
     ///
     /// # Errors
-    /// As [`ChannelDriver::event`].
+    /// Returns the errors of [`ChannelDriver::event`].
     pub(crate) fn event(
         &mut self,
         event: impl Fn(usize) -> Option<StreamEvent>,
@@ -470,7 +471,8 @@ impl PublishStage {
         Ok(())
     }
 
-    /// Takes no digest of a channel where what was published has not all come again: it would be of a part.
+    /// Drops the digest of a channel whose published messages were not all replayed: it would cover
+    /// only a part.
     fn check_replay_is_whole(&mut self) {
         let Some((check, _)) = &mut self.replay_check else {
             return;
@@ -486,7 +488,7 @@ impl PublishStage {
     /// Ends the session on every channel.
     ///
     /// # Errors
-    /// As [`ChannelDriver::end`].
+    /// Returns the errors of [`ChannelDriver::end`].
     pub(crate) fn end(&mut self, now: Now) -> Result<(), PublisherError> {
         self.sources.iter_mut().for_each(Source::count);
         self.check_replay_is_whole();
@@ -496,13 +498,13 @@ impl PublishStage {
         Ok(())
     }
 
-    /// Where every channel stands, once all that was published is sealed and sent.
+    /// Returns the position of every channel, once all messages are sealed and sent.
     #[must_use]
     pub(crate) fn position(&self) -> Option<Vec<PublishPosition>> {
         self.drivers.iter().map(ChannelDriver::position).collect()
     }
 
-    /// Shows the digests of what was published so far.
+    /// Shows the digests of the messages published so far.
     pub(crate) fn show_digests(&mut self) {
         self.check_replay_is_whole();
         self.drivers.iter().for_each(ChannelDriver::show_digest);

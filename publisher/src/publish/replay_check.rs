@@ -1,9 +1,9 @@
-//! What inputs give again after a restart is held against what the rings still hold of it: a source that
-//! gives something else than was published, or less, is found out before anything of it follows.
+//! Compares the messages that inputs replay after a restart with the rings. It detects a source
+//! that replays other messages, or fewer, before any later message is published.
 //!
-//! The ring itself is the measure, so nothing is kept beside it while it is published. It holds the end of
-//! what a source gave on a channel; of what came before that, only the rest of the first datagram is unknown,
-//! and that ends with the message whose position the datagram says.
+//! The check uses the ring itself, so publishing keeps no extra data. The ring holds the end of a
+//! source's messages on a channel. Of older messages, only the rest of the first datagram is
+//! unknown; that rest ends with the message whose position the datagram gives.
 
 use std::path::PathBuf;
 
@@ -16,11 +16,11 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::state::positions::Positions;
 
-/// Bytes by which the end of what was given may grow before it is cut to what is needed.
+/// Bytes by which the buffered end may grow before it is trimmed to the needed length.
 const SLACK: usize = 64 * 1024;
 
-/// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
-/// its digest.
+/// The file that records that an epoch's messages were not replayed. No later run of that epoch can
+/// give its digest.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayMismatch {
     pub(crate) path: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(crate) struct ReplayMismatch {
 }
 
 impl ReplayMismatch {
-    /// Whether an earlier life kept it of this epoch.
+    /// Returns whether an earlier run recorded a mismatch for this epoch.
     pub(crate) fn is_kept(&self) -> bool {
         let text = self
             .path
@@ -37,7 +37,7 @@ impl ReplayMismatch {
         text.is_some_and(|text| text.trim() == self.epoch.to_string())
     }
 
-    /// Keeps it.
+    /// Records the mismatch.
     pub(crate) fn keep(&self) {
         let Some(path) = &self.path else { return };
         if let Err(error) = write_atomic(path, format!("{}\n", self.epoch).as_bytes()) {
@@ -47,35 +47,36 @@ impl ReplayMismatch {
     }
 }
 
-/// What is being given again, by channel.
+/// The replay in progress, by channel.
 pub(crate) struct ReplayCheck(Vec<Vec<SourceReplay>>);
 
-/// A source that does not give again what was published of it on a channel.
+/// A source that did not replay its published messages on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
-    /// How far it was published.
+    /// Last position published.
     pub(crate) last: SourcePosition,
-    /// How far it gave anything up to there.
+    /// Last position that the source gave up to there.
     pub(crate) given: Option<SourcePosition>,
 }
 
-/// What one source gives again on one channel.
+/// The replay of one source on one channel.
 struct SourceReplay {
     source: SourceId,
     last: SourcePosition,
     given: Option<SourcePosition>,
-    /// Of the records that the ring holds.
+    /// Hash of the records that the ring holds.
     held: Xxh3,
-    /// Where the ring does not hold all: position and bytes of the first datagram of it that it does hold.
+    /// Position and length of the first datagram that the ring holds; `None` if the ring holds
+    /// everything.
     begins: Option<(SourcePosition, usize)>,
-    /// The end of what was given up to there.
+    /// The last bytes given up to that position.
     end: Vec<u8>,
-    /// Of the records given since the ring holds them.
+    /// Hash of the records replayed since that position.
     replayed: Xxh3,
 }
 
 impl ReplayCheck {
-    /// Nothing was given again yet of what these rings hold, up to `sealed`.
+    /// Creates the check for the contents of these rings, up to `sealed`.
     pub(crate) fn of<'a>(
         rings: impl Iterator<Item = RingReader>,
         sealed: impl Iterator<Item = &'a Positions>,
@@ -88,7 +89,8 @@ impl ReplayCheck {
         )
     }
 
-    /// Takes what a source gives again on a channel; of a message that was told as lost, no records.
+    /// Adds the records that a source replays on a channel; a message that was reported lost has no
+    /// records.
     pub(crate) fn take(
         &mut self,
         channel: usize,
@@ -102,16 +104,15 @@ impl ReplayCheck {
         }
     }
 
-    /// The source is beyond what was published on the channel, or has ended: whether that was not the same.
-    /// It is said once.
+    /// Ends the check of a source that has passed its published messages, or has ended. Returns a
+    /// mismatch, once.
     pub(crate) fn end(&mut self, channel: usize, source: SourceId) -> Option<Mismatch> {
         let all = self.0.get_mut(channel)?;
         let index = all.iter().position(|replayed| replayed.source == source)?;
         all.swap_remove(index).mismatch()
     }
 
-    /// Nothing more comes on the channel: whether something that was published is missing, or is
-    /// not the same.
+    /// Ends the check of a channel. Returns whether a published message is missing or differs.
     pub(crate) fn is_missing(&mut self, channel: usize) -> bool {
         let all = self.0.get_mut(channel);
         all.is_some_and(|all| all.drain(..).any(|replayed| replayed.mismatch().is_some()))
@@ -136,7 +137,7 @@ impl SourceReplay {
         }
     }
 
-    /// From here on the ring holds all that is given.
+    /// Begins hashing: from here on the ring holds every replayed record.
     fn begin(&mut self) {
         if let Some((_, len)) = self.begins.take() {
             let before = self.end.len().saturating_sub(len);
@@ -161,7 +162,7 @@ fn held(ring: &RingReader, sealed: &Positions) -> Vec<SourceReplay> {
         last: *last,
         given: None,
         held: Xxh3::new(),
-        // Of one that it holds nothing of, no bytes.
+        // If the ring holds no datagram of the source, the length is 0.
         begins: (!is_whole).then_some((*last, 0)),
         end: Vec::new(),
         replayed: Xxh3::new(),
@@ -214,12 +215,13 @@ mod tests {
         batch
     }
 
-    /// Whose message that is.
+    /// Returns the source of message `n`.
     const fn source(n: u64, each: u64) -> SourceId {
         if (n / each).is_multiple_of(2) { A } else { B }
     }
 
-    /// A ring that holds what A and B told in turns, `each` messages in a datagram; and up to where.
+    /// Returns a ring with alternate messages of A and B, `each` messages in a datagram, and the
+    /// last positions.
     fn published(messages: u64, each: u64) -> (RingReader, Positions) {
         let geometry = Geometry::new(1024, SLOTS).unwrap();
         let identity = RingIdentity {
@@ -247,7 +249,7 @@ mod tests {
         (reader, sealed)
     }
 
-    /// What is said of both sources after these messages were given again.
+    /// Returns the results for both sources after these messages were replayed.
     fn after(
         (ring, sealed): &(RingReader, Positions),
         each: u64,
@@ -267,7 +269,7 @@ mod tests {
     #[test]
     fn unchanged_replay_matches_however_much_ring_holds() {
         let few = [1, 2, 5].map(|each| [1, 2, 7, 16, 40, 1_000].map(|messages| (messages, each)));
-        // Of one source alone, around where what it gives is cut to its end.
+        // One source alone, around the point where its buffered end is trimmed.
         let cut = (1_400..1_500).map(|messages| (messages, 10_000));
         for (messages, each) in few.into_iter().flatten().chain(cut) {
             let ring = published(messages, each);
@@ -306,7 +308,7 @@ mod tests {
 
     #[test]
     fn source_absent_from_ring_must_repeat_position() {
-        // A told only the first ones.
+        // A gave only the first ones.
         let (reader, sealed) = published(999, 500);
         reader.each_held(|datagram| assert_eq!(datagram.header().source, B));
         for (last, mismatch) in [(498, true), (499, false)] {

@@ -1,24 +1,24 @@
-//! Messages that the channels have already, where they go on from mirrors or from kept rings.
+//! Messages that the channels already have when they continue from mirrors or kept rings.
 
 use tickcast_reliability::types::{SourceId, SourcePosition};
 
 use crate::state::positions::Positions;
 
-/// How far sources were mirrored when the channels went on: what they tell of before is not
-/// published again.
+/// The positions of the sources in the mirrors when the channels continued. Messages up to these
+/// positions are not published again.
 pub(crate) struct Resumed {
-    /// Of each channel, the sources that have not told of anything beyond.
+    /// For each channel, the sources that have not passed their mirrored position.
     mirrored: Vec<Positions>,
 }
 
 impl Resumed {
-    /// Nothing was told yet.
+    /// Creates the state before any message.
     #[must_use]
     pub(crate) const fn new(mirrored: Vec<Positions>) -> Self {
         Self { mirrored }
     }
 
-    /// Whether a channel has what a source tells of here.
+    /// Returns whether a channel already has the source's message at this position.
     pub(crate) fn has(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
         let Some(all) = self.mirrored.get_mut(channel) else {
             return false;
@@ -34,7 +34,7 @@ impl Resumed {
         has
     }
 
-    /// Whether every source is beyond what was mirrored.
+    /// Returns whether every source has passed its mirrored position.
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
         self.mirrored.iter().all(Vec::is_empty)

@@ -1,5 +1,5 @@
-//! Every start opens an epoch higher than all before it: one above the last that was kept, and at
-//! least the wall clock's microseconds. With a state directory the last one is on disk before
+//! Every start opens an epoch above all earlier ones: at least one above the last kept, and at
+//! least the wall clock's microseconds. With a state directory, the epoch is on disk before
 //! anything is published under it (docs/PROTOCOL.md, the trust rule).
 
 use std::collections::BTreeMap;
@@ -16,29 +16,29 @@ use crate::publish::replay_check::ReplayMismatch;
 use crate::recovery::input_identity::{Captures, Inputs};
 use crate::state::Shared;
 
-/// What the state file holds.
+/// Contents of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     epoch: Epoch,
-    /// The last sequence of each channel, where the epoch was ended properly.
+    /// The last sequence of each channel, if the epoch ended properly.
     #[serde(default)]
     ended_at: BTreeMap<u16, Sequence>,
     /// Hash of the inputs that it was opened for.
     #[serde(default)]
     inputs: Option<u64>,
-    /// Which files their captures were.
+    /// Identities of their capture files.
     #[serde(default)]
     captures: Captures,
-    /// The one before it, which it is told with.
+    /// The previous epoch, announced with it.
     #[serde(default)]
     before: Before,
 }
 
-/// What an epoch's first datagram says of the one before.
+/// The previous epoch's part of an epoch's first datagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Before {
     epoch: Epoch,
-    /// As [`State::ended_at`].
+    /// Last sequences, as in [`State::ended_at`].
     ended_at: BTreeMap<u16, Sequence>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct EpochState {
     before: Before,
     store: Option<Store>,
     inputs: Inputs,
-    /// Why it was opened, where more is known of that than that there was one before.
+    /// Reason of its opening, if more is known than that there was an epoch before.
     because: Option<EpochReason>,
 }
 
@@ -57,11 +57,11 @@ pub(crate) struct EpochState {
 struct Store {
     directory: PathBuf,
     path: PathBuf,
-    /// Held for as long as this publisher runs.
+    /// Lock, held while this publisher runs.
     _lock: File,
 }
 
-/// What was kept of the epochs before, held for one that may open another: a standby.
+/// The earlier epochs, held for a publisher that may open another: a standby.
 #[derive(Debug)]
 pub(crate) struct EpochsBefore {
     before: State,
@@ -70,11 +70,11 @@ pub(crate) struct EpochsBefore {
 }
 
 impl EpochsBefore {
-    /// Reads what was kept in `directory`, where one is given, of the publisher `name`.
+    /// Reads the state of publisher `name` in `directory`, if one is given.
     ///
     /// # Errors
-    /// [`PublisherError`] when the state can't be read or locked: a publisher that could fall back
-    /// behind an epoch of its own must not start.
+    /// Returns [`PublisherError`] if the state can't be read or locked: a publisher that could
+    /// reuse an epoch must not start.
     pub(crate) fn read(directory: Option<&Path>, name: &str) -> Result<Self, PublisherError> {
         let store = match directory {
             Some(directory) => Some(Store::open(directory, name)?),
@@ -96,29 +96,30 @@ impl EpochsBefore {
         })
     }
 
-    /// Who opens an epoch has these inputs.
+    /// Sets the inputs of the next epoch.
     #[must_use]
     pub(crate) fn with_inputs(mut self, inputs: Inputs) -> Self {
         self.inputs = inputs;
         self
     }
 
-    /// The last epoch that was kept.
+    /// Returns the last epoch kept.
     pub(crate) const fn last(&self) -> Epoch {
         self.before.epoch
     }
 
-    /// Whether the last epoch was opened for the same inputs.
+    /// Returns whether the last epoch was opened for the same inputs.
     pub(crate) fn has_same_inputs(&self) -> bool {
         self.inputs.hash.is_some() && self.before.inputs == self.inputs.hash
     }
 
-    /// Whose capture is another file than when the last epoch was opened, for the same inputs.
+    /// Returns the source whose capture file changed since the last epoch was opened for the same
+    /// inputs.
     pub(crate) fn changed_capture(&self) -> Option<SourceId> {
         self.inputs.changed_since(&self.before.captures)
     }
 
-    /// Goes on in the last epoch that was kept.
+    /// Continues the last epoch kept.
     pub(crate) fn go_on(self) -> EpochState {
         EpochState {
             epoch: self.before.epoch,
@@ -129,16 +130,16 @@ impl EpochsBefore {
         }
     }
 
-    /// An epoch above all that were kept and above this one. It is nobody's until it is kept.
+    /// Returns an epoch above all kept ones and above `above`. It is not reserved until it is kept.
     pub(crate) fn next(&self, above: Epoch, utc: Nanos) -> Epoch {
         let last = self.before.epoch.max(above).0;
         Epoch(last.saturating_add(1).max(utc.as_us()))
     }
 
-    /// Opens an epoch above all that were kept and above this one, and keeps it.
+    /// Opens an epoch above all kept ones and above `above`, and keeps it.
     ///
     /// # Errors
-    /// [`PublisherError`] when it can't be kept.
+    /// Returns [`PublisherError`] if it can't be kept.
     pub(crate) fn open(self, above: Epoch, utc: Nanos) -> Result<EpochState, PublisherError> {
         let epoch = self.next(above, utc);
         self.keep(epoch)
@@ -147,7 +148,7 @@ impl EpochsBefore {
     /// Keeps the [next](Self::next) epoch: from here on it may be published in.
     ///
     /// # Errors
-    /// [`PublisherError`] when it can't be kept.
+    /// Returns [`PublisherError`] if it can't be kept.
     pub(crate) fn keep(self, epoch: Epoch) -> Result<EpochState, PublisherError> {
         let opened = EpochState {
             epoch,
@@ -165,20 +166,20 @@ impl EpochsBefore {
 }
 
 impl EpochState {
-    /// The epoch.
+    /// Returns the epoch.
     #[must_use]
     pub(crate) const fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The epoch was opened for this reason.
+    /// Sets the reason of the epoch.
     #[must_use]
     pub(crate) const fn because(mut self, reason: EpochReason) -> Self {
         self.because = Some(reason);
         self
     }
 
-    /// What the first datagram of a channel says.
+    /// Returns the event of a channel's first datagram.
     #[must_use]
     pub(crate) fn opened(&self, channel: ChannelId) -> StreamEvent {
         let previous = self.before.epoch;
@@ -198,7 +199,7 @@ impl EpochState {
         }
     }
 
-    /// Where it is kept that what was published in this epoch did not come again.
+    /// Returns the file that records a replay mismatch of this epoch.
     pub(crate) fn mismatch(&self) -> ReplayMismatch {
         let path = self
             .store
@@ -210,7 +211,7 @@ impl EpochState {
         }
     }
 
-    /// As [`EpochState::close`], of a publisher whose session has ended.
+    /// Closes the epoch like [`EpochState::close`], if the session has ended.
     ///
     /// # Errors
     /// [`PublisherError::State`].
@@ -222,7 +223,7 @@ impl EpochState {
         self.close(&ended_at.collect::<Vec<_>>())
     }
 
-    /// Keeps where each channel ended, for the next epoch to tell.
+    /// Keeps the end of each channel, for the next epoch's announcement.
     ///
     /// # Errors
     /// [`PublisherError::State`].
@@ -278,7 +279,8 @@ impl Store {
         })
     }
 
-    /// Written beside, synced, renamed, and the rename synced: there is a whole file at any time.
+    /// Written to a second file, synced, renamed, and the rename synced: a whole file exists at any
+    /// time.
     fn keep(&self, kept: &State) -> Result<(), PublisherError> {
         let beside = self.path.with_extension("new");
         let written = || -> io::Result<()> {
@@ -340,7 +342,7 @@ mod tests {
         let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
         assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
         drop(second);
-        // One that was mirrored counts as one before.
+        // A mirrored epoch counts as an earlier one.
         let before = EpochsBefore::read(Some(dir.path()), "a").unwrap();
         let above = before.open(Epoch(2_000), Nanos::ZERO).unwrap();
         assert_eq!(above.epoch(), Epoch(2_001));

@@ -1,5 +1,5 @@
-//! What the inputs of an epoch are, kept beside it: others, the same ones in other places, or a capture that
-//! is another file by now would not tell again what was told.
+//! The identity of an epoch's inputs, kept with it. Other inputs, other routes, or a replaced
+//! capture file would not replay the same messages.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -11,21 +11,21 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{Config, InputConfig};
 
-/// What does not change what an input tells.
+/// Settings that do not change an input's messages.
 const HOW_FAST: [&str; 2] = ["pace", "wait_for_subscribers"];
 
-/// See the module.
+/// The identity of a config's inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inputs {
-    /// Of their config, and of where their messages go; where anybody asked for it.
+    /// Hash of the config and the routes, if requested.
     pub(crate) hash: Option<u64>,
-    /// By the number of their source.
+    /// Capture files, by source number.
     pub(crate) captures: Captures,
 }
 
 pub(crate) type Captures = BTreeMap<u16, CaptureFile>;
 
-/// By what a file is known. What it holds is held against the ring when it is read again.
+/// Metadata that identifies a file. Its contents are compared with the ring when it is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CaptureFile {
     len: u64,
@@ -34,11 +34,11 @@ pub(crate) struct CaptureFile {
 }
 
 impl Inputs {
-    /// Those of a config, as they are now.
+    /// Returns the current identity of a config's inputs.
     pub(crate) fn of(config: &Config) -> Self {
         let captures = config.inputs.iter().filter_map(|input| match input {
             InputConfig::Capture(capture) => {
-                // One that can't be looked at can't be opened, which says why.
+                // Opening an unreadable file reports the cause, so skip it here.
                 let file = std::fs::metadata(&capture.file).ok()?;
                 let known_by = CaptureFile {
                     len: file.len(),
@@ -55,9 +55,9 @@ impl Inputs {
         }
     }
 
-    /// Whose capture is no longer the file that it was; both are of one config.
+    /// Returns the source whose capture file has changed; both must be of one config.
     pub(crate) fn changed_since(&self, before: &Captures) -> Option<SourceId> {
-        // What was not kept, as by an earlier version, is not known to be another.
+        // A file without a kept identity, as from an earlier version, counts as unchanged.
         let is_other = |(source, file): &(&u16, &CaptureFile)| {
             before.get(source).is_some_and(|before| before != *file)
         };
@@ -66,7 +66,7 @@ impl Inputs {
     }
 }
 
-/// The inputs and where their messages go, as a number.
+/// Returns a hash of the inputs and their routes.
 fn hash(config: &Config) -> u64 {
     let symbols: Vec<_> = (config.channels.iter())
         .map(|channel| (&channel.name, &channel.symbols))

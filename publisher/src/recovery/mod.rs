@@ -1,6 +1,6 @@
-//! A publisher that was killed goes on where it stood, in the same epoch: its rings outlived it, and its
-//! inputs can be read again from their beginning. Where any of that does not hold, a new epoch begins, and
-//! the log and the stream say why (docs/PROTOCOL.md §9; OPERATIONS).
+//! A killed publisher continues in its epoch: its rings outlived it, and its inputs can be read
+//! again from their beginning. Otherwise a new epoch begins, and the log and the stream give the
+//! reason (docs/PROTOCOL.md §9; OPERATIONS).
 
 pub(crate) mod epoch_file;
 mod input_identity;
@@ -22,16 +22,16 @@ use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::state::positions::Positions;
 use input_identity::Inputs;
 
-/// The rings of a publisher that begins, and the epoch that it publishes in.
+/// The rings of a starting publisher, and its epoch.
 pub(crate) struct Rings {
-    /// With what they are for, in the order of the config.
+    /// The rings and their plans, in the order of the config.
     pub(crate) rings: Vec<(ChannelPlan, RingWriter)>,
     pub(crate) epoch: EpochState,
-    /// How far the sources are sealed on each channel, where the epoch is that of before.
+    /// Sealed positions of the sources on each channel, if the epoch continues.
     pub(crate) sealed: Option<Vec<Positions>>,
 }
 
-/// Why an epoch can't be gone on with.
+/// The reason why an epoch can't continue.
 #[derive(Debug, Error)]
 enum NotWhole {
     #[error("no ring of channel {0} was kept")]
@@ -77,7 +77,7 @@ enum NotWhole {
 }
 
 impl NotWhole {
-    /// The epoch of a ring that is whole, which `state_dir` may be behind.
+    /// Returns the epoch of a whole ring, which may be above that of `state_dir`.
     const fn above(&self) -> Epoch {
         match self {
             Self::Epoch { ring, .. } | Self::Forgotten { ring, .. } => *ring,
@@ -85,7 +85,7 @@ impl NotWhole {
         }
     }
 
-    /// As the stream says it.
+    /// Returns the reason as the stream reports it.
     const fn reason(&self) -> EpochReason {
         match self {
             Self::Gone(_) | Self::Empty(_) => EpochReason::RingGone,
@@ -101,11 +101,11 @@ impl NotWhole {
 }
 
 impl Rings {
-    /// Goes on with the rings that were kept, or makes new ones in a new epoch.
+    /// Continues with the kept rings, or creates new ones in a new epoch.
     ///
     /// # Errors
-    /// [`PublisherError`]: memory or a state directory that can't be had. Where a ring that was kept can't
-    /// be had, nothing was changed.
+    /// Returns [`PublisherError`] if memory or the state directory is unavailable. If a kept ring
+    /// is unavailable, nothing was changed.
     pub(crate) fn open(
         config: &Config,
         plans: Vec<ChannelPlan>,
@@ -166,9 +166,9 @@ impl Rings {
         }
     }
 
-    /// Makes rings of a new epoch. It is kept when they are there and before anything is published: a start
-    /// that fails leaves at most empty rings of an epoch that nobody has heard of, and `state_dir` is never
-    /// behind a ring that was published with.
+    /// Creates rings of a new epoch. The epoch is kept after the rings exist and before anything is
+    /// published. A failed start leaves at most empty rings of an unused epoch, and `state_dir` is
+    /// never behind a published ring.
     fn create(
         config: &Config,
         plans: Vec<ChannelPlan>,
@@ -177,7 +177,7 @@ impl Rings {
         utc: Nanos,
     ) -> Result<Self, PublisherError> {
         let epoch = before.next(above, utc);
-        // All memory is had before the first ring of before is written over.
+        // Allocate all memory before the first old ring is overwritten.
         let memories = plans.iter().map(|plan| memory_for(config, plan));
         let memories = memories.collect::<Result<Vec<_>, PublisherError>>()?;
         let rings = plans.into_iter().zip(memories).map(|(plan, memory)| {
@@ -197,10 +197,10 @@ impl Rings {
     }
 }
 
-/// The rings that were kept, if all of them are whole and those of the last epoch.
+/// Returns the kept rings, if all of them are whole and of the last epoch.
 ///
 /// # Errors
-/// [`PublisherError`] where a ring is somebody else's, or can't be had now: it may be whole.
+/// Returns [`PublisherError`] if a ring is in use or unavailable now: it may be whole.
 fn kept(
     config: &Config,
     directory: &Path,
@@ -237,7 +237,7 @@ fn kept(
     Ok(rings.collect())
 }
 
-/// Whether the inputs of the last epoch give the same again, or know where to go on.
+/// Checks that the inputs of the last epoch replay the same messages, or know their position.
 fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
     if before.last() == Epoch::NONE {
         return Ok(());
@@ -254,7 +254,7 @@ fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
     }
 }
 
-/// The ring of a channel, if it is whole and of the last epoch.
+/// Returns the ring of a channel, if it is whole and of the last epoch.
 fn whole(
     plan: &ChannelPlan,
     memory: SharedMapping,
@@ -323,7 +323,7 @@ fn memory_for(config: &Config, plan: &ChannelPlan) -> Result<SharedMapping, Publ
     })
 }
 
-/// What the ring of a channel is that begins with the epoch.
+/// Returns the identity of a channel's ring at the start of the epoch.
 const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> RingIdentity {
     RingIdentity {
         channel: plan.id,
@@ -336,7 +336,7 @@ const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> Rin
     }
 }
 
-/// Where the ring of a channel lies that outlives the publisher.
+/// Returns the path of a channel's ring that outlives the publisher.
 pub(crate) fn path_of(directory: &Path, config: &Config, plan: &ChannelPlan) -> PathBuf {
     directory.join(format!("{}.{}.ring", config.name, plan.name))
 }

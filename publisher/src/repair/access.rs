@@ -1,5 +1,5 @@
-//! Who may be here, and what of this publisher's memory whoever is may reach: rings, to be READ, and
-//! cursors, to be written. Two files decide, and what they say is enforced while the service runs.
+//! Access rights: the peers that may connect, and the memory that each may reach (rings to READ,
+//! cursors to write). Two files decide, and the service enforces them while it runs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
 use crate::repair::deny_list::DenyList;
 use crate::repair::peers::Peers;
 
-/// What the control server can do about rights.
+/// Operations of the control server on rights.
 pub(crate) trait Revokes {
-    /// As [`ControlServer::revoke`].
+    /// Revokes rights, as [`ControlServer::revoke`] does.
     fn revoke(&mut self, connection: Connection, why: &str);
-    /// As [`ControlServer::holds_rights`].
+    /// Returns whether rights remain, as [`ControlServer::holds_rights`] does.
     fn holds_rights(&self, connection: Connection) -> bool;
-    /// Closes it, without a word.
+    /// Closes it, without a message.
     fn close(&mut self, connection: Connection);
 }
 
@@ -35,19 +35,19 @@ impl Revokes for ControlServer {
     }
 }
 
-/// See the module.
+/// The access rights of all peers.
 #[derive(Debug)]
 pub(crate) struct Access {
     /// The rings that may be READ.
     shares: Vec<(ChannelId, ShareId)>,
     banned: DenyList,
     denied: DenyList,
-    /// Connections for READ that were let reach nothing, or no longer.
+    /// Connections for READ without rights: never granted, or withdrawn.
     withheld: BTreeSet<PeerId>,
 }
 
 impl Default for Access {
-    /// Everybody may be here and READ, but nothing is shared.
+    /// Returns rights that allow every peer to connect and READ, with nothing shared.
     fn default() -> Self {
         Self {
             shares: Vec::new(),
@@ -64,17 +64,17 @@ impl Access {
         self.shares = shares;
     }
 
-    /// Nobody may be here whom this file names.
+    /// Bans the peers that this file names.
     pub(crate) fn ban(&mut self, file: Option<PathBuf>) {
         self.banned = DenyList::new(DenyList::BANNED, file);
     }
 
-    /// Nobody may READ, or be written to, whom this file names.
+    /// Denies READ and writes to the peers that this file names.
     pub(crate) fn deny(&mut self, file: Option<PathBuf>) {
         self.denied = DenyList::new(DenyList::DENIED, file);
     }
 
-    /// Why whoever is behind a connection may not be here.
+    /// Returns the reason why the peer of a connection is banned.
     pub(crate) fn banned(&self, peers: &Peers, peer: PeerId) -> Option<&str> {
         peers.get(peer)?.reason(&self.banned)
     }
@@ -90,7 +90,7 @@ impl Access {
         if self.banned.refresh(now) {
             for (peer, known) in peers.iter() {
                 if let Some(why) = known.reason(&self.banned) {
-                    // First what its device may reach, then its connections.
+                    // Revoke the device's rights first, then close its connections.
                     server.revoke(known.connection, &format!("banned: {why}"));
                     core.ban(peer, why);
                 }
@@ -101,8 +101,8 @@ impl Access {
         }
     }
 
-    /// Takes back what those reach who may not any more, and writes nothing to them. Those who may again
-    /// come again: a connection that was let reach nothing is closed.
+    /// Withdraws the rights of denied peers, and stops writing to them. A READ connection without
+    /// rights is closed when its peer is allowed again, so that the peer reconnects.
     fn withhold(&mut self, peers: &Peers, server: &mut impl Revokes, core: &mut RepairCore) {
         for (peer, known) in peers.iter() {
             let withheld = self.withheld.contains(&peer);
@@ -122,7 +122,8 @@ impl Access {
         }
     }
 
-    /// Has windows of the rings bound to a connection for READ; its subscriber is told once they are.
+    /// Requests windows of the rings for a READ connection; its subscriber is notified once they
+    /// are bound.
     pub(crate) fn grant_read(
         &mut self,
         peer: PeerId,
@@ -158,14 +159,14 @@ impl Access {
                     "its ring can't be READ, NACKs are answered: {error}"
                 );
             } else if let Err(error) = server.grant_cursor(connection, share) {
-                // It says how far it is by messages alone.
+                // It then reports its progress by messages alone.
                 refused("cursor_refused", &error);
                 tracing::debug!(subscriber = name, "it has no cursor: {error}");
             }
         }
     }
 
-    /// Whose connection this is, and the channel whose ring is shared so.
+    /// Returns the peer of this connection, and the channel whose ring is shared this way.
     pub(crate) fn granted_to(
         &self,
         peers: &Peers,
@@ -176,7 +177,7 @@ impl Access {
         Some((peers.of(connection)?, *channel))
     }
 
-    /// The ring of a channel, as it is shared.
+    /// Returns the share of a channel's ring.
     pub(crate) fn share_of(&self, channel: ChannelId) -> Option<ShareId> {
         let mut shares = self.shares.iter();
         shares
@@ -184,7 +185,7 @@ impl Access {
             .map(|(_, share)| *share)
     }
 
-    /// A connection is gone.
+    /// Removes a closed connection.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.withheld.remove(&peer);
     }
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
     use crate::repair::peers::tests::{at, connections};
 
-    /// What was asked of it, in order.
+    /// The requests it received, in order.
     #[derive(Default)]
     struct Asked(Vec<(Connection, String)>);
 
@@ -252,7 +253,7 @@ mod tests {
             }
         }
 
-        /// What is asked of the server when this stands in the file.
+        /// Returns the requests to the server when this text is in the file.
         fn enforce(&mut self, file: &Path, text: &str) -> Vec<(Connection, String)> {
             std::fs::write(file, text).unwrap();
             self.now = self.now.after(Nanos::from_secs(1));

@@ -1,12 +1,12 @@
-//! Who was let in, let at a ring, turned away or banned, and why: one [`tracing`] event each, with the
-//! target `audit` and level `INFO`, or `DEBUG` where connections come and go too often for a log. What the
-//! devices allow, `tickcast_transport::verbs` says with the
-//! same target; `peer` is what belongs together.
+//! The audit trail of admissions, ring grants, refusals and bans, with reasons. Each is one
+//! [`tracing`] event with the target `audit` and level `INFO`, or `DEBUG` where connections change
+//! too often for a log. `tickcast_transport::verbs` logs the rights granted by devices with the
+//! same target; `peer` links the events.
 //!
-//! | `what` | is said |
+//! | `what` | meaning |
 //! |---|---|
-//! | `joined`, `left` | a subscriber follows channels, and no longer does, and why |
-//! | `replay_joined`, `nack_joined`, `read_joined` | a further connection of a subscriber, and instead of which |
+//! | `joined`, `left` | a subscriber joins or leaves channels, and the reason |
+//! | `replay_joined`, `nack_joined`, `read_joined` | further connection, and the one replaced |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
 //! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
@@ -14,12 +14,12 @@
 //! | `closed` | the publisher closes a connection because it ends, or because the session of the connection is over |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
-//! | `hand_over_refused` | somebody asked to take over in vain, and why; once a second at most |
+//! | `hand_over_refused` | a take-over request was refused, and the reason; at most once a second |
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
-//! | `read_denied` | a connection for READ is let reach nothing |
+//! | `read_denied` | a READ connection gets no rights |
 //!
-//! Whoever comes by a further connection of a session is named as its subscriber, whatever it calls itself.
+//! A further connection of a session is logged under its subscriber's name, whatever name it sends.
 //!
 //! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
 
@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use tickcast_reliability::types::ChannelId;
 use tracing::Level;
 
-/// What is known of it.
+/// The known fields of an event.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Of<'a> {
     pub(crate) subscriber: Option<&'a str>,
@@ -37,12 +37,12 @@ pub(crate) struct Of<'a> {
     pub(crate) why: Option<&'a str>,
 }
 
-/// Says what happened.
+/// Logs an audit event.
 pub(crate) fn say(what: &'static str, of: Of<'_>) {
     say_to(true, what, of);
 }
 
-/// Says what happened to whoever keeps an audit, and to a log as well or not.
+/// Logs an audit event, at the level for logs or for the audit trail only.
 pub(crate) fn say_to(log: bool, what: &'static str, of: Of<'_>) {
     macro_rules! say {
         ($level:expr) => {

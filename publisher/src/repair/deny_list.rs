@@ -1,9 +1,11 @@
-//! Who may not be here, or not READ: a file of names and addresses for each, which the repair service
-//! looks at while it runs. Who may not be here is cut off at once, and turned away from then on; who
-//! may not READ goes on with NACKs, and is not written to. Whoever is taken out of the file may do it again.
+//! The files of banned subscribers and of subscribers that may not READ. The repair service polls
+//! each file. A banned subscriber is disconnected at once and refused from then on. A subscriber
+//! that may not READ continues with NACKs, and is not written to. Removal from the file restores
+//! the right.
 //!
-//! One a line: a subscriber's name or an IP address, then the reason, which it is told. What follows a
-//! `#` is for people. A name is what a subscriber says of itself; an address is harder to change.
+//! Each line has a subscriber's name or an IP address, then the reason, which the subscriber
+//! receives. Text after a `#` is a comment. A subscriber chooses its own name; an address is harder
+//! to change.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -15,12 +17,12 @@ use tickcast_reliability::types::Nanos;
 
 use crate::repair::audit;
 
-/// Between looks at the file.
+/// Interval between polls of the file.
 const REFRESH_EVERY: Nanos = Nanos::from_ms(250);
 /// A file longer than this is not read.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Somebody who may not.
+/// A denied name or address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Denial {
     who: String,
@@ -28,11 +30,11 @@ struct Denial {
     why: String,
 }
 
-/// What is audited of who is in a file, and of who no longer is.
+/// Audit words for an entry that appears in a file, and for one that disappears.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words(&'static str, &'static str);
 
-/// The file, and what it said last.
+/// The file, and its last contents.
 #[derive(Debug)]
 pub(crate) struct DenyList {
     words: Words,
@@ -43,16 +45,16 @@ pub(crate) struct DenyList {
     warned: bool,
 }
 
-/// What differs when a file was written.
+/// Metadata that changes when a file is written.
 type Seen = (u64, u64, i64, i64);
 
 impl DenyList {
-    /// Who may not be here.
+    /// The ban list.
     pub(crate) const BANNED: Words = Words("banned", "unbanned");
-    /// Who may not READ.
+    /// The list for READ.
     pub(crate) const DENIED: Words = Words("denied", "allowed");
 
-    /// Those in this file; without one everybody may.
+    /// Creates the list from this file; without one nobody is denied.
     pub(crate) const fn new(words: Words, path: Option<PathBuf>) -> Self {
         Self {
             words,
@@ -64,7 +66,7 @@ impl DenyList {
         }
     }
 
-    /// Looks at the file, now and then. Whether it says something else than before.
+    /// Polls the file at intervals. Returns whether its contents changed.
     pub(crate) fn refresh(&mut self, now: Nanos) -> bool {
         let Some(path) = self.path.as_ref().filter(|_| now >= self.refresh_at) else {
             return false;
@@ -82,7 +84,7 @@ impl DenyList {
                 self.take(&text)
             }
             Err(error) => {
-                // Who was banned stays so.
+                // Earlier bans stay in force.
                 if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!(
                         "{}: {} can't be read: {error}; what it said before stays",
@@ -120,7 +122,7 @@ impl DenyList {
         self.all != before
     }
 
-    /// Why somebody of this name, at this address, may not.
+    /// Returns the reason why this name or address is denied.
     pub(crate) fn reason(&self, name: &str, address: SocketAddr) -> Option<&str> {
         let address = address.ip().to_canonical();
         let mut all = self.all.iter();

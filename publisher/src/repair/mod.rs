@@ -1,6 +1,6 @@
 //! The repair service: its own thread, so that joining, repair and replay never delay fresh data.
-//! It carries what the sans-I/O [`RepairCore`] says between the connections, of either kind, and the
-//! multicast sockets, and tells the publish thread how large its group is.
+//! It passes the output of the sans-I/O [`RepairCore`] to the TCP and verbs connections and to the
+//! multicast sockets. It reports the group size to the publish thread.
 
 pub(crate) mod access;
 pub(crate) mod audit;
@@ -34,20 +34,21 @@ use crate::repair::warnings::Warnings;
 use crate::state::journal::Noted;
 use crate::state::{Shared, SubscriberStatus};
 
-/// How long a shutdown waits for peers to read their last message.
+/// Time that a shutdown waits for peers to read their last message.
 const GOODBYE: Duration = Duration::from_millis(500);
 /// The longest sleep, so that flags of other threads are seen.
 const WAIT_MAX: Duration = Duration::from_millis(20);
-/// The longest sleep while something may have been sent that is to be written to a standby.
+/// The longest sleep while datagrams may be waiting to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
 /// Subscribers that are remembered after they left.
 const LEFT_MAX: usize = 128;
 
-/// The limits of the control server that goes with a repair config.
+/// Returns the limits of the control server for a repair config.
 #[must_use]
 pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
     ServerConfig {
-        // The core turns further ones away, with a word; the server only if that fails.
+        // The core refuses further connections with a reason; the server refuses only if that
+        // fails.
         connections_max: repair.peers_max.saturating_add(64),
         connections_per_address_max: repair.of_one_address_max(),
         // The core closes earlier; a WELCOME with a whole directory must fit on top.
@@ -72,16 +73,16 @@ pub(crate) struct RepairService {
     out: Vec<u8>,
     stats_at: Nanos,
     warnings: Warnings,
-    /// Whether all peers were told that the publisher ends.
+    /// Whether all peers were notified of the publisher's end.
     is_ending: bool,
 }
 
 impl RepairService {
-    /// Serves the channels of `shared` to whoever connects to `server`. `multicast` holds the
-    /// fan-outs for multicast repairs of each channel.
+    /// Creates the service for the channels of `shared` and the connections of `server`.
+    /// `multicast` holds the fan-outs for multicast repairs of each channel.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when the system has no randomness to give.
+    /// Returns [`PublisherError::System`] if the system gives no randomness.
     pub(crate) fn new(
         config: RepairConfig,
         server: ControlServer,
@@ -119,8 +120,8 @@ impl RepairService {
         })
     }
 
-    /// Tells new joiners where connections for NACKs and READ can be made: where the server takes
-    /// them. `shares` are the rings that may be READ.
+    /// Offers joiners the addresses for NACK and READ connections where the server listens.
+    /// `shares` are the rings that may be READ.
     #[must_use]
     pub(crate) fn offering(
         mut self,
@@ -132,21 +133,21 @@ impl RepairService {
         self
     }
 
-    /// Turns away, and cuts off, whoever this file bans, which is looked at all the while.
+    /// Refuses and disconnects the subscribers that this file bans; the service polls it.
     #[must_use]
     pub(crate) fn banning(mut self, file: Option<PathBuf>) -> Self {
         self.access.ban(file);
         self
     }
 
-    /// Lets nobody READ, and writes to nobody, whom this file names, which is looked at all the while.
+    /// Denies READ and writes to the subscribers that this file names; the service polls it.
     #[must_use]
     pub(crate) fn denying(mut self, file: Option<PathBuf>) -> Self {
         self.access.deny(file);
         self
     }
 
-    /// Writes what is sealed to whoever has one of these names and asks for it.
+    /// Writes sealed datagrams to the standbys with one of these names, on request.
     #[must_use]
     pub(crate) fn mirrored_by(mut self, names: Vec<String>) -> Self {
         self.core.set_standbys(names);
@@ -165,8 +166,8 @@ impl RepairService {
     /// Serves until the publisher shuts down, then says goodbye to all peers.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when polling fails; [`PublisherError::Send`] when a multicast
-    /// socket is of no more use.
+    /// Returns [`PublisherError::System`] when polling fails, or [`PublisherError::Send`] when a
+    /// multicast socket can't continue.
     pub(crate) fn run(mut self) -> Result<(), PublisherError> {
         if let Err(error) = set_short_slice() {
             tracing::info!("repair is no sooner than the scheduler has it: {error}");
@@ -191,7 +192,7 @@ impl RepairService {
         (self.access).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
-        // Nobody says that something was sent.
+        // No wake-up announces new datagrams.
         let wait = if self.core.is_mirrored() {
             wait.min(WAIT_MIRRORED)
         } else {
@@ -234,7 +235,8 @@ impl RepairService {
                         if let Some(why) = access.banned(peers, peer) {
                             return core.ban(peer, why);
                         }
-                        // Now, so that whatever was sealed before WELCOME can be read with it.
+                        // Refresh now, so that everything sealed before WELCOME can be read with
+                        // it.
                         refresh_directories(core, shared, versions);
                     }
                     Message::Progress(progress) => note(shared, peer, channel, progress),
@@ -313,7 +315,7 @@ impl RepairService {
         })
     }
 
-    /// What subscribers have written of themselves since.
+    /// Polls the cursors that subscribers wrote.
     fn poll_cursors(&mut self, now: Now) {
         for (connection, share, words) in self.server.cursors() {
             let of = self.access.granted_to(&self.peers, connection, share);
@@ -326,7 +328,7 @@ impl RepairService {
         }
     }
 
-    /// What was sent since is written to standbys, as many at a time as may be under way.
+    /// Writes new datagrams to standbys, up to the limit in flight.
     fn write_to_standbys(&mut self) {
         if !self.core.is_mirrored() {
             return;
@@ -363,7 +365,7 @@ impl RepairService {
                     let Some(connection) = self.peers.connection(peer) else {
                         continue;
                     };
-                    // What does not fit is more than the core lets pile up before it closes.
+                    // The core closes a connection before its backlog exceeds this buffer.
                     let sent = self.server.send_frames(connection, &self.out);
                     if sent.is_err() {
                         self.server.close(connection, None);
@@ -389,7 +391,7 @@ impl RepairService {
             return Ok(());
         };
         for fan_out in fan_outs {
-            // One that found no room was counted; who misses it asks again.
+            // A repair that found no room was counted; subscribers that miss it send another NACK.
             fan_out
                 .send_copy(&self.out)
                 .map_err(|source| PublisherError::Send {
@@ -528,7 +530,7 @@ impl RepairService {
     fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
         let mut all = self.shared.subscribers();
         for channel in channels {
-            // One that comes again takes its old place.
+            // A returning subscriber replaces its old entry.
             all.retain(|s| s.joined || s.name != name || s.channel != *channel);
             all.push(SubscriberStatus {
                 name: name.into(),
@@ -544,7 +546,7 @@ impl RepairService {
         }
     }
 
-    /// Tells the other threads what they have to know of the subscribers.
+    /// Reports subscriber state to the other threads.
     fn report(&mut self, now: Nanos) {
         for channel in &self.shared.channels {
             let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
@@ -565,7 +567,7 @@ impl RepairService {
             let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
             peers.sort_unstable();
             peers.dedup();
-            // One that has not spoken of a channel may not be listening to it yet.
+            // A peer that has sent no report on a channel may not be receiving it yet.
             let follows = |peer: &u64| !all.iter().any(|s| s.peer == *peer && !s.follows);
             peers.iter().filter(|peer| follows(peer)).count()
         };
@@ -582,7 +584,7 @@ impl RepairService {
         }
     }
 
-    /// Notes what the lines for multicast repairs could not send; fan-outs are numbered through.
+    /// Notes the send failures of multicast repair lines; fan-outs are numbered consecutively.
     fn note_lines(&mut self) {
         for (fan_out, of) in self.multicast.iter().flatten().enumerate() {
             for (line, stats) in of.stats().iter().enumerate() {
@@ -595,7 +597,7 @@ impl RepairService {
     }
 }
 
-/// What session numbers are made of: nobody has it but this run.
+/// Returns the secret of the session numbers, unique to this run.
 fn secret() -> Result<[u8; 32], PublisherError> {
     let mut secret = [0; 32];
     let mut rest = &mut secret[..];
@@ -620,13 +622,13 @@ fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u
     }
 }
 
-/// Keeps what a subscriber says of itself, for reports.
+/// Keeps a subscriber's progress, for reports.
 fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) {
     let Some(of) = shared.channels.iter().find(|c| c.plan.id == channel) else {
         return;
     };
     let sealed = of.ring.sealed();
-    // Nobody has what was never sealed.
+    // Ignore a report of a sequence that was never sealed.
     if progress.epoch == shared.epoch && progress.sequence > sealed {
         return;
     }

@@ -1,5 +1,4 @@
-//! Who is connected to the repair service: each connection under the name of either side, and what is
-//! known of who is behind it.
+//! The connections of the repair service, by peer and by connection, and the subscriber of each.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,16 +16,16 @@ use crate::repair::warnings::connection_limit;
 pub(crate) struct Known {
     pub(crate) connection: Connection,
     pub(crate) address: SocketAddr,
-    /// The name of its session's subscriber, or what its own JOIN says while that is not answered; empty
-    /// before.
+    /// Name of its session's subscriber, or the name in its own JOIN while that is unanswered;
+    /// empty before.
     pub(crate) name: String,
-    /// Where its session's connection for repair comes from, if that is another one: by verbs a host may
+    /// Address of its session's repair connection, if that is another one: over verbs a host may
     /// have another address.
     session: Option<SocketAddr>,
 }
 
 impl Known {
-    /// Why a file names whoever is behind it, by name or by either address.
+    /// Returns the reason why a file denies its subscriber, by name or by either address.
     pub(crate) fn reason<'a>(&self, named: &'a DenyList) -> Option<&'a str> {
         let reason = |address| named.reason(&self.name, address);
         reason(self.address).or_else(|| reason(self.session?))
@@ -37,10 +36,10 @@ impl Known {
 pub(crate) struct Peers {
     by_connection: BTreeMap<Connection, PeerId>,
     known: BTreeMap<PeerId, Known>,
-    /// Gone, and not forgotten before what that means was told of them.
+    /// Closed connections, kept until their closing was reported.
     gone: Vec<PeerId>,
     last: u64,
-    /// Bounds the log lines about them.
+    /// Limits the log lines about them.
     pub(crate) log: LogLimit,
 }
 
@@ -72,7 +71,7 @@ impl Peers {
         peer
     }
 
-    /// Its JOIN came. What a second one says is nobody's name.
+    /// Records its JOIN. A second JOIN does not change the name.
     pub(crate) fn joins(&mut self, peer: PeerId, name: &str) {
         let known = self.known.get_mut(&peer);
         if let Some(known) = known.filter(|known| known.name.is_empty()) {
@@ -80,8 +79,8 @@ impl Peers {
         }
     }
 
-    /// It belongs to the session of another connection, and whoever that is: a name of its own counts
-    /// for nothing.
+    /// Assigns it to the session of another connection, and that subscriber; its own name is
+    /// ignored.
     pub(crate) fn belongs(&mut self, peer: PeerId, owner: PeerId) {
         let Some(owner) = self.known.get(&owner).filter(|_| peer != owner) else {
             return;
@@ -100,7 +99,7 @@ impl Peers {
         self.known.get(&peer)
     }
 
-    /// Its connection, while there is one.
+    /// Returns the peer's connection, while there is one.
     pub(crate) fn connection(&self, peer: PeerId) -> Option<Connection> {
         let connection = self.get(peer)?.connection;
         self.of(connection).map(|_| connection)
@@ -136,14 +135,14 @@ impl Peers {
         self.by_connection.is_empty()
     }
 
-    /// A connection is gone; who was behind it is known until [`Peers::forget_gone`].
+    /// Removes a connection; its subscriber stays known until [`Peers::forget_gone`].
     pub(crate) fn remove(&mut self, connection: Connection) -> Option<PeerId> {
         let peer = self.by_connection.remove(&connection)?;
         self.gone.push(peer);
         Some(peer)
     }
 
-    /// What there was to tell of those that are gone was told.
+    /// Forgets the closed connections, once their closing was reported.
     pub(crate) fn forget_gone(&mut self) {
         for peer in self.gone.drain(..) {
             self.known.remove(&peer);
@@ -161,7 +160,7 @@ pub(crate) mod tests {
         SocketAddr::new(address.parse().unwrap(), 7400)
     }
 
-    /// So many connections of a server, which alone can name any.
+    /// Returns `count` connections of a server, because only a server can create them.
     pub(crate) fn connections(count: usize) -> Vec<Connection> {
         let loopback = ([127, 0, 0, 1], 0).into();
         let mut server = ControlServer::bind(loopback, ServerConfig::default()).unwrap();

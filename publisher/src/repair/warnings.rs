@@ -8,17 +8,17 @@ use tickcast_transport::control::ServerStats;
 
 use crate::repair::log_limit::LogLimit;
 
-/// Lines about single connections: a host full of subscribers joins in a moment.
+/// Returns the limit for lines about single connections: many subscribers can join at once.
 pub(crate) const fn connection_limit() -> LogLimit {
     LogLimit::new(400, 10.0)
 }
 
-/// Each of the warnings here.
+/// Returns the limit for each warning of this module.
 const fn warning_limit() -> LogLimit {
     LogLimit::new(1, 0.1)
 }
 
-/// The counts that were seen last, and a limit for each warning.
+/// The counts at the last check, and a limit for each warning.
 #[derive(Debug)]
 pub(crate) struct Warnings {
     suppressed: LogLimit,
@@ -41,7 +41,7 @@ impl Default for Warnings {
 }
 
 impl Warnings {
-    /// Logs what is wrong now. `log` limits the lines about single connections.
+    /// Logs current problems. `log` limits the lines about single connections.
     pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut LogLimit) {
         if let Some((errno, remedy)) = self.no_descriptor(now, stats) {
             tracing::warn!(
@@ -84,13 +84,14 @@ impl Warnings {
         stats.crowded_address.map(|address| (address, count))
     }
 
-    /// Returns why there is no descriptor for a connection, and what to do, where that is new.
+    /// Returns the reason why there is no descriptor for a connection, and the remedy, if that is
+    /// new.
     fn no_descriptor(&mut self, now: Nanos, stats: &ServerStats) -> Option<(Errno, &'static str)> {
         let before = std::mem::replace(&mut self.accept_errors, stats.accept_errors);
         if stats.accept_errors == before {
             return None;
         }
-        // Not the other way round: a failure over verbs has no number.
+        // This order matters: a failure over verbs has no number.
         let is = |errno: &Errno| errno.raw_os_error() == stats.accept_errno;
         let errno = [Errno::MFILE, Errno::NFILE].into_iter().find(is)?;
         let remedy = match errno {

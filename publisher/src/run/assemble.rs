@@ -1,6 +1,5 @@
-//! From rings to channels that can be published on and repaired: their ways out, what may be READ,
-//! and the counters that all threads share. Alike for a publisher that begins and for a standby that
-//! goes on.
+//! Builds channels from rings: their fan-outs, READ shares, and the shared counters. A starting
+//! publisher and a promoted standby use the same code.
 
 use std::io::Error;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -27,16 +26,16 @@ use crate::state::{ChannelShared, Shared};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
 
-/// Channels that can be published on, and what serves their subscribers.
+/// Channels that are ready to publish, and the parts that serve their subscribers.
 pub(crate) struct Channels {
-    /// As all threads see them.
+    /// State shared by all threads.
     pub(crate) shared: Vec<Arc<ChannelShared>>,
-    /// Who publishes on them.
+    /// The channels' drivers.
     pub(crate) drivers: Vec<ChannelDriver>,
     serving: Serving,
 }
 
-/// What the repair service is made of.
+/// The parts of the repair service.
 pub(crate) struct Serving {
     server: ControlServer,
     offers: Vec<RepairOffer>,
@@ -46,10 +45,10 @@ pub(crate) struct Serving {
 }
 
 impl Channels {
-    /// Opens the ways out of these rings, which go on where they stand.
+    /// Opens the fan-outs of these rings, which continue at their current position.
     ///
     /// # Errors
-    /// [`PublisherError`] says what can't be had, and what to do.
+    /// Returns [`PublisherError`] with the missing resource and the remedy.
     pub(crate) fn open(
         config: &Config,
         rings: Vec<(ChannelPlan, RingWriter)>,
@@ -103,18 +102,17 @@ impl Channels {
         })
     }
 
-    /// Takes apart what two threads have.
+    /// Splits the parts of the two threads.
     pub(crate) fn split(self) -> (Vec<ChannelDriver>, Serving) {
         (self.drivers, self.serving)
     }
 }
 
 impl Serving {
-    /// What lets a thread see that subscribers wait to be served, where that is not done on a core of
-    /// its own.
+    /// Returns the hint that subscribers wait to be served, if repair has no core of its own.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when the process is out of descriptors.
+    /// Returns [`PublisherError::System`] when the process is out of descriptors.
     pub(crate) fn backlog_hint(
         &mut self,
         config: &Config,
@@ -130,10 +128,10 @@ impl Serving {
         backlog_hint.map(Some)
     }
 
-    /// Who serves whoever connects.
+    /// Returns the repair service.
     ///
     /// # Errors
-    /// As [`RepairService::new`].
+    /// Returns the errors of [`RepairService::new`].
     pub(crate) fn service(
         self,
         config: &Config,
@@ -151,10 +149,10 @@ impl Serving {
         Ok(service)
     }
 
-    /// Has it serve them on a thread of its own; a failure ends the session.
+    /// Starts the repair service on its own thread; a failure ends the session.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when there can be no thread.
+    /// Returns [`PublisherError::System`] if the thread can't be started.
     pub(crate) fn start(
         self,
         config: &Config,
@@ -169,11 +167,11 @@ impl Serving {
     }
 }
 
-/// Takes what channels will need of the network and the devices, and gives it back: who will publish on
-/// them only later knows from the start whether that can be had.
+/// Opens the network and device resources of the channels, and releases them. A standby thus learns
+/// from the start whether they are available.
 ///
 /// # Errors
-/// As [`Channels::open`].
+/// Returns the errors of [`Channels::open`].
 pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), PublisherError> {
     for channel in channels {
         open_fan_outs(channel, Use::Copies(None))?;
@@ -207,7 +205,7 @@ pub(crate) fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOut
     all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
 }
 
-/// Listens for NACK connections where the config says so; what new joiners are told of it.
+/// Listens for NACK connections over verbs if configured. Returns the offer for new joiners.
 fn listen_over_verbs(
     config: &Config,
     server: &mut ControlServer,
@@ -233,7 +231,7 @@ fn listen_over_verbs(
     if verbs.read && verbs.cursors > 0 {
         share_cursors(server, verbs.cursors);
     }
-    // Whoever may take over may ask for WRITEs; with nobody named there is nobody to offer them to.
+    // Any allowed standby may request WRITEs; with none named there is nobody to offer them to.
     let may_be_mirrored = !config.hand_over_to.is_empty();
     Ok(vec![RepairOffer::Verbs {
         address,
@@ -242,8 +240,8 @@ fn listen_over_verbs(
     }])
 }
 
-/// Has cursors registered, so that subscribers can say how far they are without a message. Where that
-/// fails there are none, which the log says.
+/// Registers cursors, so that subscribers can report progress without a message. If that fails
+/// there are none, which is logged.
 fn share_cursors(server: &mut ControlServer, cursors: u16) {
     if let Err(error) = server.share_cursors(cursors.into()) {
         refused("cursor_refused", None, &error);
@@ -255,7 +253,7 @@ fn share_cursors(server: &mut ControlServer, cursors: u16) {
     }
 }
 
-/// Nobody at all is let reach something, since the device refused it.
+/// Audits that a device refused access for every peer.
 fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
     let why = error.to_string();
     audit::say(
@@ -268,8 +266,8 @@ fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
     );
 }
 
-/// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
-/// nothing is offered to be READ, which the log says: NACKs are answered all the same.
+/// Registers the ring of a channel, so that subscribers can READ it. If that fails READ is not
+/// offered, which is logged; NACKs are still answered.
 fn share(
     server: &mut ControlServer,
     offers: &mut [RepairOffer],

@@ -1,4 +1,4 @@
-//! The commands of the admin port, carried out by the thread that publishes.
+//! The admin port's commands, executed by the publish thread.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -10,7 +10,7 @@ use crate::state::command::{Command, CommandReceiver};
 use crate::state::hand_over::{Answer, PublishPosition};
 use crate::state::standby::StandbyState;
 
-/// The commands, and the decisions that they lead to.
+/// The commands, and the state of the hand-over and the promotion.
 pub(crate) struct Commands {
     receiver: CommandReceiver,
     hand_over: HandOver,
@@ -18,8 +18,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Takes the commands for a publisher that hands over as `hand_over` says, and for `standby` where
-    /// this is one.
+    /// Takes the commands for a publisher that hands over under `hand_over`, and for `standby` if
+    /// it is one.
     pub(crate) const fn new(
         receiver: CommandReceiver,
         hand_over: HandOver,
@@ -37,7 +37,7 @@ impl Commands {
         Self { hand_over, ..self }
     }
 
-    /// Carries out the commands that wait. Never waits itself.
+    /// Executes the waiting commands. Never waits itself.
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared) {
         while let Some(command) = self.receiver.take() {
@@ -45,13 +45,13 @@ impl Commands {
         }
     }
 
-    /// Whether a standby is about to take over, or has.
+    /// Returns whether a standby is taking over, or has taken over.
     #[inline]
     pub(crate) const fn is_handing_over(&self) -> bool {
         self.hand_over.is_asked()
     }
 
-    /// As [`HandOver::step`].
+    /// Advances the hand-over, as [`HandOver::step`] does.
     pub(crate) fn step(
         &mut self,
         shared: &Shared,
@@ -78,7 +78,8 @@ impl Commands {
                     let _ = reply.send(Err("this publisher is no standby".into()));
                     return;
                 };
-                // On a thread of its own: it asks the publisher again and again, and waits for this one.
+                // On its own thread, because it polls the publisher repeatedly and waits for this
+                // thread.
                 let thread = Builder::new().name("promote".into()).spawn(move || {
                     let _ = reply.send(standby.promote(force));
                 });

@@ -1,5 +1,5 @@
-//! A publisher's run from the opened sockets to the joined threads, alike for the service and for
-//! handlers of one's own: what was opened is closed again, and a thread that fails ends all.
+//! A publisher's run from the opened sockets to the joined threads, for the service and for
+//! handlers in the process. A thread that fails ends all others, and every resource is closed.
 
 mod assemble;
 pub(crate) mod commands;
@@ -42,14 +42,14 @@ use crate::state::{PublishedBefore, Shared, SourceShared};
 /// Open inputs, with their places in the config.
 pub(crate) type Inputs = Vec<(usize, Input)>;
 
-/// Everything that can fail for its config, open; nothing is sent.
+/// Every resource that can fail because of its config, open; nothing is sent.
 pub(crate) struct Opened {
     config: Config,
     rules: SymbolRules,
     epoch: EpochState,
     shared: Arc<Shared>,
     channels: Channels,
-    /// How far the inputs are sealed on each channel, where the epoch is that of before.
+    /// Sealed positions of the inputs on each channel, if the epoch continues.
     sealed: Option<Vec<Positions>>,
     inputs: Inputs,
     control: SocketAddr,
@@ -119,13 +119,13 @@ impl Opened {
         &self.shared
     }
 
-    /// How many inputs are open.
+    /// Returns the number of open inputs.
     pub(crate) const fn inputs_len(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Starts the threads. Where `arrivals` are given, handlers come by them, and the session does
-    /// not end with the inputs. On an error all that was started ends by itself.
+    /// Starts the threads. With `arrivals`, handlers arrive through it, and the session does not
+    /// end with the inputs. On an error, every started thread ends by itself.
     pub(crate) fn start(
         self,
         new_handlers: Option<Receiver<NewHandler>>,
@@ -180,8 +180,8 @@ impl Opened {
         })
     }
 
-    /// Starts all but what publishes, which is the caller's: the inputs of the config are not read.
-    /// And what lets the caller see that subscribers wait, where their thread may share its core.
+    /// Starts all threads except the publish thread, which is the caller's; the config's inputs are
+    /// not read. Also returns the hint that subscribers wait, if their thread may share its core.
     pub(crate) fn serve(
         self,
     ) -> Result<(PublishStage, Served, Commands, Option<BacklogHint>), PublisherError> {
@@ -211,7 +211,7 @@ impl Opened {
         start().inspect_err(|_| shared.shut_down())
     }
 
-    /// What publishes and what serves subscribers, for a test that takes their turns itself.
+    /// Returns the publishing and the serving part, for a test that drives them itself.
     #[cfg(test)]
     pub(crate) fn inline(
         self,
@@ -220,8 +220,8 @@ impl Opened {
         Ok((to, serving.service(&parts.config, &parts.shared)?))
     }
 
-    /// What publishes, what serves subscribers, and the rest. The epoch is opened, before anyone is
-    /// served, so that every joiner finds it so.
+    /// Splits into publishing, serving, and the rest. The epoch is opened before serving, so that
+    /// every joiner finds it open.
     fn into_parts(
         self,
         with_handlers: bool,
@@ -236,7 +236,7 @@ impl Opened {
             let why = |at: usize| kept.or_else(|| why_no_digest(&self.config, &channels[at].name));
             to = to.replaying(sealed, mismatch, why);
         }
-        // One that was killed before it had sealed anything has not said so yet.
+        // A publisher that was killed before sealing anything has not announced its epoch yet.
         let opened = |at: usize| {
             let channel = &self.shared.channels[at];
             let is_empty = channel.ring.sealed() < channel.ring.identity().first_sequence;
@@ -254,7 +254,7 @@ impl Opened {
         Ok((parts, to, serving))
     }
 
-    /// The inputs in their order, then one source for each channel that a handler may publish on.
+    /// Returns the inputs in order, then one source for each channel that a handler may publish on.
     fn sources(&self, with_handlers: bool) -> Vec<Source> {
         let mut all = sources_of(&self.config, &self.rules, &self.inputs);
         if with_handlers {
@@ -273,8 +273,8 @@ impl Opened {
     }
 }
 
-/// Has what was `sealed` before left out of what the inputs give again, without their pace: those that are
-/// read from their beginning. What handlers publish is theirs to resume. What is left out of each channel.
+/// Skips messages up to `sealed` when inputs replay from their beginning, without their pacing.
+/// Handlers resume by themselves. Returns the skipped positions of each channel.
 fn resume(
     mut sealed: Vec<Positions>,
     config: &Config,
@@ -282,7 +282,7 @@ fn resume(
     inputs: &mut Inputs,
 ) -> Vec<Positions> {
     for (channel, sealed) in channels.shared.iter().zip(&sealed) {
-        // Nobody else has set them.
+        // This is the only place that sets them.
         let _ = channel.resumed.set(sealed.clone());
         let (last, first) = (channel.ring.sealed(), channel.ring.identity().first_record);
         let next = channel.ring.next_record_after(last).unwrap_or(first);
@@ -306,10 +306,10 @@ fn resume(
     sealed
 }
 
-/// Opens the inputs of a config; those that only name a source have nothing to open.
+/// Opens the inputs of a config; a kind that only names a source has nothing to open.
 ///
 /// # Errors
-/// [`PublisherError`] names the source and what is wrong with it.
+/// Returns [`PublisherError`] with the source and the cause, if an input can't be opened.
 pub(crate) fn open_inputs(
     config: &Config,
 ) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
@@ -328,7 +328,7 @@ pub(crate) fn open_inputs(
     Ok((sources, inputs))
 }
 
-/// The sources that open inputs are, in their order.
+/// Returns the sources of open inputs, in order.
 pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) -> Vec<Source> {
     let place_of = |name: &str| config.channels.iter().position(|c| c.name == name);
     let source = |(index, input): &(usize, Input)| {
@@ -347,13 +347,13 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
     inputs.iter().map(source).collect()
 }
 
-/// Where live inputs listen.
+/// Returns the addresses of the live inputs.
 pub(crate) fn listen_addresses(inputs: &Inputs) -> Vec<(SourceId, SocketAddrV4)> {
     let of = |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
     inputs.iter().filter_map(of).collect()
 }
 
-/// Which input of the config is for handlers on this channel.
+/// Returns the index of the config's input for handlers on this channel.
 pub(crate) fn own_source(config: &Config, channel: &str) -> Option<usize> {
     let own = |wanted: Option<&str>| {
         let is_it = |input: &InputConfig| match input {
@@ -365,7 +365,7 @@ pub(crate) fn own_source(config: &Config, channel: &str) -> Option<usize> {
     own(Some(channel)).or_else(|| own(None))
 }
 
-/// What of an opened publisher neither publishes nor repairs.
+/// The parts of an opened publisher that neither publish nor repair.
 struct Parts {
     config: Config,
     epoch: EpochState,
@@ -404,7 +404,7 @@ impl Running {
     }
 }
 
-/// The threads that serve subscribers and whoever watches.
+/// The threads that serve subscribers and admin clients.
 pub(crate) struct Served {
     epoch: EpochState,
     shared: Arc<Shared>,
@@ -501,7 +501,7 @@ mod tests {
     fn changed_replay_is_reported_before_what_follows() {
         // Position, what it says, and of how many records: 100 do not fit a datagram.
         type Given = (u64, u64, usize);
-        // What is given again, what then, whether it is stopped then, what is told, and why no digest is.
+        // Replayed items, later items, whether it is stopped, reported losses, and the digest reason.
         type Case<'a> = (
             &'a [Given],
             Option<Given>,
@@ -535,7 +535,7 @@ mod tests {
             (&altered, Some(next), false, &["lost", "4"], differs),
             (&altered, None, false, &["lost"], differs),
             (shorter, None, false, &["lost"], differs),
-            // Who was told to stop does not know what would have come.
+            // A stopped source does not know its later messages.
             (shorter, None, true, &[], stopped),
             (&[], None, true, &[], stopped),
             (same, None, true, &[], None),

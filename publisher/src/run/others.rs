@@ -11,19 +11,20 @@ use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 use crate::error::OtherPublisher;
 use crate::plan::{FanOutPlan, Plan};
 
-/// A publisher that is idle is heard once in this many of its intervals at the latest, with some to spare.
+/// An idle publisher sends within this many of its intervals, with a margin.
 const INTERVALS: u32 = 3;
-/// A publisher has this long for its datagrams in any case.
+/// Minimum time to listen for another publisher.
 const LISTEN_MIN: Duration = Duration::from_millis(50);
-/// A start is not held up for longer, however rarely a publisher is heard.
+/// Maximum delay of a start, however rarely another publisher sends.
 const LISTEN_MAX: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(1);
 const DATAGRAM_LEN_MAX: usize = 9_000;
 
-/// Listens for a moment on every UDP line of the plan, on the line's interface, and returns one publisher for
-/// each group that has one. A line that can't be listened on is passed over: opening it says why.
+/// Listens briefly on every UDP line of the plan, on the line's interface. Returns one publisher
+/// for each group that has one. A line that can't be opened for listening is skipped; opening it
+/// later reports the error.
 ///
-/// Nothing of the plan may be sent meanwhile.
+/// The caller must send nothing of the plan meanwhile.
 ///
 /// ```
 /// # use tickcast_publisher::internal::{Plan, find_others};

@@ -1,5 +1,5 @@
-//! What a config wants of this host is there: memory for all its rings together, cores, a place for its
-//! state, and room for the files that lie in memory. Looks only, changes nothing.
+//! Checks that this host meets the config's needs: memory for all rings, cores, the state
+//! directory, and room for the files in memory. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -17,16 +17,17 @@ use crate::error::ConfigError;
 use crate::plan::{ChannelPlan, Plan};
 use crate::recovery;
 
-/// Plans a config for the service, and checks that this host has what the plan needs. Opens nothing but
-/// RDMA devices, for as long as it asks them what they carry.
+/// Plans a config for the service, and checks that this host meets the plan's needs. Opens only
+/// RDMA devices, briefly, to query their limits.
 ///
 /// # Errors
-/// [`ConfigError`] names the JSON path, the value, and what would be right.
+/// Returns [`ConfigError`] with the JSON path, the value, and the remedy, if the config or the host
+/// does not fit.
 pub fn preflight(config: Config) -> Result<Plan, ConfigError> {
     checked(Plan::new(config)?)
 }
 
-/// As [`preflight`], for a publisher whose handlers run in this process.
+/// Checks a config like [`preflight`], for a publisher whose handlers run in this process.
 pub(crate) fn preflight_for_handlers(config: Config) -> Result<Plan, ConfigError> {
     checked(Plan::for_handlers(config)?)
 }
@@ -39,7 +40,7 @@ fn checked(mut plan: Plan) -> Result<Plan, ConfigError> {
 }
 
 /// # Errors
-/// [`ConfigError::Value`] names what is missing, and what there is.
+/// Returns [`ConfigError::Value`] with the missing and the available resource.
 fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
     let sizes = channels.iter().map(|c| c.geometry.bytes() as u64);
     let needed = sizes.fold(0, u64::saturating_add);
@@ -71,7 +72,7 @@ fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The file systems that have no room for the rings and flight records that are to lie on them.
+/// Returns the file systems without room for their rings and flight records.
 fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
     let rings = channels.iter().filter_map(|channel| {
         let bytes = channel.geometry.bytes() as u64;
@@ -82,13 +83,13 @@ fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
         }
     });
     let rings = rings.map(|(path, bytes)| {
-        // The one of before is gone on with, or goes.
+        // An existing ring is reused or removed.
         let there = bytes_of(&path);
         (path, bytes.saturating_sub(there))
     });
     let records = config.flight_record.iter().flat_map(|it| it.files(config));
     let records = records.map(|(path, bytes)| {
-        // The one of before stays, in place of the one before that.
+        // The previous record is kept, in place of the one before it.
         let goes = if path.exists() {
             bytes_of(&before(&path))
         } else {
@@ -99,17 +100,17 @@ fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
     without_room(rings.chain(records))
 }
 
-/// Bytes that a file has of its file system.
+/// Returns the bytes that a file occupies on its file system.
 fn bytes_of(path: &Path) -> u64 {
     path.metadata()
         .map_or(0, |it| it.blocks().saturating_mul(512))
 }
 
-/// The file systems that have no room for all these files, each with the bytes that it needs yet.
+/// Returns the file systems without room for all these files, each with the bytes still needed.
 fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
     let mut by_device = BTreeMap::<u64, (PathBuf, u64)>::new();
     for (path, bytes) in files {
-        // A directory that has yet to be made will lie where the one does that it is made in.
+        // A missing directory will be on the file system of its nearest existing parent.
         let mut above = path.ancestors().skip(1).filter(|it| it.is_dir());
         let directory = above.next().unwrap_or(Path::new(".")).to_owned();
         let Ok(metadata) = directory.metadata() else {
@@ -122,7 +123,7 @@ fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
     let lacking = by_device.filter_map(|(directory, needed)| {
         let there = statvfs(&directory).ok()?;
         let left = there.f_bavail.saturating_mul(there.f_frsize);
-        // One without a limit of its own says that it has no blocks at all.
+        // A file system without a limit reports zero blocks.
         let is_too_small = there.f_blocks > 0 && left < needed;
         is_too_small.then(|| {
             format!(
@@ -135,7 +136,7 @@ fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
     lacking.collect()
 }
 
-/// Whether a directory is there and writable, or the one it would be made in is.
+/// Checks that a directory, or its nearest existing parent, is writable.
 fn can_be_created(directory: &Path) -> io::Result<()> {
     for path in directory.ancestors() {
         let path = if path.as_os_str().is_empty() {

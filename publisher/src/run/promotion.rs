@@ -1,5 +1,5 @@
-//! A promotion: the new epoch is opened on the mirrors, its first event says which one it continues,
-//! and what the mirrors lack is published again before anything new.
+//! A promotion opens the new epoch on the mirrors; its first event names the epoch it continues.
+//! Messages that the mirrors lack are published before anything new.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use crate::state::standby_view::Agreement;
 use crate::state::thread::{Thread, now};
 use crate::state::{Shared, SourceShared};
 
-/// Kept messages that are published before what is sealed is sent.
+/// Kept messages that are published between two sends.
 const KEPT_A_ROUND: usize = 256;
 
-/// What it takes to publish.
+/// The parts needed to publish.
 pub(crate) struct Candidate {
     pub(crate) config: Config,
     pub(crate) plans: Vec<ChannelPlan>,
@@ -43,18 +43,18 @@ pub(crate) struct Candidate {
     pub(crate) state: Arc<StandbyState>,
 }
 
-/// What was heard until the promotion.
+/// Input received until the promotion.
 pub(crate) struct Heard {
     pub(crate) sources: Vec<Source>,
     pub(crate) backlog: Backlog,
     /// The instruments that were announced, by channel.
     pub(crate) announced: Vec<BTreeMap<u32, Instrument>>,
-    /// What comparing the sources with what is mirrored of them came to, in their order.
+    /// Results of comparing the sources with their mirrored messages, in the sources' order.
     pub(crate) agreements: Vec<Agreement>,
 }
 
 impl Heard {
-    /// Leaves what the sources' agreements let count of the mirrored positions, and of what was kept.
+    /// Removes the mirrored positions and kept messages that the sources' agreements make unusable.
     fn relate(&mut self, mirrored: &mut [Positions]) {
         let sources = self.sources.iter_mut().zip(&self.agreements);
         for (index, (source, agreement)) in sources.enumerate() {
@@ -75,7 +75,7 @@ impl Heard {
     }
 }
 
-/// What was promoted, and runs.
+/// The promoted publisher, running.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
     pub(crate) epoch: EpochState,
@@ -84,25 +84,25 @@ pub(crate) struct Opened {
     pub(crate) promoted: Promoted,
 }
 
-/// The new epoch, and where each channel goes on in it.
+/// The new epoch, and the position of each channel in it.
 struct Continued {
     epoch: EpochState,
-    /// The one before.
+    /// The previous epoch.
     continues: Epoch,
     rings: Vec<(ChannelPlan, RingWriter)>,
-    /// What each channel tells first.
+    /// First event of each channel.
     opened: Vec<StreamEvent>,
     publish_positions: Vec<PublishPosition>,
-    /// How far the sources are on each channel.
+    /// Positions of the sources on each channel.
     positions: Vec<Positions>,
 }
 
 impl Candidate {
-    /// Opens the new epoch on the mirrors, and publishes what was kept: what goes on publishing, and what
-    /// serves it.
+    /// Opens the new epoch on the mirrors, and publishes the kept messages. Returns the publishing
+    /// and the serving parts.
     ///
     /// # Errors
-    /// [`PublisherError`]: what can't be had. This standby is of no more use then.
+    /// Returns [`PublisherError`] if a resource is missing. This standby can't continue then.
     pub(crate) fn go_on(
         self,
         base: &Shared,
@@ -145,7 +145,7 @@ impl Candidate {
             .backlog
             .into_entries(&as_counted_here(&positions, &heard.sources));
         let mut to = PublishStage::new(drivers, heard.sources, shared.clone()).resuming(positions);
-        // Before anyone is served, so that every joiner finds the epoch opened.
+        // Before serving, so that every joiner finds the epoch open.
         to.event(|at| Some(continued.opened[at].clone()), began)?;
         to.drive(began)?;
         base.promote(shared.clone());
@@ -158,7 +158,7 @@ impl Candidate {
                 to.drive(now)?;
             }
         }
-        // What is in open slots counts as published once they are sealed.
+        // Messages in open slots count as published once they are sealed.
         to.flush(now());
         let again = published(&shared) - before;
         state.counters.published_again_messages.set(again);
@@ -182,7 +182,7 @@ impl Candidate {
 }
 
 impl Opened {
-    /// Tells people.
+    /// Logs the promotion.
     fn say(&self, published_again: u64) {
         let promoted = &self.promoted;
         let why = promoted.reason.text();
@@ -250,7 +250,7 @@ impl Continued {
     }
 }
 
-/// Positions as these sources count them.
+/// Converts positions to the ordinals of these sources.
 fn as_counted_here(positions: &[Positions], sources: &[Source]) -> Vec<Positions> {
     let of = |source| {
         let found = sources.iter().find(|it| it.shared.source == source);
@@ -259,7 +259,7 @@ fn as_counted_here(positions: &[Positions], sources: &[Source]) -> Vec<Positions
     positions.iter().map(|at| as_heard(at, of)).collect()
 }
 
-/// Messages published on all channels.
+/// Returns the number of messages published on all channels.
 fn published(shared: &Shared) -> u64 {
     let all = shared.channels.iter();
     all.map(|channel| channel.sender.published_messages.get())

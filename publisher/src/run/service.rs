@@ -1,5 +1,5 @@
-//! The service: a publisher that is fed by the inputs of its config, and ends when they have or
-//! when it is told to.
+//! The service: a publisher fed by the inputs of its config. It ends when the inputs end or when a
+//! stop is requested.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::run::standby::Standby;
 use crate::run::{Opened, listen_addresses};
 use crate::state::Shared;
 
-/// A service that has everything it needs, and has not begun.
+/// A service with all its resources, not started yet.
 pub struct Service(Kind);
 
 enum Kind {
@@ -28,7 +28,7 @@ impl Service {
     /// can connect to it before it is promoted.
     ///
     /// # Errors
-    /// [`PublisherError`] says what can't be had, and what to do.
+    /// Returns [`PublisherError`] with the missing resource and the remedy.
     pub fn open(plan: Plan, stop: Arc<AtomicBool>) -> Result<Self, PublisherError> {
         Ok(Self(match plan.config.standby.clone() {
             None => Kind::Publisher(Box::new(Opened::open(plan, stop)?)),
@@ -36,7 +36,7 @@ impl Service {
         }))
     }
 
-    /// Where subscribers connect.
+    /// Returns the address for subscribers.
     #[must_use]
     pub const fn control_address(&self) -> SocketAddr {
         match &self.0 {
@@ -45,7 +45,7 @@ impl Service {
         }
     }
 
-    /// Where metrics are served.
+    /// Returns the address that serves metrics.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         match &self.0 {
@@ -54,7 +54,7 @@ impl Service {
         }
     }
 
-    /// Where the live inputs listen.
+    /// Returns the addresses of the live inputs.
     #[must_use]
     pub fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
         match &self.0 {
@@ -63,7 +63,7 @@ impl Service {
         }
     }
 
-    /// What its threads share: counters, subscribers, and the way to stop it.
+    /// Returns the state that its threads share: counters, subscribers, and the stop flag.
     #[must_use]
     pub const fn shared(&self) -> &Arc<Shared> {
         match &self.0 {
@@ -72,12 +72,11 @@ impl Service {
         }
     }
 
-    /// Publishes until the inputs have ended (where the config says so) or it is told to stop,
-    /// ends the session, and waits for subscribers to reach its end. A standby does so once it was
-    /// promoted.
+    /// Publishes until the inputs have ended (if configured) or a stop is requested. Then ends the
+    /// session, and waits for subscribers to reach its end. A standby does so once it was promoted.
     ///
     /// # Errors
-    /// [`EndError`]: what made it end early. All its threads are gone then.
+    /// Returns [`EndError`] with the cause of an early end. All its threads are gone then.
     pub fn run(self) -> Result<Summary, EndError> {
         match self.0 {
             Kind::Publisher(opened) => opened.start(None)?.join(),

@@ -1,5 +1,5 @@
-//! The service of a standby: what can fail for its config is open from the start, and what a promotion
-//! needs beyond that is little.
+//! The service of a standby. Everything that can fail because of its config is open from the start,
+//! so a promotion needs little more.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ use crate::state::positions::Positions;
 use crate::state::standby::StandbyState;
 use crate::state::thread::{StopOnFailure, Thread, spawn};
 
-/// Batches taken from one source before the others have their turn.
+/// Batches taken from one source before the next source's turn.
 const BATCHES_A_ROUND: usize = 16;
 
-/// A standby that has everything it needs, and has not begun.
+/// A standby with all its resources, not started yet.
 pub(crate) struct Standby {
     publisher: Candidate,
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ pub(crate) struct Standby {
 }
 
 impl Standby {
-    /// Opens sockets and inputs, takes the address for subscribers, and holds the state directory.
+    /// Opens sockets and inputs, binds the address for subscribers, and locks the state directory.
     pub(crate) fn open(
         plan: Plan,
         of: StandbyConfig,
@@ -63,13 +63,14 @@ impl Standby {
         let reserved = reserved.map_err(|error| listen(config.control, error))?;
         let control = reserved.local_address();
         let control = control.map_err(|error| listen(config.control, error))?;
-        // The plan has seen to it that there is one.
+        // The plan ensures that an admin address exists.
         let admin = Admin::bind(config.admin.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()))?;
         let epochs = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
         let (sources, mut inputs) = open_inputs(&config)?;
-        // The feed is heard whether or not anybody follows here.
+        // The feed is received without waiting for subscribers.
         (inputs.iter_mut()).for_each(|(_, input)| input.wait_for_nobody());
-        // All that is opened again on what is mirrored: a promotion is no time to find that it can't be.
+        // Test the opens that a promotion repeats on the mirrors, so that a promotion does not fail
+        // on them.
         assemble::rehearse(&config, &plan.channels)?;
         let state = Arc::new(StandbyState::new(config.name.clone(), of, &plan.channels));
         let mirrors = Mirrors::new(&config, plan.channels.clone(), state.clone())?;
@@ -100,7 +101,7 @@ impl Standby {
         })
     }
 
-    /// Where subscribers will connect.
+    /// Returns the address for subscribers after a promotion.
     pub(crate) const fn control_address(&self) -> SocketAddr {
         self.control
     }
@@ -113,11 +114,11 @@ impl Standby {
         &self.shared
     }
 
-    /// Mirrors, and publishes once it is promoted, until the session ends or it is told to stop.
+    /// Mirrors, and publishes once promoted, until the session ends or a stop is requested.
     pub(crate) fn run(self) -> Result<Summary, EndError> {
         let base = self.shared.clone();
         let outcome = self.run_threads();
-        // Whatever went wrong: the threads that look at this one's flags end as well.
+        // On any error, the threads that poll this state's flags end as well.
         base.shut_down();
         outcome
     }
@@ -167,7 +168,7 @@ impl Standby {
 }
 
 impl Candidate {
-    /// Keeps what is heard and not mirrored, until it is to be published.
+    /// Keeps received messages that are not mirrored, until they are to be published.
     fn run(
         self,
         base: &Shared,
@@ -250,8 +251,8 @@ impl Candidate {
         }
     }
 
-    /// Compares what is mirrored with what is kept, and says how far each channel is, as positions
-    /// are counted here.
+    /// Compares mirrored with kept messages. Returns the position of each channel, in local
+    /// ordinals.
     fn compare(
         &self,
         sources: &[Source],

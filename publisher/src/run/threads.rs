@@ -1,7 +1,7 @@
-//! The threads between the inputs and the wire: each input has one and publishing another, or one
-//! thread does all; handlers of one's own come with a queue to the same publish thread, which goes on
-//! with heartbeats while they are silent. When the inputs have ended, or all were told to stop, what
-//! they told is published to the last message, then END.
+//! The threads between the inputs and the wire: one for each input and one for publishing, or one
+//! for all. Handlers in the process have a queue to the same publish thread, which sends heartbeats
+//! while they are silent. When the inputs end, or a stop is requested, their remaining messages are
+//! published, then END.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,25 +24,25 @@ use crate::state::Shared;
 use crate::state::source_loss::SourceLoss;
 use crate::state::thread::{StopOnFailure, now, spawn};
 
-/// Batches taken from one source before the others have their turn and what is sealed is sent.
+/// Batches taken from one source before the next source's turn and the next send.
 const BATCHES_A_ROUND: usize = 4;
-/// Batches of a queue that have their memory (some 15 KiB each) from the start, at most.
+/// Maximum number of batches of a queue with memory from the start (some 15 KiB each).
 const READY_MAX: usize = 4_096;
 
-/// The feed threads, and where what they tell comes out, in the order of the inputs.
+/// The feed threads, and the receivers of their items, in the order of the inputs.
 pub(crate) type Feeds = (
     Vec<QueueReceiver>,
     Vec<JoinHandle<Result<(), PublisherError>>>,
 );
 
-/// A handler that publishes from now on: on which channel, and where what it publishes comes out.
+/// A handler that publishes from now on: its channel, and the receiver of its messages.
 pub(crate) type NewHandler = (usize, QueueReceiver);
 
-/// Starts a feed thread for each input, and ends the session if one panics; what they tell comes
-/// out of the receivers, in the order of the inputs.
+/// Starts a feed thread for each input, and ends the session if one panics. The receivers give the
+/// items, in the order of the inputs.
 ///
 /// # Errors
-/// [`PublisherError::System`] when a thread can't be started.
+/// Returns [`PublisherError::System`] if a thread can't be started.
 pub(crate) fn start_feeds(
     inputs: Vec<Input>,
     shared: &Arc<Shared>,
@@ -65,8 +65,8 @@ pub(crate) fn start_feeds(
     Ok((receivers, threads))
 }
 
-/// Runs one input until it ends or is told to stop. An input that fails has ended, with an error
-/// that is logged and counted; the others go on.
+/// Runs one input until it ends or a stop is requested. An input that fails has ended, with an
+/// error that is logged and counted; the others continue.
 fn feed(mut input: Input, mut queue: QueueSender, shared: &Shared, mut idle: Idle) {
     let counters = input.shared().clone();
     while !shared.is_stopping() && !queue.is_closed() {
@@ -99,9 +99,9 @@ fn feed(mut input: Input, mut queue: QueueSender, shared: &Shared, mut idle: Idl
     );
 }
 
-/// Where something to publish comes from.
+/// An origin of messages to publish.
 struct Origin {
-    /// Which source of the publishing.
+    /// Index of the source.
     source: usize,
     queue: QueueReceiver,
     /// A handler does not end by itself: its queue is closed when the session ends.
@@ -110,7 +110,8 @@ struct Origin {
 }
 
 impl Origin {
-    /// Publishes some of what is there: whether there was anything, and whether that was all.
+    /// Publishes some of the waiting items. Returns whether there were any, and whether the origin
+    /// has ended.
     fn publish_some(&mut self, to: &mut PublishStage, batches: usize) -> (bool, bool) {
         let mut worked = false;
         for _ in 0..batches {
@@ -135,11 +136,11 @@ impl Origin {
     }
 }
 
-/// Publishes what the feed threads tell, and the handlers that arrive, until the session has ended
-/// and everyone has it.
+/// Publishes the items of feed threads and of arriving handlers, until the session has ended and
+/// every subscriber has it.
 ///
 /// # Errors
-/// [`PublisherError`] when a channel or fan-out can't go on.
+/// Returns [`PublisherError`] when a channel or fan-out can't continue.
 pub(crate) fn publish(
     queues: Vec<QueueReceiver>,
     new_handlers: Option<Receiver<NewHandler>>,
@@ -163,7 +164,7 @@ pub(crate) fn publish(
         if is_handed_over(&mut to, shared, &mut commands, &mut idle)? {
             return finish(to, shared, commands, idle);
         }
-        // Before the arrivals are taken: whoever arrives later finds the session ended.
+        // Read before the arrivals: a handler that arrives later finds the session ended.
         let is_stopping = shared.is_stopping();
         if let Some(new_handlers) = &new_handlers {
             for (channel, queue) in new_handlers.try_iter() {
@@ -197,8 +198,8 @@ pub(crate) fn publish(
     }
 }
 
-/// Carries out commands. Returns whether a standby has taken over. While sealing rests for one that is
-/// about to, what is sealed goes out, and heartbeats tell of it.
+/// Executes commands. Returns whether a standby has taken over. While sealing rests during a
+/// hand-over, sealed datagrams and heartbeats still go out.
 #[inline]
 fn is_handed_over(
     to: &mut PublishStage,
@@ -221,7 +222,7 @@ fn is_handed_over(
     Ok(false)
 }
 
-/// Takes a handler in. One that had the channel before has left: what it sent comes first.
+/// Adds a handler. A previous handler of the channel has left: its messages come first.
 #[cold]
 fn welcome(origins: &mut Vec<Origin>, to: &mut PublishStage, source: usize, queue: QueueReceiver) {
     for before in origins
@@ -244,7 +245,7 @@ fn welcome(origins: &mut Vec<Origin>, to: &mut PublishStage, source: usize, queu
 /// Feeds and publishes on the calling thread.
 ///
 /// # Errors
-/// As [`publish`].
+/// Returns the errors of [`publish`].
 pub(crate) fn inline(
     mut inputs: Vec<Input>,
     mut to: PublishStage,
@@ -322,9 +323,9 @@ impl Intake for Direct<'_> {
     }
 }
 
-/// Ends the session, then goes on with heartbeats and what is unsent until every subscriber has
-/// END, or the time to linger is over. A session that was abandoned gets no END: what was sealed
-/// goes out as far as the transports take it.
+/// Ends the session, then sends heartbeats and unsent datagrams until every subscriber has END, or
+/// the linger time is over. An abandoned session gets no END: sealed datagrams go out as far as the
+/// transports accept them.
 pub(crate) fn finish(
     mut to: PublishStage,
     shared: &Shared,

@@ -1,21 +1,22 @@
-//! Lets the thread that repairs run before one that never sleeps on its core, as soon as anybody waits
-//! for it. Such a thread is else not interrupted before its turn is over, which takes milliseconds, or,
-//! where the scheduler knows that repair is prompt, by an interrupt from the core that the question came
-//! in on, which takes microseconds.
+//! Lets the repair thread run before a thread that never sleeps on its core, as soon as a
+//! subscriber waits. Otherwise the scheduler interrupts that thread only at the end of its time
+//! slice, after milliseconds. If the scheduler knows that repair is prompt, an interrupt from the
+//! core that received the request takes microseconds.
 
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::BacklogHint;
 
-/// It is looked this often whether anybody waits: each time takes a system call.
+/// Interval between two polls for waiting subscribers: each takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
-/// And so much later while there is something to send: who sleeps because we look would sleep on, and who
-/// was woken would wait for the end of our turn, which is milliseconds.
+/// Additional delay while there is something to send. The yield helps only a repair thread that is
+/// awake; a thread that was just woken would wait for the end of our time slice, which is
+/// milliseconds.
 const BUSY: Nanos = Nanos::from_us(48);
 
-/// What a publishing thread does for the one that repairs.
+/// The publish thread's part in yielding to repair.
 pub(crate) struct YieldToRepair {
-    /// Whether anybody waits; `None` where repair has a core of its own. Where it has none, it may run on
-    /// ours whenever the scheduler has it so, and nobody tells: so it is looked for all the same.
+    /// Whether a subscriber waits; `None` if repair has its own core. Without one, the scheduler
+    /// may run repair on our core at any time without notice, so we poll in every case.
     backlog_hint: Option<BacklogHint>,
     look_at: Nanos,
 }
@@ -28,13 +29,13 @@ impl YieldToRepair {
         }
     }
 
-    /// Gives up the core for a moment, if it is time to look and somebody waits. Whether it did.
+    /// Yields the core if a poll is due and a subscriber waits. Returns whether it yielded.
     #[inline]
     pub(crate) fn idle(&mut self, now: Nanos) -> bool {
         now >= self.look_at && self.check(now)
     }
 
-    /// As [`idle`](Self::idle), where there was something to send.
+    /// Yields like [`idle`](Self::idle), when there was something to send.
     #[inline]
     pub(crate) fn busy(&mut self, now: Nanos) -> bool {
         now >= self.look_at.after(BUSY) && self.check(now)

@@ -1,31 +1,31 @@
-//! Whether an input of a standby gives what its publisher publishes, and how their positions relate.
-//! The ordinal of a position counts session changes since the process began, and a decoder that began
-//! in the middle may number instruments otherwise: so messages are compared, the last one of a mirrored
-//! datagram with the one that was heard here under the same venue sequence.
+//! Compares a standby's input with the publisher's stream, and relates their positions. Ordinals
+//! count session changes since the process began, and a decoder started mid-session may number
+//! instruments differently. So the last message of a mirrored datagram is compared with the local
+//! message of the same venue sequence.
 
 use tickcast_reliability::types::{SourceId, SourcePosition};
 
 use crate::state::positions::{Positions, shifted};
 use crate::state::standby_view::{Agreement, Head, Mark};
 
-/// So many messages in a row that are not the same settle it.
+/// Number of consecutive different messages that decide for a difference.
 const DIFFERING_MAX: u32 = 8;
 
-/// What is known here of a venue sequence.
+/// The local state of a venue sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// This message has it.
     There(SourcePosition, Head),
-    /// It was not heard yet.
+    /// It was not received yet.
     NotYet,
-    /// It was heard and is not kept, or was never heard.
+    /// It was received and is not kept, or was never received.
     Gone,
 }
 
-/// One source that is compared.
+/// One source under comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Comparing {
-    /// What waits until it is heard here.
+    /// The mark that waits for its local message.
     mark: Option<Mark>,
     differing: u32,
     agreement: Agreement,
@@ -36,7 +36,7 @@ impl Comparing {
         self.agreement
     }
 
-    /// Compares the newest mark there is, or one before it that waits, with what was heard here.
+    /// Compares the newest mark, or an earlier one that waits, with the local messages.
     pub(crate) fn compare(&mut self, newest: Option<Mark>, find: impl FnOnce(u64) -> Found) {
         let is_older = |mark: &Mark, newest: Mark| mark.at.ordinal() != newest.at.ordinal();
         if let Some(newest) = newest
@@ -66,8 +66,8 @@ impl Comparing {
     }
 }
 
-/// The positions of a channel as they are counted here: by how much the publisher's ordinals are higher,
-/// `ordinals` says. Those of which that is not known are left out.
+/// Converts a channel's positions to local ordinals; `ordinals` gives the difference. Positions
+/// without a known difference are omitted.
 pub(crate) fn as_heard(
     mirrored: &Positions,
     ordinals: impl Fn(SourceId) -> Option<i32>,
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// What a standby knows that counts ordinals from 0 and has heard up to this sequence.
+    /// Returns the local state with ordinals from 0 and every sequence up to this one.
     fn heard(up_to: u64) -> impl Fn(u64) -> Found {
         move |sequence| match sequence <= up_to {
             true => Found::There(SourcePosition::new(0, sequence), head(sequence)),

@@ -1,6 +1,6 @@
-//! What the inputs told and is not mirrored yet: it may have to be published again. As soon as the
-//! mirror of every channel that a message goes to has it, it goes. What finds no room pushes out the
-//! oldest, which is lost where the mirrors are not past it in the end.
+//! Input messages that are not mirrored yet, which may have to be published again. A message is
+//! released once the mirror of each of its channels has it. A full backlog evicts the oldest
+//! message, which is lost unless the mirrors pass it in the end.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,18 @@ use crate::state::positions::{Positions, position_of};
 use crate::state::source_loss::SourceLoss;
 use crate::state::standby_view::Head;
 
-/// One thing that a source told.
+/// One item of a source.
 #[derive(Debug)]
 pub(crate) struct BacklogEntry {
-    /// Counts what all sources told, in the order it came.
+    /// Arrival number over all sources.
     arrived: u64,
     pub(crate) position: SourcePosition,
-    /// Where it goes.
+    /// The channels of the item.
     pub(crate) channels: ChannelSet,
     pub(crate) what: BacklogItem,
 }
 
-/// What that was.
+/// The kind of the item.
 #[derive(Debug)]
 pub(crate) enum BacklogItem {
     /// A message.
@@ -35,7 +35,7 @@ pub(crate) enum BacklogItem {
     Lost(SourceLoss),
 }
 
-/// What was let go of for a channel: the mirror had it, or it was pushed out.
+/// The released items of a channel: mirrored or evicted.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     first: SourcePosition,
@@ -49,10 +49,10 @@ struct Source {
     gone: Vec<Option<Gone>>,
 }
 
-/// See the module.
+/// The kept items, in order of arrival.
 pub(crate) struct Backlog {
     sources: Vec<Source>,
-    /// Memory to be used again.
+    /// Memory to reuse.
     free: Vec<RecordBatch>,
     max: usize,
     len: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Keeps at most so many messages of these sources, which are counted as they stand here.
+    /// Creates a backlog of at most `max` messages for these sources, numbered in this order.
     pub(crate) fn new(sources: impl Iterator<Item = SourceId>, max: usize) -> Self {
         let source = |id| Source {
             id,
@@ -76,12 +76,12 @@ impl Backlog {
         }
     }
 
-    /// How many are kept.
+    /// Returns the number of messages kept.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Keeps what a source told, which goes to these channels. How many messages were pushed out.
+    /// Keeps an item of a source for these channels. Returns the number of messages evicted.
     pub(crate) fn take(
         &mut self,
         source: usize,
@@ -118,13 +118,13 @@ impl Backlog {
         evicted
     }
 
-    /// What is known of a venue sequence of a source.
+    /// Finds a source's message by its venue sequence.
     pub(crate) fn find(&self, source: usize, sequence: u64) -> Found {
         let entries = &self.sources[source].entries;
         let Some(newest) = entries.back().map(|entry| entry.position) else {
             return Found::NotYet;
         };
-        // In the session that is heard now, or the one before.
+        // Search the current session, then the one before.
         for ordinal in [Some(newest.ordinal()), newest.ordinal().checked_sub(1)] {
             let Some(at) = ordinal.map(|ordinal| SourcePosition::new(ordinal, sequence)) else {
                 continue;
@@ -145,14 +145,13 @@ impl Backlog {
         }
     }
 
-    /// The session of a source that is heard now.
+    /// Returns the ordinal of a source's current session.
     pub(crate) fn ordinal(&self, source: usize) -> u16 {
         let newest = self.sources[source].entries.back();
         newest.map_or(0, |entry| entry.position.ordinal())
     }
 
-    /// Nothing that a source gave can be compared with what is mirrored: all of it is lost, however
-    /// much that was.
+    /// Drops a source's items, because they can't be compared with the mirror: all are lost.
     pub(crate) fn forget(&mut self, source: usize) {
         let source = &mut self.sources[source];
         self.len -= source.entries.len();
@@ -172,7 +171,7 @@ impl Backlog {
         }
     }
 
-    /// Lets go of what is mirrored: `mirrored` says how far each channel is, as the config counts them.
+    /// Releases mirrored items: `mirrored` has the position of each channel, in the config's order.
     pub(crate) fn trim(&mut self, mirrored: &[Positions]) {
         for source in &mut self.sources {
             let has = |channels: ChannelSet, position| {
@@ -189,9 +188,9 @@ impl Backlog {
         }
     }
 
-    /// Everything, to be published where it is not mirrored, in the order it came. Before it, as a
-    /// loss, what a mirror lacks of what is kept no more: pushed out, or cut from a mirror that had it.
-    /// Sources are counted as in [`Kept::new`].
+    /// Returns all items, in order of arrival, to be published where they are not mirrored. A loss
+    /// precedes them for released messages that a mirror lacks: evicted, or cut from the mirror.
+    /// Sources are numbered as in [`Kept::new`].
     pub(crate) fn into_entries(
         self,
         mirrored: &[Positions],
@@ -208,7 +207,8 @@ impl Backlog {
         all.into_iter()
     }
 
-    /// Pushes the oldest of the source that has most out; how many messages that were.
+    /// Evicts the oldest item of the source with the most items. Returns the number of messages
+    /// evicted.
     #[cold]
     fn evict(&mut self) -> u64 {
         let Some(source) = self.sources.iter_mut().max_by_key(|it| it.entries.len()) else {
@@ -225,7 +225,7 @@ impl Backlog {
 }
 
 impl BacklogEntry {
-    /// Position of the last message it is about.
+    /// Returns the position of its last message.
     fn last(&self) -> SourcePosition {
         match &self.what {
             BacklogItem::Lost(loss) => loss.last(),
@@ -240,7 +240,7 @@ impl BacklogEntry {
         }
     }
 
-    /// Notes that it is kept no more, and gives its memory back.
+    /// Records its release, and returns its memory.
     fn release(self, gone: &mut Vec<Option<Gone>>, free: &mut Vec<RecordBatch>) {
         let (first, last) = (self.position, self.last());
         for channel in self.channels.iter() {
@@ -257,8 +257,8 @@ impl BacklogEntry {
 }
 
 impl Gone {
-    /// What of it the mirror of a channel lacks, as a loss. There are as many messages as positions, and
-    /// maybe some of them were for other channels.
+    /// Returns the part that a channel's mirror lacks, as a loss. It counts one message per
+    /// position, and some of these may have been for other channels.
     fn lost(
         self,
         mirrored: &[Positions],
@@ -284,7 +284,7 @@ impl Gone {
     }
 }
 
-/// Where what a source told goes, learning from it on the way.
+/// Returns the channels of an item, and learns its instruments.
 pub(crate) fn channels_of(
     router: &mut Router,
     item: &SourceItem<'_>,

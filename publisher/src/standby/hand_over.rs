@@ -1,12 +1,11 @@
-//! The orderly end of a publisher in favour of its standby: it stops sealing, is told when the mirror
-//! has everything up to its last, and ends without END. Whatever goes wrong before that, it goes on.
+//! The orderly end of a publisher in favour of its standby. It stops sealing, learns when the
+//! mirror has everything, and ends without END. After any earlier failure, it continues.
 //!
-//! The standby asks again and again (`POST /hand-over`): each time is a promise to be there a little
-//! longer, and says how far its mirror is. Sealing rests for as long as these come, but no longer than
-//! is good for its subscribers. From the
-//! decision that this publisher ends nothing is sealed any more, and once the answer that says so is
-//! written, or can't be, it does end: a standby that never heard of it finds nobody there any more,
-//! and has everything.
+//! The standby repeats its request (`POST /hand-over`): each one extends the rest a little, and
+//! gives the mirror's position. Sealing rests while requests arrive, but not longer than
+//! subscribers can bear. Once this publisher decides to end, it seals nothing more. It ends once
+//! that answer is written, or can't be. A standby that never receives the answer finds no
+//! publisher, and has everything.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +15,18 @@ use crate::repair::audit;
 use crate::state::Shared;
 use crate::state::hand_over::{Answer, PublishPosition, Request};
 
-/// How long sealing rests after the standby was heard last.
+/// Time that sealing rests after the standby's last request.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// How long it rests in all, and then goes on for at least, whoever asks and however often.
+/// Maximum rest in total, and then minimum time of publishing, whatever the requests.
 const REST_TOTAL: Duration = Duration::from_secs(10);
 
-/// Refusals are told no more often.
+/// Minimum interval between reported refusals.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
 
-/// What the publish thread is to do.
+/// The publish thread's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Publish on.
+    /// Continue publishing.
     GoOn,
     /// Seal nothing, but send what is sealed, and heartbeats.
     Rest,
@@ -38,19 +37,19 @@ pub(crate) enum Step {
 #[derive(Debug)]
 enum Phase {
     Publishing {
-        /// Until when it goes on, whoever asks: it has rested for too long.
+        /// It publishes at least until this time, because it rested for too long.
         at_least: Option<Instant>,
     },
     Resting {
-        /// Who asks.
+        /// Name of the requesting standby.
         standby: String,
-        /// It goes on when nobody asks any more, and at the latest at the second time.
+        /// End of the rest without a further request, and its latest end.
         until: Instant,
         at_latest: Instant,
-        /// Where all stands, once it is final.
+        /// Positions of the channels, once final.
         channels: Vec<PublishPosition>,
     },
-    /// The standby is being told that this publisher ends: whatever happens now, nothing is sealed.
+    /// The standby is being notified that this publisher ends: nothing is sealed any more.
     Ending {
         standby: String,
     },
@@ -64,7 +63,7 @@ enum Phase {
 pub(crate) struct HandOver {
     /// The standbys that may take over, by name.
     allowed: Vec<String>,
-    /// Whether sealing can rest: a thread that is the handler's own cannot hold its handler up.
+    /// Whether sealing can rest: a handler's own thread must not block its handler.
     can_rest: bool,
     phase: Phase,
     /// When a refusal was last reported.
@@ -89,13 +88,14 @@ impl HandOver {
         it
     }
 
-    /// Whether the publish thread has anything to do with it.
+    /// Returns whether the publish thread has anything to do for it.
     #[inline]
     pub(crate) const fn is_asked(&self) -> bool {
         !matches!(self.phase, Phase::Publishing { .. })
     }
 
-    /// What to do now; `standing` tells where all channels stand, once what is sealed was sent.
+    /// Returns the next step; `standing` returns the channels' positions, once all sealed datagrams
+    /// were sent.
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -131,8 +131,8 @@ impl HandOver {
         }
     }
 
-    /// Answers a standby. Where the answer is [`Answer::Ends`], [`HandOver::end`] must follow once it
-    /// is written, or can't be.
+    /// Answers a standby. After [`Answer::Ends`], [`HandOver::end`] must follow once the answer is
+    /// written, or can't be.
     pub(crate) fn ask(&mut self, request: &Request, shared: &Shared, now: Instant) -> Answer {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
@@ -165,7 +165,7 @@ impl HandOver {
             );
         }
         if let Phase::Ending { standby } | Phase::Ended { standby } = &self.phase {
-            // Its first answer may not have reached it. There is one that takes over, and no second.
+            // Its first answer may have been lost. Only one standby takes over.
             return match standby == name {
                 true => Answer::Ends {
                     channels: Vec::new(),
@@ -245,7 +245,8 @@ impl HandOver {
         true
     }
 
-    /// Ends this publisher without END, since the standby was told so. A second call changes nothing.
+    /// Ends this publisher without END, after the standby was notified. A second call changes
+    /// nothing.
     pub(crate) fn end(&mut self, request: &Request, shared: &Shared) {
         if matches!(self.phase, Phase::Ended { .. }) {
             return;
@@ -279,12 +280,12 @@ impl HandOver {
     }
 }
 
-/// Whether both stand alike, in whatever order each config lists its channels.
+/// Returns whether both have equal positions, in any order of channels.
 fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
     ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
 }
 
-/// Whether somebody of that name follows every channel, in the epoch that is published.
+/// Returns whether a subscriber of that name follows every channel, in the current epoch.
 fn is_joined(shared: &Shared, name: &str) -> bool {
     let subscribers = shared.subscribers();
     let follows = |channel| {
@@ -394,7 +395,7 @@ mod tests {
             assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
             assert_eq!(it.step(now + later, is_stopping, || None), Step::GoOn);
             assert!(!it.is_asked() && shared.handed_over_to.get().is_none());
-            // Who asks again begins again: what was sealed meanwhile is not mirrored.
+            // A repeated request begins again: messages sealed meanwhile are not mirrored.
             let again = it.ask(&request("b", &[AT]), &shared, now + later);
             assert_eq!(again, resting(&[]));
         }

@@ -1,5 +1,5 @@
-//! The thread that keeps the mirrors: a subscriber of the publisher that we are the standby of, with
-//! a ring for each channel. It ends when the mirrors are wanted, or nobody needs them any more.
+//! The thread that fills the mirrors: a subscriber of the mirrored publisher, with a ring for each
+//! channel. It ends when the mirrors are taken, or are no longer needed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::plan::ChannelPlan;
 use crate::state::standby::StandbyState;
 use crate::state::standby_view::{ChannelView, Head, Mark, Written};
 
-/// How long it waits when there is nothing to do.
+/// Sleep time when there is nothing to do.
 const WAIT: Duration = Duration::from_micros(50);
-/// Between looks at how things stand while something comes all the time.
+/// Interval between reports under constant load.
 const REPORT_EVERY: Nanos = Nanos::from_ms(1);
 
-/// What the thread leaves behind.
+/// The results of the thread.
 pub(crate) struct Left {
     /// The mirrors there are.
     pub(crate) mirrors: BTreeMap<ChannelId, Mirror>,
@@ -36,17 +36,17 @@ pub(crate) struct Left {
     pub(crate) directories: BTreeMap<ChannelId, Vec<Instrument>>,
 }
 
-/// The mirrors, and who fills them.
+/// The mirrors, and their subscriber.
 pub(crate) struct Mirrors {
     mirroring: MirrorSubscriber,
     offers: Offers,
     state: Arc<StandbyState>,
 }
 
-/// What the publisher offers, and what was made of it.
+/// The publisher's offers, and the mirrors made for them.
 struct Offers {
     plans: Vec<ChannelPlan>,
-    /// What keeps a channel from being mirrored, by the channel's place.
+    /// The reason why a channel can't be mirrored, by channel index.
     wrong: Vec<Option<String>>,
     /// The last record mirrored of each source, with its datagram's position.
     marks: Vec<Mark>,
@@ -54,10 +54,11 @@ struct Offers {
 }
 
 impl Mirrors {
-    /// Follows these channels. The first datagram comes once it runs.
+    /// Creates the subscriber of these channels. The first datagram arrives once it runs.
     ///
     /// # Errors
-    /// [`PublisherError::Mirroring`] when the publisher's host is unknown, or the faults make no sense.
+    /// Returns [`PublisherError::Mirroring`] when the publisher's host is unknown, or the faults
+    /// are invalid.
     pub(crate) fn new(
         config: &Config,
         plans: Vec<ChannelPlan>,
@@ -92,7 +93,7 @@ impl Mirrors {
         })
     }
 
-    /// Fills the mirrors until they are wanted, or `is_over`.
+    /// Fills the mirrors until they are taken, or `is_over` returns `true`.
     pub(crate) fn run(mut self, is_over: impl Fn() -> bool) -> Left {
         let mut report_at = Nanos::ZERO;
         while !self.state.wants_mirrors() && !is_over() {
@@ -116,7 +117,7 @@ impl Mirrors {
         }
     }
 
-    /// Lets others see how things stand.
+    /// Publishes the status for other threads.
     fn report(&self, now: Nanos) {
         let core = self.mirroring.core();
         let mut view = self.state.view();
@@ -132,7 +133,7 @@ impl Mirrors {
     }
 }
 
-/// The interfaces of the publisher's lines are taken to be where ours will be.
+/// Returns the interfaces: the publisher's lines are assumed to be on the interfaces of ours.
 fn interfaces(config: &Config) -> Vec<Interface> {
     let first = config.channels.first().and_then(|it| it.fan_out.first());
     let lines: Vec<_> = match first {
@@ -146,7 +147,7 @@ fn interfaces(config: &Config) -> Vec<Interface> {
     lines.into_iter().map(own).collect()
 }
 
-/// How one channel stands.
+/// Updates the status of one channel.
 fn refresh(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mirror>, now: Nanos) {
     to.is_heard = receiver.is_some_and(|receiver| {
         let state = receiver.stream_state();

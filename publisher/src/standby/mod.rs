@@ -1,5 +1,5 @@
-//! A standby: it mirrors the rings of another publisher, hears the same inputs with its output
-//! suppressed, and publishes on from where the mirrors end once it is promoted.
+//! A standby mirrors the rings of another publisher and receives the same inputs, with its output
+//! suppressed. Once promoted, it publishes from the end of the mirrors.
 //!
 //! ```text
 //! publisher ─ multicast, repair ─ mirror thread ─ mirrors ┐
@@ -24,16 +24,17 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::state::standby::{Phase, Promoted, Reason, StandbyState};
 
-/// How long whoever asks waits for the publish thread to go on from the mirrors.
+/// Time that a client waits for the publish thread to continue from the mirrors.
 const OPENING_MAX: Duration = Duration::from_secs(60);
-/// Between two attempts to tell a publisher that it is superseded.
+/// Interval between attempts to notify a superseded publisher.
 const SUPERSEDE_EVERY: Duration = Duration::from_secs(1);
 
 impl StandbyState {
-    /// Promotes it, and waits until it publishes. One that was promoted already says what came of it.
+    /// Promotes it, and waits until it publishes. If it was promoted before, returns that result.
     ///
     /// # Errors
-    /// Why not, and what to do, in words; it goes on as a standby, unless it says otherwise.
+    /// Returns the reason and the remedy as text. It continues as a standby, unless the text says
+    /// otherwise.
     pub(crate) fn promote(self: &Arc<Self>, force: bool) -> Result<Promoted, String> {
         self.promote_within(OPENING_MAX, force)
     }
@@ -59,20 +60,21 @@ impl StandbyState {
                 *phase = Phase::Mirroring;
             }
         })?;
-        // The publish thread goes on from the mirrors, unless it has ended.
+        // The publish thread continues from the mirrors, unless it has ended.
         self.order(reason)?;
         let opened = self.outcome(Some(wait));
         let opened = opened.ok_or("it takes long; GET /standby says what came of it")?;
         if reason == Reason::Forced {
-            // Whoever asked knows that the publisher was told, or not reached.
+            // The caller gets its answer after the first attempt to notify the publisher.
             let _ = superseding.recv();
         }
         opened
     }
 
-    /// A publisher that did not hand over must be told that it is superseded, however long the opening
-    /// takes, and whether or not anybody still waits for it: at once, and when it is back if it was
-    /// stopped, or cut off. The first attempt is told of; nothing comes where there is none.
+    /// A publisher that did not hand over must be notified that it is superseded, independent of
+    /// the opening and of the client. It is notified at once, and again when it returns after a
+    /// stop or a partition. The receiver signals the first attempt; it gets nothing if there is
+    /// none.
     fn superseding(self: &Arc<Self>, reason: Reason) -> Result<Receiver<()>, String> {
         let (tried, first) = bounded(1);
         if reason == Reason::HandedOver {
@@ -85,7 +87,7 @@ impl StandbyState {
             };
             let mut is_settled = promote::supersede(&state, &promoted, true);
             let _ = tried.send(());
-            // For as long as there is one that took over.
+            // For as long as there is a promoted publisher.
             let state = {
                 let weak = Arc::downgrade(&state);
                 drop(state);
@@ -103,7 +105,7 @@ impl StandbyState {
         thread.map(|_| first)
     }
 
-    /// Waits until it publishes or never will, at most for so long where that is given.
+    /// Waits until it publishes or never will, at most for `wait` if given.
     fn outcome(&self, wait: Option<Duration>) -> Option<Result<Promoted, String>> {
         let until = wait.map(|wait| Instant::now() + wait);
         let mut phase = self.phase();
@@ -136,7 +138,7 @@ impl StandbyState {
         Ok(())
     }
 
-    /// Why it is to publish from now on, once.
+    /// Returns the reason to publish from now on, once.
     pub(crate) fn ordered(&self) -> Option<Reason> {
         let mut phase = self.phase();
         let Phase::Ordered(reason) = *phase else {
@@ -146,7 +148,7 @@ impl StandbyState {
         Some(reason)
     }
 
-    /// It publishes, or never will.
+    /// Records that it publishes, or never will.
     pub(crate) fn opened(&self, outcome: Result<Promoted, String>) {
         *self.phase() = match outcome {
             Ok(promoted) => Phase::Promoted(promoted),
@@ -158,7 +160,7 @@ impl StandbyState {
         self.changed.notify_all();
     }
 
-    /// It publishes nothing any more, and never will if it never did: nobody waits for that.
+    /// Records that it publishes nothing any more, and wakes every waiter.
     pub(crate) fn ended(&self) {
         let mut phase = self.phase();
         if !matches!(*phase, Phase::Promoted(_) | Phase::Failed(_)) {
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
     use crate::state::standby_view::ChannelView;
 
-    /// One that mirrors a channel, of a publisher whose admin port is there.
+    /// Returns a standby that mirrors a channel of a publisher with this admin port.
     fn mirroring(admin: &TcpListener) -> Arc<StandbyState> {
         let admin = admin.local_addr().unwrap();
         let config = json!({ "of": "127.0.0.1:9", "admin": admin });
@@ -228,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What was posted.
+    /// Returns the posted request.
     fn posted(stream: &TcpStream) -> (String, Value) {
         let mut stream = BufReader::new(stream);
         let (mut head, mut line, mut len) = (String::new(), String::new(), 0);

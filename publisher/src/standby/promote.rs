@@ -1,4 +1,5 @@
-//! Whether a standby may be promoted: the publisher hands over, or it is gone, or nobody is to care.
+//! Checks that a standby may be promoted: the publisher hands over, is gone, or is overridden by
+//! force.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -8,16 +9,16 @@ use crate::http;
 use crate::state::hand_over::{Answer, Request};
 use crate::state::standby::{Promoted, Reason, StandbyState};
 
-/// Between two questions to the publisher while its last datagrams come.
+/// Interval between requests to the publisher while its last datagrams arrive.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-/// How long one question may take.
+/// Timeout of one request.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// How long a publisher that can't be reached may still be heard of: by multicast that was under way,
-/// or over a connection whose other end fell silent without a word, until that is found out.
+/// Time for which datagrams of an unreachable publisher may still arrive: multicast in flight, or a
+/// dead connection that is not detected yet.
 const HEARD_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Why it may, or why not.
+/// Returns the reason for the promotion, or the reason against it.
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
     state.view().epoch()?;
     let differing = state.view().differing();
@@ -38,7 +39,7 @@ pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, S
     }
 }
 
-/// Has the publisher stop sealing, and end when the mirrors have everything.
+/// Makes the publisher stop sealing, and end when the mirrors have everything.
 fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, String> {
     let until = Instant::now() + Duration::from_millis(state.config.hand_over_ms);
     loop {
@@ -50,7 +51,7 @@ fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, S
                 state.config.hand_over_ms
             ));
         }
-        // A session that has ended meanwhile is no publisher that is gone.
+        // A session that has ended meanwhile does not mean that the publisher is gone.
         state.view().epoch()?;
         match ask(state, admin, left.min(ANSWER_MAX)) {
             Ok(Answer::Ends { .. }) => return Ok(Reason::HandedOver),
@@ -88,7 +89,7 @@ fn say(admin: SocketAddr, request: &Request, wait: Duration) -> Result<Answer, S
         .map_err(|_| format!("the answer is none of a publisher: {answer:?}"))
 }
 
-/// Whether the publisher is gone: nothing is heard of it on any path any more.
+/// Returns whether the publisher is silent on every path.
 fn is_gone(state: &StandbyState) -> bool {
     let began = Instant::now();
     loop {
@@ -104,9 +105,8 @@ fn is_gone(state: &StandbyState) -> bool {
     }
 }
 
-/// Tells a publisher that may be alive, by force or because nothing was heard of it, that a higher epoch
-/// was opened. Whether that is settled: while it does not hear of it, it may go on, and its subscribers
-/// stay with it for as long as it lives.
+/// Notifies a publisher that may be alive that a higher epoch was opened. Returns whether that is
+/// settled. Until it is notified it may continue, and its subscribers stay with it.
 pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: bool) -> bool {
     let Some(admin) = state.config.admin else {
         return true;

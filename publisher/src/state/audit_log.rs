@@ -1,5 +1,5 @@
-//! The audit trail's own file. A line that can't be written is counted, and told on standard error,
-//! once until it works again: what is audited is lost there, but never silently.
+//! The audit trail's own file. A line that can't be written is counted and reported on standard
+//! error, once per failure. Audit lines can be lost, but never silently.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Of this process: there is one audit trail, as there is one log.
+/// Per process: there is one audit trail.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of the audit trail that could not be written to its file.
+/// Returns the number of audit lines that could not be written to the file.
 #[must_use]
 pub fn lines_lost() -> u64 {
     LOST.load(Relaxed)
@@ -21,21 +21,21 @@ pub fn lines_lost() -> u64 {
 pub struct AuditFile {
     path: PathBuf,
     file: File,
-    /// Set by whoever wants it opened anew: it was moved away.
+    /// Requests a reopening, after the file was moved away.
     reopen: Arc<AtomicBool>,
-    /// Lines lost since it worked last.
+    /// Lines lost since the last success.
     lost: u64,
-    /// The last line ends in its middle.
+    /// Whether the last line is incomplete.
     is_torn: bool,
     tell: fn(&str),
 }
 
 impl AuditFile {
-    /// Appends to this file. It is opened anew before the next line once `reopen` is set; `tell` is told
-    /// when it does not work, and when it does again.
+    /// Appends to this file. Reopens it before the next line once `reopen` is set. `tell` is called
+    /// when writing fails, and when it works again.
     ///
     /// # Errors
-    /// What the operating system says when it can't be opened.
+    /// Returns the error of the operating system if the file can't be opened.
     pub fn append_to(path: PathBuf, reopen: Arc<AtomicBool>, tell: fn(&str)) -> io::Result<Self> {
         Ok(Self {
             file: open(&path)?,
@@ -66,7 +66,7 @@ impl AuditFile {
 }
 
 impl Write for AuditFile {
-    /// Never fails: what was not written is counted.
+    /// Never fails: unwritten lines are counted.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let appended = self.append(line);
         let path = self.path.display();

@@ -14,7 +14,7 @@ use crate::state::standby::Promoted;
 pub(crate) enum Command {
     /// A standby wants to take over.
     HandOver {
-        /// As the standby sent it.
+        /// The standby's request.
         request: Request,
         /// Takes the answer for the standby.
         reply: Sender<Answer>,
@@ -24,17 +24,17 @@ pub(crate) enum Command {
         /// The request that was answered.
         request: Request,
     },
-    /// Somebody wants this standby promoted.
+    /// A client requests the promotion of this standby.
     Promote {
-        /// Whether to promote it whatever the publisher does.
+        /// Whether to promote it even if the publisher is alive.
         force: bool,
         /// Takes the outcome, or the reason against it.
         reply: Sender<Result<Promoted, String>>,
     },
 }
 
-/// Makes a channel for commands. The admin port bounds how many wait: each of its connections waits for
-/// the reply to its own.
+/// Makes a channel for commands. The admin port bounds the number of waiting commands: each of its
+/// connections waits for its own reply.
 pub(crate) fn commands() -> (CommandSender, CommandReceiver) {
     let (sender, receiver) = unbounded();
     let waiting = Arc::new(AtomicBool::new(false));
@@ -53,7 +53,7 @@ pub(crate) struct CommandSender {
 }
 
 impl CommandSender {
-    /// Sends a command. One that nobody takes any more is dropped, and its reply with it.
+    /// Sends a command. If no thread takes commands any more, it is dropped with its reply.
     pub(crate) fn send(&self, command: Command) {
         if self.sender.send(command).is_ok() {
             self.waiting.store(true, Release);
@@ -64,7 +64,7 @@ impl CommandSender {
 /// The publish thread's end.
 pub(crate) struct CommandReceiver {
     receiver: Receiver<Command>,
-    /// Lets a thread that publishes see with one load that no command waits.
+    /// Shows a publishing thread with one load that no command waits.
     waiting: Arc<AtomicBool>,
 }
 
@@ -83,7 +83,7 @@ impl CommandReceiver {
         // Cleared first: a command that is sent from here on sets it again.
         self.waiting.swap(false, AcqRel);
         let command = self.receiver.try_recv().ok()?;
-        // Another may wait behind it.
+        // Another command may wait behind it.
         self.waiting.store(true, Relaxed);
         Some(command)
     }

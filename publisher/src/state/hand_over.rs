@@ -1,27 +1,27 @@
-//! What a standby and its publisher say to each other in a hand-over (`POST /hand-over`).
+//! The messages of a standby and its publisher in a hand-over (`POST /hand-over`).
 
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
-/// Where a channel stands.
+/// The position of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishPosition {
-    /// Which.
+    /// Number of the channel.
     pub channel: ChannelId,
-    /// The last sequence sealed; of a mirror, the last one that is there without a hole.
+    /// The last sequence sealed; of a mirror, the last one without a gap before it.
     pub last: Sequence,
     /// Number of the record after it.
     pub next_record: RecordNumber,
 }
 
-/// What a standby asks for.
+/// The request of a standby.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// Its name, under which it has joined as well.
+    /// Name of the standby, also used for its JOIN.
     pub(crate) standby: String,
     /// The epoch that it mirrors.
     pub(crate) epoch: Epoch,
-    /// How far.
+    /// Mirrored position of each channel.
     #[serde(default)]
     pub(crate) mirrored: Vec<PublishPosition>,
     /// The higher epoch that it has opened already, by force: there is nothing to wait for.
@@ -29,23 +29,23 @@ pub(crate) struct Request {
     pub(crate) superseded_by: Option<Epoch>,
 }
 
-/// What it is answered.
+/// The publisher's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// Nothing is sealed just now; where each channel stands, once that is final.
+    /// Sealing rests; the positions follow once final.
     Resting {
-        /// Empty before it is.
+        /// Positions of the channels; empty before they are final.
         channels: Vec<PublishPosition>,
     },
     /// The publisher ends, without END.
     Ends {
-        /// Where it ended.
+        /// Final positions.
         channels: Vec<PublishPosition>,
     },
-    /// It goes on.
+    /// The publisher continues.
     Refused {
-        /// Why, and what to do.
+        /// Reason and remedy.
         why: String,
     },
 }

@@ -1,5 +1,5 @@
-//! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
-//! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
+//! The flight records of a publisher: a file on tmpfs for each deciding core. Each has one writer,
+//! so no thread waits for another (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
 use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter, Sending};
 use tickcast_reliability::delivery::LineId;
@@ -13,18 +13,18 @@ use crate::config::Config;
 use crate::config::journal::REPAIR;
 use crate::error::PublisherError;
 
-/// What records a channel's publishing, where the config asks for it and it can be had.
+/// Returns the recorder of a channel, if configured and available.
 pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<JournalWriter> {
     recorder_or_none(config, &channel.to_string(), JournalSide::Publisher)
 }
 
-/// What records repair, where the config asks for it and it can be had.
+/// Returns the recorder of repair, if configured and available.
 pub(crate) fn of_repair(config: &Config) -> Option<JournalWriter> {
     recorder_or_none(config, REPAIR, JournalSide::Repair)
 }
 
-/// A publisher runs without a record rather than not at all: on its worst day the room that is missing is
-/// taken by the record of the day.
+/// A publisher runs without a record rather than not at all: a full tmpfs must not stop it on a bad
+/// day.
 fn recorder_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
     let made = recorder(config, of, side);
     made.unwrap_or_else(|error| {
@@ -65,12 +65,12 @@ fn recorder(
     Ok(Some(recorder))
 }
 
-/// What the lines of fan-outs counted when it was noted last.
+/// The line counts at the last note.
 #[derive(Debug, Default)]
 pub(crate) struct Noted(Vec<[Sending; LineId::MAX]>);
 
 impl Noted {
-    /// What a line counts now, where that is to be noted.
+    /// Returns a line's counts, if they are to be noted.
     pub(crate) fn changed(
         &mut self,
         fan_out: usize,

@@ -1,5 +1,5 @@
-//! What the threads of a publisher share: counters that each has one writer, flags, and what few
-//! threads tell each other rarely. Nothing here is locked once per tick.
+//! State shared by a publisher's threads: counters with one writer each, flags, and rare messages
+//! between threads. No lock is taken per tick.
 
 pub(crate) mod audit_log;
 pub(crate) mod command;
@@ -30,7 +30,7 @@ use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
-    /// What came of one source. Everything but the first four is an incident.
+    /// Counters of one source. Everything but the first four is an incident.
     pub struct SourceCounters {
         /// Packets received (UDP payloads, or messages of a file).
         source_packets,
@@ -90,7 +90,7 @@ tickcast_reliability::counters! {
 }
 
 tickcast_reliability::counters! {
-    /// What one line of one fan-out has done.
+    /// Counters of one line of one fan-out.
     pub struct LineCounters {
         /// Datagrams passed to the network.
         line_datagrams,
@@ -125,7 +125,7 @@ tickcast_reliability::counters! {
 }
 
 tickcast_reliability::counters! {
-    /// What came of connections to the admin port; written by its thread alone.
+    /// Counters of connections to the admin port; written by its thread alone.
     pub struct AdminCounters {
         /// Connections to the admin port accepted.
         admin_connections,
@@ -137,7 +137,7 @@ tickcast_reliability::counters! {
 }
 
 impl LineCounters {
-    /// Shows what a transport counted.
+    /// Copies a transport's counts.
     pub fn set(&self, stats: &SendStats) {
         self.line_datagrams.set(stats.datagrams);
         self.line_bytes.set(stats.bytes);
@@ -158,17 +158,17 @@ impl LineCounters {
     }
 }
 
-/// A source as all threads see it.
+/// State of a source, shared by all threads.
 pub struct SourceShared {
-    /// Its number.
+    /// Number of the source.
     pub source: SourceId,
-    /// What came of it.
+    /// Counters of the source.
     pub counters: SourceCounters,
     types: [AtomicU64; 256],
 }
 
 impl SourceShared {
-    /// Nothing yet.
+    /// Creates the state of a source without counts.
     #[must_use]
     pub fn new(source: SourceId) -> Self {
         Self {
@@ -178,7 +178,7 @@ impl SourceShared {
         }
     }
 
-    /// Shows how many messages of each type a decoder has seen.
+    /// Copies a decoder's message counts by type.
     pub fn set_types(&self, counts: &MessageCounts) {
         for (kind, count) in counts.iter() {
             self.types[usize::from(kind)].store(count, Relaxed);
@@ -205,17 +205,18 @@ const INSTRUMENTS_MAX: usize = 131_072;
 pub struct Directory {
     instruments: Vec<Instrument>,
     places: HashMap<u32, usize>,
-    /// Goes up with every change.
+    /// Increases with every change.
     pub version: u64,
 }
 
 impl Directory {
-    /// Adds an instrument, or gives one another symbol.
+    /// Adds an instrument, or changes its symbol.
     pub fn put(&mut self, instrument: Instrument) {
         match self.places.get(&instrument.id) {
             Some(&at) if self.instruments[at] == instrument => return,
             Some(&at) => self.instruments[at] = instrument,
-            // Beyond, WELCOME would be longer than a subscriber accepts; the stream still names it.
+            // Beyond this limit, WELCOME would exceed the length a subscriber accepts; the stream
+            // still names it.
             None if self.instruments.len() >= INSTRUMENTS_MAX => return,
             None => {
                 self.places.insert(instrument.id, self.instruments.len());
@@ -225,16 +226,16 @@ impl Directory {
         self.version += 1;
     }
 
-    /// All instruments, in the order they were announced.
+    /// Returns all instruments, in the order of announcement.
     #[must_use]
     pub fn instruments(&self) -> &[Instrument] {
         &self.instruments
     }
 }
 
-/// A channel as all threads see it.
+/// State of a channel, shared by all threads.
 pub struct ChannelShared {
-    /// What it was planned to be.
+    /// The channel's plan.
     pub plan: ChannelPlan,
     /// The publish side's counters.
     pub sender: Arc<SenderCounters>,
@@ -244,22 +245,22 @@ pub struct ChannelShared {
     pub lines: Vec<Vec<LineCounters>>,
     /// Counters of the lines that multicast repairs go out on.
     pub repair_lines: Vec<Vec<LineCounters>>,
-    /// The ring.
+    /// The reader of the channel's ring.
     pub ring: RingReader,
-    /// How far each source was sealed when the ring was gone on with after a restart.
+    /// Sealed position of each source when a restart continued the ring.
     pub resumed: OnceLock<Vec<(SourceId, SourcePosition)>>,
-    /// What of the epoch was published before, where the ring was gone on with.
+    /// Published part of the epoch before a restart, if the ring was continued.
     pub before: OnceLock<PublishedBefore>,
-    /// Subscribers that have joined, told by the repair service.
+    /// Subscribers that have joined; set by the repair service.
     pub subscribers: AtomicU32,
-    /// The hold-off advised, told by the repair service.
+    /// The advised hold-off, in microseconds; set by the repair service.
     pub hold_off_us: AtomicU32,
     directory: Mutex<Directory>,
     digest: Mutex<Option<Result<String, &'static str>>>,
 }
 
 impl ChannelShared {
-    /// A channel that nothing has been published on.
+    /// Creates the state of a channel before any message.
     #[must_use]
     pub fn new(plan: ChannelPlan, ring: RingReader) -> Self {
         let lines = || {
@@ -285,33 +286,34 @@ impl ChannelShared {
         }
     }
 
-    /// The instruments known.
+    /// Returns the known instruments.
     pub fn directory(&self) -> MutexGuard<'_, Directory> {
         locked(&self.directory)
     }
 
-    /// Shows the digest of the records published so far, or why there is none.
+    /// Sets the digest of the records published so far, or the reason for having none.
     pub fn set_digest(&self, digest: Result<String, &'static str>) {
         *locked(&self.digest) = Some(digest);
     }
 
-    /// The digest of all records of the epoch, once the session has ended, or why there is none.
+    /// Returns the digest of all records of the epoch once the session has ended, or the reason for
+    /// having none.
     #[must_use]
     pub fn digest(&self) -> Option<Result<String, &'static str>> {
         locked(&self.digest).clone()
     }
 }
 
-/// What a channel had published in its epoch when this publisher went on in it.
+/// The published part of an epoch before this publisher continued it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PublishedBefore {
     /// The last sequence sealed.
     pub sealed: Sequence,
-    /// Records.
+    /// Records published.
     pub published_records: u64,
 }
 
-/// What a subscriber last said of itself on one channel.
+/// The last report of a subscriber on one channel.
 ///
 /// ```
 /// # use tickcast_publisher::{Monitor, SubscriberStatus};
@@ -321,28 +323,28 @@ pub struct PublishedBefore {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SubscriberStatus {
-    /// Its name.
+    /// Name of the subscriber.
     pub name: String,
-    /// Which channel.
+    /// Channel of the report.
     pub channel: ChannelId,
     /// Whether it is joined now.
     pub joined: bool,
     /// The last sequence delivered or declared lost.
     pub sequence: u64,
-    /// The highest sequence it has heard of.
+    /// The highest sequence it knows of.
     pub heard: u64,
-    /// How many sequences it is behind what was sealed.
+    /// Sequences that it is behind the last sealed one.
     pub lag: u64,
     /// Records it declared lost.
     pub lost_records: u64,
-    /// Whether it follows the channel's epoch; before its first word it does not.
+    /// Whether it follows the channel's epoch; `false` before its first report.
     pub follows: bool,
-    /// Which connection it is; not for people.
+    /// Its connection; not shown to users.
     #[serde(skip)]
     pub peer: u64,
 }
 
-/// Everything shared.
+/// State shared by all threads of a publisher.
 pub struct Shared {
     /// The publisher's name.
     pub name: String,
@@ -361,7 +363,7 @@ pub struct Shared {
     stop: Arc<AtomicBool>,
     /// Whether it stops without END.
     abandoned: AtomicBool,
-    /// How long to wait after END, in nanoseconds.
+    /// Time to wait after END, in nanoseconds.
     linger_ns: AtomicU64,
     ended: AtomicBool,
     all_reached_end: AtomicBool,
@@ -369,16 +371,16 @@ pub struct Shared {
     subscribers: Mutex<Vec<SubscriberStatus>>,
     /// The standby that has taken over.
     pub(crate) handed_over_to: OnceLock<String>,
-    /// Times that a hand-over was asked for in vain.
+    /// Hand-over requests that were refused.
     pub(crate) hand_overs_refused: AtomicU64,
-    /// Of a publisher that is, or was, a standby.
+    /// Standby state, if the publisher is or was a standby.
     pub(crate) standby: Option<Arc<StandbyState>>,
-    /// What the threads share once a standby was promoted.
+    /// Shared state after a standby's promotion.
     promoted: OnceLock<Arc<Self>>,
 }
 
 impl Shared {
-    /// Nothing has happened yet. Setting `stop` ends the session.
+    /// Creates the state before any event. Setting `stop` ends the session.
     #[must_use]
     pub fn new(
         name: String,
@@ -410,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// The same, of a publisher that is or was a standby.
+    /// Adds the standby state of a publisher that is or was a standby.
     pub(crate) fn of_standby(self, standby: Arc<StandbyState>) -> Self {
         Self {
             standby: Some(standby),
@@ -418,18 +420,18 @@ impl Shared {
         }
     }
 
-    /// A standby publishes from here on: what its threads share now.
+    /// Sets the shared state of a promoted standby.
     pub(crate) fn promote(&self, to: Arc<Self>) {
-        // Once: there is one promotion.
+        // Set once: there is one promotion.
         let _ = self.promoted.set(to);
     }
 
-    /// What holds now: this, or what came of it.
+    /// Returns the current state: this one, or the state after the promotion.
     pub(crate) fn current(&self) -> &Self {
         self.promoted.get().map_or(self, |promoted| promoted)
     }
 
-    /// Whether the inputs should stop.
+    /// Returns whether the inputs should stop.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Acquire)
@@ -440,13 +442,14 @@ impl Shared {
         self.stop.store(true, Release);
     }
 
-    /// As [`Self::stop`], and after END waits for so long.
+    /// Stops like [`Self::stop`], with this linger time after END.
     pub(crate) fn stop_within(&self, linger: Nanos) {
         self.linger_ns.store(linger.0, Relaxed);
         self.stop();
     }
 
-    /// As [`Self::stop`], but the session does not end: subscribers wait for another epoch.
+    /// Stops like [`Self::stop`], but without ending the session: subscribers wait for another
+    /// epoch.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Relaxed);
         self.stop();
@@ -456,12 +459,12 @@ impl Shared {
         self.abandoned.load(Relaxed)
     }
 
-    /// How long to wait after END for subscribers that have not reached it.
+    /// Returns the time to wait after END for subscribers that have not reached it.
     pub(crate) fn linger(&self) -> Nanos {
         Nanos(self.linger_ns.load(Relaxed))
     }
 
-    /// Whether END was sealed on every channel.
+    /// Returns whether END was sealed on every channel.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.ended.load(Acquire)
@@ -471,7 +474,7 @@ impl Shared {
         self.ended.store(true, Release);
     }
 
-    /// Whether every subscriber has said that it reached END.
+    /// Returns whether every subscriber has reported END.
     #[must_use]
     pub fn have_all_reached_end(&self) -> bool {
         self.all_reached_end.load(Acquire)
@@ -481,7 +484,7 @@ impl Shared {
         self.all_reached_end.store(reached, Release);
     }
 
-    /// Whether the services should go too.
+    /// Returns whether the services should stop too.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.shut_down.load(Acquire)
@@ -492,13 +495,13 @@ impl Shared {
         self.shut_down.store(true, Release);
     }
 
-    /// What every subscriber last said of itself, those that have left included.
+    /// Returns the last report of every subscriber, including those that have left.
     pub fn subscribers(&self) -> MutexGuard<'_, Vec<SubscriberStatus>> {
         locked(&self.subscribers)
     }
 }
 
-/// A panic ends the process, so a lock that a panicking thread held protects nothing any more.
+/// Locks, ignoring poison: a panic ends the process.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

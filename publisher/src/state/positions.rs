@@ -1,11 +1,11 @@
-//! How far sources are on channels.
+//! The positions of sources on channels.
 
 use tickcast_reliability::types::{SourceId, SourcePosition};
 
-/// How far each source is on a channel. A source that is not listed has nothing there.
+/// The position of each source on a channel. A source that is not listed has nothing there.
 pub(crate) type Positions = Vec<(SourceId, SourcePosition)>;
 
-/// Returns how far a source is on a channel.
+/// Returns the position of a source on a channel.
 pub(crate) fn position_of(
     positions: &[Positions],
     channel: usize,

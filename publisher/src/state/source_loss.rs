@@ -1,4 +1,4 @@
-//! Source messages that will never be published, as they are told in the stream.
+//! Source messages that will never be published, as the stream reports them.
 
 pub use tickcast_journal::Unread;
 use tickcast_reliability::types::SourcePosition;
@@ -17,22 +17,22 @@ use tickcast_reliability::wire::StreamEvent;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLoss {
-    /// Why.
+    /// Reason of the loss.
     pub reason: SourceLossReason,
     /// Position of the first message lost.
     pub from: SourcePosition,
-    /// How many messages; `u64::MAX` when nobody knows.
+    /// Number of messages; `u64::MAX` if unknown.
     pub messages: u64,
-    /// The instruments concerned; empty: all of the source. More than 128 are told as all.
+    /// The instruments concerned; empty: all of the source. More than 128 are reported as all.
     pub instruments: Vec<u32>,
-    /// Packets that were dropped in this host just then, before they were read, and may be these; `None`
-    /// where nobody knows of any. For the log and the flight record: the stream does not say it.
+    /// Packets dropped unread on this host at that time, which may be the lost ones; `None` if none
+    /// are known. For the log and the flight record only; the stream does not report it.
     pub unread: Option<Unread>,
 }
 
 impl SourceLoss {
-    /// The venue's stream had a gap of so many messages (`u64::MAX`: nobody knows), of any
-    /// instrument.
+    /// Returns a gap of `messages` messages of any instrument in the venue's stream (`u64::MAX`:
+    /// unknown).
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourceLoss, SourcePosition, WriteError};
@@ -53,7 +53,7 @@ impl SourceLoss {
         }
     }
 
-    /// Messages that could not be read, of any instrument.
+    /// Returns a loss of unreadable messages, of any instrument.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourceLoss, SourcePosition, WriteError};
@@ -73,12 +73,12 @@ impl SourceLoss {
         }
     }
 
-    /// The same, of packets that came and were dropped before anybody read them.
+    /// Adds the packets that this host dropped unread.
     pub(crate) fn unread(self, unread: Option<Unread>) -> Self {
         Self { unread, ..self }
     }
 
-    /// The loss of `messages` of these instruments; instrument 0 concerns the whole source.
+    /// Returns the loss of `messages` of these instruments; instrument 0 concerns the whole source.
     pub(crate) fn of(
         reason: SourceLossReason,
         from: SourcePosition,
@@ -95,7 +95,7 @@ impl SourceLoss {
         }
     }
 
-    /// How many messages it counts as: one of unknown size must show.
+    /// Returns the number of messages to count: a loss of unknown size counts too.
     pub(crate) const fn known_messages(&self) -> u64 {
         if self.messages == u64::MAX {
             1
@@ -104,7 +104,7 @@ impl SourceLoss {
         }
     }
 
-    /// Position of the last message lost, as far as that is known.
+    /// Returns the position of the last message lost, as far as known.
     pub(crate) const fn last(&self) -> SourcePosition {
         match self.messages {
             0 | u64::MAX => self.from,
@@ -112,12 +112,12 @@ impl SourceLoss {
         }
     }
 
-    /// Whether both can be told as one: neither is the venue's where the other was dropped in this host.
+    /// Returns whether both can be reported as one: a venue gap and a drop on this host can't.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         (self.reason, self.unread.is_some()) == (other.reason, other.unread.is_some())
     }
 
-    /// More was lost of what [is like](Self::is_like) it.
+    /// Adds a loss that [is like](Self::is_like) this one.
     pub(crate) fn add(&mut self, other: &Self) {
         self.messages = self.messages.saturating_add(other.messages);
         if let (Some(unread), Some(more)) = (&mut self.unread, other.unread) {

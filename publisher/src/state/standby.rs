@@ -1,4 +1,4 @@
-//! What the threads of a standby share.
+//! State shared by the threads of a standby.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -14,7 +14,7 @@ use crate::state::hand_over::PublishPosition;
 use crate::state::standby_view::{Agreement, ChannelView, View};
 
 tickcast_reliability::counters! {
-    /// What came of being a standby.
+    /// Counters of a standby.
     pub struct StandbyCounters {
         /// Messages of the inputs kept because they are not mirrored yet (a gauge).
         kept_messages,
@@ -35,7 +35,7 @@ pub(crate) enum Reason {
     HandedOver,
     /// The publisher is gone.
     PublisherDead,
-    /// Somebody wanted it, whatever the publisher does.
+    /// A client forced it, even if the publisher is alive.
     Forced,
 }
 
@@ -49,50 +49,50 @@ impl Reason {
     }
 }
 
-/// What a promotion came to.
+/// The result of a promotion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename = "promoted")]
 pub(crate) struct Promoted {
     /// The epoch that was opened.
     pub epoch: Epoch,
-    /// The one that it continues.
+    /// The epoch that it continues.
     pub continues: Epoch,
-    /// Why.
+    /// Reason of the promotion.
     pub reason: Reason,
-    /// Where each channel stood.
+    /// Position of each channel at the promotion.
     pub channels: Vec<PublishPosition>,
 }
 
-/// Where it is on the way.
+/// The phase of a standby.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Phase {
     /// It mirrors.
     #[default]
     Mirroring,
-    /// Somebody wants it promoted, and the publisher is being asked.
+    /// A promotion was requested, and the publisher is being asked.
     Asking,
-    /// The publish thread is to go on from the mirrors.
+    /// The publish thread must continue from the mirrors.
     Ordered(Reason),
-    /// It does.
+    /// The publish thread is continuing from the mirrors.
     Opening,
     Promoted(Promoted),
-    /// It could not.
+    /// The publish thread could not continue.
     Failed(String),
 }
 
-/// What the threads of a standby share.
+/// State shared by the threads of a standby.
 #[derive(Debug)]
 pub(crate) struct StandbyState {
-    /// Its own name.
+    /// Name of the standby.
     pub(crate) name: String,
     pub(crate) config: StandbyConfig,
-    /// What was counted.
+    /// Counters of the standby.
     pub counters: StandbyCounters,
     view: Mutex<View>,
     phase: Mutex<Phase>,
     /// Notified when the phase has become its last.
     pub(crate) changed: Condvar,
-    /// Whether the mirrors are to be given out.
+    /// Whether the mirrors are requested.
     wants_mirrors: AtomicBool,
 }
 
@@ -125,7 +125,7 @@ impl StandbyState {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of its state.
+    /// Returns the name of its state.
     pub(crate) fn state(&self) -> &'static str {
         match &*self.phase() {
             Phase::Mirroring if self.view().epoch().is_err() => "joining",
@@ -136,7 +136,7 @@ impl StandbyState {
         }
     }
 
-    /// All there is to say of it.
+    /// Returns its full status.
     #[must_use]
     pub(crate) fn json(&self) -> Value {
         let state = self.state();

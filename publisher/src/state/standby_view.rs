@@ -1,4 +1,4 @@
-//! How the mirrors stand, as the thread that keeps them shows it to the others.
+//! The status of the mirrors, as the mirror thread publishes it.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::plan::ChannelPlan;
 use crate::state::hand_over::PublishPosition;
 use crate::state::positions::Positions;
 
-/// What is compared of a record: what it concerns, and when it happened. When it was received differs.
+/// The compared part of a record: its instrument and its event time. The receive time differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) rtype: u8,
@@ -33,7 +33,7 @@ impl Head {
         }
     }
 
-    /// Of the last record of a message.
+    /// Returns the head of a message's last record.
     pub(crate) fn of_last(message: &RecordBatch) -> Option<Self> {
         message.records().last().map(Self::of)
     }
@@ -43,26 +43,26 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) source: SourceId,
-    /// As the publisher counts.
+    /// Position in the publisher's count.
     pub(crate) at: SourcePosition,
     pub(crate) head: Head,
 }
 
-/// What comparing has come to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Agreement {
     /// Nothing could be compared yet.
     #[default]
     Unknown,
-    /// They are the same; the publisher's ordinals are higher by so many.
+    /// The messages agree; the publisher's ordinals are higher by `ordinals`.
     Agrees { ordinals: i32 },
-    /// They are not.
+    /// The messages differ.
     Differs,
 }
 
 impl Agreement {
-    /// By how much the publisher's ordinals are higher, where that is known.
+    /// Returns the difference of the publisher's ordinals, if known.
     pub(crate) const fn ordinals(self) -> Option<i32> {
         match self {
             Self::Agrees { ordinals } => Some(ordinals),
@@ -70,8 +70,8 @@ impl Agreement {
         }
     }
 
-    /// Whether a mirrored position says how far the source is that is heard here, in the session with this
-    /// ordinal: what could not be compared is taken to count alike, but other sessions then say nothing.
+    /// Returns whether a mirrored position applies to the local source in the session with this
+    /// ordinal. Without a comparison, equal ordinals are assumed, and other sessions do not relate.
     pub(crate) const fn relates(self, mirrored: SourcePosition, session: u16) -> bool {
         match self {
             Self::Agrees { .. } => true,
@@ -81,48 +81,48 @@ impl Agreement {
     }
 }
 
-/// All of it.
+/// The status of all mirrors.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    /// Whether the publisher has welcomed us, and the connection is up.
+    /// Whether the publisher's WELCOME arrived, and the connection is up.
     pub(crate) link_up: bool,
-    /// What keeps the mirrors from being filled.
+    /// The problem that keeps the mirrors from being filled.
     pub(crate) problem: Option<String>,
     /// In the order of the config.
     pub(crate) channels: Vec<ChannelView>,
-    /// The last message mirrored of each source, to be compared with what is heard here.
+    /// The last message mirrored of each source, for comparison with the local input.
     pub(crate) marks: Vec<Mark>,
-    /// What comparing came to, in the order of the inputs.
+    /// Comparison results, in the order of the inputs.
     pub(crate) agreements: Vec<(SourceId, Agreement)>,
 }
 
-/// One channel.
+/// The status of one channel.
 #[derive(Debug)]
 pub(crate) struct ChannelView {
     pub(crate) id: ChannelId,
     pub(crate) name: String,
-    /// Why there is no mirror, where that can't pass by itself.
+    /// The permanent reason for having no mirror.
     pub(crate) wrong: Option<String>,
     /// `None` before the publisher's welcome.
     pub(crate) mirrored: Option<Mirrored>,
-    /// Sequences that the publisher is known to have sent and the mirror has not.
+    /// Sequences that the publisher sent and the mirror lacks.
     pub(crate) lag: u64,
-    /// How long there have been such.
+    /// How long the mirror has lacked any.
     pub(crate) behind: Nanos,
     pub(crate) whole_at: Nanos,
-    /// Whether the publisher's multicast is heard.
+    /// Whether the publisher's multicast arrives.
     pub(crate) is_heard: bool,
-    /// What the publisher writes to this standby.
+    /// The publisher's writes to this standby.
     pub(crate) written: Written,
-    /// How far each source is mirrored.
+    /// The mirrored position of each source.
     pub(crate) positions: Positions,
 }
 
-/// What was found in a channel's inbox; all 0 where there is none.
+/// The contents of a channel's inbox; all 0 if there is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
     pub(crate) inbox: Option<InboxView>,
-    /// Sequences that the publisher is known to have sent, and that were not found written.
+    /// Sequences that the publisher sent, and that were not found written.
     pub(crate) lag: u64,
     pub(crate) datagrams: u64,
     pub(crate) first: u64,
@@ -144,7 +144,7 @@ impl Written {
         }
     }
 
-    /// The newest sequence that was found.
+    /// Returns the newest sequence found.
     pub(crate) fn newest(&self) -> u64 {
         self.inbox.map_or(0, |inbox| inbox.newest.0)
     }
@@ -178,17 +178,17 @@ impl View {
         }
     }
 
-    /// Whether anything shows that the publisher is there.
+    /// Returns whether any path shows that the publisher is alive.
     pub(crate) fn is_publisher_alive(&self) -> bool {
         self.link_up || self.is_heard()
     }
 
-    /// Whether its multicast is heard.
+    /// Returns whether its multicast arrives.
     pub(crate) fn is_heard(&self) -> bool {
         self.channels.iter().any(|channel| channel.is_heard)
     }
 
-    /// Nobody looks at the publisher any more.
+    /// Marks that the publisher is no longer monitored.
     pub(crate) fn close(&mut self) {
         self.link_up = false;
         for channel in &mut self.channels {
@@ -197,10 +197,10 @@ impl View {
         }
     }
 
-    /// The epoch that all channels are mirrored in.
+    /// Returns the epoch that all channels are mirrored in.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Returns the reason as text, if there is none.
     pub(crate) fn epoch(&self) -> Result<Epoch, String> {
         let mut epoch = None;
         for channel in &self.channels {
@@ -232,14 +232,14 @@ impl View {
         epoch.ok_or_else(|| "there is no channel".into())
     }
 
-    /// A source that gives here what the publisher does not publish.
+    /// Returns a source whose local messages differ from the publisher's.
     pub(crate) fn differing(&self) -> Option<SourceId> {
         let mut all = self.agreements.iter();
         let found = all.find(|(_, agreement)| *agreement == Agreement::Differs);
         found.map(|(source, _)| *source)
     }
 
-    /// How far each channel is mirrored.
+    /// Returns the mirrored position of each channel.
     pub(crate) fn publish_positions(&self) -> Vec<PublishPosition> {
         let all = self.channels.iter().filter_map(|channel| {
             let mirrored = channel.mirrored?;
@@ -254,7 +254,7 @@ impl View {
 }
 
 impl ChannelView {
-    /// One of which nothing is known yet.
+    /// Creates a status without information.
     pub(crate) fn new(id: ChannelId, name: &str) -> Self {
         Self {
             id,
