@@ -498,7 +498,7 @@ impl PublisherCore {
         }
     }
 
-    /// Tears down the fan-outs that have not completed the datagrams up to `bound`.
+    /// Tears down the fan-outs that are `bound` or more datagrams behind in completions.
     #[cold]
     fn tear_down(&mut self, bound: u64) {
         let sealed = self.sequencer.sealed();
