@@ -41,7 +41,7 @@ pub enum JournalReadError {
         segments: u32,
         /// As the head says.
         segment_len: u64,
-        /// What there is.
+        /// The actual length in bytes.
         len: usize,
     },
     /// Nothing was recorded yet.
@@ -74,7 +74,7 @@ pub enum JournalReadError {
     Entry {
         /// Where in the file.
         offset: usize,
-        /// What is wrong.
+        /// The error.
         what: &'static str,
     },
 }
@@ -132,11 +132,11 @@ pub struct JournalEntry<'a> {
     pub inputs: u64,
     /// Where it stands.
     pub place: EntryPlace,
-    /// What happened.
+    /// The content of the entry.
     pub what: EntryBody<'a>,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EntryBody<'a> {
@@ -185,7 +185,7 @@ pub enum EntryBody<'a> {
     Beat(FanOutId, &'a [u8; HEARTBEAT_LEN]),
     /// Another input of a publisher's core.
     Published(Published),
-    /// What a publisher's core told its driver.
+    /// An event that a publisher's core emitted.
     Happened(PublisherEvent),
     /// A peer's message came to the repair service.
     Heard(PeerId, ChannelId, Message<'a>),
@@ -294,19 +294,19 @@ impl Journal {
         })
     }
 
-    /// What of it was found damaged without reading its entries, where something was.
+    /// Returns the damage found without reading the entries, if any.
     #[must_use]
     pub const fn damage(&self) -> Option<&JournalReadError> {
         self.damage.as_ref()
     }
 
-    /// Who recorded.
+    /// Returns the origin of the record.
     #[must_use]
     pub const fn origin(&self) -> &JournalOrigin {
         &self.origin
     }
 
-    /// Whose core was recorded.
+    /// Returns the side whose core was recorded.
     #[must_use]
     pub const fn side(&self) -> JournalSide {
         self.origin.side

@@ -20,7 +20,7 @@ use tickcast_reliability::wire::HEADER_LEN;
 /// Text of a peer's or for one is kept up to here.
 const TEXT_LEN_MAX: usize = 512;
 
-/// See the module. What it does not record goes to the core.
+/// A repair core with an optional journal. Calls that it does not record go to the core.
 pub struct JournaledServer {
     core: RepairCore,
     recorder: Option<Box<JournalWriter>>,
@@ -87,20 +87,20 @@ impl JournaledServer {
         }
     }
 
-    /// Whether anything is recorded.
+    /// Returns whether a journal is attached.
     #[must_use]
     pub const fn is_recorded(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// See [`RepairCore::handle_connected`].
+    /// Delegates to [`RepairCore::handle_connected`].
     pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
         self.now = now.monotonic;
         self.served(|| Served::Connected(peer));
         self.core.handle_connected(now, peer, carrier);
     }
 
-    /// See [`RepairCore::handle_message`].
+    /// Delegates to [`RepairCore::handle_message`].
     pub fn handle_message(
         &mut self,
         now: Now,
@@ -117,25 +117,25 @@ impl JournaledServer {
         self.core.handle_message(now, peer, channel, message);
     }
 
-    /// See [`RepairCore::handle_protocol_error`].
+    /// Delegates to [`RepairCore::handle_protocol_error`].
     pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
         self.served(|| Served::Broken(peer, cut(&text)));
         self.core.handle_protocol_error(peer, text);
     }
 
-    /// See [`RepairCore::handle_disconnected`].
+    /// Delegates to [`RepairCore::handle_disconnected`].
     pub fn handle_disconnected(&mut self, peer: PeerId) {
         self.served(|| Served::Disconnected(peer));
         self.core.handle_disconnected(peer);
     }
 
-    /// See [`RepairCore::handle_timeout`].
+    /// Delegates to [`RepairCore::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now.monotonic;
         self.core.handle_timeout(now);
     }
 
-    /// See [`RepairCore::poll_transmit`].
+    /// Delegates to [`RepairCore::poll_transmit`].
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
         let before = out.len();
         let to = self.core.poll_transmit(now, out)?;
@@ -145,7 +145,7 @@ impl JournaledServer {
         Some(to)
     }
 
-    /// See [`RepairCore::poll`].
+    /// Delegates to [`RepairCore::poll`].
     pub fn poll(&mut self) -> Option<RepairEvent> {
         let event = self.core.poll()?;
         if self.recorder.is_some()
@@ -164,7 +164,7 @@ impl JournaledServer {
 }
 
 impl JournalWriter {
-    /// What was given out: frames for a peer, or one datagram for all.
+    /// Records output: frames for a peer, or one datagram for all.
     fn given(&mut self, now: Nanos, to: Destination, mut out: &[u8]) {
         let peer = match to {
             Destination::Multicast(channel) => return self.repaired(now, None, channel, out),
@@ -220,7 +220,7 @@ impl JournalWriter {
     }
 }
 
-/// What of an event explains something.
+/// Returns the explanatory part of an event, if any.
 fn served(event: &RepairEvent) -> Option<Served> {
     Some(match event {
         RepairEvent::Joined {

@@ -25,7 +25,7 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 pub struct JournaledCore {
     core: SubscriberCore,
     recorder: Option<Box<JournalWriter>>,
-    /// What the connection for READ can do, as the core was told last.
+    /// The last READ limits given to the core.
     limits: ReadLimits,
     /// The time that was given last.
     now: Nanos,
@@ -77,13 +77,13 @@ impl JournaledCore {
         self.recorder.take()
     }
 
-    /// What records, if anything does.
+    /// Returns the attached journal writer, if any.
     #[must_use]
     pub fn recorder(&self) -> Option<&JournalWriter> {
         self.recorder.as_deref()
     }
 
-    /// What came out of the core since it is recorded.
+    /// Returns the outputs of the core since recording began.
     #[must_use]
     pub fn outputs(&self) -> Option<&Outputs> {
         Some(self.recorder()?.outputs())
@@ -412,7 +412,7 @@ impl JournaledCore {
     }
 }
 
-/// What a standby's driver does beside. A record does not hold it: it can be explained, not replayed.
+/// Inputs of a standby's driver. The record omits them: it can be explained, not replayed.
 impl JournaledCore {
     /// See [`SubscriberCore::set_mirror`].
     pub fn set_mirror(&mut self, channel: ChannelId, mirror: Mirror) -> bool {

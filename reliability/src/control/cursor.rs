@@ -1,9 +1,9 @@
-//! A subscriber's cursor: 64 bytes of the publisher's memory that the subscriber alone writes, from
-//! afar, so that the publisher knows how far it is without a message (docs/PROTOCOL.md §6.7).
+//! A subscriber's cursor: 64 bytes of the publisher's memory that the subscriber alone writes, over
+//! RDMA. It reports the subscriber's progress without a message (docs/PROTOCOL.md §6.7).
 //!
-//! Eight words. The first says whose it is: it is claimed by compare-and-swap. The others are one
-//! report, written at once; a device may place its bytes in any order, so what is read counts only
-//! when its CRC fits.
+//! A cursor has eight words. The first is the owner's session, claimed by compare-and-swap. The others
+//! are one report, written at once. A device may place its bytes in any order, so a report counts
+//! only when its CRC fits.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,23 +17,23 @@ pub const CURSOR_WORDS: usize = 8;
 pub const CURSOR_LEN: usize = CURSOR_WORDS * WORD_LEN;
 /// Where a report begins, in bytes: behind the claim.
 pub const REPORT_OFFSET: u64 = WORD_LEN as u64;
-/// Which word of a cursor is the number of the report: what has changed since, it tells.
+/// The index of the report's number, which changes with every report.
 pub(crate) const NUMBER_WORD: usize = 1;
 /// Words of a report.
 pub const REPORT_WORDS: usize = CURSOR_WORDS - 1;
 
 const WORD_LEN: usize = size_of::<u64>();
 
-/// What a subscriber says of itself by its cursor.
+/// A subscriber's report in its cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which report this is, from 1 on.
+    /// The number of the report, from 1 on.
     pub number: u64,
     /// The epoch it follows.
     pub epoch: Epoch,
     /// The last sequence delivered or declared lost.
     pub sequence: Sequence,
-    /// The highest sequence heard of.
+    /// The highest known sequence.
     pub heard: Sequence,
     /// Records declared lost so far.
     pub lost_records: u64,
@@ -41,19 +41,19 @@ pub struct Report {
     pub read_bytes: u64,
 }
 
-/// What a cursor says.
+/// The content of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CursorState {
-    /// Nobody has claimed it, or nothing was reported yet.
+    /// The cursor is not claimed, or nothing was reported yet.
     Silent,
-    /// Words of two reports, or no report at all: look again later.
+    /// Words of two reports, or no report at all: read it again later.
     Torn,
-    /// This, by this session.
+    /// A report by this session.
     Reported(u64, Report),
 }
 
 impl Report {
-    /// Its words, as this session writes them.
+    /// Returns the report's words, as this session writes them.
     #[must_use]
     pub fn words(&self, session: u64) -> [u64; REPORT_WORDS] {
         let mut words = [
@@ -71,7 +71,7 @@ impl Report {
 }
 
 impl CursorState {
-    /// What the words of a cursor say, read one after the other while they may be written.
+    /// Decodes the words of a cursor, which were read one by one and may have been written meanwhile.
     #[must_use]
     pub fn of(words: &[u64; CURSOR_WORDS]) -> Self {
         let [session, report @ ..] = *words;
@@ -108,7 +108,7 @@ fn crc(session: u64, report: &[u64; REPORT_WORDS]) -> u64 {
 pub(crate) struct Cursor {
     pub(crate) at: RemoteAccess,
     state: State,
-    /// What was reported last.
+    /// The last report.
     last: Option<Report>,
     told_at: Nanos,
 }
@@ -116,14 +116,14 @@ pub(crate) struct Cursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Granted,
-    /// A swap, or a report, is under way.
+    /// A swap, or a report, is in flight.
     Busy,
     Ours,
-    /// Somebody else has claimed it: it stays alone.
+    /// Another session has claimed it: it is left alone.
     Foreign,
 }
 
-/// What is to be done with a cursor.
+/// The next operation on a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CursorStep {
     Claim,
@@ -140,7 +140,7 @@ impl Cursor {
         }
     }
 
-    /// When something is to be done: a claim at once, a report this long after the last one.
+    /// Returns when the next operation is due: a claim at once, a report this long after the last one.
     pub(crate) fn due_at(&self, every: Nanos) -> Nanos {
         match self.state {
             State::Granted => Nanos::ZERO,
@@ -149,7 +149,7 @@ impl Cursor {
         }
     }
 
-    /// What is to be done now, where it is due; it is under way from here on.
+    /// Returns the operation that is due now; it is in flight from here on.
     pub(crate) fn step(&mut self, now: Nanos, mut report: Report) -> CursorStep {
         let before = std::mem::replace(&mut self.state, State::Busy);
         if before == State::Granted {
@@ -160,14 +160,14 @@ impl Cursor {
         CursorStep::Report(report)
     }
 
-    /// The swap is done, and this is what was there. Whether the cursor is ours now.
+    /// Handles the result of the swap, the earlier word, and returns whether the cursor is ours now.
     pub(crate) fn claimed(&mut self, session: u64, old: u64) -> bool {
         let is_ours = old == 0 || old == session;
         self.state = if is_ours { State::Ours } else { State::Foreign };
         is_ours
     }
 
-    /// The publisher's device has the report.
+    /// Records that the publisher's device has the report.
     pub(crate) const fn reported(&mut self) {
         self.state = State::Ours;
     }

@@ -1,8 +1,8 @@
-//! Control messages: how a subscriber joins, asks for what it missed, and is answered. Over TCP
-//! first, always (docs/PROTOCOL.md §6).
+//! Control messages: JOIN, NACK and their answers. They always start over TCP (docs/PROTOCOL.md §6).
 //!
-//! A frame is an 8-byte head and a body. What is exchanged once per connection (JOIN, WELCOME,
-//! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
+//! A frame is an 8-byte head and a body. Messages that are exchanged once per connection (JOIN, WELCOME,
+//! REJECTED) are JSON, so that both sides can add fields. Messages that are exchanged under loss are
+//! binary.
 
 mod cursor;
 mod nack;
@@ -27,7 +27,7 @@ use crate::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
 };
 
-/// Where in the stream a subscriber begins.
+/// The start position of a subscriber in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
@@ -36,7 +36,7 @@ pub enum Start {
     Live,
     /// With the oldest datagram that the publisher's ring still holds.
     Oldest,
-    /// With this datagram; what of it the ring no longer holds is declared lost.
+    /// With this datagram; the part that the ring no longer holds is declared lost.
     At(Epoch, Sequence),
 }
 
@@ -51,14 +51,14 @@ pub const NACK_RANGES_MAX: usize = 256;
 /// The longest name of a subscriber or channel, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// Joins channels, and repairs gaps.
     Repair,
-    /// Replays history for the subscriber that was given this session number, within the
-    /// joiners' budget, so that its repairs never wait behind it.
+    /// Replays history for the subscriber with this session number, within the joiners' budget, so that
+    /// its repairs never wait behind the replay.
     Replay {
         /// From WELCOME.
         session: u64,
@@ -69,8 +69,8 @@ pub enum Purpose {
         /// From WELCOME.
         session: u64,
     },
-    /// READs the rings of the channels that the subscriber with this session number follows, once
-    /// a GRANT for this attempt says where. Nothing else goes over it after WELCOME.
+    /// READs the rings of the channels that the subscriber with this session number follows, once a GRANT
+    /// for this attempt gives the location. It carries nothing else after WELCOME.
     Read {
         /// From WELCOME.
         session: u64,
@@ -92,12 +92,12 @@ pub enum ChannelName {
 /// A channel that a subscriber wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinChannel {
-    /// Which.
+    /// The channel.
     pub channel: ChannelName,
-    /// From where.
+    /// The start position.
     #[serde(default)]
     pub start: Start,
-    /// The highest epoch that a publisher confirmed to us; a claim, which is only counted.
+    /// The highest epoch that a publisher confirmed to the subscriber; a claim, which is only counted.
     #[serde(default)]
     pub confirmed_epoch: Epoch,
 }
@@ -105,11 +105,11 @@ pub struct JoinChannel {
 /// JOIN: the first message of a connection, from the subscriber.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// Who asks; for logs and metrics, at most [`NAME_LEN_MAX`] bytes.
+    /// The subscriber's name, for logs and metrics, at most [`NAME_LEN_MAX`] bytes.
     pub name: String,
     /// The wire versions it reads.
     pub wire_versions: Vec<u8>,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// The channels it wants; empty for a replay or NACK connection.
     #[serde(default)]
@@ -121,7 +121,7 @@ pub struct Join {
 pub struct UdpLine {
     /// Multicast group and port.
     pub group: SocketAddrV4,
-    /// The address it is sent from: datagrams from elsewhere are strangers'.
+    /// The address of the sender: datagrams from other addresses are foreign.
     pub sender: Ipv4Addr,
 }
 
@@ -161,7 +161,7 @@ pub enum FanOutOffer {
         /// The host's boot id, 32 hexadecimal digits.
         boot_id: String,
     },
-    /// One that this build does not know.
+    /// An unknown variant.
     #[serde(other)]
     Unknown,
 }
@@ -175,7 +175,7 @@ pub struct Instrument {
     pub symbol: String,
 }
 
-/// What the publisher offers of one channel.
+/// The publisher's offer for one channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelOffer {
     /// Its number.
@@ -186,7 +186,7 @@ pub struct ChannelOffer {
     pub epoch: Epoch,
     /// The last sequence sent; 0 before the first.
     pub newest: Sequence,
-    /// The oldest sequence of this epoch that can be had; `newest + 1` when there is none.
+    /// The oldest available sequence of this epoch; `newest + 1` when there is none.
     pub oldest: Sequence,
     /// Number of the first record in `oldest`, or of the next record where there is none.
     pub oldest_record: RecordNumber,
@@ -208,23 +208,23 @@ pub struct ChannelOffer {
     /// The earlier epochs that this one continues.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub continues: Lineage,
-    /// What can be had of them; `None` when nothing can.
+    /// The available history of those epochs; `None` when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,
 }
 
-/// What can still be had of the epochs that an epoch continues: everything from here on.
+/// The available history of the epochs that an epoch continues: everything from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// The oldest sequence that can be had.
+    /// The oldest available sequence.
     pub oldest: Sequence,
     /// Number of the first record in it.
     pub oldest_record: RecordNumber,
 }
 
 impl ChannelOffer {
-    /// The oldest sequence that can be had of this epoch or one that it continues, and the number
-    /// of the first record in it.
+    /// Returns the oldest available sequence of this epoch or one that it continues, and the number of its
+    /// first record.
     #[must_use]
     pub fn oldest_of_all(&self) -> (Sequence, RecordNumber) {
         let history = self.history.filter(|it| it.oldest < self.oldest);
@@ -234,7 +234,7 @@ impl ChannelOffer {
     }
 }
 
-/// A further way to ask for repairs: where a NACK connection can be made.
+/// A further path for repairs: an address for NACK connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "transport", rename_all = "snake_case")]
 pub enum RepairOffer {
@@ -249,7 +249,7 @@ pub enum RepairOffer {
         #[serde(default, skip_serializing_if = "is_false")]
         mirror: bool,
     },
-    /// One that this build does not know.
+    /// An unknown variant.
     #[serde(other)]
     Unknown,
 }
@@ -270,12 +270,12 @@ pub struct Welcome {
     pub session: u64,
     /// The channels that were asked for, in that order; empty for a replay or NACK connection.
     pub channels: Vec<ChannelOffer>,
-    /// Where NACK connections can be made, best first.
+    /// The addresses for NACK connections, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<RepairOffer>,
 }
 
-/// Why a JOIN was rejected or a connection is being closed.
+/// The reason why a JOIN was rejected or a connection is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -294,7 +294,7 @@ pub enum RejectCode {
     Overflow,
     /// The publisher is shutting down.
     ShuttingDown,
-    /// Whoever runs the publisher does not want it here.
+    /// The publisher's operator has banned this peer.
     Banned,
     /// A reason that this build does not know.
     #[serde(other)]
@@ -317,7 +317,7 @@ impl fmt::Display for RejectCode {
     }
 }
 
-/// REJECTED: the publisher's last word on a connection.
+/// REJECTED: the publisher's last message on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
     /// For programs.
@@ -333,20 +333,19 @@ impl Rejected {
     /// The text for the further connections of a session whose subscriber is gone.
     pub(crate) const SESSION_OVER: &str = "the session of this connection is over";
 
-    /// Whether the connection only ends, because the publisher or the connection's session does: the
-    /// peer did nothing wrong.
+    /// Returns whether the connection only ends with the publisher or its session: the peer made no error.
     #[must_use]
     pub fn is_end(&self) -> bool {
         self.code == RejectCode::ShuttingDown || self.text == Self::SESSION_OVER
     }
 }
 
-/// Why sequences that a NACK asked for are not sent.
+/// The reason why sequences of a NACK are not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum RefusalReason {
-    /// The ring no longer holds them; `oldest` says what it does.
+    /// The ring no longer holds them; `oldest` is the oldest that it holds.
     Window = 1,
     /// They have not been sent yet.
     Ahead = 2,
@@ -374,30 +373,30 @@ impl RefusalReason {
     }
 }
 
-/// REFUSED: these sequences are not coming, and why.
+/// REFUSED: these sequences are not sent, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The channel's epoch.
     pub epoch: Epoch,
     /// The sequences refused.
     pub range: SequenceRange,
-    /// Why.
+    /// The reason.
     pub reason: RefusalReason,
-    /// When asking again makes sense.
+    /// The delay after which another NACK makes sense.
     pub retry_after_us: u32,
-    /// The oldest sequence that can be had.
+    /// The oldest available sequence.
     pub oldest: Sequence,
-    /// Number of the first record in it, so that what is lost is known exactly; 0 when unknown.
+    /// Number of the first record in it, so that the loss is known exactly; 0 when unknown.
     pub oldest_record: RecordNumber,
 }
 
-/// Which budget a NACK draws on.
+/// The budget of a NACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum NackClass {
     /// Gaps of the live stream.
     Repair = 1,
-    /// History for a joiner or one that fell behind.
+    /// History for a joiner or a subscriber that fell behind.
     Replay = 2,
 }
 
@@ -410,33 +409,32 @@ pub struct Progress {
     pub sequence: Sequence,
     /// Records declared lost so far.
     pub lost_records: u64,
-    /// The highest sequence heard of.
+    /// The highest known sequence.
     pub heard: Sequence,
-    /// The subscriber's own clock when this was sent; comes back in STATUS, nothing else is done
-    /// with it.
+    /// The subscriber's own clock when this was sent. STATUS echoes it; it has no other use.
     pub sent_at: Nanos,
     /// Bytes of the READs begun so far under the present grant.
     pub read_bytes: u64,
 }
 
-/// Where memory of the publisher can be had through one connection alone: its device refuses others.
+/// The location of publisher memory that one connection alone can access: the device refuses others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteAccess {
-    /// Where it begins, as the device counts.
+    /// Its start address, in the device's address space.
     pub address: u64,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub len: u64,
-    /// What the device asks for.
+    /// The access key of the device.
     pub key: u32,
 }
 
-/// GRANT: the publisher lets a channel's ring be READ, through one connection and up to a number of
-/// bytes. Another one for the same attempt renews the tokens.
+/// GRANT: allows READ of a channel's ring, over one connection and up to a number of bytes. Another GRANT
+/// for that attempt renews the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The epoch of the ring.
     pub epoch: Epoch,
-    /// The connection that it is good for.
+    /// The attempt of the connection that it is valid for.
     pub attempt: u64,
     /// The ring, from its control page on.
     pub ring: RemoteAccess,
@@ -446,14 +444,14 @@ pub struct Grant {
     pub cursor: Option<RemoteAccess>,
 }
 
-/// STATUS: the publisher's word on a channel, in answer to PROGRESS.
+/// STATUS: the publisher's state of a channel, in answer to PROGRESS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The channel's epoch.
     pub epoch: Epoch,
     /// The last sequence sent.
     pub newest: Sequence,
-    /// The oldest sequence that can be had.
+    /// The oldest available sequence.
     pub oldest: Sequence,
     /// Number of the record after the last one sent.
     pub next_record: RecordNumber,
@@ -476,7 +474,7 @@ pub enum Message<'a> {
     Rejected(Rejected),
     /// From the subscriber: send these again.
     Nack {
-        /// Whose epoch the sequences belong to.
+        /// The epoch of the sequences.
         epoch: Epoch,
         /// The budget it draws on.
         class: NackClass,
@@ -485,23 +483,23 @@ pub enum Message<'a> {
     },
     /// From the publisher: a datagram, with RETRANSMITTED set in its relay byte.
     Datagram(&'a [u8]),
-    /// From the publisher: these are not coming.
+    /// From the publisher: these sequences are not sent.
     Refused(Refused),
     /// From the subscriber.
     Progress(Progress),
     /// From the publisher.
     Status(Status),
-    /// From the subscriber: it goes, on purpose.
+    /// From the subscriber: it leaves on purpose.
     Leave,
-    /// From the publisher: where to READ.
+    /// From the publisher: the location for READ.
     Grant(Grant),
-    /// From a standby: where to write what is sealed.
+    /// From a standby: the location for WRITEs of sealed datagrams.
     Mirror(Mirroring),
     /// From the publisher: nothing is written there.
     MirrorRefused(MirrorRefused),
 }
 
-/// Why bytes are not a control message. The peer is at fault; the connection is closed.
+/// The reason why bytes are not a control message. The peer is at fault; the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -524,9 +522,9 @@ pub enum ControlError {
     /// A body that does not fit its type.
     #[error("the body of a {message} message can't be read: {reason}")]
     Body {
-        /// Which message.
+        /// The name of the message.
         message: &'static str,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }
@@ -624,12 +622,12 @@ impl<'a> Message<'a> {
         end(start, out);
     }
 
-    /// Reads the first whole frame of `bytes`: the message, its channel, and how many bytes it
-    /// took; `None` when more bytes are needed. Bodies longer than known are read up to what is
-    /// known, so that later versions can append fields.
+    /// Reads the first whole frame of `bytes`. Returns the message, its channel and the frame's length in
+    /// bytes; `None` when more bytes are needed. Only the known part of a longer body is read, so that later
+    /// versions can append fields.
     ///
     /// # Errors
-    /// [`ControlError`], after which the connection is of no use.
+    /// [`ControlError`], after which the connection is unusable.
     pub fn read(
         bytes: &'a [u8],
         body_len_max: usize,
@@ -682,7 +680,7 @@ impl<'a> Message<'a> {
                     lost_records: fields.u64(),
                     heard: Sequence(fields.u64()),
                     sent_at: Nanos(fields.u64()),
-                    // Who knows no READ says nothing of it.
+                    // A peer without READ omits this field.
                     read_bytes: fields.u64(),
                 })
             }
@@ -705,7 +703,7 @@ impl<'a> Message<'a> {
                 let tokens = fields.u64();
                 let key = fields.u64() as u32;
                 let ring = RemoteAccess { address, len, key };
-                // Who has no cursors says nothing of them.
+                // A publisher without cursors omits these fields.
                 let (address, len) = (fields.u64(), fields.u64());
                 let key = fields.u64() as u32;
                 let cursor = RemoteAccess { address, len, key };
@@ -744,7 +742,7 @@ fn parse_json<T: for<'de> Deserialize<'de>>(
     serde_json::from_slice(body).map_err(|error| bad(message, error.to_string()))
 }
 
-/// The head of a frame, whose length comes in the end.
+/// Begins a frame; its length is filled in at the end.
 fn begin(kind: u8, channel: ChannelId, out: &mut Vec<u8>) {
     out.extend([0, 0, 0, 0, kind, 0]);
     out.extend(channel.0.to_le_bytes());

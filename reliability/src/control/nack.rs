@@ -1,4 +1,4 @@
-//! NACKs: written of ranges that are borrowed, and read also where only their beginning is there.
+//! NACK frames: written from borrowed ranges, and read even when they are cut off.
 
 use super::{
     ControlError, FRAME_HEAD_LEN, Fields, Message, NACK, NACK_RANGES_MAX, NackClass, bad, begin,
@@ -6,8 +6,8 @@ use super::{
 };
 use crate::types::{ChannelId, Epoch, Sequence, SequenceRange};
 
-/// Appends a NACK frame, as [`Message::write`] would, of ranges that are borrowed: whoever asks while
-/// ticks come allocates nothing. At most [`NACK_RANGES_MAX`] of them, ascending.
+/// Appends a NACK frame like [`Message::write`], but from borrowed ranges, so that nothing is allocated
+/// while ticks arrive. At most [`NACK_RANGES_MAX`] ranges, ascending.
 pub fn write_nack(
     channel: ChannelId,
     epoch: Epoch,
@@ -70,8 +70,8 @@ pub(super) fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
     })
 }
 
-/// What a frame asks for of which the end is not there: all ranges that are. `None` when it is no NACK, or
-/// ends before the first of them.
+/// Returns the complete ranges of a NACK frame that is cut off. `None` when it is no NACK, or ends
+/// before the first range.
 pub fn read_cut_nack(bytes: &[u8]) -> Option<(ChannelId, Epoch, Vec<SequenceRange>)> {
     let (head, body) = bytes.split_first_chunk::<FRAME_HEAD_LEN>()?;
     if head[4] != NACK {

@@ -1,37 +1,37 @@
-//! MIRROR: a standby asks the publisher to write its datagrams to it, and is told where that is not
-//! to be (docs/PROTOCOL.md §6.8).
+//! MIRROR: a standby asks the publisher to write its datagrams to the standby's memory. The publisher
+//! refuses with a reason (docs/PROTOCOL.md §6.8).
 
 use super::{ControlError, Fields, RemoteAccess, bad};
 use crate::types::Epoch;
 
-/// MIRROR: the publisher is to WRITE each datagram of a channel, over the connection for READ of this
-/// attempt, to a memory of the standby.
+/// MIRROR: asks the publisher to WRITE each datagram of a channel to a memory of the standby, over the
+/// READ connection of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirroring {
     /// The epoch that is mirrored.
     pub epoch: Epoch,
     /// The connection that the memory is granted to.
     pub attempt: u64,
-    /// Where: as many slots as are mirrored at a time.
+    /// The inbox: as many slots as are mirrored at a time.
     pub inbox: RemoteAccess,
 }
 
-/// Why nothing is written to a standby.
+/// The reason why nothing is written to a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MirrorRefusal {
-    /// Nobody of that name may take over from this publisher.
+    /// No standby of that name may take over from this publisher.
     NotAllowed = 1,
     /// The channel is in another epoch.
     Epoch = 2,
     /// The subscriber has no connection for READ of that attempt.
     Attempt = 3,
-    /// Its memory is not a power of two of slots, 16 at least and no more than the ring has, or can't
-    /// be there.
+    /// Its memory is not a power of two of slots, at least 16 and at most those of the ring, or has an
+    /// impossible address.
     Shape = 4,
-    /// What was written did not get there, or can't be written from here.
+    /// A WRITE failed, or this publisher cannot WRITE.
     Impossible = 5,
-    /// The publisher denies READ to whoever is behind the connection, and WRITEs with it.
+    /// The publisher denies READ to this peer, and WRITEs with it.
     Denied = 6,
 }
 
@@ -69,14 +69,14 @@ impl MirrorRefusal {
     }
 }
 
-/// MIRROR_REFUSED: nothing is written, and why.
+/// MIRROR_REFUSED: nothing is written, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorRefused {
     /// The channel's epoch.
     pub epoch: Epoch,
-    /// As in the MIRROR.
+    /// The attempt of the MIRROR.
     pub attempt: u64,
-    /// Why.
+    /// The reason.
     pub reason: MirrorRefusal,
 }
 

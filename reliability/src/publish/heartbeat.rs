@@ -1,9 +1,9 @@
-//! When a heartbeat is due: soon after data, then ever more rarely, and now and then regardless;
-//! so the loss of a burst's tail is found within microseconds, and an idle channel costs little.
+//! The heartbeat schedule: soon after data, then ever more rarely, and at ambient intervals. The loss of
+//! a burst's tail is thus detected within microseconds, and an idle channel costs little.
 //!
-//! Two timers (docs/PROTOCOL.md §4.1): one restarts with every datagram sealed and doubles from
-//! `first_us` to `idle_us`; the ambient one runs freely, so that a joiner is served under
-//! constant data too. Each heartbeat announces when the next one comes at the latest.
+//! There are two timers (docs/PROTOCOL.md §4.1). One restarts with every datagram sealed and doubles from
+//! `first_us` to `idle_us`. The ambient one runs freely, so that a joiner is served under constant data
+//! too. Each heartbeat announces the latest time of the next one.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,11 +15,11 @@ use crate::types::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeartbeatConfig {
-    /// From the last datagram to the first heartbeat.
+    /// Interval from the last datagram to the first heartbeat.
     pub first_us: u64,
-    /// What the interval doubles up to.
+    /// Maximum of the doubling interval.
     pub idle_us: u64,
-    /// Between the ones that come regardless of data.
+    /// Interval between the heartbeats that are sent regardless of data.
     pub ambient_us: u64,
 }
 
@@ -33,7 +33,7 @@ impl Default for HeartbeatConfig {
     }
 }
 
-/// Why heartbeats can't be sent at these intervals. The config is at fault.
+/// A conflict between heartbeat intervals. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "heartbeat intervals of {first_us}, {idle_us} and {ambient_us} us: they must rise, 1 <= first_us <= idle_us <= ambient_us <= 10000000"
@@ -75,7 +75,7 @@ pub(super) struct HeartbeatSchedule {
 }
 
 impl HeartbeatSchedule {
-    /// As if data had just been sealed at `now`.
+    /// Returns the timers as if data had just been sealed at `now`.
     #[must_use]
     pub(super) const fn new(config: HeartbeatConfig, now: Nanos) -> Self {
         Self {
@@ -86,21 +86,21 @@ impl HeartbeatSchedule {
         }
     }
 
-    /// A datagram was sealed.
+    /// Restarts the timers after a sealed datagram.
     #[inline]
     pub(super) const fn on_data(&mut self, now: Nanos) {
         self.interval_us = self.config.first_us;
         self.decaying_at = now.after(Nanos::from_us(self.interval_us));
     }
 
-    /// When the next heartbeat is due.
+    /// Returns when the next heartbeat is due.
     #[must_use]
     #[inline]
     pub(super) fn timeout(&self) -> Nanos {
         self.decaying_at.min(self.ambient_at)
     }
 
-    /// Whether a heartbeat is due; then the interval until the next one, which it announces.
+    /// Returns the interval to announce when a heartbeat is due: the time until the next one.
     pub(super) fn handle_timeout(&mut self, now: Nanos) -> Option<Nanos> {
         if now < self.timeout() {
             return None;

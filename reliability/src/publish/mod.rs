@@ -1,11 +1,10 @@
-//! The publish thread's core: what is published is sealed at once or refused with a reason, every
-//! fan-out is told what to send, and none can hold the feed up.
+//! The publish thread's core. A message is sealed at once or refused with a reason. Every fan-out receives
+//! its datagrams to send, and no fan-out can block the feed.
 //!
-//! Five verbs, no I/O: put messages in ([`PublisherCore::publish`], `flush`, `event`, `end`), say
-//! what the fan-outs did (`handle_posted`, `handle_completed`), say what time it is
-//! (`handle_timeout`), and take out what to send (`poll_transmit`), when to come back
-//! (`poll_timeout`) and what happened (`poll`). It is deterministic: same inputs, same outputs.
-//! Source: docs/PROTOCOL.md §4.1 (heartbeats), §9 (the ring).
+//! The core does no I/O. Its inputs are messages ([`PublisherCore::publish`], `flush`, `event`, `end`), the
+//! fan-outs' progress (`handle_posted`, `handle_completed`) and the time (`handle_timeout`). Its outputs
+//! are `poll_transmit` (datagrams to send), `poll_timeout` (when to call again) and `poll` (events). It is
+//! deterministic: same inputs, same outputs. Source: docs/PROTOCOL.md §4.1 (heartbeats), §9 (the ring).
 
 mod heartbeat;
 mod sequencer;
@@ -33,49 +32,49 @@ use crate::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, StreamEve
 /// Length of a heartbeat datagram in bytes.
 pub const HEARTBEAT_LEN: usize = HEADER_LEN + Heartbeat::LEN;
 
-/// How many events wait to be taken before further lost messages are only counted.
+/// Maximum number of queued events; further lost messages are only counted.
 const EVENTS_MAX: usize = 1024;
 
-/// How a publisher behaves on one channel.
+/// The publisher's settings for one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PublisherConfig {
     /// The intervals of heartbeats.
     pub heartbeat: HeartbeatConfig,
-    /// A fan-out that leaves no more than this many slots of the ring free is torn down; 0 means
-    /// an eighth of the ring. At least 2, at most all but 2.
+    /// A fan-out that leaves at most this many slots of the ring free is torn down; 0 means an eighth of
+    /// the ring. At least 2, at most all but 2.
     pub fan_out_margin_slots: u64,
 }
 
-/// What a fan-out should send.
+/// The next output of a fan-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// These slots, in order. They are given out again until
-    /// [`PublisherCore::handle_posted`] says that they are under way.
+    /// Slots to send, in order. They are returned again until [`PublisherCore::handle_posted`] confirms
+    /// them.
     Slots(SequenceRange),
-    /// This heartbeat. It is given out once.
+    /// A heartbeat to send. It is returned once.
     Heartbeat([u8; HEARTBEAT_LEN]),
 }
 
-/// What the driver should know.
+/// An event for the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PublisherEvent {
-    /// This fan-out held the ring until it was nearly full. Its transport must be flushed before
-    /// as many further datagrams are published as its margin has slots: the slots that it still
-    /// pins are overwritten then.
+    /// This fan-out held the ring until it was nearly full. The driver must flush its transport before as
+    /// many further datagrams are published as its margin has slots. After that, the slots that it still
+    /// pins are overwritten.
     FanOutReset {
-        /// Which.
+        /// The fan-out.
         fan_out: FanOutId,
-        /// What it never sent; its receivers repair that. `None` when all was posted but not
+        /// The sequences that it never sent; its receivers repair them. `None` when all were posted but not
         /// completed.
         skipped: Option<SequenceRange>,
     },
-    /// A message was too large for a datagram; the stream tells so.
+    /// A message was too large for a datagram and was reported in the stream as lost.
     SourceLost {
-        /// Whose.
+        /// The source of the message.
         source: SourceId,
-        /// Which.
+        /// The position of the message.
         position: SourcePosition,
     },
 }
@@ -97,7 +96,7 @@ struct DueHeartbeat {
 pub struct PublisherCore {
     sequencer: Sequencer,
     fan_outs: Vec<FanOut>,
-    /// The last sequence that every fan-out has completed; of a channel without one it lags.
+    /// The last sequence that every fan-out has completed; it lags on a channel without a fan-out.
     completed_by_all: Sequence,
     margin: u64,
     heartbeats: HeartbeatSchedule,
@@ -109,7 +108,7 @@ pub struct PublisherCore {
 }
 
 impl fmt::Debug for PublisherCore {
-    /// All that decides what it does next, but its config, the ring and what waits to be taken.
+    /// Prints all state that decides what the core does next, without its config, ring and queued output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublisherCore")
             .field("sealed", &self.sealed())
@@ -125,8 +124,8 @@ impl fmt::Debug for PublisherCore {
 }
 
 impl PublisherCore {
-    /// Goes on where `ring` stands: what was sealed in it and not sent goes out, as it is. The first
-    /// heartbeat is due soon after `now`.
+    /// Continues where `ring` stands: sealed and unsent datagrams are sent unchanged. The first heartbeat is
+    /// due soon after `now`.
     #[must_use]
     pub fn new(
         config: PublisherConfig,
@@ -163,11 +162,11 @@ impl PublisherCore {
         core
     }
 
-    /// Publishes one message of a source: it is packed with others of that source, and sealed when
-    /// the next one does not fit or at [`Self::flush`].
+    /// Publishes one message of a source. It is packed with others of that source, and sealed when the next
+    /// one does not fit or at [`Self::flush`].
     ///
     /// # Errors
-    /// [`PublishError`]: too large (counted, told in the stream), exhausted, or ended.
+    /// [`PublishError`]: too large (counted, reported in the stream as lost), exhausted, or ended.
     #[inline]
     pub fn publish<'a>(
         &mut self,
@@ -177,16 +176,16 @@ impl PublisherCore {
         now: Now,
     ) -> Result<(), PublishError> {
         let message = message.into();
-        // Then nothing is sealed, so nothing needs room, and nothing happened.
+        // An added message seals nothing, so no room must be made.
         if self.add(message, source, position) {
             return Ok(());
         }
         self.begin(message, source, position, now)
     }
 
-    /// As [`publish`](Self::publish), for a message that is one record, under the type and length that are
-    /// its own: the record goes from the caller's memory into the slot. `false`, and nothing happened: it
-    /// begins a datagram, and needs [`begin_record`](Self::begin_record) or [`publish`](Self::publish).
+    /// Publishes a message that is one record, under its own type and length, if the open datagram has room.
+    /// The record is copied from the caller's memory into the slot. Returns `false`, without effect, when a
+    /// datagram must begin: call [`begin_record`](Self::begin_record) or [`publish`](Self::publish).
     #[inline]
     pub fn add_record<R: WireRecord>(
         &mut self,
@@ -197,9 +196,9 @@ impl PublisherCore {
         self.sequencer.add_record(record, source, position)
     }
 
-    /// As [`add_record`](Self::add_record), for as many of these records as the open datagram has room for,
-    /// each a message: the first stands at this position, and the others follow it. How many were added;
-    /// the next one needs [`begin_record`](Self::begin_record).
+    /// Publishes as many of these records as the open datagram has room for, each as one message, and returns
+    /// their number. The first has this position, and the others follow it. The next record needs
+    /// [`begin_record`](Self::begin_record).
     #[inline]
     pub fn add_run<R: WireRecord>(
         &mut self,
@@ -210,8 +209,8 @@ impl PublisherCore {
         self.sequencer.add_run(records, source, first)
     }
 
-    /// As [`add_record`](Self::add_record), for one that was not taken there: a datagram begins with it.
-    /// `false`, and it was not published: it needs [`publish`](Self::publish), which says why.
+    /// Publishes a record that [`add_record`](Self::add_record) did not take, at the start of a datagram.
+    /// Returns `false`, unpublished, when [`publish`](Self::publish) must be called to learn the reason.
     pub fn begin_record<R: WireRecord>(
         &mut self,
         record: &R,
@@ -226,7 +225,7 @@ impl PublisherCore {
         is_begun
     }
 
-    /// Adds a message to the datagram that is open, where it has room; `false`, and nothing happened: it
+    /// Adds a message to the open datagram if it has room. Returns `false`, without effect, when the message
     /// needs [`begin`](Self::begin).
     #[inline]
     pub fn add(
@@ -238,10 +237,10 @@ impl PublisherCore {
         self.sequencer.add(message, source, position)
     }
 
-    /// Publishes a message that begins a datagram.
+    /// Publishes a message at the start of a datagram.
     ///
     /// # Errors
-    /// [`PublishError`], as from [`publish`](Self::publish).
+    /// [`PublishError`] on the conditions of [`publish`](Self::publish).
     pub fn begin(
         &mut self,
         message: RecordSlice<'_>,
@@ -261,8 +260,8 @@ impl PublisherCore {
         result
     }
 
-    /// Seals what was published: there is nothing more waiting (`last_of_burst`), or the caller
-    /// wants it out. Without anything open it does nothing.
+    /// Seals the open datagram, because nothing more is waiting (`last_of_burst`) or because the caller wants
+    /// it sent. Does nothing when none is open.
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {
         let sealed = self.sequencer.sealed();
@@ -270,7 +269,7 @@ impl PublisherCore {
         self.after_sealing(sealed, now.monotonic);
     }
 
-    /// Tells of something in the stream, in order with what was published.
+    /// Reports an event in the stream, in order with the published messages.
     ///
     /// # Errors
     /// [`PublishError::Exhausted`] or [`PublishError::Ended`].
@@ -282,7 +281,7 @@ impl PublisherCore {
         result
     }
 
-    /// Ends the session: seals END. Heartbeats go on, saying so, until [`Self::stop`].
+    /// Ends the session: seals END. Heartbeats continue and announce the end, until [`Self::stop`].
     ///
     /// # Errors
     /// [`PublishError::Ended`] when it was ended before.
@@ -297,7 +296,7 @@ impl PublisherCore {
         result
     }
 
-    /// No heartbeats from here on: everyone has reached END, or the time to linger is over.
+    /// Stops the heartbeats: every receiver has reached END, or the linger time is over.
     pub fn stop(&mut self) {
         self.stopped = true;
         for fan_out in &mut self.fan_outs {
@@ -305,7 +304,7 @@ impl PublisherCore {
         }
     }
 
-    /// A fan-out has handed the slots up to `up_to` to its transport. This is what counts as sent.
+    /// Records that a fan-out posted the slots up to `up_to` to its transport. Posted slots count as sent.
     pub fn handle_posted(&mut self, fan_out: FanOutId, up_to: Sequence) {
         let sealed = self.sequencer.sealed();
         if let Some(state) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
@@ -320,8 +319,8 @@ impl PublisherCore {
         }
     }
 
-    /// A fan-out's transport no longer refers to the slots up to `up_to`: for one that copies,
-    /// together with [`Self::handle_posted`].
+    /// Records that a fan-out no longer refers to the slots up to `up_to`. A transport that copies
+    /// calls it together with [`Self::handle_posted`].
     pub fn handle_completed(&mut self, fan_out: FanOutId, up_to: Sequence) {
         if let Some(state) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
             state.completed = state.completed.max(up_to.min(state.posted));
@@ -329,7 +328,7 @@ impl PublisherCore {
         self.release_slots();
     }
 
-    /// Time has passed. Calling it too early or too often does nothing.
+    /// Advances time. Calling it too early or too often does nothing.
     pub fn handle_timeout(&mut self, now: Now) {
         if self.stopped {
             return;
@@ -345,8 +344,8 @@ impl PublisherCore {
         }
     }
 
-    /// What this fan-out should send next; `None`: nothing. Data goes before heartbeats. A driver
-    /// whose transport takes no more now just comes back later.
+    /// Returns this fan-out's next output, or `None`. Data comes before heartbeats. A driver whose transport
+    /// is full calls it again later.
     pub fn poll_transmit(&mut self, fan_out: FanOutId) -> Option<Transmit> {
         let index = usize::from(fan_out.0);
         let state = self.fan_outs.get(index)?;
@@ -366,84 +365,83 @@ impl PublisherCore {
         Some(Transmit::Heartbeat(self.heartbeat(posted, due)))
     }
 
-    /// When to call [`Self::handle_timeout`]; `None` after [`Self::stop`].
+    /// Returns when to call [`Self::handle_timeout`]; `None` after [`Self::stop`].
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Nanos> {
         (!self.stopped).then(|| self.heartbeats.timeout())
     }
 
-    /// What happened, oldest first. Call it after every input that can seal: a fan-out that was
+    /// Returns the next event, oldest first. Call it after every input that can seal: a fan-out that was
     /// reset must be flushed soon.
     #[inline]
     pub fn poll(&mut self) -> Option<PublisherEvent> {
         self.events.pop_front()
     }
 
-    /// How many subscribers there are, and how long they should wait before a first NACK; goes
-    /// out with the next heartbeat.
+    /// Sets the number of subscribers and their wait before a first NACK. The next heartbeat carries both.
     pub const fn set_group(&mut self, subscribers: u32, hold_off_us: u32) {
         self.subscribers = subscribers;
         self.hold_off_us = hold_off_us;
     }
 
-    /// The venue's name of a source's session, kept in its checkpoint.
+    /// Sets the venue's session name of a source, kept in its checkpoint.
     pub fn set_session(&mut self, source: SourceId, session: [u8; 16]) {
         self.sequencer.set_session(source, session);
     }
 
-    /// The datagram of a sealed slot, for sending it.
+    /// Returns the datagram of a sealed slot, for sending it.
     #[must_use]
     #[inline]
     pub fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         self.sequencer.ring().slot(sequence)
     }
 
-    /// The ring: geometry, addresses of slots, readers.
+    /// Returns the ring: geometry, addresses of slots, readers.
     #[must_use]
     pub const fn ring(&self) -> &RingWriter {
         self.sequencer.ring()
     }
 
-    /// Whether a flush would seal something.
+    /// Returns whether a flush would seal something.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.sequencer.is_open()
     }
 
-    /// Whether END was sealed.
+    /// Returns whether END was sealed.
     #[must_use]
     pub const fn is_ended(&self) -> bool {
         self.sequencer.is_ended()
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.sequencer.sealed()
     }
 
-    /// The last sequence that this fan-out posted; [`Sequence::NONE`] for one that is not there.
+    /// Returns the last sequence that this fan-out posted; [`Sequence::NONE`] for an unknown fan-out.
     #[must_use]
     pub fn posted(&self, fan_out: FanOutId) -> Sequence {
         let state = self.fan_outs.get(usize::from(fan_out.0));
         state.map_or(Sequence::NONE, |state| state.posted)
     }
 
-    /// What it counts.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &SenderCounters {
         &self.counters
     }
 
-    /// Whether [`poll`](Self::poll) has something to tell.
+    /// Returns whether [`poll`](Self::poll) has an event.
     #[must_use]
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The last sequence that this fan-out's transport is done with.
+    /// Returns the last sequence that this fan-out's transport has completed.
     #[must_use]
     pub fn completed(&self, fan_out: FanOutId) -> Sequence {
         let state = self.fan_outs.get(usize::from(fan_out.0));
@@ -490,8 +488,8 @@ impl PublisherCore {
         bytes
     }
 
-    /// Tears down the fan-outs that hold the ring until it is nearly full. One input seals two
-    /// datagrams at most (what was open, and an event), which is the least a margin can be.
+    /// Tears down the fan-outs that hold the ring until it is nearly full. One input seals at most two
+    /// datagrams (the open one and an event), which is the minimum of the margin.
     #[inline]
     fn make_room(&mut self) {
         let bound = self.sequencer.ring().geometry().slots() - self.margin;
@@ -500,7 +498,7 @@ impl PublisherCore {
         }
     }
 
-    /// Tears down the fan-outs that have not completed what was sealed so long ago.
+    /// Tears down the fan-outs that are `bound` or more datagrams behind in completions.
     #[cold]
     fn tear_down(&mut self, bound: u64) {
         let sealed = self.sequencer.sealed();
@@ -515,9 +513,9 @@ impl PublisherCore {
                 .add(skipped.map_or(0, SequenceRange::len));
             self.counters.fan_out_resets.increment();
             (state.posted, state.completed) = (sealed, sealed);
-            // What was skipped counts as sent, so that heartbeats make receivers ask for it.
+            // Skipped datagrams count as sent, so that heartbeats make receivers request them.
             self.sequencer.ring_mut().set_sent(fan_out, sealed);
-            // One event for each fan-out at most waits, however long nobody takes it.
+            // At most one event for each fan-out is queued, however long the driver does not poll.
             let waiting = self.events.iter_mut().find_map(|event| match event {
                 PublisherEvent::FanOutReset {
                     fan_out: waiting,
@@ -547,7 +545,7 @@ impl PublisherCore {
     fn after_sealing(&mut self, before: Sequence, now: Nanos) {
         if self.sequencer.sealed() > before {
             self.heartbeats.on_data(now);
-            // Data puts the next heartbeat off: one that still waits must not promise it sooner.
+            // Data postpones the next heartbeat: a waiting heartbeat must not announce an earlier one.
             let next_interval = self.heartbeats.timeout().since(now);
             for due in self
                 .fan_outs

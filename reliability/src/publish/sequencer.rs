@@ -1,9 +1,9 @@
-//! Packs messages into the slots of a ring: whole messages of one source per datagram, numbered
-//! without a gap, and what can't be sent is said in the stream instead.
+//! Packs messages into the slots of a ring: whole messages of one source per datagram, numbered without a
+//! gap. A message that cannot be sent is reported in the stream as lost.
 //!
-//! It packs what is there and never waits to fill a datagram: the caller flushes when nothing more
-//! is waiting (docs/PROTOCOL.md §3). It does not know who sends the slots; whether the oldest may
-//! be overwritten is told to it by [`Sequencer::set_completed`].
+//! The sequencer never waits to fill a datagram: the caller flushes when nothing more is waiting
+//! (docs/PROTOCOL.md §3). It does not know the fan-outs. [`Sequencer::set_completed`] says which slots may
+//! be overwritten.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::types::{
 };
 use crate::wire::{HEADER_LEN, Kind, SourceLossReason, StreamEvent, datagram_flags};
 
-/// Why something was not published.
+/// The reason why something was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The message is larger than a datagram. It was counted and is told in the stream as lost;
-    /// there is nothing to do but to configure larger slots.
+    /// The message is larger than a datagram. It was counted and reported in the stream as lost. Only
+    /// larger slots in the config help.
     #[error("a message of {len} bytes does not fit a datagram of {max}; use a larger slot_len")]
     TooLarge {
         /// Bytes of its records.
@@ -29,9 +29,8 @@ pub enum PublishError {
         /// Bytes that fit.
         max: usize,
     },
-    /// The slot to be written has not been sent by every fan-out yet. Nothing happened; the caller
-    /// tears the stalled fan-out down and tries again. [`crate::publish`] never lets it
-    /// come to this.
+    /// Some fan-out has not sent the slot to be overwritten. Nothing changed. The caller tears the stalled
+    /// fan-out down and tries again. [`crate::publish`] prevents this case.
     #[error("the ring is full: a fan-out has not completed sequence {blocked}")]
     RingFull {
         /// The sequence that would be overwritten.
@@ -46,21 +45,21 @@ pub enum PublishError {
 }
 
 impl From<RingError> for PublishError {
-    /// Slots are opened before they are written, and only what fits is: so what is left is
-    /// exhaustion.
+    /// Maps to exhaustion: slots are opened before they are written, and only fitting data is written, so no
+    /// other error is possible.
     fn from(_: RingError) -> Self {
         Self::Exhausted
     }
 }
 
-/// What is in the open slot.
+/// The content of the open slot.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     source: SourceId,
     position: SourcePosition,
-    /// Records. A slot never holds as many as a header can't say.
+    /// Number of records. A slot never holds more than its header can count.
     count: u16,
-    /// Messages, which count when it is sealed.
+    /// Number of messages, counted when the slot is sealed.
     messages: u64,
 }
 
@@ -73,7 +72,7 @@ impl Open {
     }
 }
 
-/// The one that fills a ring.
+/// The writer of messages into a ring.
 pub struct Sequencer {
     ring: RingWriter,
     open: Option<Open>,
@@ -86,7 +85,7 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Goes on where `ring` stands.
+    /// Continues where `ring` stands.
     #[must_use]
     pub fn new(ring: RingWriter, counters: Arc<SenderCounters>) -> Self {
         let completed = ring.sealed();
@@ -101,7 +100,7 @@ impl Sequencer {
         }
     }
 
-    /// Goes on from a recorded state: completed up to there, and whether the session was ended.
+    /// Continues from a recorded state: the completed sequence, and whether the session was ended.
     pub(crate) fn taken_up(
         ring: RingWriter,
         (completed, ended): (Sequence, bool),
@@ -114,13 +113,13 @@ impl Sequencer {
         }
     }
 
-    /// What every fan-out has done with.
+    /// Returns the last sequence that every fan-out has completed.
     pub(crate) const fn completed(&self) -> Sequence {
         self.completed
     }
 
-    /// Adds a message behind the others of its source where the open slot has room for it, which is what
-    /// becomes of most of them; `false`, and nothing happened: it needs [`begin`](Self::begin).
+    /// Adds a message behind the others of its source if the open slot has room, which is the common case.
+    /// Returns `false`, without effect, when the message needs [`begin`](Self::begin).
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -129,7 +128,7 @@ impl Sequencer {
         position: SourcePosition,
     ) -> bool {
         let (ring, words) = (&mut self.ring, message.words());
-        // What fits a slot is not so much that the count could wrap.
+        // A slot holds too few records for the count to wrap.
         let count = message.len() as u16;
         match &mut self.open {
             Some(open) if open.source == source && ring.append_words(words) => {
@@ -140,7 +139,7 @@ impl Sequencer {
         }
     }
 
-    /// As [`add`](Self::add), for a message that is this one record.
+    /// Adds a message that is this one record, under the contract of [`add`](Self::add).
     #[inline]
     pub(crate) fn add_record<R: WireRecord>(
         &mut self,
@@ -158,8 +157,8 @@ impl Sequencer {
         }
     }
 
-    /// As [`add_record`](Self::add_record), for as many of these records as the open slot has room for, each
-    /// a message; the first stands at this position, and the others follow it. How many were added.
+    /// Adds as many of these records as the open slot has room for, each as one message, and returns their
+    /// number. The first has this position, and the others follow it.
     #[inline]
     pub(crate) fn add_run<R: WireRecord>(
         &mut self,
@@ -173,19 +172,18 @@ impl Sequencer {
         let added = self.ring.append_run(records);
         if added > 0 {
             open.position = first.plus(added as u64 - 1);
-            // As in `add`.
+            // The count cannot wrap, as in `add`.
             open.count += added as u16;
             open.messages += added as u64;
         }
         added
     }
 
-    /// Adds one message of a source, which is never split. It is sealed by a later message that
-    /// does not fit beside it, or by [`Self::flush`]. A message of no records only moves the
-    /// position of its source.
+    /// Adds one message of a source, which is never split. A later message that does not fit seals the
+    /// datagram, as does [`Self::flush`]. A message without records only moves the position of its source.
     ///
     /// # Errors
-    /// [`PublishError`]; the sequencer stays usable.
+    /// [`PublishError`] names the reason; the sequencer stays usable.
     pub fn publish<'a>(
         &mut self,
         message: impl Into<RecordSlice<'a>>,
@@ -200,8 +198,7 @@ impl Sequencer {
         self.begin(message, source, position, utc)
     }
 
-    /// As [`publish`](Self::publish), for a message that [`add`](Self::add) did not take: what is open is
-    /// sealed, and another datagram begins with it.
+    /// Seals the open slot and begins another datagram with a message that [`add`](Self::add) did not take.
     pub(crate) fn begin(
         &mut self,
         message: RecordSlice<'_>,
@@ -229,8 +226,8 @@ impl Sequencer {
         Ok(())
     }
 
-    /// As [`begin`](Self::begin), for a message that is this one record; `false`, and nothing was published:
-    /// it needs that, which says why.
+    /// Begins a datagram with a message that is this one record. Returns `false`, without effect, when
+    /// [`begin`](Self::begin) must be called to learn the reason.
     pub(crate) fn begin_record<R: WireRecord>(
         &mut self,
         record: &R,
@@ -253,7 +250,7 @@ impl Sequencer {
         true
     }
 
-    /// Seals what is open, and returns its sequence; `None` when nothing is.
+    /// Seals the open slot and returns its sequence; `None` when no slot is open.
     pub fn flush(&mut self, utc: Nanos, last_of_burst: bool) -> Option<Sequence> {
         let open = self.open.take()?;
         let flags = if last_of_burst {
@@ -268,7 +265,7 @@ impl Sequencer {
         sealed
     }
 
-    /// Keeps the checkpoint of a source that is not the one before, or whose session is another.
+    /// Writes the checkpoint of a source when the source or its session has changed.
     #[cold]
     fn keep(&mut self, source: SourceId, position: SourcePosition) {
         let session = (self.sessions.iter()).find(|(known, _)| *known == source);
@@ -279,10 +276,10 @@ impl Sequencer {
         });
     }
 
-    /// Seals what is open, then a datagram that tells of `event`.
+    /// Seals the open slot, then a datagram that reports `event`.
     ///
     /// # Errors
-    /// [`PublishError`]; except for what was open, nothing happened.
+    /// [`PublishError`] names the reason; apart from the open slot, nothing changed.
     pub fn event(&mut self, event: &StreamEvent, utc: Nanos) -> Result<Sequence, PublishError> {
         if self.ended {
             return Err(PublishError::Ended);
@@ -297,7 +294,7 @@ impl Sequencer {
         let open = self.open_slot(source, position)?;
         self.ring.append(&self.event_body)?;
         if let StreamEvent::SourceLost { messages, .. } = event {
-            // A loss of unknown size counts as one message: it must show.
+            // A loss of unknown size counts as one message, so that it is visible.
             let known = if *messages == u64::MAX { 1 } else { *messages };
             self.counters.source_messages_lost.add(known);
         }
@@ -305,7 +302,7 @@ impl Sequencer {
             .ok_or(PublishError::Exhausted)
     }
 
-    /// Seals what is open, then END. Nothing can follow.
+    /// Seals the open slot, then END. Nothing can follow.
     ///
     /// # Errors
     /// [`PublishError`], also when the session was ended before.
@@ -314,7 +311,7 @@ impl Sequencer {
             return Err(PublishError::Ended);
         }
         self.flush(utc, true);
-        // Until here, so that `open_slot` lets END have the last sequence of all.
+        // Set this only here, so that `open_slot` lets END have the last sequence of all.
         self.ended = true;
         match self.open_slot(SourceId(0), SourcePosition(0)) {
             Ok(open) => self
@@ -367,7 +364,7 @@ impl Sequencer {
         } else {
             SEQUENCE_LAST.previous()
         };
-        // A slot never holds as many records as `count` can say.
+        // A slot never holds more records than `count` can express.
         let records_left = u64::MAX - self.ring.next_record().0;
         if sequence > last || (!self.ended && records_left <= u64::from(u16::MAX)) {
             return Err(PublishError::Exhausted);
@@ -410,12 +407,12 @@ impl Sequencer {
         Some(sequence)
     }
 
-    /// Every fan-out has done with the slots up to `sequence`: they may be overwritten.
+    /// Records that every fan-out has completed the slots up to `sequence`, so they may be overwritten.
     pub fn set_completed(&mut self, sequence: Sequence) {
         self.completed = self.completed.max(sequence);
     }
 
-    /// The venue's name of a source's session, kept in its checkpoint from the next seal on.
+    /// Sets the venue's session name of a source, kept in its checkpoint from the next seal on.
     pub fn set_session(&mut self, source: SourceId, session: [u8; 16]) {
         match self.sessions.iter_mut().find(|(known, _)| *known == source) {
             Some(entry) => entry.1 = session,
@@ -424,37 +421,37 @@ impl Sequencer {
         self.ring.keep_anew();
     }
 
-    /// Whether END was sealed.
+    /// Returns whether END was sealed.
     #[must_use]
     pub const fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether a slot is open: whether a flush would seal something.
+    /// Returns whether a slot is open, so that a flush would seal something.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.ring.sealed()
     }
 
-    /// Number of the record after the last one sealed.
+    /// Returns the number of the record after the last one sealed.
     #[must_use]
     pub const fn next_record(&self) -> RecordNumber {
         self.ring.next_record()
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[must_use]
     pub const fn ring(&self) -> &RingWriter {
         &self.ring
     }
 
-    /// The ring's control page, to be kept up to date.
+    /// Returns the ring, so that its control page can be updated.
     pub const fn ring_mut(&mut self) -> &mut RingWriter {
         &mut self.ring
     }

@@ -1,5 +1,5 @@
-//! A publisher's core as bytes, and back: where its recorded run can be taken up
-//! (the crate `tickcast-journal`). Of the ring only what decides: numbers, and headers of what is unsent.
+//! The publisher core as bytes, and back: points at which its recorded run can be resumed (the crate
+//! `tickcast-journal`). Of the ring it keeps only the numbers and the headers of unsent datagrams.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Snapshot {
     hold_off_us: u32,
     stopped: bool,
     events: Vec<PublisherEvent>,
-    /// In the order declared.
+    /// The counters in declaration order.
     counters: Vec<u64>,
 }
 
@@ -34,7 +34,7 @@ impl State for PublisherCore {
         self.counters.each(|_, _, value| counters.push(value));
         let posted = self.fan_outs.iter().map(|fan_out| fan_out.posted);
         let unsent = posted.min().unwrap_or_else(|| self.sealed());
-        // Headers that don't fit need not be collected first.
+        // Check the count before the headers are collected.
         let count = self.sealed().since(unsent);
         if usize::try_from(count)
             .ok()?
@@ -62,8 +62,8 @@ impl State for PublisherCore {
 }
 
 impl PublisherCore {
-    /// The core that was taken down, with nothing open, and whether something was; `None` when these
-    /// bytes are none.
+    /// Returns the recorded core, with no slot open, and whether one was open when it was recorded. Returns
+    /// `None` when these bytes are no snapshot.
     #[must_use]
     pub fn take_up(bytes: &[u8]) -> Option<(Self, bool)> {
         let snapshot: Snapshot = postcard::from_bytes(bytes).ok()?;

@@ -1,5 +1,5 @@
-//! A ring as a flight record has it: its numbers, and the headers of what was not sent yet. What it is
-//! rebuilt from decides what its writer does next; the records themselves decide nothing.
+//! A ring's state in a flight record: its numbers, and the headers of unsent datagrams. That is all the
+//! writer's decisions depend on; the records themselves decide nothing.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::ring::layout::{FAN_OUTS_MAX, Geometry, RingIdentity, offset};
 use crate::types::{ChannelId, ConfigHash, Epoch, RecordNumber, Sequence};
 use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
 
-/// A ring that takes more memory is not rebuilt: a damaged record may ask for any.
+/// Maximum size of a rebuilt ring, because a damaged record may ask for any.
 const BYTES_MAX: usize = 4 << 30;
 
-/// See the module.
+/// The recorded state of a ring.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RingState {
     slot_len: u32,
@@ -32,7 +32,7 @@ pub(crate) struct RingState {
 }
 
 impl RingWriter {
-    /// What the ring is, with the headers from `from` on.
+    /// Returns the ring's state, with the headers from `from` on.
     pub(crate) fn state(&self, from: Sequence) -> RingState {
         let (identity, geometry) = (&self.identity, self.geometry());
         let held = from.max(self.oldest).0..=self.sealed.0;
@@ -53,7 +53,7 @@ impl RingWriter {
         }
     }
 
-    /// A ring on the heap in this state; `None` when there can be none.
+    /// Returns a ring on the heap in this state; `None` when the state is impossible.
     pub(crate) fn rebuild(state: &RingState) -> Option<Self> {
         let geometry = Geometry::new(state.slot_len, state.slots).ok()?;
         let possible = geometry.bytes() <= BYTES_MAX

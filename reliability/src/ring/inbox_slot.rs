@@ -1,6 +1,5 @@
-//! Slots that a publisher's device writes from afar: those of an inbox (docs/PROTOCOL.md §6.8). They
-//! are laid out as a ring's, whose control page stays empty, and nothing says when one is whole but
-//! its CRC.
+//! Slots of an inbox, written by a publisher's device from afar (docs/PROTOCOL.md §6.8). They have the
+//! layout of a ring whose control page stays empty. Only the CRC shows that a slot is whole.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -11,25 +10,25 @@ use crate::ring::layout::{Geometry, RingError};
 use crate::types::Sequence;
 use crate::wire::HEADER_LEN;
 
-/// See the module.
+/// The slots of an inbox.
 pub struct WrittenSlots(Words);
 
 impl WrittenSlots {
-    /// The slots of memory that is zero, and that nobody writes but a device.
+    /// Returns the slots of zeroed memory that only a device writes.
     ///
     /// # Errors
-    /// [`RingError`] when it has not the size of a ring of this geometry, or is not aligned.
+    /// [`RingError`] when its size is not that of a ring of this geometry, or it is not aligned.
     pub fn new(memory: Arc<dyn RingMemory>, geometry: Geometry) -> Result<Self, RingError> {
         Words::new(memory, geometry).map(Self)
     }
 
-    /// Size and number of the slots.
+    /// Returns the size and number of the slots.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
         self.0.geometry
     }
 
-    /// The sequence that stands in the place of this one; 0 where nothing was written yet.
+    /// Returns the sequence found in the slot of this one; 0 where nothing was written yet.
     #[inline]
     #[must_use]
     pub fn found_at(&self, sequence: Sequence) -> Sequence {
@@ -38,9 +37,9 @@ impl WrittenSlots {
         ))
     }
 
-    /// Copies what stands in the place of `sequence` to the start of `buffer`, which has room for a
-    /// slot: as many bytes as its header says it has, or `None` where that is not possible. It may be
-    /// of several moments.
+    /// Copies the content of the slot of `sequence` to the start of `buffer`, which has room for a slot.
+    /// Returns the length from its header, or `None` when that is impossible. The bytes may be a mixture
+    /// of several writes.
     pub fn copy(&self, sequence: Sequence, buffer: &mut [u64]) -> Option<usize> {
         let slot = self.0.slot(sequence);
         for (to, from) in buffer.iter_mut().zip(&slot[..HEADER_WORDS]) {
@@ -55,13 +54,13 @@ impl WrittenSlots {
         for (to, from) in words.iter_mut().zip(slot).skip(HEADER_WORDS) {
             *to = from.load(Relaxed);
         }
-        // What is looked at next is not older than this.
+        // The next load must not return anything older than this copy.
         fence(Acquire);
         Some(len)
     }
 
-    /// Puts words there as a device would, for a test or a simulation: those of which `is_written` says
-    /// so, at most as many as a slot has.
+    /// Writes words as a device would, for a test or a simulation: those selected by `is_written`, at most
+    /// a slot.
     pub fn place(
         &self,
         sequence: Sequence,

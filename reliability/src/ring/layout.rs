@@ -81,7 +81,7 @@ pub struct Geometry {
     slots: u64,
 }
 
-/// Why a ring can't have this shape. The config is at fault.
+/// An impossible shape of a ring. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -157,8 +157,8 @@ impl Geometry {
         CONTROL_PAGE_LEN + self.slots as usize * self.slot_len as usize
     }
 
-    /// How many slots at the old end of a full ring are about to be overwritten: nobody begins there
-    /// to copy what he may not be able to finish.
+    /// Returns how many slots at the old end of a full ring are about to be overwritten. No reader
+    /// starts a copy there, because it may not finish in time.
     #[must_use]
     pub const fn guard(self) -> u64 {
         let (part, most) = (self.slots / 64, self.slots / 4);
@@ -173,10 +173,10 @@ impl Geometry {
     }
 }
 
-/// What a ring is, fixed when it is created.
+/// A ring's identity, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingIdentity {
-    /// Whose sequence space.
+    /// The channel of the sequence space.
     pub channel: ChannelId,
     /// The publisher's incarnation.
     pub epoch: Epoch,
@@ -192,19 +192,19 @@ pub struct RingIdentity {
     pub first_record: RecordNumber,
 }
 
-/// How far a source's messages are in the ring: where a restarted publisher resumes.
+/// A source's sealed position: where a restarted publisher resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Whose.
+    /// The source.
     pub source: SourceId,
     /// Position of the last message sealed.
     pub position: SourcePosition,
-    /// The venue's name of its session, padded with zeros; all zeros when it has none. For people: who goes
-    /// on compares what is given again, not what it is called.
+    /// The venue's session name, padded with zeros; all zeros when it has none. It is informational:
+    /// a restart compares message content, not this name.
     pub session: [u8; 16],
 }
 
-/// Why memory is not a ring that can be used.
+/// The reason why memory is not a usable ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RingError {
@@ -216,7 +216,7 @@ pub enum RingError {
         /// Bytes there are.
         len: usize,
     },
-    /// Somebody else holds the memory: there can be one writer only.
+    /// The memory is shared, but there can be only one writer.
     #[error(
         "the ring's memory is held by somebody else; hand it over whole, and ask the writer for readers"
     )]
@@ -251,26 +251,26 @@ pub enum RingError {
         /// Its number of fan-outs, at most 8.
         fan_outs: u64,
     },
-    /// A ring made under another config.
+    /// A ring created under another config.
     #[error("the ring was made under config {found:#018x}, ours is {expected:#018x}")]
     Config {
-        /// In the ring.
+        /// The hash in the ring.
         found: u64,
-        /// Ours.
+        /// The expected hash.
         expected: u64,
     },
-    /// A word of its control page is one that its writer can't have left there.
+    /// A word of the control page has a value that its writer cannot have left there.
     #[error("the ring's control page is damaged: {word} is {value}; the ring can't be continued")]
     Control {
-        /// Which.
+        /// The word.
         word: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
     },
-    /// A sealed slot does not hold what was sealed.
+    /// A sealed slot does not hold the sealed datagram.
     #[error("the slot of sequence {sequence} does not verify; the ring can't be continued")]
     Slot {
-        /// Which.
+        /// The sequence of the slot.
         sequence: u64,
     },
     /// There are no more sequences.
@@ -289,7 +289,7 @@ pub enum RingError {
     NotOpen,
 }
 
-/// Why a slot could not be copied.
+/// The reason why a slot could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -313,7 +313,7 @@ pub enum CopyError {
         /// Bytes needed.
         needed: usize,
     },
-    /// The slot says a length that no datagram can have: the memory is damaged.
+    /// The slot's header has a length that no datagram can have: the memory is damaged.
     #[error("the slot says a length of {len} bytes, which no datagram in it can have")]
     Damaged {
         /// The length.
@@ -321,7 +321,7 @@ pub enum CopyError {
     },
 }
 
-/// Whether memory of this length at this address can be an inbox for a ring: its slots.
+/// Returns the number of slots if memory of this length at this address can be an inbox for a ring.
 pub(crate) fn slots_of(inbox: RemoteAccess, ring: Geometry) -> Option<u64> {
     let slot_len = ring.slot_len() as u64;
     let slots = inbox.len / slot_len;

@@ -1,5 +1,5 @@
-//! A ring whose datagrams another publisher sealed: they are taken as they are, in the same places,
-//! until it is sealed on under an epoch of its own (docs/PROTOCOL.md §9).
+//! A ring of datagrams that another publisher sealed. They are taken unchanged, in equal places, until
+//! this writer seals on under an epoch of its own (docs/PROTOCOL.md §9).
 
 use super::{RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of};
 use crate::planted::{Bug, planted};
@@ -10,8 +10,8 @@ use crate::types::{Continued, Epoch, FanOutId, Lineage, RecordNumber, Sequence};
 use crate::wire::{Datagram, PublisherState, RELAY_OFFSET};
 
 impl RingWriter {
-    /// Takes the datagram after the last one, as it was sealed elsewhere; the relay byte, which
-    /// says how a copy of it came, is left behind.
+    /// Takes the next datagram as it was sealed elsewhere, without the relay byte, which describes the path
+    /// of a copy.
     ///
     /// # Errors
     /// [`RingError::SlotFull`] when it is longer than a slot, [`RingError::Exhausted`].
@@ -29,8 +29,8 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Puts another content into a slot that is held: what was taken was not the publisher's. For a
-    /// ring that nobody reads yet.
+    /// Replaces the content of a held slot, because the earlier content was not the publisher's. Only for a
+    /// ring without readers.
     ///
     /// # Errors
     /// [`RingError::SlotFull`] when it is longer than a slot.
@@ -49,7 +49,7 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Begins anew with this sequence and record: nothing is held any more.
+    /// Restarts with this sequence and record; nothing is held any more.
     pub(crate) fn begin_anew(&mut self, first: Sequence, record: RecordNumber) {
         self.words.store(offset::MAGIC, 0);
         fence(Release);
@@ -80,8 +80,7 @@ impl RingWriter {
         self.words.store(offset::MAGIC, RING_MAGIC);
     }
 
-    /// Takes back everything above `last`, which another epoch seals anew from the record of this
-    /// number on.
+    /// Drops everything above `last`, which another epoch seals anew from this record number on.
     pub(crate) fn cut(&mut self, last: Sequence, next_record: RecordNumber) {
         if last >= self.sealed {
             return;
@@ -98,8 +97,8 @@ impl RingWriter {
         self.words.store(offset::SEALED, last.0);
     }
 
-    /// What follows is of `epoch`, which has this lineage; what is held stays as it was sealed. What
-    /// no epoch of the lineage sealed is out of the ring.
+    /// Sets the epoch and lineage of what follows. Held datagrams stay as sealed; sequences that no epoch
+    /// of the lineage sealed leave the ring.
     pub(crate) fn set_epoch(
         &mut self,
         epoch: Epoch,
@@ -130,7 +129,7 @@ impl RingWriter {
         self.all_sent();
     }
 
-    /// Whoever sealed what is held has sent it.
+    /// Marks all held datagrams as sent, because their own publisher sent them.
     pub(crate) fn all_sent(&mut self) {
         for fan_out in 0..FAN_OUTS_MAX as u8 {
             let at = fan_out_offset(FanOutId(fan_out));

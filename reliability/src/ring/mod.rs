@@ -1,13 +1,13 @@
-//! The ring: what was sealed can be copied by anyone, at any time, and a copy is either exactly
-//! what was sealed or an error; never a mixture, and the writer never waits.
+//! The ring: any reader can copy sealed datagrams at any time. A copy is exactly what was sealed, or an
+//! error; never a mixture. The writer never waits.
 //!
 //! One [`RingWriter`] seals datagrams into slots; any number of [`RingReader`]s copy them, in this
 //! process or another. The memory comes from outside ([`RingMemory`]). The layout is in
 //! [`crate::ring::layout`] (docs/PROTOCOL.md §9).
 //!
-//! Each slot is a sequence lock whose version is the datagram's own sequence word: it is 0 while
-//! the slot is written and takes each value once, so a reader that finds the wanted sequence
-//! before and after its copy has copied that datagram.
+//! Each slot is a sequence lock whose version is the datagram's own sequence word. The word is 0 while
+//! the slot is written and takes each value once. A reader that finds the wanted sequence before and
+//! after its copy has therefore copied that datagram.
 
 mod atomics;
 mod from_journal;
@@ -63,8 +63,8 @@ pub unsafe trait RingMemory: Send + Sync {
     fn tail(&self) -> usize {
         0
     }
-    /// What is called when a reader has copied one half of a slot: memory of a simulation lets the
-    /// writer go on there. It is the same for as long as the value lives.
+    /// Returns a hook that is called when a reader has copied one half of a slot. A simulation lets the
+    /// writer run there. The hook is constant for the value's life.
     fn half_copied(&self) -> Option<fn()> {
         None
     }
@@ -86,7 +86,7 @@ impl HeapMemory {
         Self::of(geometry, None)
     }
 
-    /// The same; `half_copied` is called in the middle of every copy of a slot.
+    /// Zeroed memory for a ring of this geometry; `half_copied` is called amid every copy of a slot.
     #[must_use]
     pub fn interrupted(geometry: Geometry, half_copied: fn()) -> Self {
         Self::of(geometry, Some(half_copied))
@@ -101,7 +101,7 @@ impl HeapMemory {
         }
     }
 
-    /// Memory that holds these bytes, as a mapping does whose writer was killed.
+    /// Memory with these bytes, like a mapping whose writer was killed.
     #[must_use]
     pub fn left_behind(bytes: &[u8], half_copied: fn()) -> Self {
         let words = |line: &[u8]| {
@@ -131,7 +131,7 @@ unsafe impl RingMemory for HeapMemory {
     }
 }
 
-/// The ring's words, and what is fixed about them.
+/// The ring's words, and its fixed properties.
 #[derive(Clone)]
 struct Words {
     base: NonNull<AtomicU64>,
@@ -190,8 +190,8 @@ impl Words {
     }
 }
 
-/// The words as the ring's only writer has them: they change by `&mut self` alone, so what `&self`
-/// lends can't change.
+/// The words as owned by the ring's only writer. They change through `&mut self` alone, so data borrowed
+/// from `&self` cannot change.
 struct OwnWords(Words);
 
 impl OwnWords {
@@ -200,13 +200,13 @@ impl OwnWords {
         self.0.field(offset).store(value.to_le(), Release);
     }
 
-    /// The words of a slot, to be stored to.
+    /// Returns the words of a slot, for stores.
     #[inline]
     fn slot_mut(&mut self, sequence: Sequence) -> &[AtomicU64] {
         self.0.slot(sequence)
     }
 
-    /// So many words of the ring from word `at` on, to be stored to.
+    /// Returns `len` words of the ring from word `at` on, for stores.
     #[inline]
     fn at_mut(&mut self, at: usize, len: usize) -> &[AtomicU64] {
         &self.0.all()[at..at + len]
@@ -226,7 +226,7 @@ impl OwnWords {
         self.bytes(&self.0.all()[at..at + len.div_ceil(WORD)], len)
     }
 
-    /// As many bytes of a slot as its words say, at most all.
+    /// Returns the bytes of a slot by the length that its words give, at most all.
     #[inline]
     fn bytes_of(&self, sequence: Sequence, len: impl FnOnce(&[AtomicU64]) -> usize) -> &[u8] {
         let slot = self.0.slot(sequence);
@@ -252,7 +252,7 @@ const fn checkpoint_offset(index: usize) -> usize {
     offset::CHECKPOINTS + index * CHECKPOINT_LEN
 }
 
-/// What stands behind the words of a checkpoint, by which one that was overwritten shows.
+/// Returns the check word of a checkpoint, which detects an overwritten checkpoint.
 const fn checkpoint_check([source, position, low, high]: [u64; 4]) -> u64 {
     !(source ^ position ^ low ^ high)
 }

@@ -1,5 +1,4 @@
-//! Those that read a ring: they copy, check that nothing moved meanwhile, and never write
-//! (docs/PROTOCOL.md §9).
+//! Ring readers: they copy, check that nothing changed meanwhile, and never write (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use crate::types::{
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
 
-/// Copies datagrams out of a ring that someone else writes. It never writes.
+/// Copies datagrams out of a ring with another writer. It never writes.
 #[derive(Clone)]
 pub struct RingReader {
     pub(super) words: Words,
@@ -38,10 +37,10 @@ impl RingReader {
         }
     }
 
-    /// Finds the ring in `memory`. The memory may be mapped read-only.
+    /// Attaches to the ring in `memory`, which may be mapped read-only.
     ///
     /// # Errors
-    /// [`RingError`] says why there is none that this build can read.
+    /// [`RingError`] names the reason why this build cannot read a ring there.
     pub fn attach(memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
         let smallest = Geometry::new(Geometry::SLOT_LEN_MIN, Geometry::SLOTS_MIN)?;
         let head = Words::new(memory.clone(), smallest)?;
@@ -83,7 +82,7 @@ impl RingReader {
         Ok(Self::of(words, identity, lineage))
     }
 
-    /// The same reader, if the ring was made under this config.
+    /// Returns this reader if the ring was created under this config.
     ///
     /// # Errors
     /// [`RingError::Config`] when it was not.
@@ -97,12 +96,12 @@ impl RingReader {
         })
     }
 
-    /// Checks the CRC, epoch and sequence of every slot held, and says which they are; `None` when
-    /// the ring is empty. For a ring that nobody writes just now.
+    /// Checks the CRC, epoch and sequence of every held slot and returns their range; `None` when the ring
+    /// is empty. For a ring that is not being written.
     ///
     /// # Errors
-    /// [`RingError::Control`] where no ring can hold what it says to, else [`RingError::Slot`] names the
-    /// first slot that does not hold what was sealed.
+    /// [`RingError::Control`] when the control page is impossible, else [`RingError::Slot`] with the first
+    /// slot that does not hold what was sealed.
     pub fn verify(&self) -> Result<Option<SequenceRange>, RingError> {
         let (first, sealed, oldest) = (self.identity.first_sequence, self.sealed(), self.oldest());
         if sealed.next() < first || sealed > SEQUENCE_LAST {
@@ -130,10 +129,10 @@ impl RingReader {
         })
     }
 
-    /// Whether a slot holds this sequence, which nobody writes just now.
+    /// Returns whether a slot holds this sequence. For a slot that is not being written.
     ///
     /// # Errors
-    /// [`RingError::Slot`] when it says so and does not hold what was sealed.
+    /// [`RingError::Slot`] when its sequence word says so but its content is not what was sealed.
     pub(super) fn holds(&self, sequence: Sequence) -> Result<bool, RingError> {
         if slot::version_before(self.words.slot(sequence)) != sequence.0 {
             return Ok(false);
@@ -146,7 +145,7 @@ impl RingReader {
         }
     }
 
-    /// Whether the slot of `sequence` holds what was sealed there.
+    /// Returns whether the slot of `sequence` holds what was sealed there.
     fn is_good(&self, sequence: Sequence, buffer: &mut [u64]) -> bool {
         self.copy(sequence, buffer).is_ok_and(|len| {
             Datagram::parse(&words_as_bytes(buffer)[..len]).is_ok_and(|d| {
@@ -156,11 +155,11 @@ impl RingReader {
         })
     }
 
-    /// Copies the datagram of `sequence` to the start of `buffer`, which has room for a whole
-    /// slot, and returns its length in bytes.
+    /// Copies the datagram of `sequence` to the start of `buffer`, which has room for a whole slot, and
+    /// returns its length in bytes.
     ///
     /// # Errors
-    /// [`CopyError`]; what `buffer` then holds means nothing.
+    /// [`CopyError`]; the content of `buffer` is then meaningless.
     pub fn copy(&self, sequence: Sequence, buffer: &mut [u64]) -> Result<usize, CopyError> {
         let slot_len = self.words.geometry.slot_len();
         if buffer.len() * WORD < slot_len {
@@ -204,8 +203,8 @@ impl RingReader {
         }
     }
 
-    /// Copies bytes as a device does that READs them: each word is whole, and nobody looks at what
-    /// they are. Both ends are multiples of 8; what lies beyond the ring is left as it was.
+    /// Copies bytes like a device's READ: each word is whole, and nothing is checked. Both ends are multiples
+    /// of 8. Bytes beyond the ring are left unchanged.
     pub fn raw(&self, offset: usize, into: &mut [u8]) {
         for (at, word) in (offset..self.geometry().bytes())
             .step_by(WORD)
@@ -245,7 +244,7 @@ impl RingReader {
         Some(numbers_of(&self.words, sequence)?.2)
     }
 
-    /// What the ring is.
+    /// Returns the identity of the ring.
     #[must_use]
     pub const fn identity(&self) -> &RingIdentity {
         &self.identity
@@ -275,7 +274,7 @@ impl RingReader {
         Sequence(self.words.load(offset::OLDEST))
     }
 
-    /// The oldest sequence that can be copied before it is overwritten, by all that can be expected:
+    /// Returns the oldest sequence that can be expected to be copied before it is overwritten:
     /// [`Geometry::guard`] above the old end of a full ring.
     #[must_use]
     pub fn floor(&self) -> Sequence {
@@ -303,7 +302,7 @@ impl RingReader {
         all.max().unwrap_or_else(|| self.sealed())
     }
 
-    /// What the publisher says it is doing; `None` when it says nothing known.
+    /// Returns the publisher's state; `None` when the word is unknown.
     #[must_use]
     pub fn state(&self) -> Option<PublisherState> {
         [
@@ -321,7 +320,7 @@ impl RingReader {
         Nanos(self.words.load(offset::HEARTBEAT_AT))
     }
 
-    /// How far a source was sealed; `None` when it has no checkpoint or that is being written.
+    /// Returns a source's sealed position; `None` without a checkpoint or while it is written.
     #[must_use]
     pub fn checkpoint(&self, source: SourceId) -> Option<Checkpoint> {
         (0..CHECKPOINTS_MAX).find_map(|index| match self.checkpoint_at(index) {
@@ -330,7 +329,7 @@ impl RingReader {
         })
     }
 
-    /// What is in the place of a checkpoint.
+    /// Returns the content of a checkpoint's place.
     pub(super) fn checkpoint_at(&self, index: usize) -> Place {
         let at = checkpoint_offset(index);
         let version = self.words.load(at);
@@ -360,10 +359,10 @@ impl RingReader {
     }
 }
 
-/// What is in the place of a checkpoint.
+/// The content of a checkpoint's place.
 pub(super) enum Place {
     Unused,
-    /// Being written, or left so: nothing of it counts but whose it is.
+    /// A checkpoint that is being written or was left unfinished: only its source is valid.
     Torn(SourceId),
     Whole(Checkpoint),
     Damaged,

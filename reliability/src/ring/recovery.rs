@@ -1,5 +1,5 @@
-//! A ring that outlived its writer: the next one goes on where that stood, if every datagram that it
-//! says to hold is what was sealed (docs/PROTOCOL.md §9).
+//! Reopens a ring that outlived its writer: the next writer continues there, if every held datagram is
+//! what was sealed (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
 
@@ -11,13 +11,15 @@ use crate::types::{FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, So
 use crate::wire::{Datagram, Kind, PublisherState, StreamEvent};
 
 impl RingWriter {
-    /// Goes on with the ring in `memory`, as its last writer left it, wherever that was stopped: what it
-    /// sealed stays as it is, also a datagram that was sealed and not told yet, and an END makes the state
-    /// one that ended; a slot that was half written is written anew. The memory must be nobody else's by now.
+    /// Continues with the ring in `memory` as its last writer left it, wherever that was stopped.
+    ///
+    /// Sealed datagrams stay unchanged, also one that was sealed but not yet published in the control page.
+    /// An END makes the state ended. A half-written slot is written anew. No other user of the memory may
+    /// remain.
     ///
     /// # Errors
-    /// [`RingError`]: no ring, one of another layout, numbers that its writer can't have left there, or a
-    /// slot that does not hold what was sealed.
+    /// [`RingError`]: no ring, another layout, numbers that its writer cannot have left there, or a slot that
+    /// does not hold what was sealed.
     pub fn reopen(mut memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
         if Arc::get_mut(&mut memory).is_none() {
             return Err(RingError::Shared);
@@ -101,7 +103,7 @@ impl RingReader {
                 epochs.first().map_or(0, |it| it.epoch.0),
             ));
         }
-        // What another publisher sealed may have been cut off at either end.
+        // Datagrams of another publisher may have been cut off at either end.
         let full = sealed
             .plus(2)
             .minus(slots)
@@ -116,8 +118,8 @@ impl RingReader {
         }
     }
 
-    /// Whose checkpoints there are. None is beyond the datagrams held of its source, and where one was
-    /// being written, the datagram that it was written for is held.
+    /// Checks the checkpoints. None may lie beyond the held datagrams of its source. If a checkpoint was
+    /// being written, its datagram must be held.
     fn check_checkpoints(
         &self,
         data: &[(SourceId, SourcePosition)],
@@ -166,7 +168,7 @@ impl RingReader {
         }
     }
 
-    /// What the datagrams up to `sealed` say of their sources.
+    /// Returns the source positions in the datagrams up to `sealed`.
     fn held(&self, sealed: Sequence) -> Held {
         let mut all = Held::default();
         self.each_up_to(sealed, |datagram| {
@@ -487,7 +489,7 @@ mod tests {
             let expected = RingError::Control { word, value };
             assert_eq!(reopened(ring).err(), Some(expected), "{index}");
         }
-        // One that was being moved, its check before its position.
+        // A checkpoint that was being moved, its check before its position.
         let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));

@@ -1,8 +1,8 @@
-//! A slot is a sequence lock: whoever finds the version it wants before and after copying has copied
-//! what was stored under that version, and the writer never waits (docs/PROTOCOL.md §9).
+//! A slot is a sequence lock. A reader that finds its version before and after the copy has copied the
+//! content of that version, and the writer never waits (docs/PROTOCOL.md §9).
 //!
 //! The version is 0 while the slot is written, and takes each other value once. The two fences order
-//! what the plain words can't: who loads a word of a later content sees a later version after it.
+//! the plain words: a reader that loads a word of a later content then sees a later version.
 //! (`interleavings.rs` of the workspace's tests runs this very file through all orders of memory
 //! that the language allows.)
 
@@ -12,12 +12,11 @@ use super::atomics::{AtomicU64, fence};
 /// Which word holds the version: where a datagram's header has its sequence.
 pub const VERSION: usize = 2;
 
-/// The slot holds nothing from here on. What was stored before this, `oldest` above all, is seen by
-/// whoever sees that.
+/// Marks the slot as empty. A reader that sees this also sees every earlier store, above all `oldest`.
 #[inline]
 pub fn open(slot: &[AtomicU64]) {
     slot[VERSION].store(0, Release);
-    // Whoever reads any of the words written from here on finds the version changed.
+    // A reader of any word written from here on finds the version changed.
     fence(Release);
 }
 
@@ -68,7 +67,7 @@ pub fn seal(slot: &[AtomicU64], version: u64) {
     slot[VERSION].store(version.to_le(), Release);
 }
 
-/// What the slot holds now, before any of it is copied.
+/// Returns the version of the slot before any of it is copied.
 #[inline]
 pub fn version_before(slot: &[AtomicU64]) -> u64 {
     u64::from_le(slot[VERSION].load(Acquire))
@@ -78,7 +77,7 @@ pub fn version_before(slot: &[AtomicU64]) -> u64 {
 #[inline]
 pub fn copy(slot: &[AtomicU64], at: usize, into: &mut [u64]) {
     let from = &slot[at..at + into.len()];
-    // So many at a time that the loops themselves cost next to nothing beside them.
+    // Large steps make the cost of the loops themselves negligible.
     let (into, from) = copy_by::<16>(into, from);
     let (into, from) = copy_by::<4>(into, from);
     copy_by::<1>(into, from);
@@ -100,7 +99,7 @@ fn copy_by<'a, const WORDS: usize>(
     (rest, from_rest)
 }
 
-/// What the slot holds, after all of it was copied: if that is what it held before, the copy is whole.
+/// Returns the version after the copy: if it is unchanged, the copy is whole.
 #[inline]
 pub fn version_after(slot: &[AtomicU64]) -> u64 {
     // Whatever was loaded of a later content makes this load see a later version.

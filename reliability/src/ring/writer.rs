@@ -1,5 +1,5 @@
-//! The one that writes a ring: a slot is open, then sealed, then never modified until the ring
-//! comes round to it (docs/PROTOCOL.md §9).
+//! The only writer of a ring: a slot is open, then sealed, then never modified until the ring comes
+//! round to it (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::types::{
 };
 use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of};
 
-/// What the caller of [`RingWriter::seal`] says of a datagram; the ring knows the rest.
+/// The caller's part of a datagram's header; the ring knows the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// What it is; must be a kind that takes a sequence.
+    /// The kind; it must take a sequence.
     pub kind: Kind,
     /// Records in it.
     pub count: u16,
-    /// Whose messages.
+    /// The source of the messages.
     pub source: SourceId,
     /// Position of the last complete message.
     pub source_position: SourcePosition,
@@ -57,7 +57,7 @@ impl OpenSlot {
     }
 }
 
-/// The one that writes a ring. Not `Clone`: there is one for each ring.
+/// The only writer of a ring. Not `Clone`: there is one for each ring.
 pub struct RingWriter {
     pub(super) words: OwnWords,
     pub(super) identity: RingIdentity,
@@ -68,13 +68,13 @@ pub struct RingWriter {
     pub(super) next_record: RecordNumber,
     pub(super) open: Option<OpenSlot>,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
-    /// Whose checkpoint was kept last, where it stands, and its check but for the position.
+    /// The source of the last checkpoint, its place, and its check without the position.
     pub(super) kept: Option<(SourceId, usize, u64)>,
 }
 
 impl RingWriter {
-    /// Makes an empty ring in `memory`, whatever was there before. The memory must be nobody
-    /// else's: the ring has one writer, and readers get theirs from it.
+    /// Creates an empty ring in `memory`, whatever was there before. The memory must not be shared: the ring
+    /// has one writer, which hands out the readers.
     ///
     /// # Errors
     /// [`RingError`] when the memory or the identity can't hold a ring, or the memory is shared.
@@ -370,7 +370,7 @@ impl RingWriter {
         self.next_record
     }
 
-    /// What the ring is.
+    /// Returns the identity of the ring.
     #[must_use]
     pub const fn identity(&self) -> &RingIdentity {
         &self.identity
@@ -395,13 +395,13 @@ impl RingWriter {
         sent.clamp(self.oldest.previous().min(self.sealed), self.sealed)
     }
 
-    /// Tells everyone how far a fan-out has sent.
+    /// Publishes how far a fan-out has sent.
     pub fn set_sent(&mut self, fan_out: FanOutId, sequence: Sequence) {
         self.words.store(fan_out_offset(fan_out), sequence.0);
     }
 
-    /// Has the beginning of the slot that comes next brought near: it was written last when the ring
-    /// was here before. Nobody waits for it; call it when what was sealed is on its way.
+    /// Prefetches the start of the next slot, which was last written one round ago. Nothing waits for it;
+    /// call it after a send.
     #[inline]
     pub fn warm_next(&self) {
         let slot = self.words.0.slot(self.sealed.next());
@@ -410,18 +410,18 @@ impl RingWriter {
         }
     }
 
-    /// Tells everyone what the publisher is doing.
+    /// Publishes the publisher's state.
     pub fn set_state(&mut self, state: PublisherState) {
         self.words.store(offset::STATE, state as u64);
     }
 
-    /// Tells everyone that the publisher lives.
+    /// Publishes the time of the last heartbeat.
     pub fn set_heartbeat_at(&mut self, utc: Nanos) {
         self.words.store(offset::HEARTBEAT_AT, utc.0);
     }
 
-    /// Keeps how far a source is sealed. `false` when there are more sources than a ring keeps
-    /// checkpoints for: that one is replayed from its beginning after a restart.
+    /// Keeps a source's sealed position. Returns `false` when there are more sources than checkpoints: that
+    /// source is replayed from its beginning after a restart.
     pub fn set_checkpoint(&mut self, checkpoint: Checkpoint) -> bool {
         let wanted = Some(checkpoint.source);
         let Some(index) = (self.sources.iter()).position(|s| *s == wanted || s.is_none()) else {
@@ -449,8 +449,8 @@ impl RingWriter {
         true
     }
 
-    /// Moves the checkpoint that was kept last, where it is this source's: its check and then its position,
-    /// so that who finds half of it sees so. `false`, and nothing happened: it is to be kept as a whole.
+    /// Moves the last checkpoint if it is this source's: first its check, then its position, so that a reader
+    /// detects a half-written one. Returns `false`, without effect, when it must be kept as a whole.
     #[inline]
     pub fn move_checkpoint(&mut self, source: SourceId, position: SourcePosition) -> bool {
         let kept = self.kept.filter(|(kept, ..)| *kept == source);
@@ -461,7 +461,7 @@ impl RingWriter {
         kept.is_some()
     }
 
-    /// The next checkpoint is kept as a whole, whose ever it is: its session may be another one.
+    /// Forces the next checkpoint to be kept as a whole, because its session may have changed.
     pub const fn keep_anew(&mut self) {
         self.kept = None;
     }

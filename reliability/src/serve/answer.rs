@@ -1,4 +1,4 @@
-//! How what was asked for is sent: peers in turn, a datagram each, within the budgets
+//! Sending of answers: peers take turns, one datagram each, within the budgets
 //! (docs/PROTOCOL.md §6.3).
 
 use arrayvec::ArrayVec;
@@ -42,7 +42,7 @@ impl RepairCore {
             return Served::Sent(Destination::Peer(id));
         }
         if peer.backlog >= self.config.backlog_pause_bytes {
-            // `handle_backlog` brings it back.
+            // `handle_backlog` puts the peer back into the queue.
             return Served::Nothing;
         }
         if tell_status(peer, &self.channels, now, out) {
@@ -105,7 +105,7 @@ impl RepairCore {
             NackClass::Replay => Answer::Unicast,
         };
         let multicast = answer == Answer::Multicast;
-        // Whole slots of credit are asked for, so that nothing is copied in vain.
+        // Ask for credit of a whole slot before the copy, so that no copy is wasted.
         let buckets: [Option<&mut TokenBucket>; 2] = match class {
             NackClass::Replay => [Some(&mut self.joiners), None],
             NackClass::Repair if multicast => [Some(&mut self.repair), None],
@@ -178,8 +178,8 @@ impl RepairCore {
         }
     }
 
-    /// A multicast answers all that wait for it, whenever they asked; but who has so much unread
-    /// that it waits for nothing here gets its own.
+    /// Removes a multicast sequence from the queues of all peers that wait for it, whenever they asked. A
+    /// peer with so much unread output that it waits for nothing here gets its own copy.
     fn answer_all(&mut self, index: usize, sequence: Sequence) {
         let mut answered = 0;
         for id in &self.ready_peers {
@@ -199,8 +199,8 @@ impl RepairCore {
     }
 }
 
-/// Answers a peer's last PROGRESS on each channel; whether there was one. Over a link that takes no more,
-/// those before it are answered by that: news that is old when it comes would only take room from repairs.
+/// Answers a peer's last PROGRESS on each channel, and returns whether there was one. On a blocked link,
+/// that answer covers all earlier ones: outdated STATUS messages would only take room from repairs.
 fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for of in &mut peer.channels {

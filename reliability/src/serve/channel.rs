@@ -1,4 +1,4 @@
-//! One channel as the repair service sees it: what of its ring can be had, and how fast it lives.
+//! The repair service's view of one channel: the available part of its ring, and its live rate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::types::{
 };
 use crate::wire::PublisherState;
 
-/// What a channel is called, and all the ways to receive it.
+/// A channel's name, and all the ways to receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelInfo {
     /// Its name.
@@ -29,13 +29,12 @@ pub struct ChannelInfo {
 /// A ring at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// The last sequence that all fan-outs have sent: a receiver of any of them may be told to
-    /// expect it.
+    /// The last sequence that all fan-outs have sent: every receiver may be told to expect it.
     pub(crate) newest: Sequence,
-    /// The last sequence that some fan-out has sent: its receivers may miss it. What is sealed
-    /// but not sent is never given out, so that asking early gains nothing.
+    /// The last sequence that some fan-out has sent: its receivers may miss it. Sealed but unsent
+    /// datagrams are never served, so that a NACK ahead of the stream gains nothing.
     pub(crate) askable: Sequence,
-    /// The oldest sequence that can be had; `newest + 1` when none.
+    /// The oldest available sequence; `newest + 1` when there is none.
     pub(crate) oldest: Sequence,
     pub(crate) oldest_record: RecordNumber,
     pub(crate) next_record: RecordNumber,
@@ -94,13 +93,13 @@ impl Channel {
         }
     }
 
-    /// The oldest sequence that is served.
+    /// Returns the oldest sequence that is served.
     pub(crate) fn floor(&self) -> Sequence {
         self.ring.floor()
     }
 
     pub(crate) fn view(&self) -> View {
-        // State first: once it says ended, `sealed` is END.
+        // Read the state first: once it is ended, `sealed` is END.
         let ended = self.ring.state() == Some(PublisherState::Ended);
         let askable = self.ring.sent_by_any();
         let mut newest = self.ring.sent_by_all();
@@ -128,7 +127,7 @@ impl Channel {
     pub(crate) fn offer(&self) -> ChannelOffer {
         let view = self.view();
         let geometry = self.ring.geometry();
-        // Who knows nothing of epochs that continue others is offered the epoch alone.
+        // A receiver that does not know continued epochs is offered the current epoch alone.
         let (first, first_record) = self.ring.lineage().begins();
         let is_older = view.oldest < first;
         let history = is_older.then_some(History {
@@ -190,7 +189,7 @@ impl Channel {
         }
     }
 
-    /// Counts sequences that a NACK asked for and that were refused.
+    /// Counts sequences of a NACK that were refused.
     pub(crate) fn count_refused(&self, reason: RefusalReason, sequences: u64) {
         let counters = &self.counters;
         match reason {
@@ -214,15 +213,15 @@ impl Channel {
         self.counters.pending.set(self.pending);
     }
 
-    /// Whether a joiner that replays `bytes_per_s` can never have `wanted` sequences up to `last`
-    /// before the ring has come round to them.
+    /// Returns whether a joiner that replays `bytes_per_s` can never get `wanted` sequences up to `last`
+    /// before the ring overwrites them.
     ///
     /// The ring overwrites `last` once `room = last + servable slots − sealed` further datagrams
-    /// are sealed. The joiner needs the time of `wanted` datagrams at its rate `J`; with the live
+    /// are sealed. The joiner needs the time of `wanted` datagrams at its rate `J`. With the live
     /// stream at `L`, and half of it again in reserve, `1.5 × L × wanted / J` are sealed
-    /// meanwhile. It is too slow when that is more than `room`. Datagram sizes cancel out, so
-    /// both rates are in bytes. From the oldest slot of a full ring on, `wanted = room`, and what
-    /// remains is `J < 1.5 × L`.
+    /// meanwhile. The joiner is too slow when that is more than `room`. Datagram sizes cancel out, so
+    /// both rates are in bytes. From the oldest slot of a full ring on, `wanted = room`, and
+    /// `J < 1.5 × L` remains.
     pub(crate) fn is_too_slow(&self, bytes_per_s: u64, wanted: u64, last: Sequence) -> bool {
         let live = u128::from(self.live_bytes_per_s.unwrap_or(0));
         let safe = self.ring.geometry().slots() - self.ring.geometry().guard();
@@ -230,8 +229,8 @@ impl Channel {
         live * 3 * u128::from(wanted) > 2 * u128::from(bytes_per_s) * u128::from(room)
     }
 
-    /// Measures the live stream: what was sealed since the last time, by the length of the
-    /// latest datagrams, smoothed over about four measurements.
+    /// Measures the live rate: the datagrams sealed since the last call, by the length of the latest ones,
+    /// smoothed over about four measurements.
     pub(crate) fn measure(&mut self, now: Nanos) {
         let elapsed = now.since(self.measured_at);
         if elapsed == Nanos::ZERO {

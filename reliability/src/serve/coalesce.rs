@@ -1,14 +1,14 @@
-//! Who gets a repair, and how: by unicast to the asker, or once by multicast when many ask for the
-//! same (docs/PROTOCOL.md §6.3). The policy is here and nowhere else, so that it can be tuned.
+//! The choice between unicast and multicast repair (docs/PROTOCOL.md §6.3). The policy is in this module
+//! alone, so that it can be tuned.
 //!
-//! The first asker of a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
-//! subscribers have asked for it within `repair_coalesce_us`, it is multicast; in a large group,
-//! whose members hold off, three are enough. A multicast answers all that wait for it, and all that
-//! ask within `sender_ignore_us` after it; who asks later missed it, and counts anew. What was
-//! multicast three times goes by unicast.
+//! The first NACK for a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
+//! subscribers have asked for it within `repair_coalesce_us`, it is multicast. In a large group, whose
+//! members hold off, three are enough. A multicast answers all pending NACKs for the sequence, and all
+//! NACKs within `sender_ignore_us` after it. A later asker missed it and starts a new count. After three
+//! multicasts, the sequence is sent by unicast.
 //!
-//! When very many ask for one sequence all the same, the hold-off is too short for this network:
-//! the group is told to wait twice as long, and half of that again when it was quiet for a second.
+//! When very many subscribers still ask for one sequence, the hold-off is too short for this network.
+//! The group is then told to wait twice as long; the hold-off is halved after each quiet second.
 
 use std::fmt;
 
@@ -19,27 +19,27 @@ use crate::serve::config::RepairConfig;
 use crate::serve::peer::PeerId;
 use crate::types::{Nanos, Sequence};
 
-/// How many sequences are remembered: as many as a window holds (`window_slots`, docs/PROTOCOL.md §5.2),
-/// so that nothing one subscriber misses displaces anything else of it. The newer of two displaces the
-/// older, never the other way round: who asks for something old makes nobody's question forgotten
-/// again and again. What is not remembered goes by unicast.
+/// How many sequences are remembered: the slots of a window (`window_slots`, docs/PROTOCOL.md §5.2), so
+/// that the gaps of one subscriber do not displace each other. A newer sequence displaces an older one,
+/// never the reverse: a NACK for an old sequence cannot evict newer ones. Sequences that are not
+/// remembered are sent by unicast.
 const ENTRIES: usize = 4096;
-/// How many sequences of one NACK are remembered: more would forget each other.
+/// How many sequences of one NACK are remembered: more would displace each other.
 pub(super) const LOGGED_MAX: u64 = ENTRIES as u64;
-/// How many distinct askers are told apart: the highest threshold there is.
+/// How many distinct askers are counted: the highest threshold there is.
 const ASKERS_MAX: usize = 16;
-/// How many askers of a large group make a multicast: fewer than the scouts of all, so that a
-/// common loss is served within the first round trip; more than chance brings together.
+/// How many askers of a large group trigger a multicast. The number is below the number of scouts, so
+/// that a common loss is repaired within the first round trip, and above chance coincidences.
 const ASKERS_OF_LARGE_GROUP: usize = 3;
-/// Times that one sequence is multicast: who misses all of them may not be reached that way.
+/// Maximum multicasts of one sequence: a receiver that misses all of them may not be reachable that way.
 const MULTICASTS_MAX: u8 = 3;
-/// Questions for one sequence that are more than a handful.
+/// NACKs for one sequence that make a crowd.
 const CROWD: u32 = 32;
-/// The hold-off doubles at most this often.
+/// Maximum number of doublings of the hold-off.
 const WIDER_MAX: u32 = 4;
-/// Until a wider hold-off is known to all, further crowds say nothing new.
+/// Minimum interval between doublings: until all know the wider hold-off, further crowds say nothing new.
 const WIDENS_EVERY: Nanos = Nanos::from_ms(1);
-/// So long without a crowd, and the hold-off is halved.
+/// Interval without a crowd after which the hold-off is halved.
 const NARROWS_EVERY: Nanos = Nanos::from_secs(1);
 
 /// How to answer a NACK for one sequence.
@@ -51,19 +51,19 @@ pub(super) enum Answer {
     Multicast,
 }
 
-/// What was asked for: rounds of questions, each of which may end with a multicast.
+/// The NACKs for one sequence, in rounds, each of which may end with a multicast.
 #[derive(Clone, Debug)]
 struct Entry {
     sequence: Sequence,
     /// When this round began.
     asked_at: Nanos,
-    /// Who asked in it.
+    /// The peers that asked in this round.
     askers: ArrayVec<PeerId, ASKERS_MAX>,
-    /// Whether anybody was answered in it.
+    /// Whether any of them was answered in this round.
     answered: bool,
     multicast_at: Nanos,
     multicasts: u8,
-    /// Questions in all rounds, but for those of one who asks again and again.
+    /// NACKs in all rounds, without immediate repetitions by one peer.
     asks: u32,
     asked_by: PeerId,
 }
@@ -74,10 +74,10 @@ impl Entry {
     }
 }
 
-/// What was asked for lately on one channel.
+/// The recent NACKs of one channel.
 #[derive(Clone)]
 pub(super) struct RepairLog {
-    /// For each sequence, modulo their number: which of `entries` it has, counted from 1; 0 for none.
+    /// For each sequence, modulo the table size: its index in `entries`, counted from 1; 0 for none.
     places: Box<[u16]>,
     entries: Vec<Entry>,
     coalesce: Nanos,
@@ -114,13 +114,13 @@ impl RepairLog {
         }
     }
 
-    /// How often to double the hold-off.
+    /// Returns how often to double the hold-off.
     #[must_use]
     pub(super) const fn wider(&self) -> u32 {
         self.wider
     }
 
-    /// Time has passed: the hold-off is halved when there was no crowd for long.
+    /// Advances time: halves the hold-off after a long interval without a crowd.
     pub(super) fn handle_timeout(&mut self, now: Nanos) {
         if self.wider > 0 && now.since(self.wider_at) >= NARROWS_EVERY {
             (self.wider, self.wider_at) = (self.wider - 1, now);
@@ -133,25 +133,25 @@ impl RepairLog {
         entry.filter(|entry| entry.sequence == sequence)
     }
 
-    /// Notes a sequence that is not known, instead of an older one that has its place.
+    /// Adds an unknown sequence, in place of an older one that has its place.
     fn begin(&mut self, entry: Entry) {
         let place = &mut self.places[entry.sequence.0 as usize % ENTRIES];
         match usize::from(*place).checked_sub(1) {
             Some(at) if self.entries[at].sequence > entry.sequence => {}
             Some(at) => self.entries[at] = entry,
             None => {
-                // All of it at once, which is untouched until it is needed: what grows by doubling would be
-                // copied, and leave behind what it grew out of.
+                // Reserve the whole table at once: untouched memory costs nothing. Growing by doubling
+                // would copy it and leave the old allocation behind.
                 self.entries.reserve_exact(ENTRIES - self.entries.len());
                 self.entries.push(entry);
-                // No more than there are places.
+                // There are no more entries than places.
                 *place = self.entries.len() as u16;
             }
         }
     }
 
-    /// `peer` asks for `sequence`, which did not wait for it before. Whether it has its answer: a
-    /// multicast has just gone out, and is on its way to this one too.
+    /// Records that `peer` asks for `sequence`, which was not pending for it before. Returns whether a
+    /// recent multicast, still in flight, already answers it.
     pub(super) fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) -> bool {
         let (coalesce, ignore) = (self.coalesce, self.ignore);
         let Some(entry) = self.entry(sequence) else {
@@ -167,7 +167,7 @@ impl RepairLog {
             });
             return false;
         };
-        // One that asks again and again is no crowd.
+        // Repeated NACKs of one peer are no crowd.
         let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
         entry.asks = entry.asks.saturating_add(u32::from(another));
         let crowded = another && entry.asks == CROWD;
@@ -175,14 +175,14 @@ impl RepairLog {
             || entry.answered && planted(Bug::UnicastAnswersOthers);
         let answered = entry.multicast_within(ignore, now) || forever;
         if answered {
-            // It counts for no further round.
+            // This NACK counts for no further round.
         } else if entry.askers.is_empty() || entry.answered && now.since(entry.asked_at) > coalesce
         {
             entry.askers.clear();
             entry.askers.push(peer);
             (entry.asked_at, entry.answered) = (now, false);
         } else if !entry.askers.contains(&peer) {
-            // More than the highest threshold need not be told apart.
+            // Askers beyond the highest threshold need not be distinguished.
             let _ = entry.askers.try_push(peer);
         }
         if crowded && now.since(self.wider_at) >= WIDENS_EVERY {
@@ -191,7 +191,7 @@ impl RepairLog {
         answered
     }
 
-    /// How to answer one that waits for `sequence`, in a group of this many subscribers.
+    /// Returns how to answer a pending NACK for `sequence`, in a group of this many subscribers.
     pub(super) fn answer(&mut self, sequence: Sequence, subscribers: u32) -> Answer {
         let multicast = self.multicast;
         let threshold = if planted(Bug::MulticastForOne) {
@@ -213,14 +213,14 @@ impl RepairLog {
         }
     }
 
-    /// `sequence` was sent to one asker.
+    /// Records that `sequence` was sent to one asker.
     pub(super) fn sent_unicast(&mut self, sequence: Sequence) {
         if let Some(entry) = self.entry(sequence) {
             entry.answered = true;
         }
     }
 
-    /// `sequence` was sent to the group.
+    /// Records that `sequence` was sent to the group.
     pub(super) fn sent_multicast(&mut self, sequence: Sequence, now: Nanos) {
         if let Some(entry) = self.entry(sequence) {
             entry.answered = true;
@@ -283,7 +283,7 @@ mod tests {
             };
             assert_eq!(log.answer(S, 500), expected, "round {round}");
             log.sent_multicast(S, at);
-            // Alone, nobody gets more than a unicast.
+            // A lone asker never gets more than a unicast.
             let later = at.after(us(50));
             log.ask(S, PeerId(9), later);
             assert_eq!(log.answer(S, 500), Answer::Unicast);

@@ -1,5 +1,4 @@
-//! What repair may cost, and how long it may wait: the repair side's settings, defaults for a
-//! rack, and the checks between them.
+//! The repair side's settings: budgets and time limits, defaults for a rack, and the checks between them.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -7,31 +6,31 @@ use thiserror::Error;
 use crate::control::FRAME_HEAD_LEN;
 use crate::ring::Geometry;
 
-/// The least that a burst can be: the largest datagram in its frame must fit.
+/// The smallest burst: the largest datagram in its frame must fit.
 pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN as u64;
 
-/// How a publisher repairs. All budgets count the bytes of whole frames.
+/// The repair settings of a publisher. All budgets count the bytes of whole frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepairConfig {
-    /// Repair of all subscribers together, multicast repairs included: what shields fresh data.
+    /// Repair budget of all subscribers together, multicast repairs included. It protects fresh data.
     pub repair_bytes_per_s: u64,
-    /// What of it may come at once.
+    /// Burst of the repair budget.
     pub repair_burst_bytes: u64,
-    /// Repair of one subscriber: what shields the others from a lossy one.
+    /// Repair budget of one subscriber. It protects the others from a lossy one.
     pub subscriber_bytes_per_s: u64,
-    /// What of it may come at once.
+    /// Burst of one subscriber's budget.
     pub subscriber_burst_bytes: u64,
-    /// Replay for all joiners together.
+    /// Replay budget of all joiners together.
     pub joiner_bytes_per_s: u64,
-    /// What of it may come at once.
+    /// Burst of the replay budget.
     pub joiner_burst_bytes: u64,
     /// How long NACKs for one sequence count as of one loss.
     pub repair_coalesce_us: u64,
     /// How long after a multicast repair further NACKs for that sequence count as answered by it.
     /// Must be below the subscribers' `nack_retry_us`.
     pub sender_ignore_us: u64,
-    /// Whether the same sequence wanted by many is multicast at all.
+    /// Whether a sequence that many subscribers want is multicast at all.
     pub multicast_repair: bool,
     /// From this many subscribers on, a group is large: all but a few hold off, and three are
     /// enough.
@@ -47,13 +46,13 @@ pub struct RepairConfig {
     pub backlog_close_bytes: usize,
     /// Connections at a time.
     pub peers_max: usize,
-    /// Of those, connections of one IP address; `None` for half of them, so that no host takes the
-    /// places of all others.
+    /// Maximum connections of one IP address; `None` for half of `peers_max`, so that no host takes all
+    /// places.
     pub peers_per_address_max: Option<usize>,
     /// How long a connection may take to JOIN.
     pub join_timeout_us: u64,
-    /// How long a connection may stay silent after that; subscribers tell their progress every
-    /// 100 ms, replay connections are exempt.
+    /// How long a connection may stay silent after that. Subscribers report their progress every 100 ms;
+    /// replay connections are exempt.
     pub silent_timeout_us: u64,
 }
 
@@ -82,7 +81,7 @@ impl Default for RepairConfig {
     }
 }
 
-/// Why settings of repair do not go together. The config is at fault.
+/// A conflict between repair settings. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RepairConfigError {
@@ -191,13 +190,13 @@ impl RepairConfig {
         )
     }
 
-    /// How many connections one IP address may have.
+    /// Returns how many connections one IP address may have.
     #[must_use]
     pub fn of_one_address_max(&self) -> usize {
         (self.peers_per_address_max).unwrap_or(self.peers_max.div_ceil(2))
     }
 
-    /// Checks that a subscriber asks again later than we ignore it.
+    /// Checks that a subscriber's NACK retry interval is longer than `sender_ignore_us`.
     ///
     /// # Errors
     /// [`RepairConfigError::Order`] when its repeated NACKs would be ignored.
@@ -228,11 +227,12 @@ impl RepairConfig {
         })
     }
 
-    /// How long subscribers should wait at random before a first NACK. Below a large group, and
-    /// without multicast repair, not at all: a lone loss is by far the most frequent one, and any
-    /// wait would only delay it. From there on up to two and a half round trips: all but a few
-    /// scouts wait at least half of it (docs/PROTOCOL.md §5.4), by which time the multicast that
-    /// answers the scouts has reached everyone.
+    /// Returns the maximum random wait of subscribers before a first NACK.
+    ///
+    /// It is zero below a large group and without multicast repair: a lone loss is by far the most frequent
+    /// one, and any wait would only delay its repair. In a large group it is up to two and a half round
+    /// trips: all but a few scouts wait at least half of it (docs/PROTOCOL.md §5.4). By then, the multicast
+    /// that answers the scouts has reached everyone.
     #[must_use]
     pub const fn hold_off_us(&self, subscribers: u32) -> u32 {
         if subscribers < self.large_group || !self.multicast_repair {

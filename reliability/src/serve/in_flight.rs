@@ -1,40 +1,40 @@
-//! What a connection was given in answer and its other side has not taken in yet: over a link that is
-//! slower than what is asked for, asking again is not to be answered again (docs/PROTOCOL.md §6.3).
+//! Repairs in flight on one connection: over a slow link, a repeated NACK must not be answered again
+//! while its answer is still in flight (docs/PROTOCOL.md §6.3).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::types::{Sequence, SequenceRange};
 
-/// Runs that are remembered: those before are forgotten, and given again to whoever asks again.
+/// How many runs are remembered: older ones are forgotten, and a repeated NACK for them is answered again.
 const RUNS_MAX: usize = 1024;
-/// Sequences of one run: none of it has arrived before its last one has.
+/// Maximum sequences in one run: a run counts as in flight until its last sequence has arrived.
 const RUN_LEN_MAX: u64 = 64;
 
-/// What was given one after the other: sequences of a channel, as the peer numbers its channels.
+/// Consecutive answers: sequences of a channel, by the peer's index of the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     at: usize,
     range: SequenceRange,
-    /// Bytes that the connection had been given with its last one.
+    /// The connection's total bytes up to the last sequence of the run.
     end_bytes: u64,
 }
 
-/// The answers of one connection that are on the way, as its driver says how far it has come. Of one
-/// that never says so, nothing is kept.
+/// The answers in flight on one connection, according to its driver. Nothing is kept when the driver does
+/// not report arrivals.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// Whether the driver tells how much is on the way.
+    /// Whether the driver reports how many bytes are in flight.
     is_told: bool,
-    /// Bytes that the connection was ever given.
+    /// Total bytes ever queued for the connection.
     given_bytes: u64,
-    /// In the order in which it was given.
+    /// The runs in sending order.
     runs: VecDeque<Run>,
-    /// The same by channel and first sequence; the later of two that begin alike.
+    /// The runs by channel and first sequence; of two with an equal start, the later one.
     by_first: BTreeMap<(usize, Sequence), Run>,
 }
 
 impl InFlight {
-    /// The connection was given so many bytes; they end with the answer named, if they are one.
+    /// Records bytes queued for the connection; they end with the named answer, if they are one.
     pub(crate) fn give(&mut self, bytes: usize, answer: Option<(usize, Sequence)>) {
         self.given_bytes += bytes as u64;
         let Some((at, sequence)) = answer.filter(|_| self.is_told) else {
@@ -65,7 +65,7 @@ impl InFlight {
         self.by_first.insert((at, run.range.first), run);
     }
 
-    /// So many of the bytes given have not arrived yet: what lies before them has.
+    /// Records how many of the queued bytes have not arrived yet; runs that end before them have arrived.
     pub(crate) fn has_left(&mut self, bytes: usize) {
         self.is_told = true;
         let arrived = self.given_bytes.saturating_sub(bytes as u64);
@@ -83,8 +83,8 @@ impl InFlight {
         }
     }
 
-    /// What there is of this range behind those that it begins with and that are on the way: what has
-    /// been answered of a question asked again is its beginning.
+    /// Returns the rest of this range behind its in-flight beginning: the answers to a repeated NACK cover
+    /// the beginning of its range.
     pub(crate) fn rest_of(&self, at: usize, range: SequenceRange) -> Option<SequenceRange> {
         let mut rest = range;
         while let Some((_, run)) = self

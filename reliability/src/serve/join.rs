@@ -1,5 +1,5 @@
-//! Who may come, what they are told, and how they go: every JOIN is answered, by WELCOME or by
-//! REJECTED with its reason (docs/PROTOCOL.md §6.1).
+//! Admission of peers: every JOIN is answered, by WELCOME or by REJECTED with its reason
+//! (docs/PROTOCOL.md §6.1).
 
 use rand_chacha::rand_core::Rng;
 
@@ -104,7 +104,7 @@ impl RepairCore {
         })
     }
 
-    /// A further connection of a session: for replay, for NACKs, or for READ.
+    /// Joins a further connection to a session: for replay, for NACKs, or for READ.
     fn join_further(
         &mut self,
         peer: PeerId,
@@ -132,7 +132,7 @@ impl RepairCore {
         if matches!(role, Role::Read { .. }) {
             (owner.channels.iter_mut()).for_each(|of| of.mirrors = 0);
         }
-        // The subscriber knows best: one of its kind before this one is gone, or half open.
+        // The subscriber is authoritative: an earlier connection of this kind is gone or half open.
         let before = owner.further(&role).and_then(Option::take);
         if let Some(before) = before {
             self.remove(before, false, true, None);
@@ -200,7 +200,7 @@ impl RepairCore {
         )
     }
 
-    /// A number that is nobody's, and that nobody can compute who does not know the secret.
+    /// Returns an unused session number that nobody can compute without the secret.
     pub(super) fn next_session(&mut self) -> u64 {
         loop {
             let z = self.session_numbers.next_u64();
@@ -215,8 +215,8 @@ impl RepairCore {
         self.close(peer, reason);
     }
 
-    /// Whoever is behind a connection may not be here: it is told why, and closed; a subscriber with
-    /// all of its connections.
+    /// Rejects a peer that may not be connected: sends the reason, then closes the connection. A subscriber
+    /// loses all of its connections.
     pub fn ban(&mut self, peer: PeerId, why: &str) {
         if self.peers.get(&peer).is_some_and(|peer| !peer.is_closing()) {
             self.counters.banned.increment();
@@ -230,13 +230,13 @@ impl RepairCore {
         self.close(peer, rejected(RejectCode::Protocol, text));
     }
 
-    /// Tells a peer why, as the last thing, and closes it when that has been given out.
+    /// Sends the rejection as the last message and closes the connection once it has been given out.
     pub(super) fn close(&mut self, peer: PeerId, reason: Rejected) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
         if state.is_closing() {
-            // It was told, and does not even take that.
+            // The peer was already rejected and does not read even that.
             return self.remove(peer, false, true, Some(reason));
         }
         Message::Rejected(reason.clone()).write(ChannelId(0), &mut state.outbox);
@@ -247,8 +247,7 @@ impl RepairCore {
         self.schedule_peer(peer);
     }
 
-    /// Ends what a peer was: its queues are abandoned, its session and its place in the groups
-    /// are free.
+    /// Ends a peer's role: abandons its queues and frees its session and its place in the groups.
     pub(super) fn resign(&mut self, id: PeerId, on_purpose: bool) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;

@@ -1,11 +1,13 @@
-//! The repair service's core, one for all channels of a publisher: every NACK is answered, by the
-//! datagram or by a refusal with its reason; nobody's repairs exceed their budget or starve
-//! another's; and no peer, whatever it sends, makes it hold unbounded memory.
+//! The repair service core, one for all channels of a publisher.
 //!
-//! Five verbs, no I/O: say who came, spoke and went (`handle_connected`, `handle_message`,
-//! `handle_backlog`, `handle_disconnected`) and what time it is (`handle_timeout`); take out what
-//! to send (`poll_transmit`), when to come back (`poll_timeout`) and what happened (`poll`). Slots
-//! are copied out of the rings, never referred to. Source: docs/PROTOCOL.md §6.
+//! Every NACK is answered, by the datagram or by a refusal with its reason. Each subscriber's repairs
+//! stay within its budget and starve no other subscriber. No peer can make the core hold unbounded
+//! memory, whatever it sends.
+//!
+//! The core does no I/O. Its inputs are `handle_connected`, `handle_message`, `handle_backlog`,
+//! `handle_disconnected` and `handle_timeout`. Its outputs are `poll_transmit` (bytes to send),
+//! `poll_timeout` (when to call again) and `poll` (events). Slots are copied out of the rings, never
+//! referred to. Source: docs/PROTOCOL.md §6.
 //!
 //! Counters balance at any time: nacked = answered + answered by multicast + refused (by reason) +
 //! abandoned + pending, in sequences.
@@ -45,24 +47,25 @@ use crate::serve::peer::{Peer, Role, Session, rejected};
 use crate::types::{ChannelId, Epoch, Nanos, Now, RepairCounters, RepairServiceCounters};
 use crate::wire::WireVersions;
 
-/// For how long a subscriber whose connection broke is expected again: it tries at least once a second.
+/// How long the service waits for a subscriber whose connection broke: subscribers reconnect at least
+/// once a second.
 const ABSENT_MAX: Nanos = Nanos::from_secs(5);
-/// Between measurements of the live rate and looks at silent connections.
+/// Interval between measurements of the live rate and checks for silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
-/// A peer is reported as slow no more often.
+/// Minimum interval between two reports that the same peer is slow.
 const SLOW_EVERY: Nanos = Nanos::from_secs(1);
-/// When asking again makes sense for what has not been sent yet.
+/// Retry delay in a refusal for sequences that were not sent yet.
 const AHEAD_RETRY_US: u64 = 100;
-/// When asking again makes sense for a replay that is too slow.
+/// Retry delay in a refusal of a replay that is too slow.
 const TOO_SLOW_RETRY_US: u64 = 1_000_000;
-/// The longest that a refusal for want of budget tells to wait.
+/// Maximum retry delay in a refusal for lack of budget.
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
-/// When a rejected peer may come again, where that can help.
+/// Reconnect delay for a rejected peer, where reconnecting can help.
 const RETRY_AFTER_MS: u64 = 1_000;
-/// How many events wait to be taken that merely inform; more are dropped and counted.
+/// Maximum number of queued informational events; further ones are dropped and counted.
 const NEWS_MAX: usize = 4096;
 
-/// Where bytes go that were appended to the output.
+/// The destination of bytes that were appended to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Whole frames for this connection.
@@ -71,18 +74,18 @@ pub enum Destination {
     Multicast(ChannelId),
 }
 
-/// What a further connection of a session is for.
+/// The purpose of a further connection of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Further {
-    /// History.
+    /// Replay of history.
     Replay,
-    /// NACKs.
+    /// NACKs and repairs.
     Nack,
     /// READ.
     Read,
 }
 
-/// What the driver should know or do.
+/// An event for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RepairEvent {
@@ -92,67 +95,67 @@ pub enum RepairEvent {
         peer: PeerId,
         /// Its name.
         name: String,
-        /// What it joined.
+        /// The channels that it joined.
         channels: Vec<ChannelId>,
     },
-    /// A subscriber has a further connection.
+    /// A subscriber opened a further connection.
     FurtherJoined {
         /// Its connection.
         peer: PeerId,
-        /// For what.
+        /// Its purpose.
         further: Further,
-        /// The one of its kind that was there before, and is closed for it.
+        /// The earlier connection of the same kind, which is closed in favour of this one.
         instead_of: Option<PeerId>,
     },
-    /// A subscriber wants to READ: bind windows of the rings of these channels to its connection,
-    /// and say where they are with [`RepairCore::grant`].
+    /// A subscriber wants to READ. The driver binds windows of the rings of these channels to its
+    /// connection and reports their location with [`RepairCore::grant`].
     ReadJoined {
         /// The connection to bind them to.
         peer: PeerId,
         /// The subscriber's name.
         name: String,
-        /// Whose.
+        /// The subscriber's session.
         session: u64,
-        /// To be named in the grants.
+        /// The attempt number to name in the grants.
         attempt: u64,
-        /// Whose rings.
+        /// The channels whose rings are wanted.
         channels: Vec<ChannelId>,
     },
-    /// What is sealed of a channel is written to a standby from now on, or is not.
+    /// Sealed datagrams of a channel are written to a standby from now on, or the request was refused.
     Mirroring {
         /// Its connection.
         peer: PeerId,
         /// Its name.
         name: String,
-        /// Which channel.
+        /// The channel.
         channel: ChannelId,
-        /// Why not.
+        /// The reason of a refusal; `None` when mirroring starts.
         refused: Option<MirrorRefusal>,
     },
-    /// A subscriber is gone.
+    /// A subscriber left.
     Left {
         /// Its connection.
         peer: PeerId,
         /// Its name.
         name: String,
-        /// Whether it said so.
+        /// Whether it announced that it leaves.
         on_purpose: bool,
     },
-    /// Close this connection once what was given out for it is written, or at once where that
-    /// takes long. The core has forgotten it already.
+    /// The driver closes this connection once its output is written, or at once where writing takes long.
+    /// The core no longer knows the connection.
     Close {
-        /// Which.
+        /// The connection.
         peer: PeerId,
-        /// What it was told; `None` when it left on purpose.
+        /// The rejection that was sent; `None` when the peer left on purpose.
         reason: Option<Rejected>,
     },
-    /// A JOIN claimed an epoch higher than ours: counted, no effect.
+    /// A JOIN claimed an epoch higher than the publisher's: counted, no other effect.
     HigherEpochClaimed {
-        /// Whose.
+        /// The connection that sent the JOIN.
         peer: PeerId,
-        /// Of which channel.
+        /// The channel.
         channel: ChannelId,
-        /// Which epoch.
+        /// The claimed epoch.
         epoch: Epoch,
     },
     /// A subscriber is more than half a ring behind.
@@ -161,16 +164,16 @@ pub enum RepairEvent {
         peer: PeerId,
         /// Its name.
         name: String,
-        /// On which channel.
+        /// The channel on which it is behind.
         channel: ChannelId,
-        /// By how many datagrams.
+        /// How many datagrams it is behind.
         behind: u64,
     },
 }
 
 impl RepairEvent {
-    /// Whether nothing depends on it, not even an audit: such a one may be dropped. There are boundedly
-    /// many of all others for each connection.
+    /// Returns whether the event is only informational, so that it may be dropped: nothing depends on it,
+    /// not even an audit. The number of all other events is bounded for each connection.
     const fn is_news(&self) -> bool {
         matches!(
             self,
@@ -179,7 +182,7 @@ impl RepairEvent {
     }
 }
 
-/// How an attempt to serve a peer went.
+/// The outcome of an attempt to serve a peer.
 enum Served {
     Sent(Destination),
     Blocked(Nanos),
@@ -193,24 +196,24 @@ pub struct RepairCore {
     channels: Vec<Channel>,
     peers: BTreeMap<PeerId, Peer>,
     sessions: BTreeMap<u64, Session>,
-    /// The wire versions that it speaks.
+    /// The wire versions that this publisher speaks.
     versions: WireVersions,
-    /// Where NACK connections can be made.
+    /// The addresses that accept NACK connections.
     offers: Vec<RepairOffer>,
-    /// Names of those that are written to when they ask for it.
+    /// Names of the standbys whose mirror requests are accepted.
     standbys: Vec<String>,
-    /// Connections over which something is written.
+    /// Connections over which sealed datagrams are written.
     mirrored: Vec<PeerId>,
-    /// Session numbers: what ChaCha20 makes of a secret. Who knows some of them knows no other.
+    /// Generates session numbers with ChaCha20 from a secret: knowing some numbers reveals no others.
     session_numbers: ChaCha20Rng,
-    /// Those with something to be sent, each once, next first.
+    /// Peers with something to send, each listed once, next first.
     ready_peers: VecDeque<PeerId>,
     repair: TokenBucket,
     joiners: TokenBucket,
     events: VecDeque<RepairEvent>,
-    /// How many of those are news.
+    /// How many of the queued events are informational.
     news: usize,
-    /// Subscribers whose connection broke short of the end, and until when they are waited for.
+    /// Subscribers whose connection broke before END, each with the time until which it is waited for.
     absent: Vec<(String, Nanos)>,
     tick_at: Nanos,
     scratch: Vec<u64>,
@@ -218,7 +221,7 @@ pub struct RepairCore {
 }
 
 impl fmt::Debug for RepairCore {
-    /// All that decides what it does next, but its config and what waits to be taken.
+    /// Prints all state that decides what the core does next, without its config and its queued output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RepairCore")
             .field("channels", &self.channels)
@@ -235,10 +238,11 @@ impl fmt::Debug for RepairCore {
 }
 
 impl RepairCore {
-    /// A service for these channels, without connections. The config was checked by
-    /// [`RepairConfig::check`]; bursts too small for a datagram are raised.
-    /// Session numbers follow from `secret`, which is to come from the system's randomness, anew at each
-    /// start: whoever knows it can take over any session.
+    /// Returns a service for these channels, without connections.
+    ///
+    /// [`RepairConfig::check`] has checked the config; bursts too small for a datagram are raised.
+    /// Session numbers follow from `secret`, which must come from the system's randomness, anew at each
+    /// start: anybody who knows it can take over any session.
     #[must_use]
     pub fn new(
         mut config: RepairConfig,
@@ -283,9 +287,9 @@ impl RepairCore {
         }
     }
 
-    /// A connection was accepted, of this kind.
+    /// Adds an accepted connection of this kind.
     pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
-        // A number that is used again belongs to a new connection.
+        // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
         self.peers.insert(peer, Peer::new(now.monotonic, carrier));
@@ -306,7 +310,7 @@ impl RepairCore {
         }
     }
 
-    /// A peer said something. What is said after it was rejected is ignored.
+    /// Handles a message from a peer. Messages after the peer's rejection are ignored.
     pub fn handle_message(
         &mut self,
         now: Now,
@@ -349,14 +353,15 @@ impl RepairCore {
         }
     }
 
-    /// A peer sent bytes that are no control message; `text` says what is wrong with them.
+    /// Handles bytes from a peer that are no control message; `text` describes the error.
     pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
         if self.peers.get(&peer).is_some_and(|p| !p.is_closing()) {
             self.break_off(peer, text);
         }
     }
 
-    /// Bytes given out for this peer that are still unsent. Told after each attempt to write.
+    /// Records how many bytes of this peer's output are still unsent. The driver calls it after each
+    /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
         let pause = self.config.backlog_pause_bytes;
         if let Some(state) = self.peers.get_mut(&peer) {
@@ -368,19 +373,21 @@ impl RepairCore {
         }
     }
 
-    /// So many of the bytes given out for this peer have not arrived at its system yet, unsent ones among
-    /// them. Told before what it asks: what is on its way is not given again. A driver that can't know
-    /// it does not say it, and then whoever asks again is answered again.
+    /// Records how many bytes of this peer's output have not arrived at its system yet, unsent ones
+    /// included.
+    ///
+    /// The driver calls it before it passes on the peer's messages: answers in flight are not sent again.
+    /// A driver that cannot know the number does not call it, and then every repeated NACK is answered again.
     pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.in_flight.has_left(bytes);
         }
     }
 
-    /// A connection is gone. What it still waited for is abandoned.
+    /// Removes a closed connection and abandons its pending sequences.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
-        // Where the end of a connection is heard late, its subscriber may be here again by then.
+        // The end of a connection can be noticed late, after its subscriber has already reconnected.
         let is_back = |name: &str| {
             let mut later = self.peers.range((Bound::Excluded(peer), Bound::Unbounded));
             later.any(|(_, it)| it.is_subscriber() && it.name == name)
@@ -394,7 +401,7 @@ impl RepairCore {
         self.remove(peer, false, false, None);
     }
 
-    /// Time has passed. Calling it too early or too often does nothing.
+    /// Advances time. Calling it too early or too often does nothing.
     pub fn handle_timeout(&mut self, now: Now) {
         if now.monotonic < self.tick_at {
             return;
@@ -425,8 +432,9 @@ impl RepairCore {
         }
     }
 
-    /// Appends the next bytes to send to `out`, and says where they go; `None`: nothing now. One
-    /// datagram a call at most, peers in turn. Call it after every input until it returns `None`.
+    /// Appends the next bytes to send to `out` and returns their destination, or `None` when nothing can be
+    /// sent now. Each call appends at most one datagram; peers take turns. Call it after every input until it
+    /// returns `None`.
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
         for _ in 0..self.ready_peers.len() {
             let id = self.ready_peers.pop_front()?;
@@ -453,7 +461,7 @@ impl RepairCore {
         None
     }
 
-    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`].
+    /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
         let blocked = self.ready_peers.iter().filter_map(|id| self.peers.get(id));
@@ -461,15 +469,15 @@ impl RepairCore {
         Some(self.tick_at.min(blocked.unwrap_or(Nanos::MAX)))
     }
 
-    /// What happened, oldest first.
+    /// Returns the next event, oldest first.
     pub fn poll(&mut self) -> Option<RepairEvent> {
         let event = self.events.pop_front()?;
         self.news -= usize::from(event.is_news());
         Some(event)
     }
 
-    /// How many subscribers follow this channel, and how long they should wait before a first
-    /// NACK: what [`crate::publish::PublisherCore::set_group`] takes.
+    /// Returns how many subscribers follow this channel, and how long they should wait before a first NACK:
+    /// the arguments of [`crate::publish::PublisherCore::set_group`].
     #[must_use]
     pub fn group(&self, channel: ChannelId) -> (u32, u32) {
         let of = self.channels.iter().find(|c| c.id == channel);
@@ -478,17 +486,19 @@ impl RepairCore {
         (subscribers, hold_off_us.saturating_mul(1 << wider))
     }
 
-    /// Whether every channel has ended, and every subscriber has said that it reached END and
-    /// was told by STATUS that this is the end: one that was told nothing waits for a publisher who
-    /// is gone. Whose connection broke before that comes again, and is waited for, for 5 s. With nobody
-    /// joined, an ended channel counts as reached.
+    /// Returns whether every channel has ended and every subscriber has reached END and received the STATUS
+    /// that confirms the end.
+    ///
+    /// Without that STATUS, a subscriber would wait for a publisher that has stopped. A subscriber whose
+    /// connection broke before that reconnects, so it is waited for, for 5 s. With nobody joined, an ended
+    /// channel counts as reached.
     #[must_use]
     pub fn all_reached_end(&self) -> bool {
         self.channels.iter().all(|channel| channel.view().ended) && self.short_of_end() == 0
     }
 
-    /// How many subscribers have not reached END on all their channels, or were not told that it is the end:
-    /// those who are here, and those who are waited for.
+    /// Returns how many subscribers have not reached END on all their channels, or have not received the
+    /// STATUS that confirms it: connected subscribers and those whose reconnection is waited for.
     #[must_use]
     pub fn short_of_end(&self) -> usize {
         let here = self.peers.values().filter(|it| it.is_subscriber());
@@ -504,30 +514,30 @@ impl RepairCore {
         })
     }
 
-    /// Speaks these wire versions, where they are not what this code speaks.
+    /// Sets the wire versions to speak, where they differ from those of this code.
     pub const fn set_wire_versions(&mut self, versions: WireVersions) {
         self.versions = versions;
     }
 
-    /// Where NACK connections can be made: what new joiners are told.
+    /// Sets the addresses for NACK connections that new joiners receive.
     pub fn set_repair_offers(&mut self, offers: Vec<RepairOffer>) {
         self.offers = offers;
     }
 
-    /// What new joiners are told of a channel's instruments.
+    /// Sets the channel's instruments that new joiners receive.
     pub fn set_directory(&mut self, channel: ChannelId, directory: Vec<Instrument>) {
         if let Some(channel) = self.channels.iter_mut().find(|c| c.id == channel) {
             channel.info.directory = directory;
         }
     }
 
-    /// Tells every peer that the publisher goes; each is closed once it was told.
+    /// Announces to every peer that the publisher stops, and closes each connection after that.
     pub fn shut_down(&mut self) {
         self.close_all(RETRY_AFTER_MS, "the publisher is shutting down");
     }
 
-    /// Tells every peer that another publisher goes on with this stream, so that it comes again at
-    /// once; each is closed once it was told.
+    /// Announces to every peer that another publisher continues this stream, so that it reconnects at once.
+    /// Closes each connection after that.
     pub fn hand_over(&mut self) {
         self.close_all(1, "another publisher goes on with this stream");
     }

@@ -1,5 +1,5 @@
-//! What subscribers ask for: a NACK is taken apart into what is refused at once, each part with its
-//! reason, and what is queued (docs/PROTOCOL.md §6.2).
+//! NACK handling: a NACK is split into the parts refused at once, each with its reason, and the parts
+//! that are queued (docs/PROTOCOL.md §6.2).
 
 use super::{
     AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, SLOW_EVERY, TOO_SLOW_RETRY_US,
@@ -10,17 +10,17 @@ use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
 use crate::serve::peer::{Peer, PeerId, Role, rejected};
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
-/// Whoever sent a NACK, as the log of repairs is to know of it. What waits for an answer already is
-/// known to be wanted: to say so again and again costs nothing.
+/// The sender of a NACK, for the repair log. Sequences that are already pending are not logged again, so
+/// repeated NACKs cost nothing.
 struct NackBatch {
     asker: PeerId,
     at: Nanos,
-    /// At what rate it may be answered. It takes a look at all who replay, so each of its ranges is not
-    /// to find it out again.
+    /// The rate at which it may be answered. It is computed once for all ranges of a NACK, because that takes
+    /// a scan of all replays.
     bytes_per_s: u64,
-    /// How many more sequences of this NACK are noted.
+    /// How many more sequences of this NACK are logged.
     left: u64,
-    /// Those of them that a multicast has just answered.
+    /// Those of them that a recent multicast has answered.
     answered: Vec<Sequence>,
 }
 
@@ -36,8 +36,8 @@ impl NackBatch {
 }
 
 impl RepairCore {
-    /// The index of a channel that this peer joined, in the core and in the peer. A peer that
-    /// speaks of another one breaks the protocol.
+    /// Returns the index of a channel that this peer joined, in the core and in the peer. Naming another
+    /// channel is a protocol error.
     pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
         let state = self.peers.get(&peer)?;
         let mut joined = state.channels.iter().enumerate();
@@ -49,7 +49,8 @@ impl RepairCore {
         found
     }
 
-    /// What a subscriber says of itself: also of what nobody sealed, where it believed an impostor.
+    /// Handles a subscriber's PROGRESS. It may name unsealed sequences, if the subscriber believed an
+    /// impostor.
     pub(super) fn progress(
         &mut self,
         now: Now,
@@ -72,7 +73,7 @@ impl RepairCore {
         if of.slow {
             of.slow = behind > slots / 4;
         } else if behind > slots / 2 && now.monotonic >= state.slow_at {
-            // Whoever is slow while it must not be told of yet is slow at its next word as well.
+            // A slow peer that may not be reported yet is still slow at its next PROGRESS.
             of.slow = true;
             state.slow_at = now.monotonic.after(SLOW_EVERY);
             let event = RepairEvent::SlowSubscriber {
@@ -97,8 +98,8 @@ impl RepairCore {
         let Some((index, at)) = self.joined(peer, channel) else {
             return;
         };
-        // On a further connection everything is of its kind; where there is one for it, replay
-        // belongs there.
+        // A further connection carries one class of NACKs. Where a replay connection exists, replay belongs
+        // there.
         let role = self.peers.get(&peer).map(|p| p.role.clone());
         let counters = &self.channels[index].counters;
         let (class, elsewhere) = match role {
@@ -132,7 +133,7 @@ impl RepairCore {
             answered: Vec::new(),
         };
         for &range in ranges {
-            // A refusal may have been one too many for a peer that does not read.
+            // The refusal may have closed a peer that does not read.
             if self.peers.get(&peer).is_none_or(Peer::is_closing) {
                 return;
             }
@@ -178,8 +179,8 @@ impl RepairCore {
         self.schedule_peer(peer);
     }
 
-    /// Queues what the ring holds of a question, and notes who wants what did not wait already; or
-    /// refuses it.
+    /// Queues the part of a NACK range that the ring holds, and logs sequences that were not pending; or
+    /// refuses the range.
     fn queue(
         &mut self,
         id: PeerId,
@@ -193,7 +194,7 @@ impl RepairCore {
             let reason = RefusalReason::Budget;
             return self.refuse_new(id, index, range, reason, AHEAD_RETRY_US);
         }
-        // Its connections share the bound as they share the budget.
+        // A subscriber's connections share this bound, as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
         let of = self.peers.get_mut(&id);
         let Some(of) = of.and_then(|peer| peer.channels.get_mut(at)) else {
@@ -240,14 +241,14 @@ impl RepairCore {
         }
     }
 
-    /// Whose question it is: a subscriber's, on whichever of its connections it came.
+    /// Returns the asker: the subscriber's owner connection, on whichever connection the NACK came.
     fn asker(&self, id: PeerId) -> PeerId {
         let session = self.peers.get(&id).and_then(Peer::session);
         let session = session.and_then(|session| self.sessions.get(&session));
         session.map_or(id, |session| session.owner)
     }
 
-    /// Runs that wait for repair on the other connection of the same session.
+    /// Returns how many runs are pending on the other connection of this session.
     fn ranges_elsewhere(&self, id: PeerId, at: usize, class: NackClass) -> usize {
         let owner = self.asker(id);
         let other = match self.peers.get(&owner).map(|peer| &peer.role) {
@@ -256,12 +257,12 @@ impl RepairCore {
         };
         let other = other.filter(|other| class == NackClass::Repair && *other != id);
         let other = other.and_then(|other| self.peers.get(&other));
-        // Channels stand in the same order on all of them.
+        // The channels are in equal order on all connections of a session.
         let of = other.and_then(|other| other.channels.get(at));
         of.map_or(0, |of| of.repair.runs())
     }
 
-    /// How many replays share the joiners' budget, `with` being one of them.
+    /// Returns how many replays share the joiners' budget, including `with`.
     pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
         let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
         let others = (self.ready_peers.iter().filter(|id| **id != with))
@@ -280,8 +281,8 @@ impl RepairCore {
         retry_after_us: u64,
     ) {
         let channel = &self.channels[index];
-        // Nobody who is not mistaken, or lies, asks for more at once than a ring holds. What is claimed
-        // beyond that is not counted: a few such claims would drive the counters to their end.
+        // A correct and honest peer never asks for more than a ring holds. Larger claims are not counted,
+        // because a few of them would exhaust the range of the counters.
         let count = range.len().min(channel.ring.geometry().slots());
         channel.counters.nacked.add(count);
         channel.count_refused(reason, count);

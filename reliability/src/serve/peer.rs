@@ -1,5 +1,5 @@
-//! The connections of the repair service: what each is for, what waits to be sent to it, and how
-//! far its subscriber is. Each holds a bounded amount of memory, whatever its peer does.
+//! The connections of the repair service: their purpose, their queued output, and their subscriber's
+//! progress. Each holds a bounded amount of memory, whatever its peer does.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,23 +14,23 @@ use crate::wire::WireVersions;
 /// The most channels that one JOIN may name.
 pub(super) const JOIN_CHANNELS_MAX: usize = 256;
 
-/// A connection, as the driver numbers them; never used again for another one.
+/// A connection, as numbered by the driver; numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u64);
 
-/// What carries a connection.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// TCP, or whatever else is a stream of bytes and no more.
+    /// TCP, or any other plain byte stream.
     Tcp,
-    /// A reliable connection of RDMA verbs: what is there can be READ over it.
+    /// A reliable connection of RDMA verbs, over which memory can be READ.
     Verbs,
 }
 
-/// What a connection is for, and what became of it.
+/// The purpose and state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It has not said JOIN yet.
+    /// No JOIN was received yet.
     Connecting,
     /// It follows channels.
     Subscriber {
@@ -43,39 +43,39 @@ pub(crate) enum Role {
     Replay { session: u64 },
     /// It repairs gaps for this session.
     Nack { session: u64 },
-    /// Rings are READ over it for this session, in this attempt of the subscriber's.
+    /// Rings are READ over it for this session, in this attempt of the subscriber.
     Read { session: u64, attempt: u64 },
-    /// It is told why, then closed.
+    /// The connection is closed once this rejection is sent.
     Closing(Rejected),
 }
 
-/// What a subscriber's connections have in common.
+/// The shared state of a subscriber's connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// The connection that follows its channels.
     pub(crate) owner: PeerId,
-    /// What it may get of repair, on whichever of its connections.
+    /// The repair budget, shared by all of its connections.
     pub(crate) bucket: TokenBucket,
 }
 
-/// What waits for a peer on one channel.
+/// The state of a peer on one channel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerChannel {
     /// Index of the channel in the core.
     pub(crate) channel: usize,
-    /// What it last said of itself, of the channel's epoch.
+    /// Its last PROGRESS for the channel's epoch.
     pub(crate) progress: Option<Progress>,
-    /// The clock of its last PROGRESS, while that waits for STATUS.
+    /// The clock of its last PROGRESS, while a STATUS is due.
     pub(crate) status_due: Option<Nanos>,
-    /// Whether a STATUS told it that the session has ended: what it heard as END ends nothing alone.
+    /// Whether a STATUS has confirmed the end of the session: END alone ends nothing.
     pub(crate) told_end: bool,
     /// Whether it was reported as slow.
     pub(crate) slow: bool,
-    /// How many MIRRORs came since the last connection for READ of its session.
+    /// How many MIRRORs arrived since the last READ connection of its session.
     pub(crate) mirrors: u8,
-    /// What it may READ of the ring.
+    /// Its grant to READ the ring.
     pub(crate) granted: Option<Grant>,
-    /// The number of the last report that its cursor had.
+    /// The number of the last report in its cursor.
     pub(crate) reported: u64,
     pub(crate) repair: PendingRanges,
     pub(crate) replay: PendingRanges,
@@ -99,22 +99,22 @@ pub(crate) struct Peer {
     pub(crate) channels: Vec<PeerChannel>,
     /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
     pub(crate) outbox: Vec<u8>,
-    /// Bytes that the driver has not got rid of yet.
+    /// Bytes that the driver has not sent yet.
     pub(crate) backlog: usize,
-    /// What it was given that has not arrived.
+    /// Answers that have not arrived yet.
     pub(crate) in_flight: InFlight,
     pub(crate) heard_at: Nanos,
-    /// Whether it stands in the round of those with something to be sent.
+    /// Whether it is in the queue of peers with something to send.
     pub(crate) in_round: bool,
     /// Nothing can be sent to it before this time.
     pub(crate) blocked_until: Nanos,
     /// It is not reported as slow before this time.
     pub(crate) slow_at: Nanos,
-    /// Which of its queues comes next.
+    /// The next of its queues to serve.
     pub(crate) turn: usize,
-    /// Of a connection for READ, what is written over it.
+    /// The WRITEs over it; for READ connections only.
     pub(crate) writes: MirrorWriter,
-    /// Of a connection for READ, whether nothing may be.
+    /// Whether WRITEs over it are denied; for READ connections only.
     pub(crate) writes_denied: bool,
 }
 
@@ -138,19 +138,19 @@ impl Peer {
         }
     }
 
-    /// Whether it joined for repair: it stands for its subscriber.
+    /// Returns whether it joined for repair and so represents its subscriber.
     pub(crate) const fn is_subscriber(&self) -> bool {
         matches!(self.role, Role::Subscriber { .. })
     }
 
-    /// Whether anything waits to be sent.
+    /// Returns whether anything waits to be sent.
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()
             || (self.channels.iter())
                 .any(|c| c.status_due.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
     }
 
-    /// Of a subscriber, its further connection of this kind.
+    /// Returns a subscriber's further connection of this kind.
     pub(crate) const fn further(&mut self, of: &Role) -> Option<&mut Option<PeerId>> {
         match (&mut self.role, of) {
             (Role::Subscriber { replay, .. }, Role::Replay { .. }) => Some(replay),
@@ -160,7 +160,7 @@ impl Peer {
         }
     }
 
-    /// The session that it belongs to, if it has joined.
+    /// Returns its session, if it has joined.
     pub(crate) const fn session(&self) -> Option<u64> {
         match self.role {
             Role::Subscriber { session, .. }
@@ -171,7 +171,7 @@ impl Peer {
         }
     }
 
-    /// Of a connection for READ, its session and attempt.
+    /// Returns the session and attempt of a READ connection.
     pub(crate) const fn reads(&self) -> Option<(u64, u64)> {
         match self.role {
             Role::Read { session, attempt } => Some((session, attempt)),
@@ -184,7 +184,7 @@ impl Peer {
     }
 }
 
-/// A rejection that trying again does not help against.
+/// Returns a rejection that a retry cannot cure.
 pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
     Rejected {
         code,
@@ -193,8 +193,8 @@ pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
     }
 }
 
-/// Checks everything in a JOIN that does not depend on what the publisher has, and gives the wire version
-/// that is agreed on.
+/// Checks everything in a JOIN that does not depend on the publisher's state, and returns the agreed
+/// wire version.
 pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Rejected> {
     let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));
     let Some(agreed) = spoken.agreed(&join.wire_versions) else {

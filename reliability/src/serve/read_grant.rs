@@ -1,6 +1,8 @@
-//! What may be READ: the publisher's CPU has no part in a READ, so it grants bytes before, out of the
-//! budgets that it repairs from, and more as they are used (docs/PROTOCOL.md §6.6). And what the
-//! subscriber says without a word, by its cursor (§6.7).
+//! Grants for READ, and cursors.
+//!
+//! The publisher's CPU has no part in a READ. It therefore grants bytes in advance, out of the repair
+//! budgets, and more as they are used (docs/PROTOCOL.md §6.6). A subscriber reports its progress
+//! through its cursor, without a message (§6.7).
 
 use std::sync::Arc;
 
@@ -13,8 +15,8 @@ use crate::serve::peer::{PeerId, Role};
 use crate::types::{ChannelId, Nanos, Now};
 
 impl RepairCore {
-    /// The ring of a channel can be READ over a connection that joined for it, at this place. The
-    /// subscriber is told. `false` when the connection is gone, or never joined the channel.
+    /// Records that a channel's ring can be READ at this location, over a connection that joined for it, and
+    /// informs the subscriber. Returns `false` when the connection is gone or never joined the channel.
     pub fn grant(
         &mut self,
         now: Now,
@@ -45,8 +47,8 @@ impl RepairCore {
         true
     }
 
-    /// A cursor of a channel can be written over a connection whose ring was granted before, at this
-    /// place. The subscriber is told. `false` when there is no such grant (any more).
+    /// Records that a channel's cursor can be written at this location, over a connection whose ring was
+    /// granted before, and informs the subscriber. Returns `false` when there is no such grant (any more).
     pub fn grant_cursor(&mut self, peer: PeerId, channel: ChannelId, cursor: RemoteAccess) -> bool {
         let Some((owner, index, at)) = self.owner_of(peer, channel) else {
             return false;
@@ -62,8 +64,8 @@ impl RepairCore {
         true
     }
 
-    /// What stands in a cursor that was granted to this connection: to be told as often as should be
-    /// known how far its subscriber is. Its connection for repair, and what is new of it, for reports.
+    /// Handles the content of a cursor that was granted to this connection. Call it as often as the
+    /// subscriber's progress should be known. Returns its repair connection, and what is new, for reports.
     pub fn handle_cursor(
         &mut self,
         now: Now,
@@ -105,7 +107,7 @@ impl RepairCore {
             sent_at: Nanos::ZERO,
             read_bytes: report.read_bytes,
         };
-        // PROGRESS, which comes by another way, may be ahead of it.
+        // PROGRESS arrives over another connection and may be ahead of the cursor.
         let known = of.progress.filter(|known| known.epoch == report.epoch);
         let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
         if is_news {
@@ -115,8 +117,8 @@ impl RepairCore {
         is_news.then_some((owner, progress))
     }
 
-    /// A subscriber says how much it has READ: what it may READ further is made up to an eighth of a
-    /// burst, as far as its budget, and that of all, allows.
+    /// Handles how much a subscriber has READ: refills its grant to an eighth of a burst, as far as its own
+    /// budget and the shared budget allow.
     pub(super) fn renew_tokens(
         &mut self,
         now: Now,
@@ -125,7 +127,7 @@ impl RepairCore {
         at: usize,
         used: u64,
     ) {
-        // A small part of the burst: what many are granted and do not use, nobody else can have.
+        // The grant is a small part of the burst, because granted but unused bytes are lost to all others.
         let span = (self.config.subscriber_burst_bytes / 8).max(BURST_BYTES_MIN);
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
@@ -134,7 +136,7 @@ impl RepairCore {
         let Some(grant) = &mut state.channels[at].granted else {
             return;
         };
-        // Who claims to have READ more than it was granted gets no more for it.
+        // A subscriber that claims to have READ more than its grant gains nothing by it.
         let left = grant.tokens.saturating_sub(used);
         let is_first = grant.tokens == 0;
         if left >= span / 2 && !is_first {
@@ -145,7 +147,7 @@ impl RepairCore {
             return;
         };
         let theirs = session.bucket.take_up_to(now.monotonic, span - left);
-        // Half of what all may have at once is for those who ask.
+        // Half of the shared burst is reserved for NACKs.
         let given = self.repair.take_upper_half(now.monotonic, theirs);
         session.bucket.give_back(theirs - given);
         grant.tokens += given;
@@ -159,8 +161,8 @@ impl RepairCore {
         self.say(peer, id, &Message::Grant(grant));
     }
 
-    /// The connection for repair of the session that a connection joined: itself, or the one that its
-    /// further connections belong to. `None` before its JOIN was answered.
+    /// Returns the repair connection of the session that a connection joined: itself, or the owner of its
+    /// session. `None` before its JOIN was answered.
     #[must_use]
     pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
         let session = match self.peers.get(&peer)?.role {
@@ -173,7 +175,7 @@ impl RepairCore {
         Some(self.sessions.get(&session)?.owner)
     }
 
-    /// The READ connection of a session is over: nothing is granted any more.
+    /// Revokes all grants of a session whose READ connection ended.
     pub(super) fn grants_over(&mut self, session: u64) {
         let owner = self.sessions.get(&session).map(|session| session.owner);
         let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
@@ -184,7 +186,7 @@ impl RepairCore {
         }
     }
 
-    /// Whose connection for READ this is, and where it keeps this channel.
+    /// Returns the owner of this READ connection, and the indices of this channel.
     fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
         let (session, _) = self.peers.get(&peer)?.reads()?;
         let owner = self.sessions.get(&session)?.owner;

@@ -1,12 +1,12 @@
-//! Sequences that wait to be answered: kept as runs, so that a NACK for a whole ring takes as much
-//! memory as one for a single datagram, and asked for twice is answered once.
+//! Pending sequences, kept as runs. A NACK for a whole ring takes no more memory than one for a single
+//! datagram, and a repeated NACK is answered once.
 
 use std::collections::VecDeque;
 
 use crate::types::{Sequence, SequenceRange};
 
-/// Disjoint runs in ascending order. Those that are asked for are boundedly many; what is taken out
-/// from within them can make more, but never more than there are sequences.
+/// Disjoint runs in ascending order. The number of requested runs is bounded. Removals from within a run
+/// can make more, but never more than there are sequences.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRanges {
     ranges: VecDeque<SequenceRange>,
@@ -14,15 +14,15 @@ pub(super) struct PendingRanges {
 }
 
 impl PendingRanges {
-    /// Adds a run, tells the parts of it that were not pending before, and returns how many sequences
-    /// those are; `None`, without effect, when it would be the run after `ranges_max`.
+    /// Adds a run, reports the parts of it that were not pending, and returns their number of sequences.
+    /// Returns `None`, without effect, when it would be the run after `ranges_max`.
     pub(super) fn insert(
         &mut self,
         range: SequenceRange,
         ranges_max: usize,
         mut on_new: impl FnMut(SequenceRange),
     ) -> Option<u64> {
-        // Those that overlap or touch `range`.
+        // These runs overlap or touch `range`.
         let from = (self.ranges).partition_point(|r| r.last.next() < range.first);
         let to = (self.ranges).partition_point(|r| r.first <= range.last.next());
         if from >= to {
@@ -58,20 +58,20 @@ impl PendingRanges {
         Some(added)
     }
 
-    /// The first sequence that is pending.
+    /// Returns the first pending sequence.
     #[must_use]
     pub(super) fn first(&self) -> Option<Sequence> {
         Some(self.ranges.front()?.first)
     }
 
-    /// Takes the first sequence out.
+    /// Removes and returns the first sequence.
     pub(super) fn pop(&mut self) -> Option<Sequence> {
         let first = self.first()?;
         self.take_below(first.next()).map(|range| range.first)
     }
 
-    /// Takes one sequence out, wherever it stands; whether it was pending. One from within a run
-    /// leaves two.
+    /// Removes one sequence at any position and returns whether it was pending. Removal from within a run
+    /// leaves two runs.
     pub(super) fn remove(&mut self, sequence: Sequence) -> bool {
         let at = self.ranges.partition_point(|r| r.last < sequence);
         let Some(held) = self.ranges.get_mut(at).filter(|r| r.first <= sequence) else {
@@ -98,8 +98,7 @@ impl PendingRanges {
         true
     }
 
-    /// Takes out the first run, or the part of it that lies below `floor`; `None` when nothing
-    /// does.
+    /// Removes and returns the first run, or the part of it below `floor`; `None` when nothing is below.
     pub(super) fn take_below(&mut self, floor: Sequence) -> Option<SequenceRange> {
         let front = self.ranges.front_mut()?;
         if front.first >= floor {
@@ -116,25 +115,25 @@ impl PendingRanges {
         Some(taken)
     }
 
-    /// Forgets all, and returns how many sequences that were.
+    /// Removes everything and returns the number of sequences removed.
     pub(super) fn clear(&mut self) -> u64 {
         self.ranges.clear();
         std::mem::take(&mut self.sequences)
     }
 
-    /// How many runs they make.
+    /// Returns the number of runs.
     #[must_use]
     pub(super) fn runs(&self) -> usize {
         self.ranges.len()
     }
 
-    /// How many sequences are pending.
+    /// Returns the number of pending sequences.
     #[must_use]
     pub(super) const fn sequences(&self) -> u64 {
         self.sequences
     }
 
-    /// Whether nothing is pending.
+    /// Returns whether nothing is pending.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()

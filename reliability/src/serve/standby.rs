@@ -1,5 +1,5 @@
-//! What is sealed is written to standbys that ask for it: to whom, and what next (docs/PROTOCOL.md
-//! §6.8). How it gets there is the driver's matter.
+//! Mirroring to standbys: which standbys receive sealed datagrams, and which datagram is next
+//! (docs/PROTOCOL.md §6.8). The driver does the transfer.
 
 use super::{RepairCore, RepairEvent};
 use crate::control::{Message, MirrorRefusal, MirrorRefused, Mirroring};
@@ -8,29 +8,29 @@ use crate::serve::peer::{PeerId, Role};
 use crate::serve::standby_writes::{MirrorWrite, MirrorWriter, Writable};
 use crate::types::{ChannelId, SequenceRange};
 
-/// How often a subscriber may ask for a channel to be written before its next connection for READ: once
-/// is what it takes.
+/// How often a subscriber may request mirroring of a channel before its next READ connection. One request
+/// suffices.
 pub(super) const MIRRORS_MAX: u8 = 4;
 
 impl RepairCore {
-    /// Those whose mirrors are written when they ask for it: whoever may take over.
+    /// Sets the names of the standbys whose mirror requests are accepted: those that may take over.
     pub fn set_standbys(&mut self, names: Vec<String>) {
         self.standbys = names;
     }
 
-    /// Whether anything is written to anybody, so that [`RepairCore::poll_write`] is to be called as often
-    /// as something may have been sent.
+    /// Returns whether anything is mirrored, so that [`RepairCore::poll_write`] must be called after each
+    /// possible send.
     #[must_use]
     pub const fn is_mirrored(&self) -> bool {
         !self.mirrored.is_empty()
     }
 
-    /// A standby wants what is sealed written to its memory.
+    /// Handles a standby's request to write sealed datagrams to its memory.
     pub(super) fn mirror(&mut self, peer: PeerId, channel: ChannelId, wish: &Mirroring) {
         let Some((index, at)) = self.joined(peer, channel) else {
             return;
         };
-        // Each is answered, told and audited: nobody may have that at will.
+        // Each request is answered, reported and audited, so their number must be bounded.
         if let Some(state) = self.peers.get_mut(&peer) {
             let asked = &mut state.channels[at].mirrors;
             *asked = asked.saturating_add(1);
@@ -50,7 +50,7 @@ impl RepairCore {
         }
     }
 
-    /// Tells the driver.
+    /// Emits [`RepairEvent::Mirroring`] for the driver.
     fn mirroring(&mut self, peer: PeerId, channel: ChannelId, refused: Option<MirrorRefusal>) {
         let name = self.peers.get(&peer).map(|peer| peer.name.clone());
         self.event(RepairEvent::Mirroring {
@@ -107,9 +107,9 @@ impl RepairCore {
         self.mirroring(peer, id, Some(reason));
     }
 
-    /// The next to be written, and over which connection for READ; never more at a time than
-    /// [`crate::serve::standby_writes::MIRROR_WRITES_MAX`] over one. They are done in the order in which they
-    /// are given out.
+    /// Returns the next WRITE and its READ connection. At most
+    /// [`crate::serve::standby_writes::MIRROR_WRITES_MAX`] are outstanding on one connection. WRITEs complete
+    /// in the order in which they are returned.
     pub fn poll_write(&mut self) -> Option<(PeerId, MirrorWrite)> {
         let channels = &self.channels;
         let writable = |index: usize| writable(&channels[index]);
@@ -120,7 +120,7 @@ impl RepairCore {
             while let Some(chosen) = peer.writes.choose(writable) {
                 let channel = &channels[chosen.channel];
                 channel.counters.mirror_writes_skipped.add(chosen.skipped);
-                // What its header says may be of the next round already: then it is passed over.
+                // The slot's header may already belong to the ring's next round; then the slot is skipped.
                 let len = channel.ring.len_of(chosen.sequence);
                 let len = len.filter(|len| *len <= channel.ring.geometry().slot_len());
                 let of = writable(chosen.channel);
@@ -136,20 +136,20 @@ impl RepairCore {
         None
     }
 
-    /// So many WRITEs over a connection are done.
+    /// Records that this many WRITEs over a connection are complete.
     pub fn handle_written(&mut self, peer: PeerId, count: u32) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.writes.done(count);
         }
     }
 
-    /// Nothing can be written over a connection: its standby is told.
+    /// Records that WRITEs over a connection are impossible, and informs its standby.
     pub fn handle_unwritable(&mut self, peer: PeerId) {
         self.end_writes(peer, MirrorRefusal::Impossible);
     }
 
-    /// Nothing may be written over a connection for READ, from now on: its standby is told, and whenever it
-    /// wishes for it. Whether it is such a connection.
+    /// Denies WRITEs over a READ connection from now on. Its standby is informed, now and at each further
+    /// request. Returns whether it is such a connection.
     pub fn deny_writes(&mut self, peer: PeerId) -> bool {
         let Some(state) = self.peers.get_mut(&peer) else {
             return false;
@@ -178,7 +178,7 @@ impl RepairCore {
         }
     }
 
-    /// A connection for READ is over: nothing is written over it any more.
+    /// Ends all WRITEs over a READ connection that is closed.
     pub(super) fn writes_over(&mut self, peer: PeerId) {
         self.mirrored.retain(|it| *it != peer);
         if let Some(peer) = self.peers.get_mut(&peer) {

@@ -1,76 +1,76 @@
-//! What is written to the inboxes of a standby, over one connection: each datagram that was sent, in
-//! order of sequence, from the newest on, and boundedly many at a time (docs/PROTOCOL.md §6.8).
+//! WRITEs to the inboxes of a standby, over one connection: each sent datagram in sequence order, from
+//! the newest on, with a bounded number outstanding (docs/PROTOCOL.md §6.8).
 //!
-//! WRITEs pin nothing: a slot may be sealed anew while the device reads it, and the standby finds out.
-//! Whoever falls so far behind that this is likely skips to the newest.
+//! WRITEs pin nothing: a slot may be sealed anew while the device reads it, and the standby detects that.
+//! A standby that falls so far behind that this is likely skips to the newest.
 
 use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::ring::{Geometry, slots_of};
 use crate::types::{ChannelId, Sequence, SequenceRange};
 
-/// WRITEs of one connection under way at a time.
+/// Maximum WRITEs outstanding on one connection.
 pub const MIRROR_WRITES_MAX: u32 = 32;
 
-/// A WRITE that is to be begun.
+/// A WRITE to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorWrite {
-    /// Whose ring.
+    /// The channel of the ring.
     pub channel: ChannelId,
-    /// Where the datagram stands in the memory of the ring.
+    /// The datagram's offset in the memory of the ring.
     pub offset: usize,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub len: usize,
     /// The standby's inbox.
     pub inbox: RemoteAccess,
-    /// Where in it.
+    /// The offset in the inbox.
     pub at: usize,
 }
 
 /// The inbox of one channel.
 #[derive(Clone, Copy, Debug)]
 struct Written {
-    /// As the core counts channels.
+    /// The core's index of the channel.
     channel: usize,
     inbox: RemoteAccess,
     slots: u64,
-    /// The next to be written.
+    /// The next sequence to write.
     next: Sequence,
 }
 
-/// What may be written of a channel now.
+/// The part of a channel that may be written now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writable {
-    /// What is held and about to be overwritten by nobody, up to the last one sent; `None` when nothing is.
+    /// The held sequences up to the last one sent, without those about to be overwritten; `None` when empty.
     pub(crate) held: Option<SequenceRange>,
     pub(crate) geometry: Geometry,
     pub(crate) id: ChannelId,
 }
 
-/// What is to be written next.
+/// The datagram to write next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// Of the channel that the core counts so.
+    /// The core's index of the channel.
     pub(crate) channel: usize,
-    /// Which.
+    /// The sequence.
     pub(crate) sequence: Sequence,
-    /// So many before it are not written any more.
+    /// How many sequences before it are skipped.
     pub(crate) skipped: u64,
 }
 
-/// See the module.
+/// The WRITEs over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct MirrorWriter {
     channels: Vec<Written>,
     under_way: u32,
-    /// Which of them comes next.
+    /// The next channel to serve.
     turn: usize,
 }
 
 impl MirrorWriter {
-    /// Writes this channel from its newest on, which is `from`; in the place of what was written before.
+    /// Starts to write this channel from its newest sequence, `from`; replaces an earlier inbox.
     ///
     /// # Errors
-    /// [`MirrorRefusal::Shape`] when the inbox can't be one for a ring of this geometry.
+    /// [`MirrorRefusal::Shape`] when the inbox does not fit a ring of this geometry.
     pub(crate) fn begin(
         &mut self,
         channel: usize,
@@ -89,8 +89,8 @@ impl MirrorWriter {
         Ok(())
     }
 
-    /// The channel whose turn it is to be written, and the sequence: the channels in turn, for as long as
-    /// there is room. It is passed by, whether it is written or not.
+    /// Chooses the next channel and sequence to write: channels take turns while there is room. The chosen
+    /// sequence counts as passed, whether it is written or not.
     pub(crate) fn choose(&mut self, writable: impl Fn(usize) -> Writable) -> Option<Chosen> {
         if self.under_way >= MIRROR_WRITES_MAX {
             return None;
@@ -106,7 +106,7 @@ impl MirrorWriter {
                 continue;
             }
             let due = match written.next < held.first {
-                // What is left of the oldest would be gone as soon: only the newest is sure to stay.
+                // The oldest slots would soon be overwritten too: only the newest is sure to stay.
                 true => held.last,
                 false => written.next,
             };
@@ -120,7 +120,7 @@ impl MirrorWriter {
         None
     }
 
-    /// The WRITE of what was chosen, of so many bytes; it is under way from here on.
+    /// Returns the WRITE of the chosen sequence with this length, which is outstanding from now on.
     pub(crate) fn write(
         &mut self,
         chosen: Chosen,
@@ -141,12 +141,12 @@ impl MirrorWriter {
         })
     }
 
-    /// Which channels were written.
+    /// Returns the channels that were written.
     pub(crate) fn into_channels(self) -> impl Iterator<Item = usize> {
         self.channels.into_iter().map(|it| it.channel)
     }
 
-    /// So many are done.
+    /// Records that this many WRITEs are complete.
     pub(crate) const fn done(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
     }

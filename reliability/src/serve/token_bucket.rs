@@ -1,14 +1,14 @@
-//! A token bucket: in any window of time it lets no more than `rate × time + burst` bytes pass.
+//! A token bucket: in any window of time it lets at most `rate × time + burst` bytes pass.
 //!
-//! Exact: credit is kept in billionths of a byte, so no rate is too small and no interval too
-//! short to count (docs/PROTOCOL.md §6.4).
+//! The bucket is exact: it keeps credit in billionths of a byte, so no rate is too small and no
+//! interval too short to count (docs/PROTOCOL.md §6.4).
 
 use crate::types::Nanos;
 
 /// Nanoseconds in a second, so also the credit that one byte costs.
 const SCALE: u128 = 1_000_000_000;
 
-/// Bytes per second, with a burst.
+/// A rate in bytes per second, with a burst.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     bytes_per_s: u64,
@@ -18,7 +18,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Returns a full bucket.
     #[must_use]
     pub fn new(bytes_per_s: u64, burst_bytes: u64, now: Nanos) -> Self {
         let burst = u128::from(burst_bytes) * SCALE;
@@ -30,7 +30,7 @@ impl TokenBucket {
         }
     }
 
-    /// Bytes per second.
+    /// Returns the rate in bytes per second.
     #[must_use]
     pub const fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
@@ -42,14 +42,14 @@ impl TokenBucket {
         self.at = self.at.max(now);
     }
 
-    /// Whether `bytes` may pass now.
+    /// Returns whether `bytes` may pass now.
     #[inline]
     pub fn has(&mut self, now: Nanos, bytes: usize) -> bool {
         self.refill(now);
         self.credit >= bytes as u128 * SCALE
     }
 
-    /// Lets `bytes` pass, if they may.
+    /// Takes `bytes` if they may pass now, and returns whether they may.
     #[inline]
     pub fn take(&mut self, now: Nanos, bytes: usize) -> bool {
         let enough = self.has(now, bytes);
@@ -59,12 +59,12 @@ impl TokenBucket {
         enough
     }
 
-    /// Lets as many bytes pass as may, up to `most`. How many.
+    /// Takes as many bytes as may pass now, up to `most`, and returns their number.
     pub fn take_up_to(&mut self, now: Nanos, most: u64) -> u64 {
         self.take_down_to(now, most, 0)
     }
 
-    /// The same, but half of the burst stays.
+    /// Takes as many bytes as may pass now, up to `most`, but leaves half of the burst; returns their number.
     pub fn take_upper_half(&mut self, now: Nanos, most: u64) -> u64 {
         self.take_down_to(now, most, self.burst / 2)
     }
@@ -77,12 +77,12 @@ impl TokenBucket {
         bytes
     }
 
-    /// Takes back what was let pass and did not.
+    /// Returns bytes to the bucket that were taken but not used.
     pub fn give_back(&mut self, bytes: u64) {
         self.credit = (self.credit + u128::from(bytes) * SCALE).min(self.burst);
     }
 
-    /// When `bytes` may pass, if nothing else does before; [`Nanos::MAX`] when never.
+    /// Returns when `bytes` may pass, if nothing else does before; [`Nanos::MAX`] when never.
     #[must_use]
     pub fn available_at(&self, bytes: usize) -> Nanos {
         let cost = bytes as u128 * SCALE;

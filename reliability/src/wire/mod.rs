@@ -35,7 +35,7 @@ pub const SEQUENCE_OFFSET: usize = 16;
 pub const RELAY_OFFSET: usize = 59;
 const CRC_OFFSET: usize = 60;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -86,9 +86,9 @@ pub mod relay_flags {
 /// The header's fields, without magic, version and CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the datagram is.
+    /// The kind of the datagram.
     pub kind: Kind,
-    /// Whose sequence space.
+    /// The channel of the sequence space.
     pub channel: ChannelId,
     /// Records in the payload.
     pub count: u16,
@@ -104,15 +104,15 @@ pub struct Header {
     pub sent_at: Nanos,
     /// `sequence + 1 − oldest held`; 0 when nothing is held.
     pub retained: u32,
-    /// Whose messages it carries.
+    /// The source of the messages.
     pub source: SourceId,
     /// Bytes after the header.
     pub payload_len: u16,
-    /// See [`datagram_flags`].
+    /// Bits of [`datagram_flags`].
     pub flags: u16,
     /// Length of header and extensions in bytes, a multiple of 8, at least [`HEADER_LEN`].
     pub header_len: u16,
-    /// See [`relay_flags`].
+    /// Bits of [`relay_flags`].
     pub relay: u8,
 }
 
@@ -374,7 +374,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// What the publisher says of itself in a heartbeat.
+/// The publisher's state in a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PublisherState {
@@ -395,7 +395,7 @@ pub struct Heartbeat {
     pub hold_off_us: u32,
     /// Subscribers joined.
     pub subscribers: u32,
-    /// What the publisher is doing.
+    /// The publisher's state.
     pub state: PublisherState,
     /// The channel's config hash; 0 when unknown.
     pub config_hash: ConfigHash,
@@ -458,7 +458,7 @@ pub enum SourceLossReason {
 pub enum StreamEvent {
     /// The publisher never had these messages of a source: books may be wrong.
     SourceLost {
-        /// Whose messages.
+        /// The source of the messages.
         source: SourceId,
         /// Why.
         reason: SourceLossReason,
@@ -532,7 +532,7 @@ impl EpochReason {
         Self::SourceChanged,
     ];
 
-    /// What happened before the epoch, in a few words.
+    /// Returns the reason in a few words.
     const fn text(self) -> &'static str {
         match self {
             Self::Fresh => "first start",

@@ -24,7 +24,7 @@ pub struct WireVersions {
 }
 
 impl Default for WireVersions {
-    /// What this code speaks.
+    /// Returns the versions that this code speaks.
     fn default() -> Self {
         Self {
             oldest: WIRE_VERSION,
