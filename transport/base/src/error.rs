@@ -1,4 +1,4 @@
-//! What can go wrong in a transport, by whose fault: the configuration's, the caller's, the host's.
+//! Transport errors, by fault: the configuration's, the caller's or the host's.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub enum FanOutError {
     TooLong {
         /// Its length.
         len: usize,
-        /// What fits.
+        /// The limit that fits.
         max: usize,
     },
     /// The slot lies outside the memory that the transport was given at the start.
@@ -41,7 +41,7 @@ pub enum FanOutError {
     Io {
         /// On which line.
         line: LineId,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -65,7 +65,7 @@ pub enum ReceiveError {
     Membership {
         /// On which line.
         line: LineId,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The operating system refuses for good.
@@ -73,7 +73,7 @@ pub enum ReceiveError {
     Io {
         /// On which line.
         line: LineId,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -70,9 +70,9 @@ pub trait Receive: Send {
     /// calls and interrupts. Whoever begins to wait finds them readable if something came meanwhile.
     fn set_waited(&mut self, _waited: bool) {}
 
-    /// What the sender's memory held no longer when it was wanted, where a receiver reads that memory:
-    /// of which epoch, and which sequences. It says so once; ask after every poll, and tell the core
-    /// before the next one. Who does not ask finds the gap.
+    /// Returns the epoch and sequences that the sender's memory no longer held when they were wanted,
+    /// where a receiver reads that memory. Each overrun is returned once. Call this after every poll,
+    /// and report the result to the core before the next one. Without the call, the core finds the gap.
     fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
         None
     }
@@ -123,7 +123,7 @@ impl<R: Receive + ?Sized> Receive for Box<R> {
     }
 }
 
-/// What one line of a receiver has seen.
+/// Counters of one receiver line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveStats {
     /// Datagrams handed over.

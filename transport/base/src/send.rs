@@ -31,7 +31,7 @@ pub struct Posted {
 
 /// Sends a channel's datagrams to all who listen, straight from their slots.
 ///
-/// What was posted is *pinned* until [`completed`](Self::completed) says otherwise: the transport
+/// A posted slot is *pinned* until [`completed`](Self::completed) covers it: the transport
 /// may read those bytes at any time until then, so the slot must not be written.
 pub trait FanOut: Send {
     /// Takes the slots of `range` for sending, in order, as far as the send queue has room. Call
@@ -65,7 +65,7 @@ pub trait FanOut: Send {
     fn stats(&self) -> &[SendStats];
 }
 
-/// What one line of a fan-out has done.
+/// Counters of one fan-out line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendStats {
     /// Datagrams handed to the network.

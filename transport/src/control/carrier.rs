@@ -1,5 +1,5 @@
-//! What frames travel over: TCP, or a reliable connection over RDMA verbs (feature `rdma`). Both are
-//! streams of bytes that never block, so that whoever has frames to send need not know which.
+//! The byte stream under the frames: TCP, or a reliable connection over RDMA verbs (feature `rdma`).
+//! Neither blocks, so a sender of frames need not know which one it uses.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
@@ -29,7 +29,7 @@ use tickcast_verbs::{
     RemoteMemory, Stream, StreamConfig, StreamEnd, VerbsError, WRITES_MAX,
 };
 
-/// The request for what of a stream the other side has not confirmed: tcp(7), SIOCOUTQ.
+/// The request for the number of unconfirmed bytes of a stream: tcp(7), SIOCOUTQ.
 const TIOCOUTQ: Opcode = libc::TIOCOUTQ as Opcode;
 
 /// A connection, or an attempt at one.
@@ -336,7 +336,7 @@ impl CarrierStream {
         }
     }
 
-    /// What can be READ at a time.
+    /// Returns the limits of concurrent READs.
     pub(super) fn read_limits(&self) -> ReadLimits {
         match self {
             Self::Tcp(_) => ReadLimits::default(),
@@ -380,7 +380,7 @@ impl CarrierStream {
         }
     }
 
-    /// Hands over what came of the next that is done, with its tag. `false` when there is none.
+    /// Passes on the result of the next finished READ, with its tag. Returns `false` when there is none.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")

@@ -35,7 +35,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// What a poll of the client brought.
+/// An event of one client poll.
 #[derive(Debug)]
 pub enum ClientEvent<'a> {
     /// The connection is up. Nothing has been sent on it.

@@ -80,7 +80,7 @@ struct Inbox {
     body_len_max: usize,
 }
 
-/// What a round of reading came to.
+/// The outcome of one round of reading.
 enum Filled {
     /// Nothing more to read now.
     Drained,
@@ -182,7 +182,7 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// Memory that is kept for the next time; whoever has once read late would hold more for good.
+    /// Bytes of memory kept for reuse. Without this bound, one slow peer would hold more for good.
     const LEN_KEPT: usize = 32 * 1024;
 
     const fn backlog(&self) -> usize {

@@ -1,4 +1,4 @@
-//! What faults there are to be, and the check that they can be.
+//! The fault configuration and its validation.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -24,7 +24,7 @@ pub struct FaultConfig {
     pub corrupt: f64,
     /// Probability that a datagram is cut short.
     pub truncate: f64,
-    /// What happens for certain, before anything that chance decides.
+    /// The scripted faults, applied before the random ones.
     pub script: Vec<Scripted>,
 }
 
@@ -114,7 +114,7 @@ pub enum FaultConfigError {
     Probability {
         /// Which.
         field: &'static str,
-        /// What was written.
+        /// The configured value.
         value: f64,
     },
     /// Bursts that no chain of states can produce.
@@ -130,7 +130,7 @@ pub enum FaultConfigError {
     /// Overtaken by none or by too many.
     #[error("reorder.depth is {depth}, it must lie between 1 and {max}")]
     Depth {
-        /// What was written.
+        /// The configured value.
         depth: u32,
         /// The most.
         max: u32,
@@ -146,7 +146,7 @@ pub enum FaultConfigError {
     /// A range that is no range.
     #[error("script: the range from {first} to {last} is empty or begins with 0; sequences count from 1", first = range.first, last = range.last)]
     Range {
-        /// What was written.
+        /// The configured value.
         range: SequenceRange,
     },
 }

@@ -41,7 +41,7 @@ struct Held<T> {
     until: Nanos,
 }
 
-/// What chance says about one datagram; each between 0 and 1.
+/// The random draws for one datagram; each between 0 and 1.
 struct Dice {
     drop: f64,
     burst: f64,
@@ -161,7 +161,7 @@ impl<T: Copy> FaultInjector<T> {
         }
     }
 
-    /// What was done.
+    /// The fault.
     #[must_use]
     pub const fn log(&self) -> &FaultLog {
         &self.log
@@ -323,7 +323,7 @@ fn copy_words(bytes: &[u8], words: &mut Vec<u64>) {
     words_as_bytes_mut(words)[..bytes.len()].copy_from_slice(bytes);
 }
 
-/// What a fault needs to know of a datagram.
+/// The identity of a datagram, as the faults need it.
 struct Identity {
     /// `None` for heartbeats and for what is no datagram of ours.
     sequenced: Option<(ChannelId, Epoch, Sequence)>,
@@ -353,7 +353,7 @@ impl Identity {
         }
     }
 
-    /// What one line of the script does to the datagram `number`, `elapsed` after the start.
+    /// Returns the fault that one script line gives datagram `number`, `elapsed` after the start.
     fn scripted(&self, scripted: &Scripted, number: u64, elapsed: Nanos) -> Option<FaultKind> {
         let on = |wanted: &Option<ChannelId>| {
             let sequenced = self.sequenced.as_ref();

@@ -1,4 +1,4 @@
-//! What a fault injector did: counted without exception, and listed as far as the list has room.
+//! The log of a fault injector: it counts every fault, and lists faults while the list has room.
 
 use serde::Serialize;
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
@@ -101,20 +101,20 @@ impl FaultCounts {
     }
 }
 
-/// A run of sequences to which the same was done.
+/// A run of sequences with one kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// What was done.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// On which channel.
+    /// The affected channel.
     pub channel: ChannelId,
-    /// In which epoch.
+    /// The affected epoch.
     pub epoch: Epoch,
-    /// To which datagrams.
+    /// The affected datagrams.
     pub sequences: SequenceRange,
 }
 
-/// What was done, in order, neighbouring sequences joined; and the counts.
+/// The faults, in order, with neighbouring sequences joined, and the counts.
 #[derive(Clone, Debug, Default)]
 pub struct FaultLog {
     pub(super) counts: FaultCounts,
@@ -124,7 +124,7 @@ pub struct FaultLog {
 }
 
 impl FaultLog {
-    /// Entries kept; what comes later is only counted (`unlisted`).
+    /// Maximum number of entries kept; later faults are only counted (`unlisted`).
     pub const ENTRIES_MAX: usize = 1 << 18;
 
     /// The counts.
@@ -133,7 +133,7 @@ impl FaultLog {
         &self.counts
     }
 
-    /// What was done, exact if `unlisted` is 0.
+    /// Returns the listed faults, exact if `unlisted` is 0.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -145,8 +145,8 @@ impl FaultLog {
         self.joined(epoch, channel, FaultKind::is_drop)
     }
 
-    /// The sequences that a subscriber who asks for nothing misses: those dropped, and those
-    /// damaged or cut, which it must drop itself.
+    /// Returns the sequences that a subscriber without NACKs misses: those dropped, and those damaged or
+    /// truncated, which the subscriber must drop.
     #[must_use]
     pub fn missed(&self, epoch: Epoch, channel: ChannelId) -> Vec<SequenceRange> {
         let damaged = |kind| matches!(kind, FaultKind::Corrupt | FaultKind::Truncate);

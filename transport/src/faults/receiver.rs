@@ -31,7 +31,7 @@ impl<R: Receive> FaultyReceiver<R> {
         Ok(Self { inner, injectors })
     }
 
-    /// What was done on a line.
+    /// Returns the injector of a line, which holds its fault log.
     #[must_use]
     pub fn injector(&self, line: LineId) -> Option<&FaultInjector<Ipv4Addr>> {
         self.injectors.get(usize::from(line.0))

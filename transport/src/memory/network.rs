@@ -25,7 +25,7 @@ pub enum Completion {
     Manual,
 }
 
-/// What a network is like.
+/// The properties of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryNetworkConfig {
     /// One or two.
@@ -78,7 +78,7 @@ struct Sender {
     stats: Vec<SendStats>,
 }
 
-/// What was taken and is not yet delivered.
+/// Datagrams taken and not yet delivered.
 struct Work {
     what: What,
     /// The tick at which it is done.

@@ -9,7 +9,7 @@ use tickcast_reliability::types::ChannelId;
 
 use crate::control::SendError;
 
-/// What a poll of one end brought.
+/// An event of one poll of one end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LinkEvent<'a> {
     /// The connection is up (at the start, and after each restore).
@@ -42,7 +42,7 @@ pub struct LinkEnd {
     body_len_max: usize,
     /// The round in which this end last knew itself connected.
     known: Option<u64>,
-    /// What is being handed over; kept for its memory.
+    /// Buffer for the delivery in progress; kept for its memory.
     taken: Vec<u8>,
 }
 

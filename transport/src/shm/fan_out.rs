@@ -1,4 +1,4 @@
-//! The publisher's side: what is sealed is there already, so to send it is to say so.
+//! The publisher's side: sealed slots are already in shared memory, so a send only publishes `sent`.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// Shares a channel's ring with the subscribers in this host.
 ///
-/// Readers follow the ring's `sent` of this fan-out, which moves when what was posted counts as sent.
-/// Nothing is ever pinned: who reads a slot while it is overwritten finds out by itself.
+/// Readers follow the ring's `sent` of this fan-out, which moves when a posted slot counts as sent.
+/// Nothing is ever pinned: a reader detects by itself that a slot was overwritten during the read.
 pub struct ShmFanOut {
     side_ring: SideRingWriter,
     completed: Option<Sequence>,

@@ -1,16 +1,16 @@
 //! Shared memory: subscribers in the publisher's host map its ring and read it themselves.
 //!
-//! Nothing is sent. A slot that is sealed and counted as sent is there to be copied, by any number of
-//! readers, none of which the publisher knows of: they map the file read-only, so nothing they do,
-//! or leave half done, can hold it up or harm it. On neither side is there a system call or a lock
-//! for a datagram. A copy is proven whole by its slot's sequence (docs/PROTOCOL.md §9), so nobody
-//! computes its CRC. Who comes too late is told by the ring which sequences it no longer holds.
+//! Nothing is sent. Any number of readers can copy a slot that is sealed and counted as sent. The
+//! publisher knows none of them. They map the file read-only, so no reader can delay or damage the
+//! publisher. Neither side makes a system call or takes a lock for a datagram. The slot's sequence
+//! proves a copy whole (docs/PROTOCOL.md §9), so nobody computes its CRC. The ring tells a late reader
+//! which sequences it no longer holds.
 //!
-//! What is not in the ring but goes to everybody, heartbeats and repairs for many, lies behind it as
-//! *copies* (docs/PROTOCOL.md §9.1).
+//! Heartbeats and repairs for many subscribers are not in the ring. They lie behind it as *copies*
+//! (docs/PROTOCOL.md §9.1).
 //!
-//! A new epoch is a new file of the same name. The old one stays as it was for those who have it
-//! mapped; they learn of the new one as ever, by WELCOME.
+//! A new epoch is a new file of the same name. The old file stays unchanged for readers that have it
+//! mapped. They learn of the new epoch by WELCOME.
 
 mod fan_out;
 mod read_only_map;
@@ -41,7 +41,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The host's boot id.
 ///
 /// # Errors
-/// What the operating system said: without one, nobody can tell whether the host was started anew.
+/// The operating system's error: without a boot id, nobody can detect a restart of the host.
 pub fn boot_id() -> io::Result<[u8; 16]> {
     boot_id_of(&std::fs::read_to_string(BOOT_ID)?)
 }
@@ -74,7 +74,7 @@ pub enum ShmError {
     /// This host's boot id can't be read.
     #[error("this host's boot id can't be read ({source}); is /proc/sys visible here?")]
     BootId {
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file can't be mapped.
@@ -82,15 +82,15 @@ pub enum ShmError {
         "{path} can't be mapped ({source}); is the publisher's /dev/shm visible here, and may this user read it?"
     )]
     Map {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// What is mapped is no ring.
+    /// The mapped file is not a ring.
     #[error("{path} holds no ring: {source}")]
     Ring {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
         /// Why not.
         source: RingError,
@@ -112,9 +112,9 @@ pub enum ShmError {
         "the ring's memory has {tail} bytes behind the ring, and {needed} are needed; make it with `SharedMapping::fresh` and `shm::tail_len`"
     )]
     NoTail {
-        /// What it has.
+        /// The actual size in bytes.
         tail: usize,
-        /// What is needed.
+        /// The required size in bytes.
         needed: usize,
     },
     /// The copies behind the ring are laid out otherwise.

@@ -23,7 +23,7 @@ const BATCH: usize = 64;
 pub struct ShmReceiverConfig {
     /// The file that it lies in.
     pub path: PathBuf,
-    /// Whose `sent` is followed.
+    /// The fan-out whose `sent` the receiver follows.
     pub fan_out: FanOutId,
     /// The boot id of the publisher's host.
     pub boot_id: [u8; 16],

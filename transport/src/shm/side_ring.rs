@@ -1,9 +1,9 @@
-//! What goes to everybody besides the ring: the last copies of each of two writers, the fan-out (its
-//! heartbeats) and the repair service (repairs for many), each in an area of its own behind the ring
-//! (docs/PROTOCOL.md §9.1).
+//! Broadcast datagrams outside the ring: the last copies of each of two writers. The fan-out writes
+//! heartbeats, and the repair service writes repairs for many. Each has an area of its own behind the
+//! ring (docs/PROTOCOL.md §9.1).
 //!
-//! An entry is a sequence lock like a slot of the ring, its version the copy's number. A reader that
-//! was away gets the newest of them, as from a socket whose buffer was full.
+//! An entry is a sequence lock like a slot of the ring; its version is the copy's number. A reader
+//! that was away gets the newest copies, as from a socket whose buffer was full.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const fn area_len(geometry: Geometry) -> usize {
     HEAD_LEN + ENTRIES as usize * (HEAD_LEN + geometry.slot_len())
 }
 
-/// Whose copies.
+/// The writer of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The fan-out's own.
@@ -87,7 +87,7 @@ impl Area {
     }
 }
 
-/// The one that writes the copies of a side.
+/// The only writer of the copies of a side.
 pub(super) struct SideRingWriter {
     area: Area,
     last: u64,
@@ -124,7 +124,7 @@ impl SideRingWriter {
     }
 }
 
-/// One that reads the copies of a side, from where it began.
+/// Reads the copies of a side, from the point where it was opened.
 pub(super) struct SideRingReader {
     area: Area,
     next: u64,
@@ -147,12 +147,12 @@ impl SideRingReader {
         Ok(reader)
     }
 
-    /// The number of the last copy. What was sent before it was written is seen afterwards.
+    /// Returns the number of the last copy. Every send before this copy is visible afterwards.
     pub(super) fn last(&self) -> u64 {
         u64::from_le(self.area.all()[LAST].load(Acquire))
     }
 
-    /// Passes over all there are.
+    /// Skips all copies present.
     pub(super) fn skip(&mut self) {
         self.next = self.last() + 1;
     }

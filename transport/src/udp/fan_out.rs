@@ -1,9 +1,9 @@
-//! The UDP fan-out: every slot on every line, straight from the ring, in batches.
+//! The UDP fan-out: sends every slot on every line, in batches, directly from the ring.
 //!
-//! One datagram that is due alone is sent as it is, without a header; of several, runs go to the kernel
-//! as one buffer (`sending.rs`), one way through its stack for all of them. The kernel copies at once,
-//! so nothing stays pinned after a post. Each line keeps its own place: one whose send buffer is full
-//! waits alone, and one that can't be given runs is sent datagram by datagram; where one was refused,
+//! A single due datagram is sent without a header. Runs of several datagrams go to the kernel as one
+//! buffer (`sending.rs`), so they cross its stack once. The kernel copies at once, so nothing stays
+//! pinned after a post. Each line keeps its own position: a line with a full send buffer waits alone.
+//! A line that cannot take runs is sent datagram by datagram. After a refused run, the line does so
 //! for a while (`offload.rs`).
 
 use std::io;
@@ -74,7 +74,7 @@ struct Line {
     runs: Runs,
 }
 
-/// How far a line came with a batch.
+/// A line's progress in a batch.
 struct Taken {
     /// Datagrams it is done with, sent or refused.
     datagrams: usize,
@@ -84,7 +84,7 @@ struct Taken {
     uncut: bool,
 }
 
-/// What became of one system call.
+/// The outcome of one system call.
 enum Outcome {
     Sent(usize),
     Full,
@@ -148,7 +148,7 @@ impl UdpFanOut {
         })
     }
 
-    /// What is not as it was configured.
+    /// Returns the deviations from the configuration.
     #[must_use]
     pub fn warnings(&self) -> &[UdpWarning] {
         &self.warnings
@@ -160,14 +160,14 @@ impl UdpFanOut {
         &self.grants
     }
 
-    /// Where the datagrams come from, one address a line: what a WELCOME tells subscribers.
+    /// Returns the source addresses, one per line, as a WELCOME lists them for subscribers.
     #[must_use]
     pub fn senders(&self) -> Vec<SocketAddrV4> {
         let of = |line: &Line| line.socket.local_addr().ok()?.as_socket_ipv4();
         self.lines.iter().filter_map(of).collect()
     }
 
-    /// Sends one datagram on the lines that have not taken it. Whether one of them stalled.
+    /// Sends one datagram on the lines that have not taken it. Returns whether a line stalled.
     #[inline]
     fn post_alone(&mut self, slots: &dyn Slots, sequence: Sequence) -> Result<bool, FanOutError> {
         let bytes = slot(slots, sequence, self.datagram_len_max)?;
@@ -189,7 +189,7 @@ impl UdpFanOut {
         Ok(stalled)
     }
 
-    /// Sends several, as far as each line takes them. Whether one of them stalled.
+    /// Sends several datagrams, as far as each line takes them. Returns whether a line stalled.
     fn post_many(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<bool, FanOutError> {
         let max = self.datagram_len_max;
         let mut stalled = [false; LineId::MAX];
@@ -302,7 +302,7 @@ fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
     Ok(())
 }
 
-/// What became of one datagram.
+/// The outcome of one datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Alone {
     Sent,
@@ -395,8 +395,8 @@ fn outcome(line: usize, result: io::Result<usize>) -> Result<Outcome, FanOutErro
         Err(source) => source,
     };
     match source.raw_os_error() {
-        // ENOBUFS is not among them: the interface's queue has dropped it. Whoever tried until it passes
-        // would send it to this host's own receivers each time.
+        // ENOBUFS is not in this list: the interface's queue has dropped the datagram. A retry until it
+        // passes would send it to this host's own receivers each time.
         Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Outcome::Full),
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EDESTADDRREQ) | None => {
             Err(FanOutError::Io {
@@ -568,7 +568,7 @@ mod tests {
         let (mut fan_out, receiver, cut_again) = uncut();
         let slots = Wide(vec![[7; 64]; 1 + 64]);
         let mut bytes = [0; 64];
-        // So many datagrams, 64 a post; what the line says then.
+        // Sends this many datagrams, 64 per post, and returns the line's state.
         let mut send = |fan_out: &mut UdpFanOut, datagrams: u64| {
             for _ in 0..datagrams / 64 {
                 fan_out.reset();

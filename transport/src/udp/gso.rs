@@ -1,5 +1,5 @@
-//! Runs of datagrams as one buffer: whether this kernel can, when to try again after it would not, and
-//! what to say where it can't.
+//! Runs of datagrams as one buffer: whether this kernel supports them, when to retry after a refusal,
+//! and the warning where they are unsupported.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,10 +9,10 @@ use super::socket::{HEADERS_LEN, UdpWarning, set_option};
 use tickcast_transport_base::SendStats;
 use tickcast_transport_base::host::interface::ResolvedInterface;
 
-/// So many datagrams go one by one after the first run that was refused; twice as many after each
-/// further one,
+/// Datagrams sent one by one after the first refused run. The count doubles after each further
+/// refusal,
 const PAUSE_MIN: u64 = 1 << 12;
-/// up to so many: what refuses for good costs a run and a log line in millions.
+/// up to this maximum: a permanent refusal costs one run and one log line in millions of datagrams.
 const PAUSE_MAX: u64 = 1 << 24;
 
 /// The runs of a line, and when they are tried again after one was refused. It is timed by the
@@ -73,9 +73,9 @@ impl Runs {
     }
 }
 
-/// The longest segments of a run that `socket` may be given, 0 where this kernel cuts none; and what
-/// to say of it. What is longer than the interface carries is never a segment: the kernel would
-/// refuse the run, where it sends a single datagram in fragments.
+/// Returns the longest segment of a run that `socket` takes, 0 where this kernel cuts none, and the
+/// warning. A datagram longer than the interface's MTU is never a segment: the kernel would refuse
+/// the run, but sends a single datagram in fragments.
 pub(super) fn segment_max(
     socket: &impl AsRawFd,
     datagram_len_max: usize,
@@ -115,8 +115,8 @@ fn missing(
     }
 }
 
-/// Whether the kernel may have refused a run because it was to be cut: its datagrams may pass one by
-/// one. A wrong guess costs a run that is refused datagram by datagram.
+/// Returns whether the kernel may have refused a run because of the cutting. Its datagrams may then
+/// pass one by one. A wrong guess costs a run that is refused datagram by datagram.
 pub(super) const fn cutting_was_refused(errno: i32) -> bool {
     matches!(
         errno,

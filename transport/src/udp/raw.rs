@@ -1,24 +1,24 @@
-//! Runs of datagrams on a socket of one's own: for programs that measure what the kernel itself can
-//! do, beside which this transport is held.
+//! Runs of datagrams on the caller's own socket, for programs that measure the kernel's own limits
+//! as a baseline for this transport.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
 use super::socket::set_option;
 
-/// Has the kernel cut whatever `socket` sends into datagrams of `len` bytes (UDP_SEGMENT); 0: into
-/// none.
+/// Makes the kernel cut everything that `socket` sends into datagrams of `len` bytes (UDP_SEGMENT).
+/// With 0, the kernel cuts nothing.
 ///
 /// # Errors
-/// What the operating system says; a kernel before 4.18 knows no such option.
+/// Returns the operating system's error. A kernel before 4.18 does not know the option.
 pub fn send_runs_of(socket: &impl AsRawFd, len: u16) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(len))
 }
 
-/// Has the kernel hand over datagrams that came together as one (UDP_GRO).
+/// Makes the kernel deliver datagrams that arrived together as one buffer (UDP_GRO).
 ///
 /// # Errors
-/// What the operating system says; a kernel before 5.0 knows no such option.
+/// Returns the operating system's error. A kernel before 5.0 does not know the option.
 pub fn receive_runs(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1i32)
 }

@@ -64,7 +64,7 @@ pub struct UdpReceiverConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedReceiverConfig {
-    /// What to listen to: a multicast group, or an address of this host (0.0.0.0: all of them),
+    /// The address to listen on: a multicast group, or one of this host (0.0.0.0: all of them),
     /// and the port; port 0 lets the system choose one (unicast only).
     pub listen: SocketAddrV4,
     /// The interface to join the group on.
@@ -150,7 +150,7 @@ impl UdpReceiver {
         Ok(all)
     }
 
-    /// What is not as it was configured.
+    /// Returns the deviations from the configuration.
     #[must_use]
     pub fn warnings(&self) -> &[UdpWarning] {
         &self.warnings
@@ -273,10 +273,10 @@ impl FeedReceiver {
         })
     }
 
-    /// Hands over what has arrived, at most a batch, and never blocks. How many there were.
+    /// Passes the arrived datagrams to `on`, at most a batch, and never blocks. Returns their number.
     ///
     /// # Errors
-    /// [`ReceiveError`] when the socket is of no more use.
+    /// [`ReceiveError`] when the socket is no longer usable.
     pub fn poll(&mut self, on: &mut dyn FnMut(FeedDatagram<'_>)) -> Result<usize, ReceiveError> {
         self.line.poll(LineId(0), &mut self.stats, on)
     }
@@ -299,7 +299,7 @@ impl FeedReceiver {
         self.grant
     }
 
-    /// What is not as it was configured.
+    /// Returns the deviations from the configuration.
     #[must_use]
     pub fn warnings(&self) -> &[UdpWarning] {
         &self.warnings
@@ -483,7 +483,7 @@ impl Line {
     }
 }
 
-/// What a call of the operating system's came to.
+/// The outcome of one system call.
 #[derive(Default)]
 struct Lot {
     /// Datagrams that came.

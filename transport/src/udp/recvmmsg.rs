@@ -54,13 +54,13 @@ pub(super) struct ReceiveBatch {
 // tests/udp.rs `a_fan_out_may_move_to_another_thread`.
 unsafe impl Send for ReceiveBatch {}
 
-/// What arrived in one buffer.
+/// The contents of one buffer.
 pub(super) struct Buffer<'a> {
     bytes: &'a [u8],
     /// How long each datagram but the last is, where it is a run.
     segment: Option<usize>,
     pub(super) from: Ipv4Addr,
-    /// What arrived was longer than the buffer.
+    /// Whether the datagram was longer than the buffer.
     pub(super) truncated: bool,
     /// The socket's drop count when it was queued, modulo 2^32; `None` while it is 0.
     pub(super) drops: Option<u32>,
@@ -178,7 +178,7 @@ impl ReceiveBatch {
         self.batch
     }
 
-    /// What is in buffer `i` of the last call, `i` below what that call returned.
+    /// Returns buffer `i` of the last call; `i` is below the number that call returned.
     pub(super) fn buffer(&self, i: usize) -> Buffer<'_> {
         let header = &self.headers.as_slice()[i];
         let len = (header.msg_len as usize).min(self.buffer_len);

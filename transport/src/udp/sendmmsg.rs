@@ -22,7 +22,7 @@ const RUN_BYTES_MAX: usize = super::UDP_LEN_MAX;
 const PADDING_DIVISOR: usize = 8;
 /// Segments are a multiple of this.
 const SEGMENT_ALIGN: usize = 64;
-/// What is padded with: no padding is longer, as two segments fit a run.
+/// The padding bytes: no padding is longer, because two segments fit a run.
 static ZEROS: [u8; RUN_BYTES_MAX / 2] = [0; RUN_BYTES_MAX / 2];
 
 /// The control message that says how long a segment is.
@@ -184,7 +184,7 @@ pub(super) struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
-    /// What it consists of, in order.
+    /// Returns the messages of the batch, in order.
     pub(super) fn messages(&self) -> &[Message] {
         &self.batch.messages[..self.batch.len]
     }

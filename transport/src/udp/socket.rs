@@ -25,7 +25,7 @@ pub enum UdpError {
     /// A group that is no group.
     #[error("{group} is not a multicast group; choose one within 239.0.0.0/8, with a port")]
     NotAGroup {
-        /// What was configured.
+        /// The configured value.
         group: SocketAddrV4,
     },
     /// A number outside its limits.
@@ -33,7 +33,7 @@ pub enum UdpError {
     OutOfRange {
         /// Which.
         field: &'static str,
-        /// What was configured.
+        /// The configured value.
         value: usize,
         /// The least.
         min: usize,
@@ -47,7 +47,7 @@ pub enum UdpError {
         what: &'static str,
         /// Group or address, and interface.
         target: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -75,9 +75,9 @@ pub enum UdpWarning {
         what: &'static str,
         /// Group or address, and interface.
         target: String,
-        /// What was asked for.
+        /// The requested value.
         asked_bytes: usize,
-        /// What was granted.
+        /// The granted value.
         granted_bytes: usize,
         /// The setting that limits it.
         sysctl: &'static str,
@@ -93,7 +93,7 @@ pub enum UdpWarning {
         datagram_len: usize,
         /// The interface's MTU.
         mtu: usize,
-        /// What would fit.
+        /// The longest datagram that fits, in bytes.
         fits: usize,
     },
     /// Datagrams will pass one by one: each costs its own way through the kernel.
@@ -107,7 +107,7 @@ pub enum UdpWarning {
         setting: &'static str,
         /// Group or address, and interface.
         target: String,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
     /// Busy polling was asked for and is not to be had.
@@ -117,9 +117,9 @@ pub enum UdpWarning {
     BusyPoll {
         /// Group or address, and interface.
         target: String,
-        /// What was asked for.
+        /// The requested value.
         us: u32,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
 }
@@ -340,7 +340,7 @@ impl Membership {
         }
         for sender in &self.senders {
             let left = socket.leave_ssm_v4(sender, &self.group, &self.interface.address);
-            // What the kernel says when it knows of no membership of the group at all.
+            // The kernel's error when no membership of the group exists.
             let unknown = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
             if !left.as_ref().is_err_and(unknown) {
                 already(left)?;

@@ -126,7 +126,7 @@ pub struct VerbsReceiveLine {
     pub group: Ipv4Addr,
     /// The interface of the device to receive on.
     pub interface: Interface,
-    /// Who may send on it; empty: anybody.
+    /// The allowed senders; empty: anybody.
     #[serde(default)]
     pub senders: Vec<VerbsSender>,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with verbs, told apart by what one does about it.
+//! The errors of verbs, distinguished by their remedy.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ pub enum VerbsError {
     /// There is no such interface.
     #[error("{source}")]
     Interface {
-        /// What is wrong with it.
+        /// The error of the interface.
         source: InterfaceError,
     },
     /// This host has no RDMA at all.
@@ -27,7 +27,7 @@ pub enum VerbsError {
         "this host has no RDMA ({source}); load rdma_ucm and the device's module, or use the transport udp"
     )]
     NoRdma {
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The interface is none of an RDMA device.
@@ -37,7 +37,7 @@ pub enum VerbsError {
     NoDevice {
         /// The interface's address.
         address: Ipv4Addr,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The device's files can't be opened.
@@ -105,7 +105,7 @@ pub enum VerbsError {
         requests: u32,
         /// Bytes that were to go with a request.
         inline_bytes: u32,
-        /// What the device says it can, without anything inline.
+        /// The device's limit of requests, without anything inline.
         requests_max: u32,
     },
     /// A group that is none.
@@ -123,10 +123,10 @@ pub enum VerbsError {
         group: Ipv4Addr,
         /// On which device.
         device: String,
-        /// What happened.
+        /// The reason.
         reason: String,
     },
-    /// Who connects, or is connected to, is no tickcast, or one of another version.
+    /// The other side of a connection is not tickcast, or has another version.
     #[error(
         "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
     )]
@@ -136,7 +136,7 @@ pub enum VerbsError {
         "too many connections that are not up yet: one more was turned away, it may come again"
     )]
     Crowded,
-    /// Who wanted to connect waits no more.
+    /// The connecting side no longer waits.
     #[error("it gave up before it had its turn; it may come again")]
     GaveUp,
     /// The device has no atomic operations.
@@ -152,7 +152,7 @@ pub enum VerbsError {
     Call {
         /// The function.
         what: &'static str,
-        /// What it said.
+        /// The error of the call.
         source: io::Error,
     },
 }
@@ -176,7 +176,7 @@ pub(crate) const fn check_range(
 }
 
 #[cfg(feature = "rdma")]
-/// What a call that returns an error number came to.
+/// Converts the result of a call that returns an error number.
 pub(crate) fn done(what: &'static str, errno: i32) -> Result<(), VerbsError> {
     if errno == 0 {
         Ok(())
@@ -222,7 +222,7 @@ mod tests {
             ];
             assert!(due.iter().all(|due| said.contains(due)), "{said}");
         }
-        // What is no want of memory is told as what it is.
+        // An error other than a lack of memory is reported as it is.
         let error = failed_to_pin("a registration of the ring", 64, libc::EPERM);
         assert!(matches!(error, VerbsError::Permission { .. }), "{error}");
         let error = failed_to_pin("a registration of the ring", 64, libc::ENODEV);

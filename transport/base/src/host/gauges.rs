@@ -23,7 +23,7 @@ impl SharedGauges {
     /// Opens the file, or makes it with all gauges zero. Everyone must name the same `count`.
     ///
     /// # Errors
-    /// What the operating system says, or that the file is one of another length.
+    /// The operating system's error, or an error when the file has another length.
     pub fn open(path: &Path, count: usize) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options
@@ -53,7 +53,7 @@ impl SharedGauges {
         self.count
     }
 
-    /// What gauge `index` shows; 0 where there is none.
+    /// Returns the value of gauge `index`; 0 where there is none.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! What a thread does when there was nothing to do: trades a core against latency.
+//! The idle policy of a thread: trades a core against latency.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ impl Default for Interface {
     }
 }
 
-/// What the operating system knows of an interface.
+/// The operating system's data about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedInterface {
     /// Its name.
@@ -47,13 +47,13 @@ pub enum InterfaceError {
         "{text:?} is neither an interface's name nor an IPv4 address; write for example \"eth0\" or \"10.0.0.1\""
     )]
     Text {
-        /// What was written.
+        /// The configured value.
         text: String,
     },
     /// No interface has that name or address.
     #[error("no interface is or has {wanted}; this host has {available}")]
     Unknown {
-        /// What was asked for.
+        /// The requested value.
         wanted: String,
         /// Names and addresses there are.
         available: String,
@@ -67,7 +67,7 @@ pub enum InterfaceError {
     /// The interfaces can't be listed.
     #[error("the host's interfaces can't be listed: {reason}")]
     List {
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
 }

@@ -67,7 +67,7 @@ pub enum MappingError {
         path: PathBuf,
         /// Asked for.
         len: usize,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
         /// How less would do.
         smaller: &'static str,
@@ -77,9 +77,9 @@ pub enum MappingError {
     Io {
         /// The step.
         what: &'static str,
-        /// Of what.
+        /// The file's path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -104,7 +104,7 @@ pub enum Found {
     Kept,
 }
 
-/// What a file holds for the next owner.
+/// The contents that a file keeps for the next owner.
 #[derive(Debug)]
 pub enum Kept {
     /// There is none.
@@ -182,7 +182,7 @@ impl SharedMapping {
         Ok((mapping, found))
     }
 
-    /// What was kept of a file for its next owner; nothing is made, and nothing replaced.
+    /// Returns the contents that a file keeps for its next owner. Creates and replaces nothing.
     ///
     /// # Errors
     /// [`MappingError`]: somebody else owns it, or it can't be had now; it is as it was.
@@ -366,8 +366,8 @@ fn open_locked(path: &Path) -> Result<File, MappingError> {
 fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(make).truncate(false);
-    // Who could write it could cut it, and then whoever has it mapped ends by SIGBUS: nobody but its owner,
-    // whatever the umask.
+    // Only the owner may write the file, whatever the umask. A writer could truncate it, and every
+    // process that has it mapped would then die by SIGBUS.
     options.mode(0o644);
     for _ in 0..8 {
         let file = match options.open(path) {

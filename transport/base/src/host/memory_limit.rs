@@ -23,7 +23,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     found.next()?.parse().ok()
 }
 
-/// What the group that `/proc/self/cgroup` names and those above it have left, the least of them.
+/// Returns the least memory left in the group that `/proc/self/cgroup` names and in its ancestors.
 fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let own = root.join(path);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(left_in_groups(&root, "0::/a/c\n"), Some(0));
         assert_eq!(left_in_groups(&root, "0::/\n"), None);
         assert_eq!(left_in_groups(&root, "4:memory:/a\n"), None);
-        // What cannot be seen from here sets no limit that is known.
+        // A group that is not visible from here sets no known limit.
         assert_eq!(left_in_groups(&root, "0::/../a\n"), None);
         remove_dir_all(&root).unwrap();
     }

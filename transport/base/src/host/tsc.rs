@@ -27,7 +27,7 @@ const LINES_MAX: u64 = 16;
 const RATE_NS: u64 = 20_000_000;
 /// And over no more than this: the system's clock is steered.
 const RATE_NS_MAX: u64 = 1_000_000_000;
-/// What is off by more than this, and this part of the time that has passed, has leapt.
+/// A clock has leapt if it is off by more than this, and by more than this part of the elapsed time.
 const LEAP_NS: u64 = 20_000;
 const LEAP_DIVISOR: u64 = 1_000;
 /// A look at the clocks that took longer was interrupted, and tells nothing.
@@ -68,7 +68,7 @@ struct Line {
 /// How a line's words lie in memory.
 type Words = [AtomicU64; 5];
 
-/// What a reading came to.
+/// The outcome of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Fresh(Both),
@@ -293,7 +293,7 @@ impl Line {
     }
 }
 
-/// What is read, and whether the counter may be.
+/// The clocks to read, and whether the counter may be read.
 trait Source {
     fn count(&self) -> u64;
 
@@ -363,7 +363,7 @@ impl Clocks {
         loop {
             match self.lines.read(|| source.count()) {
                 Read::Fresh(both) => return Some(both),
-                // Whoever draws the next line was interrupted.
+                // The thread that draws the next line was interrupted.
                 Read::Stale(both, turn) => {
                     let both = system(source, both.monotonic);
                     if self.lines.tell(turn, both.monotonic) {
@@ -385,7 +385,7 @@ impl Clocks {
         if now.saturating_sub(asked) < ASK_NS {
             return true;
         }
-        // Who comes second goes by the first one's answer.
+        // The second caller uses the first caller's answer.
         let is_first = (self.asked)
             .compare_exchange(asked, now, Relaxed, Relaxed)
             .is_ok();
@@ -403,7 +403,7 @@ impl Clocks {
         false
     }
 
-    /// What the system's clocks say once the counter was left, while that would be a step back.
+    /// Returns the system clocks' time once the counter was left, while that would be a step back.
     fn beside(&self, source: &impl Source) -> Option<Both> {
         let told = self.lines.told.load(Relaxed);
         if source.system(libc::CLOCK_MONOTONIC) < told {

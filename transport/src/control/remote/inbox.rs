@@ -1,5 +1,5 @@
-//! What a publisher writes into the memory of its standbys, over connections by verbs: each by a right
-//! that the standby gave that connection, and that ends with it (docs/PROTOCOL.md §6.8).
+//! The publisher's WRITEs into the memory of its standbys, over verbs connections. Each standby grants
+//! the right to one connection, and the right ends with it (docs/PROTOCOL.md §6.8).
 
 use std::io;
 use std::ops::Range;

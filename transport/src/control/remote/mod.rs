@@ -1,4 +1,4 @@
-//! One-sided access over a control connection: what a publisher shares, and what a subscriber READs.
+//! One-sided access over a control connection: memory that a publisher shares and a subscriber READs.
 
 mod inbox;
 mod read;

@@ -1,4 +1,4 @@
-//! What a subscriber does in the publisher's memory, over a connection that was made for it
+//! A subscriber's access to the publisher's memory, over a connection made for this purpose
 //! (docs/PROTOCOL.md §6.6, §6.7).
 
 use std::io;
@@ -8,7 +8,7 @@ use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 use crate::control::client::{ControlClient, State};
 
 impl ControlClient {
-    /// What can be done at a time, as both sides agreed; nothing while it is not connected.
+    /// Returns the agreed limits of concurrent operations; zero while not connected.
     #[must_use]
     pub fn read_limits(&self) -> ReadLimits {
         match &self.state {

@@ -15,7 +15,7 @@ use crate::control::server::{ControlServer, Peer, PeerId, ServerEvent};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareId(pub(in crate::control) usize);
 
-/// What is on its way to a peer.
+/// Access in flight to a peer.
 pub(in crate::control) enum Right {
     /// To READ this.
     Ring(ShareId),

@@ -1,6 +1,6 @@
-//! Who comes is let in, within the bounds of all and of one address, or turned away with a word: a flood of
-//! connections holds up nobody who is there, takes no more descriptors than allowed, and one host takes
-//! no more places than one may have.
+//! Admits connections within the bounds of all and of one address, or refuses them with a message. A
+//! flood of connections delays no connected peer and takes no more descriptors than allowed. One host
+//! takes no more places than one address may have.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +43,7 @@ impl ControlServer {
                 Ok((stream, address)) => {
                     let admitted = (stream.set_nodelay(true))
                         .and_then(|()| self.admit(CarrierStream::Tcp(stream), address, now, on));
-                    // What failed is counted; the connection is dropped.
+                    // The failure is counted and the connection dropped.
                     if let Err(error) = admitted {
                         self.stats.not_accepted(&error);
                     }

@@ -75,7 +75,7 @@ impl Default for ServerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(usize);
 
-/// What a poll of the server brought.
+/// An event of one server poll.
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
     /// Somebody connected, from there and so.
@@ -97,7 +97,7 @@ pub enum ServerEvent<'a> {
     Closed(PeerId, CloseReason),
 }
 
-/// What is known of a connection.
+/// The facts about one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The other side's address.
@@ -178,7 +178,7 @@ const FIRST_PEER: usize = 3;
 
 pub(super) struct Peer {
     pub(super) carrier: CarrierStream,
-    /// What it will be let reach, once the device has bound it.
+    /// The access to be granted to the peer, once the device has bound it.
     pub(super) granting: Vec<(Right, Granted)>,
     /// Its cursors, and what each stands beside.
     pub(super) cursors: Vec<(ShareId, Leased)>,
@@ -224,7 +224,7 @@ pub struct ControlServer {
     pub(super) shares: Vec<Shared>,
     /// And cursors that they may be let write.
     pub(super) cursors: Option<Cursors>,
-    /// Who is let write one once one is free, and beside what.
+    /// The peers that wait for a free cursor, each with its share.
     pub(super) awaiting_cursors: VecDeque<(PeerId, ShareId)>,
     next_peer: usize,
     /// Connections may wait to be accepted: that is told only once, too.
@@ -555,7 +555,7 @@ impl ControlServer {
         };
     }
 
-    /// What is known of a peer; `None` once it is gone.
+    /// Returns the facts about a peer; `None` once it is gone.
     #[must_use]
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.peers.get(&peer).map(Peer::info)

@@ -232,7 +232,7 @@ impl Device {
         &self.counters
     }
 
-    /// What the device tells of itself.
+    /// Returns the watch over the device's events.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }

@@ -18,7 +18,7 @@ type Mask = sys::ibv_qp_attr_mask;
 pub(crate) struct ConnectedQueue {
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
-    /// What its peer may do through it, where a window lets it: `ibv_access_flags`.
+    /// The accesses its peer may make through it, where a window allows them: `ibv_access_flags`.
     access: u32,
     peer: SocketAddrV4,
     device: Arc<Device>,
@@ -100,7 +100,7 @@ impl ConnectedQueue {
         done("ibv_modify_qp", result)
     }
 
-    /// What its peer may do through it, as the device has it.
+    /// Returns the accesses its peer may make through it, as the device reports them.
     pub(crate) fn access(&self) -> Result<u32, VerbsError> {
         let asked = self.query(Mask::IBV_QP_ACCESS_FLAGS);
         asked.map(|attributes| attributes.qp_access_flags)
@@ -137,7 +137,7 @@ impl ConnectedQueue {
     /// Posts one send.
     ///
     /// # Safety
-    /// What it points at stays valid, and its buffer unwritten, until it completes.
+    /// The memory it points at stays valid, and its buffer unwritten, until it completes.
     pub(crate) unsafe fn post_send(
         &mut self,
         request: *mut sys::ibv_send_wr,
@@ -151,7 +151,7 @@ impl ConnectedQueue {
     /// Posts one receive.
     ///
     /// # Safety
-    /// What it points at stays valid, and nobody reads or writes its buffer, until it completes.
+    /// The memory it points at stays valid, and nobody reads or writes its buffer, until it completes.
     pub(crate) unsafe fn post_receive(
         &mut self,
         request: *mut sys::ibv_recv_wr,

@@ -19,7 +19,7 @@ pub(crate) struct Region {
     memory: Arc<dyn RingMemory>,
     part: Range<usize>,
     access: u32,
-    /// What it is, for the audit trail.
+    /// The kind of memory, for the audit trail.
     what: &'static str,
     device: Arc<Device>,
 }
@@ -126,7 +126,7 @@ impl Region {
         &self.device
     }
 
-    /// What work requests name it by.
+    /// Returns the key that work requests name it by.
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: the registration lives; its fields do not change.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
@@ -183,7 +183,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }
     }
 
-    /// What windows are bound to.
+    /// Returns the region that windows are bound to.
     pub(crate) const fn as_mr(&self) -> *mut sys::ibv_mr {
         self.mr.as_ptr()
     }

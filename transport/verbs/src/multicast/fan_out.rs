@@ -59,7 +59,7 @@ struct Line {
     pins: Pins,
     bucket: Option<TokenBucket>,
     q_key: u32,
-    /// What the device had told of itself until the last look.
+    /// The device's change count at the last check.
     changes: u64,
     group: Ipv4Addr,
     join_flags: u32,
@@ -148,7 +148,7 @@ impl Line {
             source: std::io::Error::other(error),
         })?;
         let now = SystemClock.now();
-        // What stays pinned until more is sent must be but a part of the ring.
+        // The slots pinned until the next send must be only a part of the ring.
         let slots = ring.map_or(u32::MAX, |ring| {
             u32::try_from(ring.len() / config.datagram_len_max).unwrap_or(u32::MAX)
         });

@@ -80,7 +80,7 @@ struct Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
-    /// What breaks is started anew from this time on.
+    /// Working; a failure is restarted from this time on.
     Well(Nanos),
     /// Broken, to be started anew at this time.
     Broken(Nanos),
@@ -208,7 +208,7 @@ impl Line {
         Ok(line)
     }
 
-    /// What to wait on, where that is wanted: for datagrams, then for news of the membership.
+    /// Returns the descriptors to wait on, if waiting is enabled: datagrams, then membership events.
     fn fds(&self) -> impl Iterator<Item = RawFd> + use<> {
         let fds = self
             .waitable
@@ -262,7 +262,7 @@ impl Line {
 
     fn restart(&mut self) -> Result<(), VerbsError> {
         self.queue.restart()?;
-        // Whatever was posted before is no longer, and its last words mean nothing.
+        // Earlier posts are void, and their completions mean nothing.
         self.requests.len = 0;
         while self
             .arrived
@@ -409,7 +409,7 @@ impl Line {
         count
     }
 
-    /// What needs no haste.
+    /// Does the work that is not urgent.
     #[cold]
     fn look(&mut self, now: Nanos, stats: &mut ReceiveStats) {
         self.news_at = now.after(if self.waited {
@@ -574,7 +574,7 @@ impl Receive for VerbsReceiver {
     fn set_waited(&mut self, waited: bool) {
         for line in &mut self.lines {
             line.waited = waited && line.waitable;
-            // What came meanwhile may have been told of and not been armed for again.
+            // A datagram may have arrived meanwhile, with its event consumed and not armed again.
             line.stirred |= line.waited;
         }
     }

@@ -1,4 +1,4 @@
-//! What is on its way: chains of work requests, and which of them the device is done with.
+//! Work requests in flight: their chains, and which of them the device has completed.
 
 use std::ptr;
 
@@ -169,8 +169,8 @@ impl Pins {
         self.taken
     }
 
-    /// What follows begins behind `sequence`. Nothing is on its way: the device would still read
-    /// what this says is done, and a late completion would tell of sequences of before.
+    /// Restarts the queue behind `sequence`. Nothing may be in flight: the device would still read
+    /// slots counted as done, and a late completion would report sequences from before the restart.
     pub(crate) const fn begin_after(&mut self, sequence: Sequence) {
         debug_assert!(self.on_their_way() == 0, "taken back before");
         self.taken = sequence;
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!((pins.room(), pins.completed()), (10, Sequence(4)));
         pins.signalled(7);
         assert_eq!((pins.room(), pins.completed()), (14, Sequence(8)));
-        // What it tells twice, or of the future, means nothing.
+        // A completion reported twice, or of a future request, means nothing.
         pins.signalled(3);
         pins.signalled(99);
         assert_eq!(pins.completed(), Sequence(8));

@@ -10,7 +10,7 @@ use crate::connection::{MIRRORED, Stream};
 use crate::device::sys;
 use crate::memory::window::{ReadableMemory, RemoteMemory};
 
-/// What of it is under way. Goes behind the queue that may still read the memory.
+/// The WRITEs in flight. Dropped after the queue that may still read the memory.
 #[derive(Default)]
 pub(crate) struct Writing {
     under_way: u32,

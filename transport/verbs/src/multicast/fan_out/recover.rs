@@ -1,5 +1,5 @@
-//! What becomes of a line whose queue breaks, or whose stream begins elsewhere: it is taken back
-//! from the device, so that nothing stays pinned, and a broken one joins its group anew.
+//! Recovery of a line whose queue breaks, or whose stream begins elsewhere. The line is taken back
+//! from the device, so that nothing stays pinned, and a broken line joins its group anew.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ impl Line {
     #[cold]
     pub(crate) fn take_back(&mut self, stats: &mut SendStats) {
         stats.restarts += 1;
-        // What was sent in silence says nothing of a flush either, so a marker ends it.
+        // Sends without completions report no flush either, so a marker ends the flush.
         let flushed = self.queue.flush();
         let marked = flushed.and_then(|()| self.queue.post_marker(&self.address));
         let until = Instant::now() + FLUSH_MAX;
@@ -144,7 +144,7 @@ impl Line {
         self.pins.flushed();
     }
 
-    /// What follows begins elsewhere; nothing of before may be on its way then.
+    /// Restarts the line behind another sequence; nothing earlier may be in flight then.
     pub(crate) fn begin_after(&mut self, sequence: Sequence, stats: &mut SendStats) {
         self.collect(stats);
         if self.pins.on_their_way() > 0 && self.health != Health::Lost {
