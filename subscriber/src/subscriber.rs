@@ -156,8 +156,9 @@ impl Subscriber {
     }
 
     /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
-    /// slice of their type where they are all of one ([`Records::all_of`]). What is the
-    /// same for all of them is then looked at once.
+    /// slice of their type where they are all of one
+    /// ([`Records::all_of`](tickcast_reliability::record::Records::all_of)). What is the same for all of
+    /// them is then looked at once.
     ///
     /// # How it can fail
     /// As there.

@@ -1,4 +1,4 @@
-//! The JSON config with every default, and errors that name the JSON path. [`crate::plan`]
+//! The JSON config with every default, and errors that name the JSON path. `plan`
 //! interprets it and checks its consistency.
 
 mod fan_out;

@@ -10,7 +10,7 @@ mod heartbeat;
 mod sequencer;
 mod snapshot;
 
-pub use self::heartbeat::HeartbeatConfig;
+pub use self::heartbeat::{HeartbeatConfig, HeartbeatConfigError};
 pub use self::sequencer::{PublishError, Sequencer};
 
 use std::collections::VecDeque;

@@ -61,7 +61,7 @@ pub mod offset {
     pub const HEARTBEAT_AT: usize = 192;
     /// The last sequence sent, one word for each fan-out.
     pub const SENT: usize = 256;
-    /// Checkpoints: [`super::CHECKPOINTS_MAX`] entries of [`super::CHECKPOINT_LEN`] bytes.
+    /// Checkpoints: [`super::CHECKPOINTS_MAX`] entries of 64 bytes.
     pub const CHECKPOINTS: usize = 1024;
     /// The epochs that this one continues, newest first: [`crate::types::Lineage::MAX`] entries.
     pub const LINEAGE: usize = 2048;

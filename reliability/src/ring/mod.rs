@@ -3,7 +3,7 @@
 //!
 //! One [`RingWriter`] seals datagrams into slots; any number of [`RingReader`]s copy them, in this
 //! process or another. The memory comes from outside ([`RingMemory`]). The layout is in
-//! [`crate::ring::layout`] (docs/PROTOCOL.md §9).
+//! `ring::layout` (docs/PROTOCOL.md §9).
 //!
 //! Each slot is a sequence lock whose version is the datagram's own sequence word. The word is 0 while
 //! the slot is written and takes each value once. A reader that finds the wanted sequence before and
@@ -22,7 +22,7 @@ mod writer;
 pub(crate) use self::layout::slots_of;
 pub use self::layout::{
     CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, CopyError, FAN_OUTS_MAX, Geometry,
-    LAYOUT_VERSION, RING_ALIGN, RING_MAGIC, RingError, RingIdentity, offset,
+    GeometryError, LAYOUT_VERSION, RING_ALIGN, RING_MAGIC, RingError, RingIdentity, offset,
 };
 
 use std::ptr::NonNull;

@@ -26,7 +26,7 @@ mod standby;
 mod standby_writes;
 mod token_bucket;
 
-pub use self::config::{BURST_BYTES_MIN, RepairConfig};
+pub use self::config::{BURST_BYTES_MIN, RepairConfig, RepairConfigError};
 pub use self::peer::{Carrier, PeerId};
 pub use self::standby_writes::{MIRROR_WRITES_MAX, MirrorWrite};
 pub use self::token_bucket::TokenBucket;
