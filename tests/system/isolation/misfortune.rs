@@ -218,8 +218,8 @@ fn alternating_line_cuts_lose_nothing_without_nack() {
     }
     assert_eq!(follower.digest(1), channel(&summary)["digest"]);
     let c = follower.counters(0);
-    // A machine that stops a relay for longer than the skew makes some; without arbitration each datagram of a
-    // cut line is requested.
+    // A machine that stops a relay for longer than the skew makes some. Without arbitration each datagram
+    // of a cut line is requested.
     let (nacked, delivered) = (c.nacked_sequences.get(), c.delivered_datagrams.get());
     assert!(
         nacked * 20 < delivered,
