@@ -156,7 +156,7 @@ lane-release:
 	$(STAGE) build $(MAKE) --no-print-directory build
 	$(STAGE) check-configs $(MAKE_STAGE) check-configs
 	$(STAGE) simulate $(MAKE_STAGE) simulate
-	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds SMALL_WORLDS_ARGS=--large
+	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds SMALL_WORLDS_ARGS="--sample $(DAY)"
 	$(STAGE) grid $(MAKE_STAGE) grid
 	$(STAGE) planted $(MAKE_STAGE) planted
 	$(STAGE) counts $(MAKE_STAGE) counts
