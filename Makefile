@@ -24,6 +24,7 @@ BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publ
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
 # The seed of proofs that draw at random; CI sets it to the day.
 DAY ?= 1
+export DAY
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +62,10 @@ build-tests: setup
 	$(CARGO) test --workspace $$(.ci/features) $(LOCKED) --no-run
 	$(CARGO) test $(FUZZ_WORKSPACE) $(LOCKED) --no-run
 
+# Most tests wait most of their time, so more of them run than there are cores.
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
-	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) $(CARGO) test \
+	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) \
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test \
 		$(if $(findstring -p ,$(TEST_ARGS)),,--workspace $$(.ci/features)) $(LOCKED) $(TEST_ARGS)
 
 check-configs: setup ## check the example configs of the publisher with the service itself
