@@ -6,13 +6,14 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-BIN = $(or $(CARGO_TARGET_DIR),target)/release
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+BIN = $(TARGET)/release
 SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 # CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
 # Fuzzing has a workspace of its own; what it is built of is shared.
-FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
+FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(TARGET) $$(.ci/features tickcast-publisher)
 # What a verb builds when it runs alone. The stages of a test have built everything before.
 BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
 	$$(.ci/features tickcast tickcast-publisher)
@@ -23,6 +24,7 @@ BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publ
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
 # The seed of proofs that draw at random; CI sets it to the day.
 DAY ?= 1
+export DAY
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,8 +54,18 @@ build: setup ## build all programs and libraries, optimised
 	$(BUILD_BINS)
 	$(BUILD_COUNTS)
 
+.PHONY: build-sim build-tests
+build-sim: setup
+	$(BUILD_BINS)
+
+build-tests: setup
+	$(CARGO) test --workspace $$(.ci/features) $(LOCKED) --no-run
+	$(CARGO) test $(FUZZ_WORKSPACE) $(LOCKED) --no-run
+
+# Most tests wait most of their time, so more of them run than there are cores.
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
-	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) $(CARGO) test \
+	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) \
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test \
 		$(if $(findstring -p ,$(TEST_ARGS)),,--workspace $$(.ci/features)) $(LOCKED) $(TEST_ARGS)
 
 check-configs: setup ## check the example configs of the publisher with the service itself
@@ -65,7 +77,7 @@ check-configs: setup ## check the example configs of the publisher with the serv
 		echo "checking $$f"; "$$bin/tickcast-publisher" --config $$f --check || exit 1; n=$$((n + 1)); \
 	done; echo "$$n configs are sound"
 
-test: setup ## all of the above but fmt, as stages
+test: setup ## all of the above but fmt, and the proofs below, as stages
 	$(SUB) --silent stages
 
 # Each day has a thousand of its own.
@@ -135,33 +147,46 @@ witnesses: setup ## what others see of one that stands still and of many that jo
 test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma
 
-# Two lanes side by side: each has a profile of its own, so neither waits for the other's build, and one
-# computes while the other waits. The lab comes last, for it needs test programs of the other lane.
-.PHONY: stages lane-debug lane-release
+# The stages of a test. Every program and test is built once, in the debug profile, with all checks; the
+# simulator and what is counted are optimised and have a lane of their own from the start, because no
+# lane waits for the lock of another profile. Once all is built, unit tests, the lab and fuzzing run side by
+# side: most of their time they wait.
+.PHONY: stages lane-release lane-build lane-unit lane-lab lane-fuzz
 STAGE = @.ci/stage
-MAKE_STAGE = $(MAKE) --no-print-directory BUILD_SERVICE=: BUILD_LAB=: BUILD_BINS=: BUILD_COUNTS=:
+MAKE_STAGE = $(MAKE) --no-print-directory
+MAKE_BUILT = $(MAKE_STAGE) BIN=$(TARGET)/debug BUILD_SERVICE=: BUILD_LAB=: BUILD_BINS=: BUILD_COUNTS=:
 stages:
 	@echo "seed of the day: $(DAY)"
 	$(STAGE) fmt-check $(MAKE_STAGE) fmt-check
-	@$(MAKE) --no-print-directory lane-debug & lane=$$!; \
-	$(MAKE) --no-print-directory lane-release; status=$$?; wait $$lane && exit $$status
-
-lane-debug:
-	$(STAGE) lint $(MAKE_STAGE) lint
-	$(STAGE) unit $(MAKE_STAGE) unit
-	$(STAGE) docs $(MAKE_STAGE) docs
-	$(STAGE) fuzz $(MAKE_STAGE) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
+	@failed=0 lanes=(); lane() { $(MAKE_STAGE) lane-$$1 & lanes+=($$!); }; \
+	lane release; \
+	if $(MAKE_STAGE) lane-build; then lane unit; lane lab; lane fuzz; else failed=1; fi; \
+	for lane in $${lanes[@]}; do wait $$lane || failed=1; done; exit $$failed
 
 lane-release:
-	$(STAGE) build $(MAKE) --no-print-directory build
-	$(STAGE) check-configs $(MAKE_STAGE) check-configs
-	$(STAGE) simulate $(MAKE_STAGE) simulate
-	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds SMALL_WORLDS_ARGS=--large
-	$(STAGE) grid $(MAKE_STAGE) grid
-	$(STAGE) planted $(MAKE_STAGE) planted
+	$(STAGE) build-sim $(MAKE_STAGE) build-sim
+	$(STAGE) simulate $(MAKE_STAGE) simulate BUILD_BINS=:
+	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS="--sample $(DAY)"
+	$(STAGE) grid $(MAKE_STAGE) grid BUILD_BINS=:
+	$(STAGE) planted $(MAKE_STAGE) planted BUILD_BINS=:
 	$(STAGE) counts $(MAKE_STAGE) counts
-	$(STAGE) chaos $(MAKE_STAGE) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip'
-	$(STAGE) test-rdma $(MAKE_STAGE) test-rdma
+
+lane-build:
+	$(STAGE) lint $(MAKE_STAGE) lint
+	$(STAGE) docs $(MAKE_STAGE) docs
+	$(STAGE) build $(MAKE_STAGE) build-tests
+	$(STAGE) check-configs $(MAKE_BUILT) check-configs
+	$(STAGE) demo $(MAKE_BUILT) demo
+
+lane-unit:
+	$(STAGE) unit $(MAKE_STAGE) unit
+
+lane-lab:
+	$(STAGE) test-rdma $(MAKE_BUILT) test-rdma
+
+lane-fuzz:
+	$(STAGE) fuzz $(MAKE_STAGE) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
+	$(STAGE) chaos $(MAKE_BUILT) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip'
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(BUILD_SERVICE)

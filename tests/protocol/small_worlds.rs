@@ -1,88 +1,9 @@
-//! The small worlds, searched to the end within the bounds of a test; `exhaustive --large` has
-//! wider ones.
+//! The search of small worlds remembers cores as they are. `make small-worlds` runs the search itself.
 
 use tickcast_sim::exhaustive::cores::Cores;
-use tickcast_sim::exhaustive::search::{Ends, search};
+use tickcast_sim::exhaustive::search::Ends;
 use tickcast_sim::exhaustive::world::World;
-use tickcast_sim::exhaustive::{Plan, worlds};
-
-/// Searches the world of this name, which must have at least so many states.
-fn searched(name: &str, states_min: u64) {
-    let plans: Vec<Plan> = worlds(false);
-    let plan = plans.iter().find(|plan| plan.name == name).unwrap();
-    let found = search(plan, u64::MAX);
-    println!(
-        "{name}: {} states, {} transitions, depth {}, {} timers to the end, {:.1} s",
-        found.states, found.transitions, found.depth, found.ticks_to_end, found.seconds,
-    );
-    if let Some(example) = found.counter_example {
-        panic!("{name}: {}\n{}", example.what, example.story);
-    }
-    assert!(found.exhaustive);
-    assert!(found.states >= states_min, "{} states only", found.states);
-}
-
-#[test]
-fn every_interleaving_with_a_loss_and_an_overtaking_is_right() {
-    searched("loss", 15_000);
-}
-
-#[test]
-fn interleavings_of_lost_common_repair_are_right() {
-    searched("common loss", 120);
-}
-
-#[test]
-fn every_interleaving_with_a_timer_is_right() {
-    searched("timers", 1_300);
-}
-
-#[test]
-fn interleavings_with_duplicate_and_overtake_are_right() {
-    searched("duplicate", 12_000);
-}
-
-#[test]
-fn every_interleaving_beyond_a_narrow_window_is_right() {
-    searched("narrow window", 2_700);
-}
-
-#[test]
-fn every_interleaving_with_a_restart_is_right() {
-    searched("restart", 8_500);
-}
-
-#[test]
-fn every_interleaving_with_a_restart_and_disorder_is_right() {
-    searched("restart, overtaking", 3_000);
-    searched("restart, duplicate", 2_800);
-}
-
-#[test]
-fn every_interleaving_with_a_late_joiner_is_right() {
-    searched("late join, oldest", 9_000);
-    searched("late join, live", 2_800);
-}
-
-#[test]
-fn interleavings_of_late_old_datagrams_are_right() {
-    searched("old epoch", 14_000);
-}
-
-#[test]
-fn every_interleaving_with_a_deadline_is_right() {
-    searched("deadline", 8_500);
-}
-
-#[test]
-fn every_interleaving_with_a_broken_connection_is_right() {
-    searched("connection cut", 5_000);
-}
-
-#[test]
-fn interleavings_with_late_heartbeat_are_right() {
-    searched("old heartbeats", 1_000_000);
-}
+use tickcast_sim::exhaustive::worlds;
 
 /// The search lets a core run once for each of its states and inputs, and remembers what it did
 /// and what it was then: on any path that is what a core does and is that runs for every input.

@@ -45,7 +45,7 @@ pub mod search;
 pub mod transcript;
 pub mod world;
 
-pub use plans::worlds;
+pub use plans::{sample, worlds};
 
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
@@ -83,7 +83,7 @@ pub enum Publish {
 }
 
 /// A receiver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
     /// How it wants the stream.
     pub delivery: Delivery,
@@ -94,10 +94,12 @@ pub struct Who {
 }
 
 /// A small world and its bounds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Its name.
     pub name: &'static str,
+    /// States that a search finds at least. Fewer would say that the world does less than it did.
+    pub states_min: u64,
     /// Its receivers.
     pub receivers: Vec<Who>,
     /// What is published in each epoch; the last stands for all further ones.

@@ -21,6 +21,20 @@ const NONE: Faults = Faults {
     ticks: 0,
 };
 
+/// All worlds, of which one in five has wider bounds. The seed chooses which.
+#[must_use]
+pub fn sample(seed: u64) -> Vec<Plan> {
+    let mut small = worlds(false).into_iter();
+    let large = worlds(true).into_iter().zip(seed..);
+    // The small world has the place of the large one; the last of the large ones has no small one.
+    let of_each = large.map(|(large, turn)| (turn.is_multiple_of(5), large, small.next()));
+    let chosen = of_each.filter_map(|(is_large, large, small)| match is_large {
+        true => Some(large),
+        false => small,
+    });
+    chosen.collect()
+}
+
 /// All worlds; `large` has wider bounds, for a run by hand.
 #[must_use]
 pub fn worlds(large: bool) -> Vec<Plan> {
@@ -29,6 +43,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let one = u8::from(large);
     let plan = Plan {
         name: "loss",
+        states_min: 15_000,
         receivers: vec![ORDERED; 2],
         epochs: vec![vec![Data(1), Data(2), Data(1), End]],
         faults: Faults {
@@ -67,6 +82,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         Plan {
             // One that was sent before another, and before newer data, arrives after them.
             name: "old heartbeats",
+            states_min: 1_000_000,
             epochs: match large {
                 true => plan.epochs.clone(),
                 false => vec![vec![Data(1), Data(2), End]],
@@ -81,6 +97,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "timers",
+            states_min: 1_300,
             faults: Faults {
                 drops: one,
                 ticks: 1,
@@ -91,6 +108,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         Plan {
             // Both ask for the same, are answered by multicast, and that may be lost as well.
             name: "common loss",
+            states_min: 120,
             epochs: vec![vec![Data(1), End]],
             faults: Faults {
                 drops: 3 + one,
@@ -100,6 +118,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "duplicate",
+            states_min: 12_000,
             faults: Faults {
                 drops: one,
                 duplicates: 1,
@@ -110,6 +129,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "narrow window",
+            states_min: 2_700,
             faults: Faults {
                 drops: one,
                 overtakes: 1,
@@ -120,6 +140,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "restart",
+            states_min: 8_500,
             epochs: twice.clone(),
             faults: Faults {
                 drops: one,
@@ -133,6 +154,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         Plan {
             // So long that what the old publisher sent comes after the WELCOME of the new one.
             name: "old epoch",
+            states_min: 14_000,
             receivers: vec![ORDERED],
             epochs: vec![vec![Data(1), End], vec![Opened, End]],
             faults: Faults {
@@ -145,6 +167,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "restart, overtaking",
+            states_min: 3_000,
             epochs: twice.clone(),
             faults: Faults {
                 overtakes: 1,
@@ -157,6 +180,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "restart, duplicate",
+            states_min: 2_800,
             epochs: twice.clone(),
             faults: Faults {
                 duplicates: 1,
@@ -169,12 +193,14 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "late join, oldest",
+            states_min: 9_000,
             receivers: vec![ORDERED, oldest],
             faults: Faults { drops: one, ..NONE },
             ..plan.clone()
         },
         Plan {
             name: "late join, live",
+            states_min: 2_800,
             receivers: vec![ORDERED, late],
             faults: Faults { drops: one, ..NONE },
             ..plan.clone()
@@ -182,6 +208,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         Plan {
             // What does not come in time is lost, to the record.
             name: "deadline",
+            states_min: 8_500,
             receivers: vec![within; 2],
             epochs: vec![vec![Data(1), Data(2), End]],
             faults: Faults {
@@ -195,6 +222,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         Plan {
             name: "connection cut",
+            states_min: 5_000,
             faults: Faults {
                 drops: one,
                 cuts: 1,
@@ -207,6 +235,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     if large {
         worlds.push(Plan {
             name: "all at once",
+            states_min: 20_000_000,
             epochs: twice,
             faults: Faults { ticks: 1, ..all },
             causes: vec![LossCause::Epoch],
@@ -214,4 +243,24 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         });
     }
     worlds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_days_search_every_world_with_wide_bounds() {
+        let is_large = |plan: &Plan| worlds(true).iter().any(|large| large == plan);
+        let names = |seed| {
+            let chosen = sample(seed).into_iter().filter(|plan| is_large(plan));
+            chosen.map(|plan| plan.name).collect::<Vec<_>>()
+        };
+        let mut large: Vec<_> = (7..12).flat_map(names).collect();
+        large.sort_unstable();
+        let mut all: Vec<_> = worlds(true).iter().map(|plan| plan.name).collect();
+        all.sort_unstable();
+        assert_eq!(large, all);
+        assert!(sample(7).len() >= worlds(false).len());
+    }
 }

@@ -26,7 +26,7 @@ use crate::trace::Trace;
 use crate::world::run;
 
 pub use rules::broken;
-pub use table::{difference, table, up_to};
+pub use table::{difference, table};
 
 /// How datagrams are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

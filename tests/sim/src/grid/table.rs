@@ -72,16 +72,6 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The same text without the rows with more receivers.
-#[must_use]
-pub fn up_to(text: &str, receivers_max: usize) -> String {
-    let kept = text.lines().filter(|line| {
-        let receivers = line.split('|').nth(3).and_then(|n| n.trim().parse().ok());
-        receivers.is_none_or(|n: usize| n <= receivers_max)
-    });
-    kept.flat_map(|line| [line, "\n"]).collect()
-}
-
 /// The lines of `old` that `new` has not (`-`), and the other way round (`+`); `None` where both
 /// are the same.
 #[must_use]

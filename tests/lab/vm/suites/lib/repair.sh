@@ -39,9 +39,14 @@ metric() {
     exec 3>&-
 }
 
-# flowing N: waits until so many messages more were published.
+# flowing N: waits until so many messages more were published, in datagrams of six on average at most: a slow machine packs more
+# of them into one, and losses are of datagrams.
 counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
-flowing() { until_so counted published_messages $(($(metric published_messages) + $1)); }
+flowing() {
+    local messages=$(metric published_messages) datagrams=$(metric sealed_datagrams)
+    until_so counted published_messages $((messages + $1))
+    until_so counted sealed_datagrams $((datagrams + $1 / 6))
+}
 
 # subscribe NAME N DROP ARGUMENT…: listens to it, and loses some; what it prints, as $format says, is /tmp/NAME-N.out.
 subscribe() {
