@@ -1,22 +1,22 @@
-//! What the frames asked for that a subscriber sent, as far as a record holds them.
+//! The NACK ranges in the frames that a subscriber sent, as far as a record keeps those frames.
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, read_cut_nack};
 use tickcast_reliability::types::{ChannelId, Epoch, SequenceRange};
 
-/// See the module.
+/// The NACKs parsed from one `Sent` entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedRanges {
-    /// The ranges of each NACK.
+    /// Channel, epoch and ranges of each NACK.
     pub nacks: Vec<(ChannelId, Epoch, Vec<SequenceRange>)>,
-    /// Whether more was sent than the record holds: it may have asked for more.
+    /// Whether the entry lacks some of the sent bytes, which may have held more NACKs.
     pub is_cut: bool,
 }
 
 impl RequestedRanges {
-    /// Reads the frames of an entry.
+    /// Parses the frames of an entry. Stops at the first frame that is cut off or invalid.
     #[must_use]
     pub fn of(mut frames: &[u8]) -> Self {
-        // Who sends nothing has no entry.
+        // A subscriber that sends nothing makes no entry, so an empty one lost its frames.
         let mut asked = Self {
             nacks: Vec::new(),
             is_cut: frames.is_empty(),
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(read, ranges[..whole], "of {len} bytes");
             let of = |it: &(ChannelId, Epoch, _)| (it.0, it.1) == (channel, epoch);
             assert!(asked.nacks.iter().all(of));
-            // Between two frames nothing shows it: no entry ends there that was cut.
+            // A cut between two frames is not detectable. The recorder never cuts there.
             assert_eq!(asked.is_cut, len != before && len != frames.len());
         }
     }

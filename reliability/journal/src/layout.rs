@@ -1,5 +1,5 @@
-//! The bytes of a record: a head, then segments; a segment is a head, a snapshot and entries
-//! (docs/decisions/0011-a-record-is-inputs-and-snapshots.md). Little-endian.
+//! The bytes of a record: a file head, then segments. A segment is a head, a snapshot and entries
+//! (docs/decisions/0011-a-record-is-inputs-and-snapshots.md). All words are little-endian.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,125 +12,126 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::StreamEvent;
 
-/// First bytes of a record.
+/// The first bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"TCFLIGHT";
-/// The layout that this code writes and reads.
+/// The layout version that this code writes and reads.
 pub const RECORD_VERSION: u32 = 1;
-/// Length of the file's head, in bytes.
+/// Length of the file head, in bytes.
 pub const FILE_HEAD_LEN: usize = 4096;
-/// Into so many segments the rest is divided.
+/// Number of segments after the file head.
 pub const SEGMENTS: usize = 8;
-/// Length of a segment's head, in bytes.
+/// Length of a segment head, in bytes.
 pub(super) const SEGMENT_HEAD_LEN: usize = 64;
-/// The least length of a record, in bytes.
+/// Least length of a record, in bytes.
 pub const RECORD_LEN_MIN: usize = FILE_HEAD_LEN + SEGMENTS * (128 << 10);
 
-/// Where the words of a segment's head stand.
+/// Byte offsets of the words of a segment head.
 pub(super) mod segment {
-    /// Which segment of the run this is, from 1 on; 0 while it is none.
+    /// Number of this segment within the run, from 1 on; 0 while the segment is unused.
     pub(crate) const GENERATION: usize = 0;
-    /// Where its entries end: all before this is whole.
+    /// End of the committed entries: every entry before this offset is complete.
     pub(crate) const COMMITTED: usize = 8;
-    /// When its first input came.
+    /// Time of the segment's first input.
     pub(crate) const FIRST_AT: usize = 16;
-    /// The digest of all outputs before it.
+    /// Digest of all outputs before this segment.
     pub(crate) const DIGEST: usize = 24;
-    /// Length of the snapshot; 0: there is none.
+    /// Length of the snapshot in bytes; 0 when there is no snapshot.
     pub(crate) const SNAPSHOT_LEN: usize = 32;
-    /// How many inputs came before it.
+    /// Number of inputs before this segment.
     pub(crate) const INPUTS: usize = 40;
     /// CRC32C of the snapshot.
     pub(crate) const SNAPSHOT_CRC: usize = 48;
 }
 
-/// Who recorded, and how its clock stands to that of others.
+/// The recording process and how its clock relates to the time of day.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalOrigin {
-    /// What the process calls itself.
+    /// Name of the process.
     pub name: String,
-    /// Its number.
+    /// Process id.
     pub process: u32,
     /// The boot that protocol time counts from.
     pub boot_id: String,
-    /// Protocol time when it began, and the time of day (UTC) at the same moment.
+    /// Protocol time when recording began.
     pub began: Nanos,
-    /// See `began`.
+    /// Time of day (UTC) at the moment `began`.
     pub began_utc: Nanos,
-    /// The build that recorded, which is the one to replay with.
+    /// The build that recorded. A replay needs the same build.
     pub build: String,
-    /// Whose core it is. The last field: what follows the head's content is zeros, so that a record of
-    /// before there were publishers' reads as what it is.
+    /// The side whose core is recorded. This is the last field: the head is zero-filled after its content,
+    /// so a record older than publisher records reads as a subscriber's.
     pub side: JournalSide,
 }
 
-/// Whose core is recorded.
+/// The kind of core that a record holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum JournalSide {
-    /// A subscriber's, all its channels.
+    /// A subscriber's core with all its channels.
     #[default]
     Subscriber,
-    /// A publisher's, one channel.
+    /// A publisher's core with one channel.
     Publisher,
-    /// A publisher's repair service, all its channels.
+    /// A publisher's repair service with all its channels.
     Repair,
 }
 
-/// What an entry is; the first of its eight bytes. The second is `a`, then 16 bits `b`, then the
-/// nanoseconds since the entry before. Those that have a body of any length go on with that length
-/// (u32) and 4 bytes of nothing; bodies are padded to 8.
+/// Kind of an entry: the first of its eight head bytes. The second byte is `a`, then come 16 bits `b`,
+/// then the nanoseconds since the entry before (u32). An entry with a body of variable length continues
+/// with that length (u32) and 4 zero bytes. Bodies are padded to 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EntryKind {
-    /// A data datagram on a line: `a` is [`of_line`], `b` the channel; 64 bytes, its header.
+    /// A data datagram on a line: `a` holds the [`of_line`] bits, `b` the channel; the body is its 64-byte
+    /// header.
     Data = 1,
-    /// Another datagram on a line, whole.
+    /// A datagram of another kind on a line, whole.
     Other = 2,
-    /// The clock was told: `b` is a part of the digest of all outputs so far.
+    /// A poll of the core with the current time: `b` is a part of the digest of all outputs so far.
     Look = 3,
-    /// Frames were asked for: `b` as for `Look`.
+    /// A request for outgoing frames: `b` as for `Look`.
     Ask = 4,
-    /// Frames were given, on path `a`; as many of their bytes as there was room for.
+    /// Frames sent on path `a`, truncated to the room that is left.
     Sent = 5,
-    /// A control message came on path `a` for channel `b`; as a frame.
+    /// A control message received on path `a` for channel `b`, as a frame.
     Message = 6,
-    /// Something in the publisher's memory is done: a tag, and bytes.
+    /// Completion of a request for the publisher's memory: a tag, and bytes.
     Remote = 7,
-    /// An [`JournalInput`].
+    /// A [`JournalInput`].
     Input = 8,
-    /// An action was taken from the core: `b` as for `Look`, with it.
+    /// An action taken from the core: `b` is the digest part including this action.
     Action = 9,
-    /// A request for the publisher's memory was taken: `b` as for `Look`, with it.
+    /// A request for the publisher's memory, taken from the core: `b` is the digest part including it.
     Request = 10,
-    /// A [`Emitted`].
+    /// An [`Emitted`].
     Told = 11,
     /// A [`Note`].
     Note = 12,
-    /// The time of what follows, in full: eight bytes.
+    /// The full time of the next entry: eight bytes.
     Time = 13,
-    /// A publisher sealed a datagram: `a` is a [`SealedBy`]; 64 bytes, its header.
+    /// A publisher sealed a datagram: `a` is a [`SealedBy`]; the body is its 64-byte header.
     Sealed = 14,
-    /// A message began a datagram, and nothing was open: `a` is 1 where something is now.
+    /// A message arrived while no datagram was open: `a` is 1 when one is open now.
     Begun = 15,
-    /// The publisher's clock was told, and a heartbeat was due: the time of day.
+    /// A poll of the publisher's core when a heartbeat was due: the time of day.
     Due = 16,
-    /// Fan-out `a` handed to its transport what is sealed up to a sequence.
+    /// Fan-out `a` posted all sealed datagrams up to a sequence to its transport.
     Posted = 17,
-    /// The transport of fan-out `a` is done with what it was handed up to a sequence.
+    /// The transport of fan-out `a` completed all posted datagrams up to a sequence.
     Completed = 18,
-    /// Fan-out `a` was given a heartbeat: all of it.
+    /// A heartbeat sent on fan-out `a`, whole.
     Beat = 19,
     /// A [`Published`].
     Published = 20,
-    /// A `PublisherEvent` was taken.
+    /// A `PublisherEvent` taken from the core.
     Happened = 21,
-    /// A peer's control message came to the repair service for channel `b`: its number, and a frame.
+    /// A peer's control message to the repair service for channel `b`: the peer's number, and a frame.
     Heard = 22,
-    /// The repair service gave a peer a frame for channel `b`: its number, and the frame.
+    /// A frame from the repair service to a peer for channel `b`: the peer's number, and the frame.
     Said = 23,
-    /// It gave a peer, or all where `a` is 1, a datagram of channel `b` again: the peer's number, and
-    /// the header.
+    /// A datagram of channel `b` repaired to one peer, or to all where `a` is 1: the peer's number, and the
+    /// datagram's header.
     Repaired = 24,
     /// A [`Served`].
     Served = 25,
@@ -166,116 +167,116 @@ impl EntryKind {
     ];
 }
 
-/// Bits of `a` of a datagram.
+/// Bits of `a` in a datagram entry.
 pub(super) mod of_line {
-    /// Line B.
+    /// The datagram arrived on line B.
     pub(crate) const B: u8 = 1;
-    /// Its CRC did not fit.
+    /// The datagram's CRC did not match.
     pub(crate) const BAD: u8 = 2;
 }
 
-/// What the core was given beside datagrams, messages and the time.
+/// Inputs of a subscriber's core other than datagrams, messages and polls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JournalInput {
-    /// Which rungs can be made from here: NACK connection, READ, inboxes.
+    /// Which repair paths this host supports: NACK connection, READ, inboxes.
     Use(Option<bool>, Option<bool>, Option<bool>),
-    /// A connection is established.
+    /// A connection was established.
     Connected(Path),
-    /// A connection is over, or could not be established.
+    /// A connection ended or could not be established.
     Disconnected(Path, LinkDownReason),
-    /// There is no way to make a NACK connection from here.
+    /// This host cannot make a NACK connection.
     NackUnusable,
-    /// There is no way to READ from here.
+    /// This host cannot READ.
     ReadUnusable,
-    /// What the connection for READ can do.
+    /// The limits of the READ connection.
     Limits(ReadLimits),
-    /// Bytes that are no datagram came on a line.
+    /// Bytes arrived on a line that are not a datagram.
     Malformed(ChannelId, LineId, u32),
-    /// A datagram came from an address that nobody named.
+    /// A datagram arrived from an address that is not configured.
     Stranger(ChannelId),
-    /// The reader of the publisher's ring in this host was overrun.
+    /// The publisher overran the local reader of its ring.
     Overrun(ChannelId, Epoch, SequenceRange),
-    /// The channel is listened to on so many lines.
+    /// Number of lines on which the channel is received.
     Listening(ChannelId, u8),
     /// The application leaves.
     Leave(LossCause),
-    /// The application begins a channel anew.
+    /// The application rejoins a channel.
     Rejoin(ChannelId, Start),
-    /// Something that a record does not hold: what follows can't be replayed.
+    /// An input too large to record. Entries after it cannot be replayed.
     Unrecorded,
 }
 
-/// What the core told beside records.
+/// An event that the core emitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Emitted {
-    /// Of which channel.
+    /// Channel of the event.
     pub channel: ChannelId,
-    /// Where the stream stood.
+    /// Epoch of the stream at the event.
     pub epoch: Epoch,
     /// The last sequence delivered or declared lost.
     pub sequence: Sequence,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What happened around the core.
+/// Observations around the core that are not inputs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Note {
-    /// Nobody had polled for so long.
+    /// The application did not poll for this long.
     Stall(Nanos),
-    /// The transport's counts of a channel, which went up.
+    /// The transport's drop counts of a channel, after an increase.
     Dropped(ChannelId, Dropped),
-    /// Datagrams that came on a line, and that an injected fault dropped or held back.
+    /// Datagrams that arrived on a line and were dropped or held back by an injected fault.
     Injected(ChannelId, LineId, Epoch, SequenceRange),
-    /// The application did not take so many items of its local ring before they were overwritten.
+    /// Number of items overwritten in the application's local ring before the application took them.
     Overrun(ChannelId, u64),
-    /// What a line of a publisher's fan-out counted, which went up.
+    /// The send counts of one line of a fan-out, after an increase.
     Sending(FanOutId, LineId, Sending),
-    /// What was lost of a source, which is told next, may have been dropped in the publisher's host.
+    /// The source's next reported loss may be due to drops in the publisher's host.
     Unread(SourceId, Unread),
 }
 
-/// Packets that came to an input's socket, and were dropped before they were read: the venue's, or a
-/// stranger's.
+/// Packets dropped at an input's socket before they were read. They may be the venue's or come from
+/// an unrelated sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
-    /// Packets that the kernel dropped for want of a buffer since it last told of any.
+    /// Packets that the kernel dropped for lack of a buffer since its last report.
     pub packets: u64,
-    /// For how long nobody had read before; zero where that was no pause worth a word.
+    /// How long the socket was not read before; zero when the pause was negligible.
     pub paused: Nanos,
 }
 
-/// What a line of a fan-out could not send, since it was opened.
+/// Send failures of one line of a fan-out, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
-    /// Times the send queue was full; what waited then went later.
+    /// Times the send queue was full. The waiting datagrams were sent later.
     pub stalls: u64,
-    /// Datagrams of the stream that the network refused, and that were not sent on this line.
+    /// Datagrams of the stream that the network refused and that were not sent on this line.
     pub refused: u64,
-    /// Copies, of heartbeats and repairs, that found no room or were refused.
+    /// Heartbeat and repair copies that found no room or were refused.
     pub unpinned_sends_dropped: u64,
-    /// Datagrams that a device or a reset gave back unsent.
+    /// Datagrams that a device or a reset returned unsent.
     pub flushed: u64,
-    /// The last error number that the operating system gave, 0 for none.
+    /// The last error number of the operating system, 0 for none.
     pub errno: i32,
 }
 
-/// What brought a publisher to seal a datagram.
+/// Why a publisher sealed a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum SealedBy {
-    /// An input that has an entry of its own before this.
+    /// An input with its own entry before this one.
     Told = 0,
-    /// It was told to, with more to come.
+    /// A flush while more messages were waiting.
     Flush = 1,
-    /// It was told to, and nothing more was waiting.
+    /// A flush with no more messages waiting.
     FlushLast = 2,
-    /// A message that did not fit, with which the next datagram begins.
+    /// A message that did not fit, and that begins the next datagram.
     Message = 3,
-    /// A message that began no other.
+    /// A message that begins no other datagram.
     MessageAlone = 4,
 }
 
@@ -289,65 +290,65 @@ impl SealedBy {
     ];
 }
 
-/// What a publisher's core was given beside messages and what its fan-outs did.
+/// Inputs of a publisher's core other than messages and fan-out progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Published {
-    /// An event of the stream, at this time of day.
+    /// An event of the stream, with its time of day.
     Event(StreamEvent, Nanos),
     /// A message larger than a datagram.
     TooLarge {
-        /// Whose.
+        /// Source of the message.
         source: SourceId,
-        /// Where it stood.
+        /// Position of the message in the source.
         position: SourcePosition,
-        /// Its records.
+        /// Number of its records.
         records: u32,
-        /// Their bytes.
+        /// Number of their bytes.
         bytes: u32,
-        /// Of which instruments, each once; as many as an event can name, and one more.
+        /// Its instruments, each once; at most one more than an event can name.
         instruments: Vec<u32>,
         /// The time of day.
         utc: Nanos,
     },
-    /// The session ended, at this time of day.
+    /// End of the session, with its time of day.
     End(Nanos),
-    /// No heartbeats from here on.
+    /// Heartbeats stop.
     Stop,
-    /// How many subscribers there are, and how long they wait before a first NACK.
+    /// Number of subscribers, and their wait before a first NACK.
     Group(u32, u32),
 }
 
-/// What happened to the connections of a repair service.
+/// Connection events of a repair service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Served {
     /// A connection was accepted.
     Connected(PeerId),
-    /// A connection is gone.
+    /// A connection ended.
     Disconnected(PeerId),
-    /// It sent bytes that are no message, and what is wrong with them.
+    /// A peer sent an invalid message, with the error.
     Broken(PeerId, String),
     /// A subscriber, by name, joined channels.
     Joined(PeerId, String, Vec<ChannelId>),
-    /// It is gone; whether it had said so.
+    /// A subscriber left; `true` when it had announced it.
     Left(PeerId, String, bool),
-    /// It was turned away, and what it was told.
+    /// A subscriber was rejected, with the reason sent to it.
     TurnedAway(PeerId, String),
-    /// It is so many datagrams behind on a channel.
+    /// A subscriber lags on a channel by this many datagrams.
     Slow(PeerId, String, ChannelId, u64),
 }
 
-/// What datagrams of a channel came to before anybody saw them, all lines together, since its
+/// Datagrams of a channel dropped before the receiver read them: all lines together, since the channel's
 /// sockets were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// Dropped by the kernel or the device for want of a buffer.
+    /// Dropped by the kernel or the device for lack of a buffer.
     pub buffer: u64,
     /// Longer than a slot.
     pub oversize: u64,
     /// Refused by the device for their Q_Key.
     pub q_key: u64,
-    /// Times that the receive queue was started anew.
+    /// Restarts of the receive queue.
     pub restarts: u64,
 }

@@ -1,24 +1,26 @@
-//! The flight recorder: everything that a core is given, kept in a ring of segments that outlives the
-//! process, so that what happened can be explained and run through the core again.
+//! The flight recorder: it keeps every input of a core in a ring of segments that outlives the process.
+//! From the record, `explain` finds why datagrams were missing, and a replay runs the core again.
 //!
-//! A [`JournaledCore`] is a subscriber's core that keeps such a record, or does not; a
-//! [`JournaledPublisher`] is that of a channel's publisher, a [`JournaledServer`] that of repair. A
-//! [`Journal`] is the record as it is read; [`replay()`] and [`replay_publisher()`] run it. The memory is
-//! the caller's, and what is in it is whole up to the last entry at any moment: an entry counts once the
-//! segment's head says so, which is stored after it.
-//! No clock, no I/O; while datagrams come, nothing is allocated.
+//! - [`JournaledCore`]: a subscriber's core with an optional record.
+//! - [`JournaledPublisher`]: the core of a channel's publisher with an optional record.
+//! - [`JournaledServer`]: the core of a repair service with an optional record.
+//! - [`Journal`]: a record opened for reading; [`replay()`] and [`replay_publisher()`] run it.
+//!
+//! The caller owns the memory. The record in it is complete up to the last entry at any moment, because
+//! the segment head that commits an entry is stored after the entry.
+//! No clock, no I/O. Recording a datagram allocates nothing.
 //!
 //! The modules from top to bottom; each imports only modules that stand below it:
 //!
 //! 1. `explain`: the fate of every missing datagram
-//! 2. `replay_publisher`: a publisher's record run through its core again
-//! 3. `replay`: a subscriber's record run through its core again
+//! 2. `replay_publisher`: replay of a publisher's record through its core
+//! 3. `replay`: replay of a subscriber's record through its core
 //! 4. `subscriber`: a subscriber's core with a record
 //! 5. `publisher`: a publisher's core with a record
-//! 6. `server`: the core of repair with a record
-//! 7. `writer`: the writer of a journal
-//! 8. `reader`: a record as it is read
-//! 9. `frames`: the requests in recorded frames
+//! 6. `server`: the core of a repair service with a record
+//! 7. `writer`: the writer of a record
+//! 8. `reader`: the reader of a record
+//! 9. `frames`: the NACKs in recorded frames
 //! 10. `outputs`: the digest of a core's outputs
 //! 11. `layout`: the bytes of a record
 

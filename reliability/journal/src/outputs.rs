@@ -1,12 +1,12 @@
-//! What came out of a core, as one number: two runs that gave the same outputs in the same order have
-//! the same digest. Beside it, for tests, every output in words.
+//! The digest of a core's outputs: two runs with the same outputs in the same order have the same
+//! digest. For tests, a log of every output as text.
 
 use std::fmt::Write;
 
 use tickcast_reliability::delivery::{Event, Position};
 use tickcast_reliability::session::{Action, Path, RemoteRequest};
 
-/// See the module.
+/// Digest of a core's outputs, with an optional log.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     digest: u64,
@@ -14,81 +14,81 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// After outputs with this digest.
+    /// Continues from the digest of earlier outputs.
     #[must_use]
     pub const fn after(digest: u64) -> Self {
         Self { digest, log: None }
     }
 
-    /// From now on every output is kept in words as well.
+    /// Starts the log: every later output is also kept as text.
     pub fn keep_log(&mut self) {
         self.log.get_or_insert_default();
     }
 
-    /// What was kept; empty without [`Outputs::keep_log`].
+    /// Returns the log; empty without [`Outputs::keep_log`].
     #[must_use]
     pub fn log(&self) -> &str {
         self.log.as_deref().unwrap_or_default()
     }
 
-    /// The digest of all so far.
+    /// Returns the digest of all outputs so far.
     #[must_use]
     pub const fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// The part of it that entries carry.
+    /// Returns the part of the digest that entries carry.
     #[inline]
     pub(super) const fn check(&self) -> u16 {
         (self.digest >> 48) as u16
     }
 
-    /// So many records were delivered, the first of them at this position.
+    /// Adds `count` delivered records, the first of them at position `first`.
     #[inline]
     pub(super) fn records(&mut self, first: &Position, count: usize) {
-        // Whatever of these changes by little changes bits of its own.
+        // Rotations keep fields with small changes from cancelling each other out.
         let place =
             first.sequence.0 ^ first.record.0.rotate_left(20) ^ first.epoch.0.rotate_left(40);
         let times = first.received_at.0.rotate_left(30) ^ first.missing_for.0.rotate_left(10);
         self.fold(place ^ times ^ (count as u64).rotate_left(56));
         if self.log.is_some() {
-            // Debug: compared by tests and by replays, and shown to nobody else.
+            // Debug output is enough here, because only tests and replays compare it.
             self.say(format_args!("{first:?} and {count} in all"));
         }
     }
 
-    /// An event was told, these bytes of it.
+    /// Adds an emitted event and its bytes.
     pub(super) fn event(&mut self, at: &Position, event: &Event, bytes: &[u8]) {
         self.fold(at.sequence.0 ^ at.record.0.rotate_left(32));
         self.bytes(bytes);
-        // Debug: compared by tests and by replays, and shown to nobody else.
+        // Debug output is enough here, because only tests and replays compare it.
         self.say(format_args!("{at:?} {event:?}"));
     }
 
-    /// Frames were given for a path.
+    /// Adds frames sent on a path.
     pub(super) fn sent(&mut self, path: Path, frames: &[u8]) {
         self.fold(path as u64);
         self.bytes(frames);
-        // Debug: compared by tests and by replays, and shown to nobody else.
+        // Debug output is enough here, because only tests and replays compare it.
         self.say(format_args!("{path:?} {frames:?}"));
     }
 
-    /// An action was taken.
+    /// Adds an action taken from the core.
     pub(super) fn action(&mut self, action: &Action) {
-        // A directory is for the application alone, and a record does not hold it.
+        // The directory is cleared, because a record does not hold it.
         let mut action = action.clone();
         if let Action::Listen(offer) = &mut action {
             offer.directory.clear();
         }
-        // Debug: compared by tests and by replays, and shown to nobody else.
+        // Debug output is enough here, because only tests and replays compare it.
         let words = format!("{action:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));
     }
 
-    /// A request for the publisher's memory was taken.
+    /// Adds a request for the publisher's memory, taken from the core.
     pub(super) fn request(&mut self, request: &RemoteRequest) {
-        // Debug: compared by tests and by replays, and shown to nobody else.
+        // Debug output is enough here, because only tests and replays compare it.
         let words = format!("{request:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));
@@ -105,13 +105,13 @@ impl Outputs {
 
     #[inline]
     const fn fold(&mut self, word: u64) {
-        // The step of FxHash: what counts is that it is cheap and that order matters.
+        // The FxHash step: cheap and order-sensitive.
         self.digest = (self.digest.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
     fn say(&mut self, words: std::fmt::Arguments<'_>) {
         if let Some(log) = &mut self.log {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(log, "{words}");
         }
     }

@@ -1,5 +1,5 @@
-//! A record as it is read: whole up to where the recording process was when it died, whatever was
-//! overwritten meanwhile.
+//! The reader of a record. A record is complete up to the last commit of the recording process, even
+//! when the process died or overwrote older segments meanwhile.
 
 use thiserror::Error;
 
@@ -15,31 +15,31 @@ use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
-/// Why bytes are not a record, or not a whole one.
+/// Why bytes are not a record, or not a complete one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JournalReadError {
-    /// Something else.
+    /// The bytes do not begin with the magic of a record.
     #[error(
         "this is no record: it does not begin as one; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
     )]
     Magic,
-    /// Of another layout.
+    /// The record has another layout version.
     #[error(
         "the record has layout {version}, this build reads layout 1; use the build that recorded"
     )]
     Version {
-        /// As the record says.
+        /// Version found in the head.
         version: u32,
     },
-    /// It was cut off, or its head overwritten.
+    /// The file is truncated, or its head was overwritten.
     #[error(
         "the record is damaged: its head says {segments} segments of {segment_len} bytes but the file has {len} bytes; copy it again, whole"
     )]
     Length {
-        /// As the head says.
+        /// Number of segments in the head.
         segments: u32,
-        /// As the head says.
+        /// Segment length in the head, in bytes.
         segment_len: u64,
         /// The actual length in bytes.
         len: usize,
@@ -49,38 +49,38 @@ pub enum JournalReadError {
         "the record is empty: nothing had been recorded when it was copied, or all of it is damaged"
     )]
     Empty,
-    /// A part of it was damaged: what stood in it, and before it, can't be read.
+    /// A segment is damaged: its entries and all older ones are unreadable.
     #[error(
         "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is none; what was recorded in it and before it can't be read, what comes after it can"
     )]
     Segment {
-        /// Which, from 1 on.
+        /// Number of the segment in the file, from 1 on.
         nth: usize,
-        /// Where in the file.
+        /// Offset of the segment in the file.
         offset: usize,
     },
-    /// The core's state in a part of it was damaged.
+    /// The snapshot of a segment is damaged.
     #[error(
         "the record is damaged: the core's state at byte {offset} is not what was written; what happened can be read, and can't be replayed from there"
     )]
     Snapshot {
-        /// Where in the file.
+        /// Offset of the snapshot in the file.
         offset: usize,
     },
-    /// An entry that no recorder writes.
+    /// An entry is invalid.
     #[error(
         "the record is damaged at byte {offset}: {what}; what comes before it can be read, what comes after it can not"
     )]
     Entry {
-        /// Where in the file.
+        /// Offset of the entry in the file.
         offset: usize,
         /// The error.
         what: &'static str,
     },
 }
 
-/// Where in a record's bytes each segment says which of the run it is: what of them changes while a
-/// record is read was overwritten meanwhile. Nothing where these are no record.
+/// Returns the offsets of the words that hold each segment's generation; none when `bytes` are not a
+/// record. A segment whose word changes while the record is copied was overwritten during the copy.
 pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let is_one = bytes.len() >= FILE_HEAD_LEN && bytes[..8] == RECORD_MAGIC;
     let word = |at| if is_one { word(bytes, at) } else { 0 };
@@ -93,7 +93,7 @@ pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
         .filter(move |at| *at <= last)
 }
 
-/// See the module.
+/// A record opened for reading.
 #[derive(Debug)]
 pub struct Journal {
     bytes: Vec<u8>,
@@ -113,24 +113,24 @@ pub(super) struct Segment {
     entries: std::ops::Range<usize>,
 }
 
-/// Where an entry stands, in the order in which entries were written. A segment that was begun later may
-/// lie before another in the file, so the offset alone has no such order.
+/// Place of an entry in write order. The file offset alone has no such order, because a newer segment may
+/// lie before an older one in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryPlace {
-    /// Which of all segments it is in, from 1 on.
+    /// Generation of its segment, from 1 on.
     pub generation: u64,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: usize,
 }
 
 /// One entry.
 #[derive(Debug)]
 pub struct JournalEntry<'a> {
-    /// When it happened, protocol time of the process that recorded.
+    /// Protocol time of the recording process.
     pub at: Nanos,
-    /// How many inputs of the core there were before it since recording began.
+    /// Number of core inputs before this entry since recording began.
     pub inputs: u64,
-    /// Where it stands.
+    /// Place of the entry.
     pub place: EntryPlace,
     /// The content of the entry.
     pub what: EntryBody<'a>,
@@ -140,65 +140,65 @@ pub struct JournalEntry<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EntryBody<'a> {
-    /// A datagram came on a line. Of data only the header is kept.
+    /// A datagram arrived on a line. Only the header of a data datagram is kept.
     Datagram {
-        /// Where it was listened for.
+        /// Channel of the socket that received it.
         channel: ChannelId,
-        /// On which line.
+        /// Line of the socket that received it.
         line: LineId,
-        /// Whether its CRC fitted.
+        /// Whether its CRC matched.
         verdict: CrcVerdict,
-        /// All of it, or its header.
+        /// The whole datagram, or its header.
         kept: &'a [u8],
     },
-    /// The clock was told.
+    /// The core was polled with the current time.
     Look(u16),
-    /// Frames were asked for.
+    /// The core was asked for outgoing frames.
     Ask(u16),
-    /// Frames were given for a path; a first part of them.
+    /// Frames were sent on a path; only their first bytes may be kept.
     Sent(Path, u16, &'a [u8]),
-    /// A control message came.
+    /// A control message was received.
     Message(Path, ChannelId, Message<'a>),
-    /// Something in the publisher's memory is done.
+    /// A request for the publisher's memory completed.
     Remote(u64, &'a [u8]),
     /// Another input.
     Input(JournalInput),
-    /// An action was taken.
+    /// An action was taken from the core.
     Action(u16),
-    /// A request for the publisher's memory was taken.
+    /// A request for the publisher's memory was taken from the core.
     Request(u16),
-    /// The core told the application something.
+    /// The core emitted an event.
     Told(Emitted),
     /// Something happened around the core.
     Note(Note),
-    /// A publisher sealed a datagram of this header.
+    /// A publisher sealed a datagram with this header.
     Sealed(SealedBy, &'a [u8; HEADER_LEN]),
-    /// A message came to a publisher, and nothing was open; whether something is now.
+    /// A message arrived at a publisher while no datagram was open; whether one is open now.
     Begun(bool),
     /// A heartbeat was due, at this time of day.
     Due(Nanos),
-    /// A fan-out handed its transport all up to this sequence.
+    /// A fan-out posted all datagrams up to this sequence to its transport.
     Posted(FanOutId, Sequence),
-    /// Its transport is done with all up to this sequence.
+    /// The transport of a fan-out completed all datagrams up to this sequence.
     Completed(FanOutId, Sequence),
-    /// A fan-out was given this heartbeat.
+    /// A fan-out sent this heartbeat.
     Beat(FanOutId, &'a [u8; HEARTBEAT_LEN]),
     /// Another input of a publisher's core.
     Published(Published),
     /// An event that a publisher's core emitted.
     Happened(PublisherEvent),
-    /// A peer's message came to the repair service.
+    /// The repair service received a peer's message.
     Heard(PeerId, ChannelId, Message<'a>),
     /// The repair service answered a peer.
     Said(PeerId, ChannelId, Message<'a>),
-    /// It gave a peer, or all, a datagram of this header again.
+    /// The repair service resent a datagram with this header to one peer, or to all.
     Repaired(Option<PeerId>, ChannelId, &'a [u8; HEADER_LEN]),
-    /// Something happened to its connections.
+    /// A connection event of the repair service.
     Served(Served),
 }
 
 impl EntryBody<'_> {
-    /// Whether it is an input of the core.
+    /// Returns whether the entry is an input of the core.
     #[must_use]
     pub const fn is_input(&self) -> bool {
         matches!(
@@ -228,11 +228,11 @@ impl EntryBody<'_> {
 }
 
 impl Journal {
-    /// Reads a record.
+    /// Reads a record. An invalid entry is only reported when it is read.
     ///
     /// # Errors
-    /// [`JournalReadError`] when these bytes are none. What is wrong with an entry is found when it is
-    /// read.
+    /// [`JournalReadError`] when the bytes are not a record, have another layout, are truncated or hold no
+    /// entries.
     pub fn read(bytes: Vec<u8>) -> Result<Self, JournalReadError> {
         let len = bytes.len();
         if len < FILE_HEAD_LEN || bytes[..8] != RECORD_MAGIC {
@@ -259,7 +259,7 @@ impl Journal {
             let base = FILE_HEAD_LEN + nth * segment_len as usize;
             match Segment::read(&bytes[base..base + segment_len as usize], base) {
                 Ok(None) => {}
-                // They are used in turn.
+                // Segments are used in turn, so a generation fits only one index.
                 Ok(Some((segment, of_state)))
                     if (segment.generation - 1) % u64::from(count) == nth as u64 =>
                 {
@@ -273,12 +273,12 @@ impl Journal {
             }
         }
         segments.sort_unstable_by_key(|it| it.generation);
-        // Those that follow each other up to the newest one.
+        // Keep only the unbroken run of generations up to the newest segment.
         let pairs = segments.windows(2).rev();
         let follow = pairs.take_while(|pair| pair[0].generation + 1 == pair[1].generation);
         let broken = segments.len().saturating_sub(1 + follow.count());
         if let Some(lone) = segments.drain(..broken).next_back() {
-            // Nothing but damage breaks the row.
+            // Only damage leaves a hole in the generations.
             let base = lone.snapshot.start - SEGMENT_HEAD_LEN;
             let nth = 1 + (base - FILE_HEAD_LEN) / segment_len as usize;
             damage = damage.or(Some(JournalReadError::Segment { nth, offset: base }));
@@ -312,7 +312,8 @@ impl Journal {
         self.origin.side
     }
 
-    /// Whether anything came from anybody: a datagram, a message; or, of a publisher, went to anybody.
+    /// Returns whether the core received anything (a datagram or a message) or, for a publisher, sealed
+    /// anything.
     #[must_use]
     pub fn has_heard_anybody(&self) -> bool {
         let from_others = |it: &EntryBody<'_>| {
@@ -328,25 +329,25 @@ impl Journal {
         entries.any(|entry| from_others(&entry.what))
     }
 
-    /// Whether the record reaches back to the core's beginning.
+    /// Returns whether the record reaches back to the start of the core.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.segments.first().is_some_and(|it| it.generation == 1)
     }
 
-    /// The time of day (UTC) at this protocol time, as far as the clock was not set meanwhile.
+    /// Returns the time of day (UTC) at protocol time `at`. Ignores any clock change since recording began.
     #[must_use]
     pub const fn utc(&self, at: Nanos) -> Nanos {
         let origin = &self.origin;
         Nanos((origin.began_utc.0.wrapping_add(at.0)).wrapping_sub(origin.began.0))
     }
 
-    /// All entries, oldest first. After an error nothing follows.
+    /// Returns all entries, oldest first. The iterator ends after the first error.
     pub fn entries(&self) -> impl Iterator<Item = Result<JournalEntry<'_>, JournalReadError>> {
         self.entries_from(0)
     }
 
-    /// The entries from this segment on.
+    /// Returns the entries from this segment on.
     pub(super) fn entries_from(
         &self,
         segment: usize,
@@ -364,20 +365,20 @@ impl Journal {
             .take_while(move |entry| !std::mem::replace(&mut failed, entry.is_err()))
     }
 
-    /// The segments, oldest first.
+    /// Returns the segments, oldest first.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The bytes of a snapshot.
+    /// Returns the bytes of a snapshot.
     pub(super) fn snapshot(&self, segment: &Segment) -> &[u8] {
         &self.bytes[segment.snapshot.clone()]
     }
 }
 
 impl Segment {
-    /// The segment in these bytes, which begin at `base` of the file, and whether the state in it is
-    /// damaged; `None` where nothing was recorded in it yet.
+    /// Parses the segment in `bytes`, which lies at offset `base` of the file, and returns any damage of its
+    /// snapshot. Returns `None` when the segment is unused.
     fn read(
         bytes: &[u8],
         base: usize,
@@ -405,7 +406,7 @@ impl Segment {
         if u64::from(crc32c::crc32c(&bytes[snapshot.clone()])) != crc {
             let offset = base + snapshot.start;
             damage = Some(JournalReadError::Snapshot { offset });
-            // As where the state was too large to be kept.
+            // Treat a damaged snapshot like one that was too large to keep: without a snapshot.
             snapshot.end = snapshot.start;
         }
         let segment = Self {
@@ -420,15 +421,15 @@ impl Segment {
     }
 }
 
-/// No clock has a later time (292 years): the core need not reckon with the end of all numbers.
+/// Latest valid time: 292 years. The limit keeps additions in the core from overflowing.
 const TIME_MAX: Nanos = Nanos(u64::MAX >> 1);
 
 /// A segment that no recorder writes.
 struct Damaged;
 
-/// Walks the entries of a segment.
+/// Iterator over the entries of a segment.
 struct Entries<'a> {
-    /// The file up to the segment's end.
+    /// The file's bytes up to the end of the segment.
     bytes: &'a [u8],
     generation: u64,
     offset: usize,
@@ -549,7 +550,7 @@ impl<'a> Entries<'a> {
             EntryKind::Served => EntryBody::Served(self.decoded()?),
             EntryKind::Time => {
                 self.at = Nanos(word(self.take(8).ok_or(SHORT)?, 0));
-                // It says when the next one is.
+                // A time entry belongs to the next entry, so read that one.
                 return self.entry();
             }
         })

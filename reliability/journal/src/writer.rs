@@ -1,4 +1,4 @@
-//! The writer of a flight record: segments in a ring, each begun with a snapshot of the core.
+//! The writer of a flight record: a ring of segments, each starting with a snapshot of the core.
 
 use std::sync::atomic::{Ordering::Release, compiler_fence};
 
@@ -16,9 +16,9 @@ use tickcast_reliability::record::Records;
 use tickcast_reliability::types::{Nanos, State};
 use tickcast_reliability::wire::HEADER_LEN;
 
-/// Memory that a record is kept in. Others may read it meanwhile, through the file behind it.
+/// Memory that holds a record. Other processes may read it concurrently through the file behind it.
 pub trait Area: Send {
-    /// All of it.
+    /// Returns the whole memory.
     fn bytes(&mut self) -> &mut [u8];
 }
 
@@ -28,60 +28,62 @@ impl Area for Vec<u8> {
     }
 }
 
-/// Why no record can be kept. Whoever chose the size is at fault.
+/// Why a record cannot be written. The cause is a wrong size or name in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is no room for segments.
+    /// The memory is too small for the segments.
     #[error("a record needs at least {RECORD_LEN_MIN} bytes, not {len}; give it more")]
     TooSmall {
-        /// What there is.
+        /// Length of the memory, in bytes.
         len: usize,
     },
-    /// What is told of the process does not fit.
+    /// The origin does not fit in the file head.
     #[error("the name of who records is too long for the head of a record; give it a shorter one")]
     Origin,
 }
 
-/// Writes a record.
+/// Writer of a record.
 pub struct JournalWriter {
     area: Box<dyn Area>,
     segment_len: usize,
-    /// The segment that is written, and which of all it is.
+    /// Index of the current segment in the ring, and its number within the run.
     segment: usize,
     generation: u64,
-    /// Where it begins, where the next entry goes, and where inputs must stop.
+    /// Offsets: begin of the current segment, next entry, end of the room for inputs.
     base: usize,
     at: usize,
     inputs_end: usize,
-    /// The time of the last entry.
+    /// Time of the last entry.
     pub(crate) last: Nanos,
     pub(crate) inputs: u64,
     pub(crate) outputs: Outputs,
-    /// What is put into words of bytes on its way.
+    /// Buffer for serializing a body.
     pub(crate) scratch: Vec<u8>,
 }
 
-/// An entry with the header of a datagram.
+/// Length of an entry with the header of a datagram, in bytes.
 const DATA_LEN: usize = 8 + HEADER_LEN;
-/// What the outputs of one input may take, beside the input.
+/// Bytes reserved for the outputs of one input, beside the input.
 const OUTPUTS_LEN: usize = 24 << 10;
-/// Of those, what is left to the short ones, without which nothing could be replayed.
+/// Part of `OUTPUTS_LEN` reserved for short outputs, because a replay needs all of them.
 const SHORT_OUTPUTS_LEN: usize = 8 << 10;
-/// As many bytes of frames that were sent are kept: those of a NACK of as many ranges as it may have, and of
-/// what goes with it. The frames of questions are whole words long, so what is cut here ends within one.
+/// Greatest number of sent frame bytes kept in one entry: room for a NACK with the most ranges and the
+/// frames sent with it. Request frames are whole words long, so a cut at this length falls inside a
+/// frame.
 pub(crate) const FRAMES_LEN_MAX: usize = (6 << 10) - 4;
 const _: () = assert!(FRAMES_LEN_MAX > FRAME_HEAD_LEN + 16 + NACK_RANGES_MAX * 16);
-/// What a call of a publisher's core may come to in entries of a fixed length.
+/// Greatest length of the fixed-length entries of one call of a publisher's core, in bytes.
 const CALL_LEN_MAX: usize = 1024;
-/// No event takes more.
+/// Greatest length of a serialized event, in bytes.
 const EVENT_LEN_MAX: usize = 4096;
 
 impl JournalWriter {
-    /// A record in this memory, which is begun anew.
+    /// Starts a new record in this memory.
     ///
     /// # Errors
-    /// [`JournalError`] when the memory is too small.
+    /// [`JournalError::TooSmall`] when the memory is too small. [`JournalError::Origin`] when `origin`
+    /// does not fit in the file head.
     pub fn new(mut area: Box<dyn Area>, origin: &JournalOrigin) -> Result<Self, JournalError> {
         let bytes = area.bytes();
         let len = bytes.len();
@@ -89,7 +91,7 @@ impl JournalWriter {
             return Err(JournalError::TooSmall { len });
         }
         let segment_len = (len - FILE_HEAD_LEN) / SEGMENTS / 64 * 64;
-        // What was there before is no record any more.
+        // Invalidate the previous record before the new head is written.
         bytes[..FILE_HEAD_LEN].fill(0);
         for nth in 0..SEGMENTS {
             let base = FILE_HEAD_LEN + nth * segment_len;
@@ -117,35 +119,35 @@ impl JournalWriter {
         })
     }
 
-    /// The record's bytes, as a file of it has them.
+    /// Returns the record's bytes, as a file would hold them.
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.area.bytes().to_vec()
     }
 
-    /// Keeps every output in words from now on, for tests.
+    /// Starts the log of outputs, for tests.
     pub fn keep_log(&mut self) {
         self.outputs.keep_log();
     }
 
-    /// What came out of the core so far.
+    /// Returns the digest of the core's outputs so far.
     #[must_use]
     pub const fn outputs(&self) -> &Outputs {
         &self.outputs
     }
 
-    /// How many inputs there were.
+    /// Returns the number of inputs so far.
     #[must_use]
     pub const fn inputs(&self) -> u64 {
         self.inputs
     }
 
-    /// Makes room for an input with a body of this length, and all that comes of it: begins another
-    /// segment, with the state of the core as it is now, where there is none. `false` when no segment
-    /// is long enough.
+    /// Makes room for an input with a body of `body` bytes and for its outputs. Begins a new segment with the
+    /// core's current state when the current segment has no room. Returns `false` when no segment is long
+    /// enough.
     #[inline]
     pub(crate) fn make_room(&mut self, core: &impl State, now: Nanos, body: usize) -> bool {
-        // A time, a head, a length.
+        // 40 bytes: a time entry, an entry head, a body length.
         if self.at + body + 40 > self.inputs_end {
             return self.begin_segment(core, now, body);
         }
@@ -165,7 +167,7 @@ impl JournalWriter {
         let bytes = &mut area[self.base..self.base + self.segment_len];
         put_word(bytes, segment::GENERATION, 0);
         compiler_fence(Release);
-        // Half of it is for entries, whatever the state takes.
+        // The snapshot gets at most half a segment; the rest is for entries.
         let snapshot = &mut bytes[SEGMENT_HEAD_LEN..self.segment_len / 2];
         let len = core.take_down(snapshot).unwrap_or(0);
         let crc = crc32c::crc32c(&snapshot[..len]);
@@ -183,7 +185,7 @@ impl JournalWriter {
         true
     }
 
-    /// The eight bytes that an entry begins with, and a time in full before it where that is needed.
+    /// Returns the eight-byte head of an entry. Writes a full time before it when the difference overflows.
     #[inline]
     pub(crate) fn head(&mut self, now: Nanos, kind: EntryKind, a: u8, b: u16) -> [u8; 8] {
         let since = now.0.wrapping_sub(self.last.0);
@@ -213,14 +215,14 @@ impl JournalWriter {
         self.at += bytes.len();
     }
 
-    /// All that was put is whole.
+    /// Commits all bytes put so far.
     #[inline]
     pub(crate) fn commit(&mut self) {
         let (base, at) = (self.base, self.at);
         commit(self.area.bytes(), base, at);
     }
 
-    /// An input without a body.
+    /// Records an input without a body.
     #[inline]
     pub(crate) fn short(&mut self, core: &impl State, now: Nanos, kind: EntryKind) {
         self.make_room(core, now, 0);
@@ -230,7 +232,7 @@ impl JournalWriter {
         self.commit();
     }
 
-    /// The header of a datagram: what comes most often, so by the shortest way.
+    /// Records the header of a datagram. This is the most frequent entry, so it has its own fast path.
     #[inline]
     pub(crate) fn data(
         &mut self,
@@ -257,7 +259,7 @@ impl JournalWriter {
         }
     }
 
-    /// The same where a segment or a time has to begin first.
+    /// Records the header of a datagram when a new segment or a full time must come first.
     #[cold]
     pub(crate) fn data_elsewhere(
         &mut self,
@@ -274,8 +276,8 @@ impl JournalWriter {
         self.commit();
     }
 
-    /// Makes room for what one call of a publisher's core may come to, before it is made: a segment
-    /// begins with the state from before.
+    /// Makes room for the entries of one call of a publisher's core. Call it before the call, because a new
+    /// segment begins with the state before the call.
     #[inline]
     pub(crate) fn make_room_for_call(&mut self, core: &impl State, now: Nanos) {
         if self.at + CALL_LEN_MAX > self.inputs_end {
@@ -283,7 +285,7 @@ impl JournalWriter {
         }
     }
 
-    /// An entry with a body of a fixed length, for which there is room.
+    /// Records an entry with a body of fixed length. The caller must have made room.
     #[inline]
     pub(crate) fn fixed<const LEN: usize>(
         &mut self,
@@ -309,7 +311,7 @@ impl JournalWriter {
         }
     }
 
-    /// A rare input of any length, in the postcard format, with room for what comes of it.
+    /// Records a rare input of variable length in the postcard format, and makes room for its outputs.
     #[cold]
     pub(crate) fn rare(
         &mut self,
@@ -323,7 +325,7 @@ impl JournalWriter {
         }
     }
 
-    /// What came of a call, in the postcard format. There is room for it.
+    /// Records an output of a call in the postcard format. The caller must have made room.
     #[cold]
     pub(crate) fn rare_output(
         &mut self,
@@ -342,7 +344,8 @@ impl JournalWriter {
         self.scratch = scratch;
     }
 
-    /// An input with a body of any length, in parts.
+    /// Records an input with a body of variable length, in two parts. Records
+    /// [`JournalInput::Unrecorded`] instead when the body is too long for a segment.
     pub(crate) fn long(
         &mut self,
         core: &impl State,
@@ -372,7 +375,7 @@ impl JournalWriter {
         self.commit();
     }
 
-    /// An input of the rare kinds.
+    /// Records a [`JournalInput`].
     #[cold]
     pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &JournalInput) {
         let mut body = [0; 64];
@@ -380,7 +383,7 @@ impl JournalWriter {
         self.long(core, now, (EntryKind::Input, 0, 0), [body, &[]]);
     }
 
-    /// Something that is no input of the core.
+    /// Records a [`Note`], which is not an input of the core.
     #[cold]
     pub(crate) fn note(&mut self, core: &impl State, now: Nanos, note: &Note) {
         let mut body = [0; 64];
@@ -389,12 +392,12 @@ impl JournalWriter {
         self.put_long(now, (EntryKind::Note, 0, 0), [body, &[]]);
     }
 
-    /// Whether there is room for an output with a body of this length.
+    /// Returns whether an output with a body of `body` bytes fits and leaves `spare` bytes.
     pub(crate) const fn has_room(&self, body: usize, spare: usize) -> bool {
         self.at + body + 40 + spare <= self.base + self.segment_len
     }
 
-    /// An output without a body.
+    /// Records an output without a body.
     pub(crate) fn short_output(&mut self, kind: EntryKind) {
         if self.has_room(0, 0) {
             let head = self.head(self.last, kind, 0, self.outputs.check());
@@ -405,7 +408,7 @@ impl JournalWriter {
 
     pub(crate) fn sent(&mut self, path: u8, frames: &[u8]) {
         let kept = &frames[..frames.len().min(FRAMES_LEN_MAX)];
-        // That something was sent is told even where nothing of it can be kept.
+        // Without room for the frames, record an empty entry: a replay needs to know that frames were sent.
         let kept = match self.has_room(kept.len(), SHORT_OUTPUTS_LEN) {
             true => kept,
             false => &[],
@@ -416,7 +419,7 @@ impl JournalWriter {
         }
     }
 
-    /// An event goes to the application.
+    /// Records an event emitted to the application.
     #[cold]
     pub(crate) fn told(&mut self, at: &Position, event: &Event) {
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -439,10 +442,10 @@ impl JournalWriter {
     }
 }
 
-/// All of a segment up to here is whole.
+/// Commits a segment's entries up to `at`.
 #[inline]
 fn commit(area: &mut [u8], base: usize, at: usize) {
-    // What a process that is killed had stored stays stored, in the order of its instructions.
+    // Stores of a killed process survive in program order, so only the compiler must not reorder them.
     compiler_fence(Release);
     put_word(area, base + segment::COMMITTED, (at - base) as u64);
 }
@@ -452,7 +455,7 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Passes on what the core delivers, and notes it.
+/// Delivery target that passes items on to the caller's target and records them.
 pub(crate) struct Witness<'a, D> {
     on: &'a mut D,
     recorder: &'a mut JournalWriter,

@@ -1,5 +1,5 @@
-//! One walk through a record: what was missing, when that was found and how it ended; and what else
-//! happened that may be the reason.
+//! One walk through a record: which datagrams were missing, when each gap was found and how it ended,
+//! and everything that may explain it.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use tickcast_reliability::wire::{
     CrcVerdict, Datagram, Header, Kind, StreamEvent, headers_only, relay_flags,
 };
 
-/// What a record shows.
+/// The evidence in one record.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
-    /// The boot of the host that recorded; empty where that is not known.
+    /// The boot id of the recording host; empty when unknown.
     pub(super) host: String,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
-    /// When more was sent, and perhaps asked for, than the record holds.
+    /// Times at which sent frames, perhaps with NACKs, were not fully recorded.
     pub(super) cut: Vec<Nanos>,
-    /// When nobody had polled, and for how long.
+    /// End and duration of each stall of the application or the publish thread.
     pub(super) stalls: Vec<(Nanos, Nanos)>,
     pub(super) timeline: Vec<(Nanos, Happening)>,
     pub(super) from: Nanos,
@@ -33,59 +33,59 @@ pub(super) struct Evidence {
     pub(super) damaged: Option<String>,
     pub(super) on_lines: [u64; LineId::MAX],
     pub(super) loss_events: u64,
-    /// What a publisher sent, where the record is one's.
+    /// The datagrams that a publisher sent; empty in records of other cores.
     pub(super) sent: Sent,
-    /// What a repair service did, where the record is one's.
+    /// The work of a repair service; `None` in records of other cores.
     pub(super) serving: Option<Serving>,
 }
 
-/// One channel.
+/// The evidence for one channel.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    /// The epoch followed, and the highest sequence heard of in it.
+    /// The current epoch, and the highest known sequence in it.
     epoch: Epoch,
     heard: Sequence,
-    /// What the publisher said last that it had sent.
+    /// The newest sequence in the publisher's last status.
     told: Option<Sequence>,
-    /// Whether the record saw it begin.
+    /// Whether the record holds the beginning of the channel.
     begun: bool,
     stale: bool,
-    /// How many lines it is listened to on.
+    /// Number of lines on which the channel is received.
     pub(super) lines: usize,
     slot_len: usize,
-    /// When a datagram came last, and when the one before it.
+    /// Arrival of the last datagram, and of the one before it.
     heard_at: Nanos,
     heard_before: Nanos,
-    /// What the entry in hand shows to be missing.
+    /// Sequences that the current entry shows to be missing.
     unheard: Option<SequenceRange>,
-    /// What came on each line, of each epoch.
+    /// Sequences received on each line in each epoch.
     pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
-    /// What came of an epoch that was not followed then.
+    /// Sequences received while their epoch was not the current one.
     pub(super) early: BTreeMap<Epoch, Ranges>,
-    /// What was dropped or held back on purpose, in the same way.
+    /// Sequences dropped or held back by an injected fault, by epoch and line.
     pub(super) injected: BTreeMap<(Epoch, LineId), Ranges>,
-    /// What was sent before we joined.
+    /// Sequences sent before the subscriber joined.
     pub(super) history: BTreeMap<Epoch, Ranges>,
-    /// What the ring in this host no longer held.
+    /// Sequences overwritten in this host's ring before they were copied.
     pub(super) overrun: BTreeMap<Epoch, Ranges>,
-    /// What came and found no room.
+    /// Sequences received without room in the window.
     pub(super) turned_away: BTreeMap<Epoch, Ranges>,
     pub(super) gaps: Vec<Gap>,
-    /// Nothing of a later sequence is in any gap.
+    /// Upper bound of the sequences in gaps: no gap holds a later one.
     last_missing: (Epoch, Sequence),
-    /// Losses told, also those of no gap.
+    /// Loss events emitted, including those outside any gap.
     pub(super) lost: Vec<(Nanos, Epoch, Loss)>,
-    /// What the publisher said it lost itself.
+    /// Losses that the publisher reported of its source.
     pub(super) sources: Vec<(Nanos, Epoch, Sequence, StreamEvent)>,
-    /// When the application lost items of the local ring, and how many.
+    /// When items of the local ring were overwritten, and how many.
     pub(super) overwritten: Vec<(Nanos, Sequence, u64)>,
-    /// Datagrams with altered bytes: when, on which line, and the number that they claim.
+    /// Datagrams with altered bytes: time, line, and the sequence in the header.
     pub(super) damaged: Vec<(Nanos, LineId, Sequence)>,
     pub(super) malformed: Vec<(Nanos, LineId)>,
-    /// When the transport's counts went up, and by how much.
+    /// When the transport's drop counts increased, and by how much.
     pub(super) drops: Vec<(Nanos, Dropped)>,
     dropped: Dropped,
-    /// From when to when multicast did not reach us.
+    /// Begin and end of each period without multicast.
     pub(super) silences: Vec<(Nanos, Nanos)>,
 }
 
@@ -96,25 +96,25 @@ pub(super) struct Gap {
     pub(super) range: SequenceRange,
     pub(super) found_at: Nanos,
     pub(super) heard_before: Nanos,
-    /// What became of each.
+    /// Fate of each sequence and when it was settled.
     pub(super) fates: BTreeMap<Sequence, (Fate, Nanos)>,
-    /// The line whose datagram showed that it was missing, where one did.
+    /// Line of the datagram that revealed the gap; `None` when something else did.
     pub(super) found_on: Option<LineId>,
-    /// For how long nothing had come when a datagram came next after it was told of otherwise.
+    /// For a gap revealed by something else: how long nothing had arrived before the next datagram.
     pub(super) silence: Option<Nanos>,
-    /// What a line itself brought once it was missing.
+    /// Sequences that arrived on a line after the gap was found.
     pub(super) late: BTreeMap<(Sequence, LineId), Late>,
-    /// When which of it was asked for.
+    /// The parts of the gap in each NACK.
     pub(super) asked: Vec<SequenceRange>,
-    /// Which of it the publisher refused, and why.
+    /// The parts that the publisher refused, and why.
     pub(super) refused: Vec<(SequenceRange, RefusalReason)>,
 }
 
-/// A datagram that its line brought when it was known to be missing.
+/// A datagram that arrived on its line after its gap was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Late {
     pub(super) at: Nanos,
-    /// Whether the line had brought something later before it.
+    /// Whether the line had brought a later sequence before it.
     pub(super) overtaken: bool,
 }
 
@@ -135,20 +135,20 @@ impl Gap {
     }
 }
 
-/// What the core did with what an entry brings.
+/// How the core handled the datagrams of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
-    /// Whether the window had room for it.
+    /// Whether the window had room.
     has_room: bool,
-    /// Whether it may have been missing: what came too late for that, or twice, was not.
+    /// Whether it may have filled a gap. Late and duplicate datagrams do not.
     fills: bool,
 }
 
-/// More sequences are not looked at one by one.
+/// Longest range that is examined sequence by sequence.
 pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
 
 impl Evidence {
-    /// Walks through all of a record.
+    /// Collects the evidence of a whole record.
     pub(super) fn of(recording: &Journal) -> Self {
         let mut evidence = Self {
             host: recording.origin().boot_id.clone(),
@@ -178,31 +178,31 @@ impl Evidence {
         evidence
     }
 
-    /// Whether it is known to be of this host.
+    /// Returns whether the record is known to come from `host`.
     pub(super) fn is_of(&self, host: &str) -> bool {
         !host.is_empty() && self.host == host
     }
 
-    /// Whether the record holds the beginning of a channel.
+    /// Returns whether the record holds the beginning of a channel.
     pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
         self.channels.get(&id).is_some_and(|it| it.begun)
     }
 
-    /// Whether more was sent between these times than the record holds.
+    /// Returns whether sent frames between these times were not fully recorded.
     pub(super) fn is_cut_between(&self, from: Nanos, to: Nanos) -> bool {
         let next = self.cut.partition_point(|at| *at < from);
         self.cut.get(next).is_some_and(|at| *at <= to)
     }
 
-    /// For how long nobody had come back when this happened, or a moment before.
+    /// Returns the longest stall that had ended at `at` or shortly before.
     pub(super) fn stalled_before(&self, at: Nanos) -> Option<Nanos> {
         let stalls = self.stalls.iter();
         let near = stalls.filter(|(stall, span)| *stall <= at && at <= stall.after(*span));
         near.map(|(_, span)| *span).max()
     }
 
-    /// Notes what an entry showed to be missing: by the core's own account where that is `known`, else by
-    /// what is gone by here.
+    /// Adds the gaps that an entry revealed. When `known`, the replayed core names them in `found`; otherwise
+    /// this walk's own sequence tracking does.
     fn found(
         &mut self,
         entry: &JournalEntry<'_>,
@@ -226,7 +226,7 @@ impl Evidence {
         }
     }
 
-    /// Takes an entry.
+    /// Processes an entry.
     fn entry(&mut self, entry: &JournalEntry<'_>, taken: Taken) {
         let at = entry.at;
         match &entry.what {
@@ -300,7 +300,7 @@ impl Evidence {
                 let serving = self.serving.get_or_insert_default();
                 match served {
                     Served::Joined(..) => serving.joined += 1,
-                    // Whose connection was closed here had no time for a goodbye.
+                    // A connection closed here could not announce its end, so its peer did not vanish.
                     Served::Left(peer, _, false) if !serving.closed.contains(peer) => {
                         serving.vanished += 1;
                     }
@@ -365,7 +365,7 @@ impl Evidence {
             let of = self.channels.entry(offer.channel).or_default();
             of.slot_len = offer.slot_len as usize;
             if of.epoch != offer.epoch {
-                // What is told of it comes with the events that follow.
+                // The events that follow report the losses of the epoch change.
                 (of.epoch, of.heard, of.told) = (offer.epoch, Sequence::NONE, None);
                 of.begun = true;
             }
@@ -378,7 +378,7 @@ impl Evidence {
         }
     }
 
-    /// What was READ: slots, if that is what it looks like.
+    /// Processes the bytes of a READ, which are slots unless they parse otherwise.
     fn brought(&mut self, at: Nanos, bytes: &[u8]) {
         for of in self.channels.values_mut().filter(|of| of.slot_len > 0) {
             for slot in bytes.chunks(of.slot_len) {
@@ -410,7 +410,7 @@ impl Evidence {
         }
     }
 
-    /// What was asked for: that is what the core knew to be missing.
+    /// Adds sent NACKs: their ranges are the gaps that the core knew of.
     fn sent(&mut self, at: Nanos, frames: &[u8]) {
         let asked = RequestedRanges::of(frames);
         for (channel, epoch, ranges) in &asked.nacks {
@@ -460,7 +460,7 @@ impl Evidence {
 impl Channel {
     fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, taken: Taken) {
         if self.epoch == Epoch::NONE && !self.begun {
-            // The record begins in the middle: so does what is known.
+            // The record begins mid-stream, so earlier sequences are unknown.
             (self.epoch, self.heard) = (header.epoch, header.sequence);
         }
         if header.epoch != self.epoch {
@@ -499,7 +499,7 @@ impl Channel {
                 received.insert(SequenceRange::one(header.sequence));
             }
         }
-        // What finds no room is missing like what did not come.
+        // A datagram without room in the window stays missing.
         let known = if sequenced && taken.has_room {
             header.sequence.previous()
         } else {
@@ -510,14 +510,14 @@ impl Channel {
         self.heard_before = std::mem::replace(&mut self.heard_at, at);
     }
 
-    /// Whether this line has brought something later already.
+    /// Returns whether this line has already brought a later sequence.
     fn passed(&self, line: LineId, header: &Header) -> bool {
         let received = self.received.get(&(header.epoch, line));
         let highest = received.and_then(Ranges::highest);
         highest.is_some_and(|highest| highest > header.sequence)
     }
 
-    /// All up to here was sent: what was not heard of is missing.
+    /// Marks the sequences up to `last` as sent. Those above the highest known one are missing.
     fn heard_of(&mut self, last: Sequence) {
         if last > self.heard {
             let range = SequenceRange::new(self.heard.next(), last);
@@ -526,10 +526,10 @@ impl Channel {
         }
     }
 
-    /// These are missing, as a datagram on that line showed, or something else.
+    /// Adds a gap. `line` is the line of the datagram that revealed it; `None` when something else did.
     fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos, line: Option<LineId>) {
         self.last_missing = self.last_missing.max((epoch, range.last));
-        // Of what finds no room, one after the other is one gap.
+        // Consecutive datagrams without room form one gap.
         let turned_away = self.turned_away.get(&epoch);
         let is_away = |it: Sequence| turned_away.is_some_and(|away| away.has(it));
         if let Some(gap) = self.gaps.last_mut()
@@ -552,7 +552,7 @@ impl Channel {
         });
     }
 
-    /// The gaps of an epoch that have something of this range, newest first.
+    /// Returns the gaps of an epoch that overlap `range`, newest first, each with its overlap.
     fn gaps_of(
         &mut self,
         epoch: Epoch,
@@ -567,7 +567,7 @@ impl Channel {
     }
 
     fn came(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, how: How) {
-        // By far the most often.
+        // Fast path for the most frequent case: the sequence is in no gap.
         if (epoch, sequence) > self.last_missing {
             return;
         }
@@ -576,7 +576,7 @@ impl Channel {
         }
     }
 
-    /// Something came over a connection; what finds no room is missing as before.
+    /// Processes a datagram from a connection. Without room in the window it stays missing.
     fn answered(&mut self, at: Nanos, header: &Header, how: How, taken: Taken) {
         if taken.has_room && taken.fills {
             self.came(at, header.epoch, header.sequence, how);
@@ -591,7 +591,7 @@ impl Channel {
         }
     }
 
-    /// Its line brings it itself: whatever had overtaken it, it was not lost there.
+    /// Notes that a line itself brought a missing datagram: it was not lost on that line.
     fn came_late(&mut self, at: Nanos, line: LineId, header: &Header, overtaken: bool) {
         let (epoch, sequence) = (header.epoch, header.sequence);
         if (epoch, sequence) > self.last_missing {
@@ -647,7 +647,7 @@ impl Channel {
         for (gap, part) in self.gaps_of(epoch, loss.sequences) {
             for sequence in part.iter() {
                 match loss.cause {
-                    // It was delivered, and was the wrong one.
+                    // A fenced datagram was delivered, but came from another publisher.
                     LossCause::Fenced => {}
                     LossCause::Unreadable => {
                         gap.fates.insert(sequence, (fate, at));
@@ -661,7 +661,7 @@ impl Channel {
     }
 }
 
-/// The header of a datagram of which at least that is there.
+/// Returns the header when at least the header is present.
 fn header_of(bytes: &[u8]) -> Option<Header> {
     let whole;
     let bytes = match Datagram::parse(bytes) {

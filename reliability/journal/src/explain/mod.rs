@@ -1,12 +1,14 @@
-//! Why something was missing: from the entries of a record to findings, each with where the datagrams
-//! were lost, what shows it, and what became of them. A pure function; no clock, no I/O.
+//! Why datagrams were missing: turns the entries of a record into findings. A finding says where the
+//! datagrams were lost, on which evidence, and what became of them. A pure function; no clock, no I/O.
 //!
-//! `evidence.rs` walks the record once and notes what was missing and what else happened; what was found
-//! missing, what filled that and what the window had no room for it has from a replay: the core itself says
-//! it, as far as the record can be run.
-//! `verdict.rs` puts the two together. Several records of one channel know more than one: what all
-//! of them missed at once was lost before their ways part. A publisher's record knows what was sent
-//! (`publisher_view.rs`), and so tells what lies before the network from what lies in it.
+//! - `evidence.rs` walks the record once and collects the gaps and everything that may explain them.
+//!   Found gaps, repairs and datagrams without room in the window come from a replay of the core, as far
+//!   as the record can be replayed.
+//! - `verdict.rs` combines the two.
+//!
+//! Several records of one channel locate a loss better than one. Datagrams that all of them missed were
+//! lost before their paths part. A publisher's record (`publisher_view.rs`) shows what was sent, so it
+//! separates losses before the network from losses in it.
 
 mod evidence;
 mod publisher_view;
@@ -25,117 +27,117 @@ use tickcast_reliability::delivery::{LineId, LossCause};
 use tickcast_reliability::types::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::SourceLossReason;
 
-/// Where datagrams, or what should have been in them, were lost.
+/// Where datagrams, or their content, were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Origin {
-    /// Before the publisher: the venue's line had a gap that nothing filled.
+    /// Before the publisher: the venue's line had a gap that nobody filled.
     SourceLine,
-    /// Before the publisher or in its host: its record was not given, which tells whether the packets that
-    /// are missing came to its socket.
+    /// Before the publisher or in its host. Only the publisher's record, which was not given, shows whether
+    /// the missing packets arrived at its socket.
     SourceLineOrInput,
-    /// Perhaps in the publisher's host: the socket of an input dropped packets just then for want of a
-    /// buffer, although it was read. They may have been these, or a stranger's while the venue had a gap.
+    /// Perhaps in the publisher's host: the socket of an input dropped packets at that moment for lack of a
+    /// buffer, although it was being read. The drops may also be unrelated packets during a venue gap.
     InputBuffer,
-    /// The same, because the socket was not read.
+    /// Perhaps in the publisher's host: the socket of an input dropped packets because it was not read.
     InputStall,
     /// In the publisher: between its feed and its publish thread.
     FeedHop,
-    /// Before the publisher: messages that could not be read.
+    /// Before the publisher: messages were unreadable.
     SourceUnreadable,
     /// In the publisher: a message was larger than a datagram.
     Oversize,
-    /// In the publisher's send queue: this fan-out held the ring, and was torn down before it had sent
-    /// them.
+    /// In the publisher's send queue: this fan-out held up the ring and was torn down before it sent the
+    /// datagrams.
     TornDown(FanOutId),
-    /// In the publisher's host: the network refused datagrams on this line just then, for want of room in
-    /// the send buffer or of a way out.
+    /// In the publisher's host: the network refused datagrams on this line at that moment, because the send
+    /// buffer was full or there was no route.
     SendRefused(LineId),
-    /// In the publisher: it had sealed them, and not sent them yet when its record ends.
+    /// In the publisher: the datagrams were sealed but not sent when its record ends.
     Unsent,
-    /// Behind the publisher's network stack, before the ways of its lines or subscribers part: its
-    /// interface, its uplink.
+    /// Behind the publisher's network stack and before the paths of its lines or subscribers part: its
+    /// interface or its uplink.
     Uplink,
-    /// Between the publisher's ring and where the ways of its subscribers part: its send queue, its
-    /// interface, its uplink. All lines, or all records, missed the same datagrams.
+    /// Between the publisher's ring and the point where the paths of its subscribers part: its send queue,
+    /// its interface or its uplink. All lines, or all records, missed the same datagrams.
     SendQueue,
-    /// On the way here, on this line: another line, or another host, had them.
+    /// On the network path of this line: another line, or another host, received the datagrams.
     Wire(LineId),
-    /// On the way here, or behind the publisher's network stack in its own interface or uplink: with one
-    /// line, and the record of one host beside the publisher's, nobody knows.
+    /// On the network path, or in the publisher's interface or uplink. One line and one subscriber's record
+    /// beside the publisher's cannot separate these.
     WireOrUplink,
-    /// Nowhere: they came on this line, later than something told of them, or before anything did that is
-    /// believed. See [`Finding::late`].
+    /// Not lost: the datagrams arrived on this line after their absence was detected, or before a trusted
+    /// message confirmed them. See [`Finding::late`].
     Late(LineId),
-    /// On the way here or in the publisher's send queue: with one line and one record nobody knows.
+    /// On the network path or in the publisher's send queue. One line and one record cannot separate these.
     WireOrSendQueue,
-    /// In this host, for want of a buffer, although the application polled.
+    /// In this host, for lack of a buffer, although the application polled.
     SocketBuffer,
-    /// In this host, for want of a buffer, because the application did not poll.
+    /// In this host, for lack of a buffer, because the application did not poll.
     PollStall,
-    /// In this host's RDMA device: the receive queue broke, or the Q_Key was another.
+    /// In this host's RDMA device: the receive queue was restarted, or the Q_Key was wrong.
     Device,
-    /// They came, but with bytes altered.
+    /// The datagrams arrived with altered bytes.
     Damaged(LineId),
-    /// They came, but cut off.
+    /// The datagrams arrived truncated.
     CutOff(LineId),
-    /// They came, but were longer than a slot.
+    /// The datagrams arrived but were longer than a slot.
     TooLong,
-    /// A fault dropped them that was injected in this host.
+    /// A fault injected in this host dropped the datagrams.
     Injected(LineId),
-    /// The publisher's ring in this host was overwritten before they were copied.
+    /// The publisher's ring in this host was overwritten before the datagrams were copied.
     RingOverrun,
-    /// They came, but the window was full behind an earlier gap.
+    /// The datagrams arrived, but the window was full behind an earlier gap.
     WindowFull,
-    /// They were delivered to the local ring, and overwritten there before the application took them.
+    /// The items were delivered to the local ring and overwritten before the application took them.
     LocalRing,
-    /// No datagram of the channel reached this host for a while: the group, a switch, a cable.
+    /// No datagram of the channel reached this host for a while: group membership, a switch or a cable.
     Silence,
-    /// The publisher went, and what it had sent last with it.
+    /// The publisher died, and its last datagrams were lost with it.
     PublisherGone,
-    /// The publisher's epoch changed, and what was open of the one before went with it.
+    /// The publisher's epoch changed, and the open gaps of the previous epoch were lost with it.
     EpochChange,
-    /// They were sent before we joined.
+    /// The datagrams were sent before the subscriber joined.
     BeforeJoining,
-    /// They were sent between the publisher's welcome and the first datagram that came: our joining its
-    /// group took so long.
+    /// The datagrams were sent between the publisher's WELCOME and the first datagram received: joining the
+    /// multicast group took that long.
     Joining,
-    /// They came, but before a WELCOME had confirmed their epoch: anyone can send such.
+    /// The datagrams arrived before a WELCOME confirmed their epoch, when any sender could have forged them.
     BeforeWelcome,
-    /// Their CRC fits, and their records can't be read.
+    /// The datagrams have a valid CRC but unreadable records.
     Unreadable,
-    /// Another publisher sent something else under the same numbers.
+    /// Another publisher sent different datagrams with the same sequences.
     Impostor,
-    /// The record does not reach back so far.
+    /// The record does not reach back far enough.
     BeforeRecord,
 }
 
-/// What became of it.
+/// The fate of a missing datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fate {
-    /// It came after all.
+    /// It arrived after all.
     Came(How),
     /// It was declared lost.
     Lost(LossCause),
-    /// It had not come when the record ends.
+    /// It was still missing when the record ends.
     Open,
-    /// Nothing could be done about it here: it never was in a datagram, or was delivered already.
+    /// No repair was possible here: it was never in a datagram, or was already delivered.
     Told,
 }
 
-/// How something came after all.
+/// How a missing datagram arrived after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum How {
     /// On another line.
     OtherLine(LineId),
-    /// On a line, later than what follows it.
+    /// On a line, after a later sequence.
     Late(LineId),
-    /// Sent again by multicast.
+    /// As a multicast repair.
     Multicast,
     /// Over the repair connection.
     Repair,
@@ -147,132 +149,131 @@ pub enum How {
     Read,
 }
 
-/// Why datagrams came late on their line, as far as the records show it.
+/// Why a datagram was late on its line, as far as the records show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DelayCause {
-    /// A fault held them back that was injected in this host.
+    /// A fault injected in this host held it back.
     Injected,
-    /// What was sent after them came before them on the same line.
+    /// A datagram sent later arrived before it on the same line.
     Overtaken,
-    /// The application had not polled for so long: they waited in this host.
+    /// The application had not polled for this long, so it waited in this host.
     PollStall(Nanos),
-    /// The publish thread had not come back for so long before it sent them, by the publisher's record.
+    /// The publish thread had stalled for this long before it sent it, according to the publisher's record.
     PublisherStall(Nanos),
-    /// Nothing of the channel had come for so long, on any line: the publisher or the network stood still.
+    /// Nothing of the channel had arrived on any line for this long: the publisher or the network stalled.
     Silence(Nanos),
-    /// The line went on in order: something else was faster.
+    /// The line stayed in order, but another path was faster.
     Behind,
 }
 
-/// Something that was missing.
+/// Missing datagrams with one origin and one fate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which record, in the order given.
+    /// Index of the record, in the order given.
     pub record: usize,
-    /// Which gap of that record, from 1 on; the parts of a gap that were lost in different places, or
-    /// fared differently, have the same.
+    /// Number of the gap within the record, from 1 on. Parts of one gap with different origins or fates have
+    /// the same number.
     pub gap: usize,
-    /// Of which channel.
+    /// Channel of the datagrams.
     pub channel: ChannelId,
-    /// Of which epoch.
+    /// Epoch of the datagrams.
     pub epoch: Epoch,
-    /// Which datagrams.
+    /// Sequences of the datagrams.
     pub sequences: SequenceRange,
-    /// When it was found, protocol time of that record.
+    /// When the gap was found, in protocol time of the record.
     pub found_at: Nanos,
-    /// When a datagram had come last before that.
+    /// When the last datagram before that arrived.
     pub heard_before: Nanos,
-    /// Where it was lost.
+    /// Where the datagrams were lost.
     pub origin: Origin,
-    /// What became of it.
+    /// The fate of the datagrams.
     pub fate: Fate,
-    /// When that was settled.
+    /// When the fate was settled.
     pub settled_at: Nanos,
-    /// How often it was asked for before, as far as the record holds it.
+    /// Number of NACKs for them before that, as far as the record holds them.
     pub asked: u32,
-    /// Whether it may have been asked for more often: more was sent meanwhile than the record holds.
+    /// Whether there may have been more NACKs, because the record lacks some of the sent frames.
     pub asked_more: bool,
-    /// How long the application had not polled just before, where it had not.
+    /// How long the application had not polled just before; `None` when it had.
     pub stalled_for: Option<Nanos>,
-    /// When the last of it came on its line after all, and why only then, where it was late and not lost.
+    /// When the last of the datagrams arrived on its line, and why late. `None` when they were lost.
     pub late: Option<(Nanos, DelayCause)>,
-    /// How many datagrams the kernel or the device dropped just then, whosever they were.
+    /// Datagrams that the kernel or the device dropped at that moment, of any sender.
     pub buffer_drops: u64,
-    /// Of what the publisher lost of a source: why, and how many messages.
+    /// For losses of a source: the reason, and the number of messages.
     pub source: Option<(SourceLossReason, u64)>,
-    /// Records that a loss event said it cost, where it is known.
+    /// Number of lost records according to a loss event, when known.
     pub records: Option<u64>,
-    /// Why the publisher refused to send it again, the last time, and how often it did.
+    /// The publisher's last reason to refuse a repair, and the number of refusals.
     pub refused: Option<(RefusalReason, u32)>,
 }
 
-/// What all findings of a record come to.
+/// Sums over all findings of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Datagrams of all channels that came on a line, and were whole.
+    /// Intact datagrams of all channels received on a line.
     pub received: u64,
     /// Of those on line A and line B.
     pub on_lines: [u64; LineId::MAX],
-    /// What each line missed of what came on the other.
+    /// Datagrams that each line missed of those received on the other.
     pub missed_by_lines: [u64; LineId::MAX],
-    /// Sequences found missing while we listened.
+    /// Sequences found missing after joining.
     pub missing: u64,
-    /// Of those, sequences that came after all.
+    /// Of those, sequences that arrived after all.
     pub came: u64,
     /// Of those, sequences declared lost.
     pub lost: u64,
-    /// Of those, sequences that were open when the record ends.
+    /// Of those, sequences still missing when the record ends.
     pub open: u64,
-    /// Sequences declared lost beside those: of what was sent before we joined, or whose number nobody
-    /// knows.
+    /// Other sequences declared lost: sent before the subscriber joined, or of unknown number.
     pub lost_otherwise: u64,
-    /// Loss events told to the application.
+    /// Loss events emitted to the application.
     pub loss_events: u64,
-    /// Datagrams that a publisher sealed, and those it handed to a fan-out.
+    /// Datagrams that a publisher sealed.
     pub sealed: u64,
-    /// See `sealed`.
+    /// Datagrams that a publisher posted to a fan-out.
     pub handed: u64,
 }
 
-/// What a record says.
+/// The result for one record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// What was missing, in the order in which it was found.
+    /// The findings, in the order in which they were found.
     pub findings: Vec<Finding>,
-    /// What that comes to.
+    /// Sums over the findings.
     pub totals: Totals,
-    /// When the first entry was made, and the last.
+    /// Time of the first entry.
     pub from: Nanos,
-    /// See `from`.
+    /// Time of the last entry.
     pub to: Nanos,
-    /// Why the record could not be read to its end, where it could not.
+    /// Why the record is not readable to its end; `None` when it is.
     pub damaged: Option<String>,
-    /// What a repair service was asked for, and gave, where the record is one's.
+    /// NACKs and repairs of a repair service; `None` for records of other cores.
     pub serving: Option<Serving>,
-    /// What else happened, in order.
+    /// Other observations, in order.
     pub timeline: Vec<(Nanos, Happening)>,
 }
 
-/// Something worth a line of its own beside the findings.
+/// An observation beside the findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
-    /// The application had not polled for so long, or the publish thread not come back.
+    /// The application did not poll, or the publish thread stalled, for this long.
     Stall(Nanos),
-    /// The kernel or the device dropped so many datagrams of a channel, for want of a buffer.
+    /// The kernel or the device dropped this many datagrams of a channel for lack of a buffer.
     BufferDrops(ChannelId, u64),
-    /// The core told the application.
+    /// The core emitted an event to the application.
     Told(ChannelId, String),
-    /// The publisher welcomed us: so many channels.
+    /// A WELCOME with this many channels arrived.
     Welcomed(usize),
-    /// Something happened to the connections of a repair service.
+    /// A connection event of a repair service.
     Served(Served),
 }
 
-/// Sequences.
+/// A set of sequences, as runs from first to last.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
@@ -285,7 +286,7 @@ impl Ranges {
             if *to >= last {
                 return;
             }
-            // By far the most often: the next one.
+            // Fast path for the most frequent case: the next sequence.
             if self
                 .0
                 .range((Excluded(first), Included(last.saturating_add(1))))
@@ -313,7 +314,7 @@ impl Ranges {
         below.is_some_and(|(_, last)| *last >= sequence.0)
     }
 
-    /// How many sequences of this run.
+    /// Returns the number of sequences of the set within `range`.
     fn count_within(&self, range: SequenceRange) -> u64 {
         let (first, last) = (range.first.0, range.last.0);
         let from = self
@@ -335,7 +336,7 @@ impl Ranges {
         Some(Sequence(*self.0.first_key_value()?.0))
     }
 
-    /// How many sequences.
+    /// Returns the number of sequences in the set.
     fn len(&self) -> u64 {
         let lens = self
             .0

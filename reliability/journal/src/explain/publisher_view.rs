@@ -1,5 +1,5 @@
-//! What the records of a publisher show: what it sealed and sent on each fan-out, what it could not,
-//! and what its repair service was asked for and gave.
+//! The evidence in a publisher's records: the datagrams sealed, sent and not sent on each fan-out, and
+//! the NACKs and repairs of its repair service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,35 +16,35 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{Header, Kind, StreamEvent};
 
-/// One channel's publisher.
+/// The evidence for one channel's publisher.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// Of which channel, in which epoch; known with the first header.
+    /// Channel and epoch, known from the first header.
     of: Option<(ChannelId, Epoch)>,
     sealed: Ranges,
     fan_outs: BTreeMap<FanOutId, FanOut>,
-    /// What the source lost, in the order told.
+    /// Losses of the source, in the order reported.
     pub(super) sources: Vec<SourceLost>,
-    /// What was told of and has no number yet.
+    /// A reported loss whose event has no sequence yet.
     pending: Option<SourceLost>,
-    /// What the loss of a source is due to that is told next.
+    /// The drops that explain the next reported loss of a source.
     unread: Option<(SourceId, Unread)>,
-    /// When fan-outs were torn down, and what each never sent.
+    /// When fan-outs were torn down, and the sequences that each never sent.
     pub(super) torn_down: Vec<(Nanos, FanOutId, SequenceRange)>,
-    /// When a line refused datagrams, how many, and which it may have been.
+    /// The refusals on each line.
     pub(super) refused: Vec<Refusal>,
 }
 
-/// What was lost of a source.
+/// A loss of the source.
 #[derive(Debug)]
 pub(super) struct SourceLost {
     pub(super) at: Nanos,
-    /// Under which number the stream tells of it.
+    /// Sequence of the stream's event that reports it.
     pub(super) sequence: Sequence,
     pub(super) event: StreamEvent,
-    /// Whether a message was larger than a datagram.
+    /// Whether a message larger than a datagram caused it.
     pub(super) oversize: bool,
-    /// What the input's own socket had dropped of it.
+    /// Packets that the input's own socket dropped.
     pub(super) unread: Option<Unread>,
 }
 
@@ -60,14 +60,14 @@ impl SourceLost {
     }
 }
 
-/// The network refused datagrams on a line.
+/// Datagrams that the network refused on a line.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) at: Nanos,
     fan_out: FanOutId,
     pub(super) line: LineId,
     pub(super) count: u64,
-    /// What was being handed to it then.
+    /// The sequences posted at that time: the refused ones are among these.
     pub(super) among: SequenceRange,
 }
 
@@ -76,23 +76,23 @@ struct FanOut {
     posted: Ranges,
     up_to: Option<Sequence>,
     skipped: Ranges,
-    /// What was handed over last, at one look at the clock.
+    /// The sequences posted last, at one poll.
     lately: Option<(Nanos, SequenceRange)>,
     counted: BTreeMap<LineId, Sending>,
-    /// What was handed over only when nobody had come back for so long.
+    /// Sequences posted only after the publish thread had stalled, and for how long.
     held_up: Vec<(SequenceRange, Nanos)>,
 }
 
-/// What became of a datagram on the publisher's side.
+/// The fate of a datagram on the publisher's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// A fan-out was torn down before it sent it.
+    /// A fan-out was torn down before it sent the datagram.
     TornDown(FanOutId),
-    /// It was sealed, and not handed over when the record ends.
+    /// The datagram was sealed but not posted when the record ends.
     NotYet,
-    /// It was handed over, and a line refused datagrams then.
+    /// The datagram was posted, and a line refused datagrams at that time.
     Refused(LineId),
-    /// It was handed to the network.
+    /// The datagram was posted to the network.
     Handed,
 }
 
@@ -137,12 +137,12 @@ impl Sent {
         };
     }
 
-    /// What is lost next of a source was dropped in the publisher's host.
+    /// Notes that the next loss of a source is due to drops in the publisher's host.
     pub(super) const fn unread(&mut self, source: SourceId, unread: Unread) {
         self.unread = Some((source, unread));
     }
 
-    /// A fan-out was handed what is sealed up to here, once the publish thread had `stalled` for so long.
+    /// Notes that a fan-out posted everything sealed up to `up_to`, after the publish thread had `stalled`.
     pub(super) fn posted(
         &mut self,
         at: Nanos,
@@ -183,8 +183,8 @@ impl Sent {
         let of = self.fan_outs.entry(fan_out).or_default();
         let before = of.counted.insert(line, now).unwrap_or_default();
         let count = now.refused.saturating_sub(before.refused);
-        // What went out at an earlier look was counted at that one. Where nothing was handed over at this
-        // one, a line may still wait with what the other was refused.
+        // Refusals of an earlier poll were counted then. When nothing was posted at this poll, one line may
+        // still hold datagrams that the other line was refused.
         let lately = of.lately.filter(|(then, _)| *then == at);
         let waiting = || SequenceRange::new(of.up_to?.next(), self.sealed.highest()?);
         let among = lately.map(|(_, range)| range).or_else(waiting);
@@ -208,18 +208,18 @@ impl Sent {
         });
     }
 
-    /// How many datagrams were sealed, and how many handed to some fan-out.
+    /// Returns the number of datagrams sealed, and the largest number posted by one fan-out.
     pub(super) fn totals(&self) -> [u64; 2] {
         let handed = self.fan_outs.values().map(|it| it.posted.len()).max();
         [self.sealed.len(), handed.unwrap_or(0)]
     }
 
-    /// Of which channel and epoch.
+    /// Returns the channel and epoch.
     pub(super) const fn of(&self) -> Option<(ChannelId, Epoch)> {
         self.of
     }
 
-    /// What became of a datagram here; `None` where the record does not say.
+    /// Returns the fate of a datagram; `None` when the record does not show it.
     pub(super) fn left(&self, id: ChannelId, epoch: Epoch, sequence: Sequence) -> Option<Left> {
         if self.of != Some((id, epoch)) || !self.sealed.has(sequence) {
             return None;
@@ -240,7 +240,7 @@ impl Sent {
         Some(refused.map_or(Left::Handed, |it| Left::Refused(it.line)))
     }
 
-    /// For how long a datagram waited here for a publish thread that did not come back.
+    /// Returns how long a datagram waited because the publish thread stalled.
     pub(super) fn held_up(&self, id: ChannelId, epoch: Epoch, it: Sequence) -> Option<Nanos> {
         let fan_outs = self.fan_outs.values();
         let held_up = fan_outs.flat_map(|of| of.held_up.iter());
@@ -248,7 +248,7 @@ impl Sent {
         of.map(|(_, span)| *span).max()
     }
 
-    /// What is known here of a loss that the stream tells of.
+    /// Returns the loss that a stream event reports, as this record knows it.
     pub(super) fn source_lost(
         &self,
         id: ChannelId,
@@ -265,24 +265,24 @@ impl Sent {
     }
 }
 
-/// What a repair service was asked for, and what it gave, in sequences.
+/// NACKs and repairs of a repair service, counted in sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Serving {
     /// Subscribers that joined.
     pub joined: u64,
-    /// Subscribers that went without a word.
+    /// Subscribers that disconnected without a LEAVE.
     pub vanished: u64,
-    /// Connections that were turned away or closed with a reason.
+    /// Connections rejected or closed with a reason.
     pub turned_away: u64,
-    /// Sequences asked for.
+    /// Sequences requested.
     pub asked: u64,
-    /// Given to who asked.
+    /// Sequences repaired to one subscriber.
     pub given: u64,
-    /// Given to all, by multicast.
+    /// Sequences repaired to all by multicast.
     pub given_to_all: u64,
-    /// Refused, by reason.
+    /// Sequences refused, by reason.
     pub refused: BTreeMap<RefusalReason, u64>,
-    /// Whose connections were closed here.
+    /// Peers whose connections the service closed.
     #[serde(skip)]
     pub(super) closed: BTreeSet<PeerId>,
 }

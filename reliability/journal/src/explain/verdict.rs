@@ -1,4 +1,4 @@
-//! Puts what was missing beside what else happened, and says where it was lost.
+//! Matches each gap with the other evidence and decides where its datagrams were lost.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use tickcast_reliability::delivery::{LineId, Loss, LossCause};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
-/// What was counted is told with the next look at the sockets' counts, which may be so much later.
+/// Delay until drops are reported: the socket counts are read at the next poll, up to this much later.
 const TOLD_WITHIN: Nanos = Nanos::from_ms(20);
 
-/// What is shorter lies between any two datagrams.
+/// Shortest silence that counts: shorter ones occur between any two datagrams.
 const SILENCE_MIN: Nanos = Nanos::from_ms(1);
 
-/// Explains records, each for itself, and what they missed together as what it was.
+/// Explains each record. The other records serve as evidence for losses that several records share.
 #[must_use]
 pub fn explain(recordings: &[Journal]) -> Vec<Explanation> {
     let all: Vec<Evidence> = recordings.iter().map(Evidence::of).collect();
@@ -67,7 +67,7 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
     }
 }
 
-/// What a publisher's own record says it lost, or could not send.
+/// Adds the losses and unsent datagrams of a publisher's own record.
 fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>) {
     let sent = &evidence.sent;
     let Some((channel, epoch)) = sent.of() else {
@@ -110,7 +110,7 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
     }
 }
 
-/// Where what a stream says was lost of a source was lost, by what the publisher's record knows of it.
+/// Returns where a source's reported loss happened, according to the publisher's record if any.
 fn origin_of_source(reason: SourceLossReason, known: Option<&SourceLost>) -> Origin {
     match (reason, known) {
         (SourceLossReason::Gap, None) => Origin::SourceLineOrInput,
@@ -125,13 +125,13 @@ fn origin_of_source(reason: SourceLossReason, known: Option<&SourceLost>) -> Ori
     }
 }
 
-/// For how long the input had not been read before.
+/// Returns how long the input had not been read before the loss.
 fn paused(lost: &SourceLost) -> Option<Nanos> {
     let paused = lost.unread.map(|it| it.paused);
     paused.filter(|span| *span > Nanos::ZERO)
 }
 
-/// Something that was no gap, but told.
+/// Returns a finding for a reported loss that was not a gap.
 const fn told(
     record: usize,
     channel: ChannelId,
@@ -161,13 +161,13 @@ const fn told(
     }
 }
 
-/// As the core counts them.
+/// Adds the gaps to the totals in the same way as the core counts them.
 fn add_up(gaps: &[Finding], totals: &mut Totals) {
     for finding in gaps {
         let count = finding.sequences.len();
         totals.missing = totals.missing.saturating_add(count);
         match finding.fate {
-            // What can't be read came all the same.
+            // An unreadable datagram did arrive.
             Fate::Came(_) | Fate::Lost(LossCause::Unreadable) => {
                 totals.came = totals.came.saturating_add(count);
             }
@@ -177,7 +177,7 @@ fn add_up(gaps: &[Finding], totals: &mut Totals) {
     }
 }
 
-/// What the other line brought and this one did not, between its own first and last.
+/// Adds, for each line, the sequences between its first and last that only the other line brought.
 fn missed_by_lines(channel: &Channel, totals: &mut Totals) {
     for ((epoch, line), received) in &channel.received {
         let other = LineId(1 - line.0);
@@ -206,7 +206,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Every gap, in parts of one origin and one fate.
+    /// Returns all gaps, split into parts of one origin and one fate.
     fn gaps(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (number, gap) in self.channel.gaps.iter().enumerate() {
@@ -285,20 +285,20 @@ impl Judge<'_> {
         }
     }
 
-    /// What the publisher's record says of a datagram, where one was given that does.
+    /// Returns a datagram's fate on the publisher's side, if a given record shows it.
     fn left(&self, epoch: Epoch, sequence: Sequence) -> Option<Left> {
         let mut all = self.all.iter();
         all.find_map(|it| it.sent.left(self.id, epoch, sequence))
     }
 
-    /// What the publisher's record says of a loss of a source, where one was given that does.
+    /// Returns a source's loss as a given publisher's record knows it, if any does.
     fn source_lost(&self, epoch: Epoch, event: &StreamEvent) -> Option<&SourceLost> {
         let mut all = self.all.iter();
         all.find_map(|it| it.sent.source_lost(self.id, epoch, event))
     }
 
-    /// What the transport counted between what came before the gap and when it was found, and for how
-    /// long nobody had polled just before.
+    /// Returns the transport's drops between the last datagram before the gap and the moment it was found,
+    /// and the longest stall just before.
     fn around(&self, gap: &Gap) -> (Dropped, Option<Nanos>) {
         let until = gap.found_at.after(TOLD_WITHIN);
         let mut sum = Dropped::default();
@@ -309,7 +309,7 @@ impl Judge<'_> {
             sum.q_key = sum.q_key.saturating_add(dropped.q_key);
             sum.restarts = sum.restarts.saturating_add(dropped.restarts);
         }
-        // What came meanwhile, and waits in the socket, is read in less time than it came in.
+        // Datagrams that waited in the socket during a stall are read faster than they arrived.
         let stalls = self.evidence.stalls.iter();
         let was_read =
             |(at, span): &&(Nanos, Nanos)| *at <= gap.found_at && gap.found_at <= at.after(*span);
@@ -334,7 +334,7 @@ impl Judge<'_> {
         {
             return Origin::Late(line);
         }
-        // What was never sent was lost there, whatever else happened here.
+        // A datagram that was never sent was lost at the publisher, regardless of events in this host.
         match self.left(epoch, sequence) {
             Some(Left::TornDown(fan_out)) => return Origin::TornDown(fan_out),
             Some(Left::NotYet) => return Origin::Unsent,
@@ -376,7 +376,7 @@ impl Judge<'_> {
         if let Some((_, line)) = channel.malformed.iter().find(|(at, _)| while_open(*at)) {
             return Origin::CutOff(*line);
         }
-        // Its number was damaged as well.
+        // A damaged datagram may also carry a wrong sequence.
         if let Some((_, line, _)) = channel.damaged.iter().find(|(at, _, _)| while_open(*at)) {
             return Origin::Damaged(*line);
         }
@@ -389,7 +389,7 @@ impl Judge<'_> {
             return Origin::Joining;
         }
         match fate {
-            // Nothing came after it: whether it ever left is not known.
+            // Without a later datagram, nobody knows whether this one ever left the publisher.
             Fate::Lost(LossCause::PublisherDead)
                 if self.covering(epoch, sequence) == 0 && self.left(epoch, sequence).is_none() =>
             {
@@ -397,7 +397,7 @@ impl Judge<'_> {
             }
             _ => {}
         }
-        // The other line brought it, and this one never.
+        // The other line brought it and this one never did.
         let mut brought = lines().filter(|line| self.brought(gap, sequence, *line));
         match brought.next() {
             Some(line) => Origin::Wire(LineId(1 - line.0)),
@@ -405,14 +405,15 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a line brought something itself: once it was missing, or before, when it was not believed.
+    /// Returns whether a line itself brought the datagram, after the gap was found or before its epoch was
+    /// confirmed.
     fn brought(&self, gap: &Gap, sequence: Sequence, line: LineId) -> bool {
         let received = self.channel.received.get(&(gap.epoch, line));
         received.is_some_and(|it| it.has(sequence))
     }
 
-    /// The line that something was late on, and not lost: it brought it itself. Where the other one passed
-    /// it by, it was lost there, and came late only for that.
+    /// Returns the line on which the datagram was late, not lost: that line itself brought it. When the
+    /// other line skipped it, the datagram was lost there instead, and was late only for that reason.
     fn late_on(&self, gap: &Gap, sequence: Sequence) -> Option<LineId> {
         let brought = |line: &LineId| self.brought(gap, sequence, *line);
         if let Some(line) = gap.found_on.filter(brought) {
@@ -427,7 +428,7 @@ impl Judge<'_> {
         first.find(|line| !passed_by(LineId(1 - line.0)))
     }
 
-    /// When something came late on its line, and why.
+    /// Returns when the datagram arrived late on its line, and why.
     fn delay(&self, gap: &Gap, sequence: Sequence, line: LineId) -> Option<(Nanos, DelayCause)> {
         let late = gap.late.get(&(sequence, line))?;
         let injected = self.channel.injected.get(&(gap.epoch, line));
@@ -454,9 +455,9 @@ impl Judge<'_> {
         ))
     }
 
-    /// It came on no line, and nothing in this host speaks against it: what others saw decides.
+    /// Decides a loss on all lines without evidence in this host, from the records of other hosts.
     fn way(&self, epoch: Epoch, sequence: Sequence) -> Origin {
-        // What another process of this host had or missed says nothing of the way here.
+        // Another process of this host shares its network path and says nothing about that path.
         let others = self.all.iter().enumerate();
         let others =
             others.filter(|(record, it)| *record != self.record && !it.is_of(&self.evidence.host));
@@ -489,7 +490,7 @@ impl Judge<'_> {
         }
     }
 
-    /// How many lines brought something before this and something after it.
+    /// Returns the number of lines that brought both an earlier and a later datagram.
     fn covering(&self, epoch: Epoch, sequence: Sequence) -> usize {
         let covers = |line: &LineId| {
             let received = self.channel.received.get(&(epoch, *line));
@@ -498,8 +499,8 @@ impl Judge<'_> {
         lines().filter(covers).count()
     }
 
-    /// What was no gap of ours: what the publisher said it lost, what was lost before we joined or with
-    /// the publisher, what the application was too slow for.
+    /// Adds the losses outside gaps: losses that the publisher reported, losses before joining or at the
+    /// publisher's death, and items that the application was too slow to take.
     fn others(&self, findings: &mut Vec<Finding>, totals: &mut Totals) {
         let mut number = self.channel.gaps.len();
         let mut base = |at: Nanos, epoch, sequences| {
@@ -548,8 +549,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Where a loss came from that is of no gap that was found while we listened, and of how many
-    /// sequences; `None` when it is of one.
+    /// Returns the origin of a loss outside the gaps found after joining, and its number of sequences.
+    /// Returns `None` when the loss belongs to such a gap.
     fn loss_of_no_gap(&self, epoch: Epoch, loss: &Loss) -> Option<(Origin, u64)> {
         match loss.cause {
             LossCause::Fenced => return Some((Origin::Impostor, 0)),
