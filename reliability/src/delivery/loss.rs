@@ -1,4 +1,4 @@
-//! What the application is told when something is lost for good: silence is never an answer.
+//! Loss events: the application is informed of every sequence that will never be delivered.
 
 use std::fmt;
 
@@ -10,25 +10,25 @@ use crate::types::SequenceRange;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossCause {
-    /// The publisher's ring no longer holds them.
+    /// The publisher's ring no longer holds the sequences.
     Window,
     /// The delivery deadline passed (`ordered within`).
     Deadline,
-    /// The gap was over the burst limit and catching up was not wanted or not possible.
+    /// The gap was over the burst limit, and catching up was disabled or impossible.
     Burst,
     /// Their epoch is over.
     Epoch,
-    /// The publisher refused them for another reason, to the end.
+    /// The publisher permanently refused the repair for another reason.
     Refused,
-    /// The publisher is gone, and its repair path with it.
+    /// The publisher is dead, and its repair path with it.
     PublisherDead,
-    /// Two publishers sent different content under these numbers.
+    /// Two publishers sent different content with these sequences.
     Fenced,
-    /// Repair is switched off in this subscriber.
+    /// Repair is disabled in this subscriber.
     RepairOff,
-    /// The application left before they came.
+    /// The application left before the sequences arrived.
     Left,
-    /// Its CRC fits but its records can't be read: the publisher sent what no version carries.
+    /// The CRC matches but the records are unreadable: no wire version has such content.
     Unreadable,
 }
 
@@ -65,14 +65,14 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// A run of sequences that will never be delivered, exact to the record where anybody knows.
+/// A run of sequences that will never be delivered, with the exact number of records where known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The datagrams lost. A `last` of `u64::MAX` says: to the end of that epoch, wherever it was.
+    /// The lost datagrams. A `last` of `u64::MAX` means: to the end of that epoch, wherever it is.
     pub sequences: SequenceRange,
-    /// The records they carried; `None` when nobody knows (the tail of an epoch that died).
+    /// Number of lost records; `None` when unknown (the tail of an epoch whose publisher died).
     pub records: Option<u64>,
-    /// Why.
+    /// The cause of the loss.
     pub cause: LossCause,
 }
 

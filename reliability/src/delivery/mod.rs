@@ -1,5 +1,5 @@
-//! What the application gets: records by reference with their position, and events in order
-//! between them. Defined once; logs, metrics and tests read the same.
+//! The application's view: records by reference with their position, and events in order
+//! between them. Logs, metrics and tests use the same definitions.
 
 mod loss;
 mod stream_state;
@@ -18,25 +18,25 @@ use crate::types::{
 };
 use crate::wire::StreamEvent;
 
-/// In which order, and how long to wait (docs/PROTOCOL.md §7).
+/// Delivery order, and how long to wait for repair (docs/PROTOCOL.md §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Strictly by sequence; a gap ends by repair or by the publisher's word.
+    /// By sequence. A gap ends when it is repaired or the publisher declares it lost.
     #[default]
     Ordered,
-    /// Strictly by sequence; a gap that is not repaired within this span is declared lost.
+    /// By sequence. A gap that is not repaired within this span is declared lost.
     OrderedWithin(Nanos),
-    /// At once, in the order of arrival; each datagram once.
+    /// Immediately, in the order of arrival, each datagram once.
     Arrival,
-    /// As [`Delivery::Ordered`], and conflated on the way to the application: it is given the
-    /// newest quote, trade and status of each instrument that changed, and how many records each
-    /// of them stands for.
+    /// Like [`Delivery::Ordered`], but conflated on the way to the application. The application gets the
+    /// newest quote, trade and status of each changed instrument, and the number of records that each
+    /// stands for.
     Latest,
 }
 
 impl Delivery {
-    /// Whether a gap is waited for until it is repaired or the publisher says that it is lost.
+    /// Returns whether delivery waits until a gap is repaired or the publisher declares it lost.
     #[must_use]
     pub const fn waits_for_repair(self) -> bool {
         matches!(self, Self::Ordered | Self::Latest)
@@ -49,7 +49,7 @@ impl Delivery {
 pub struct LineId(pub u8);
 
 impl LineId {
-    /// How many lines a channel can have.
+    /// Maximum number of lines of a channel.
     pub const MAX: usize = 2;
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for LineId {
     }
 }
 
-/// How a datagram reached us.
+/// The path on which a datagram arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Via {
     /// By multicast, on this line.
@@ -68,35 +68,35 @@ pub enum Via {
     Repair,
 }
 
-/// What the application should know beside the record; the record itself is never altered.
+/// Facts about a record that the application should know. The record itself is never altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quality {
-    /// It was missing before it came.
+    /// The datagram was missing before it arrived.
     pub repaired: bool,
     /// An earlier sequence had not been delivered when this one was (`arrival` only).
     pub out_of_order: bool,
-    /// Something of this channel was lost since the application last saw it whole.
+    /// The channel had a loss since the application last saw it complete.
     pub after_loss: bool,
-    /// How many older records this one stands for as well (`latest` only).
+    /// Number of older records that this one replaces (`latest` only).
     pub conflated: u32,
 }
 
-/// Where an item stands, and how it came here.
+/// Position of an item in the stream, and the path on which it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Whose sequence space.
+    /// The channel of the sequence space.
     pub channel: ChannelId,
     /// The publisher's incarnation.
     pub epoch: Epoch,
-    /// The datagram. For an event that is no datagram: the last one delivered before it.
+    /// Sequence of the datagram. For an event without a datagram: the last sequence delivered before it.
     pub sequence: Sequence,
-    /// Number of the record; for an event, of the next one to come.
+    /// Number of the record; for an event, of the next record.
     pub record: RecordNumber,
-    /// How it reached us.
+    /// The path on which it arrived.
     pub via: Via,
-    /// What to know beside it.
+    /// Facts about the record.
     pub quality: Quality,
-    /// Whose message it is.
+    /// The source of the message.
     pub source: SourceId,
     /// Position of the last complete source message in its datagram.
     pub source_position: SourcePosition,
@@ -104,12 +104,12 @@ pub struct Position {
     pub sent_at: Nanos,
     /// When its datagram was received, protocol time (monotonic).
     pub received_at: Nanos,
-    /// How long it had been missing; zero when it never was.
+    /// How long it had been missing; zero when it was not missing.
     pub missing_for: Nanos,
 }
 
 impl Position {
-    /// The line it came on; `None` when it came over the repair or replay connection.
+    /// Returns the line on which it arrived; `None` for the repair or replay connection.
     #[must_use]
     pub const fn line(&self) -> Option<LineId> {
         match self.via {
@@ -118,7 +118,7 @@ impl Position {
         }
     }
 
-    /// The place in the stream that it stands at.
+    /// Returns the place in the stream of this position.
     #[must_use]
     pub const fn place(&self) -> Place {
         Place {
@@ -128,7 +128,7 @@ impl Position {
         }
     }
 
-    /// Calls `on` with each of these records and its position; this is the first one's.
+    /// Calls `on` with each record and its position. `self` is the position of the first.
     #[inline]
     pub fn each<'r>(
         mut self,
@@ -147,44 +147,42 @@ impl Position {
 pub struct Place {
     /// The publisher's incarnation.
     pub epoch: Epoch,
-    /// The datagram.
+    /// Sequence of the datagram.
     pub sequence: Sequence,
-    /// The number of a record.
+    /// Number of the record.
     pub record: RecordNumber,
 }
 
-/// What a reader that was too slow never saw, to the record: it was delivered, and overwritten
-/// before this reader came to it. What it read and what its overruns say add up to what was
-/// delivered.
+/// Items that a slow reader never saw, exact to the record: they were delivered and overwritten before
+/// the reader took them. The items read and all overruns together add up to the items delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overrun {
-    /// Where it was: its last datagram, which it may have read in part, and the next record.
+    /// Where the reader was: its last datagram, perhaps read in part, and the next record.
     pub from: Place,
-    /// Where it goes on: the last datagram that was overwritten, the last of it in part maybe, and
-    /// the next record.
+    /// Where the reader continues: the last overwritten datagram, perhaps overwritten in part, and the
+    /// next record.
     pub to: Place,
-    /// Records that were overwritten.
+    /// Number of overwritten records.
     pub records: u64,
-    /// Events that were overwritten.
+    /// Number of overwritten events.
     pub events: u64,
-    /// Records that [`Event::Lost`]s among those events declared lost.
+    /// Records declared lost by the [`Event::Lost`]s among those events.
     pub lost_records: u64,
-    /// How many of those did not know their number of records.
+    /// Number of those losses whose number of records is unknown.
     pub losses_of_unknown_size: u64,
-    /// How many of those events changed the epoch; the one that holds now is `to.epoch`.
+    /// Number of overwritten events that changed the epoch. The current epoch is `to.epoch`.
     pub epoch_changes: u64,
-    /// How many of them told that the publisher lost messages of a source.
+    /// Number of overwritten events that reported a loss of a source at the publisher.
     pub source_losses: u64,
-    /// How many of them were [`Event::FencingViolation`]s.
+    /// Number of overwritten [`Event::FencingViolation`]s.
     pub fencing_violations: u64,
-    /// How the channel stands at `to`: whatever of this the reader had not heard of is among those
-    /// events.
+    /// State of the channel at `to`. It includes every change in the overwritten events.
     pub state: StreamState,
 }
 
 impl Overrun {
-    /// The datagrams concerned, the first and the last in part maybe; `None` when they are of
-    /// different epochs.
+    /// Returns the affected datagrams, the first and last perhaps only in part. Returns `None` when they
+    /// belong to different epochs.
     #[must_use]
     pub fn sequences(&self) -> Option<SequenceRange> {
         let same = self.from.epoch == self.to.epoch;
@@ -211,29 +209,29 @@ impl fmt::Display for Overrun {
     }
 }
 
-/// One thing handed to the application.
+/// An item delivered to the application.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
     /// A record, valid within the call.
     Record(&'a Position, RecordRef<'a>),
-    /// Something that happened to the stream, in order with the records.
+    /// An event of the stream, in order with the records.
     Event(&'a Position, &'a Event),
 }
 
-/// Takes what a receiver delivers: records by the run, so that what is the same for all records of a
-/// datagram is looked at once. A closure takes the items one by one.
+/// Receives the delivered items. Records come in runs, so that a receiver can process the fields common
+/// to all records of a datagram once. A closure receives the items one by one.
 pub trait Deliver {
-    /// Takes an item.
+    /// Receives an item.
     fn item(&mut self, item: Item<'_>);
 
-    /// Takes records that follow each other; `first` is the position of the first of them.
+    /// Receives consecutive records; `first` is the position of the first of them.
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
         self.one_by_one(first, records);
     }
 
-    /// Takes these records as items, one after the other: for runs that [`records`](Self::records) makes
-    /// nothing of.
+    /// Passes the records to [`item`](Self::item) one by one: for implementations of
+    /// [`records`](Self::records) without a special case for a run.
     #[inline]
     fn one_by_one(&mut self, first: &Position, records: Records<'_>) {
         first.each(records, |position, record| {
@@ -254,19 +252,19 @@ impl<F: FnMut(Item<'_>)> Deliver for F {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LinkDownReason {
-    /// It could not be established.
+    /// The connection could not be established.
     Unreachable,
-    /// The other side closed it, or the network did.
+    /// The other side or the network closed it.
     Closed,
-    /// Our NACKs stayed unanswered.
+    /// The publisher did not answer our NACKs.
     Unanswered,
     /// The publisher rejected our JOIN.
     Rejected,
-    /// The other side broke the protocol.
+    /// The other side violated the protocol.
     Protocol,
-    /// The other side offers an epoch that is over.
+    /// The other side offers an outdated epoch.
     OldEpoch,
-    /// We broke it off to begin a channel anew.
+    /// We closed it to rejoin a channel.
     Rejoining,
 }
 
@@ -284,103 +282,105 @@ impl fmt::Display for LinkDownReason {
     }
 }
 
-/// Something that happened to the stream. Those marked *in order* stand exactly where it happened.
+/// An event of the stream. Events marked *in order* stand exactly where they happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// The publisher welcomed us: delivery begins after `after` (in order). Told again if, for one who
-    /// begins with the oldest, the ring moved on before the first datagram came.
+    /// The publisher accepted the JOIN: delivery begins after `after` (in order). Emitted again for a
+    /// subscriber that begins with the oldest datagram, if the ring moved on before the first one arrived.
     Joined {
         /// The sequence before the first one to be delivered.
         after: Sequence,
     },
-    /// Everything older has been delivered; from here on the stream is followed live (in order).
+    /// All older datagrams are delivered; the stream is live from here on (in order).
     Live,
-    /// A run of missing sequences came after all.
+    /// A run of missing sequences arrived after all.
     GapRecovered {
         /// First sequence of the run.
         first: Sequence,
         /// Its length in sequences.
         sequences: u64,
-        /// From detection to the last one of the run.
+        /// From detection to the arrival of the last sequence of the run.
         took: Nanos,
     },
-    /// These will never be delivered (in order).
+    /// These sequences will never be delivered (in order).
     Lost(Loss),
     /// The publisher itself lost messages of a source, or opened an epoch (in order).
     Stream(StreamEvent),
-    /// Another epoch, or another number for the channel, whose name is followed: sequences and
-    /// records count anew unless it continues, and instrument ids may name others (in order).
+    /// The stream changed to another epoch, or the channel's name to another number (in order).
+    /// Sequences and record numbers restart unless the epoch continues the old one. Instrument ids may have
+    /// another meaning.
     EpochChanged {
-        /// The epoch followed until now.
+        /// The epoch until now.
         from: Epoch,
-        /// The epoch followed from here on.
+        /// The epoch from here on.
         to: Epoch,
     },
-    /// The epoch followed was continued by another one: sequences and records go on behind `last`,
-    /// and what came of the old epoch beyond it counts no more (in order, behind `last`).
+    /// Another epoch continues the current one (in order, behind `last`). Sequences and record numbers
+    /// continue behind `last`; datagrams of the old epoch beyond it are invalid.
     EpochContinued {
         /// The epoch until now.
         from: Epoch,
         /// The epoch from here on.
         to: Epoch,
-        /// The last sequence of the old one.
+        /// The last valid sequence of the old epoch.
         last: Sequence,
-        /// How many of the records that follow had come of the old one: they do not come again.
+        /// Number of following records that were already delivered from the old epoch. They are not repeated.
         repeated: u64,
     },
-    /// Nothing was heard of the publisher for three of its announced intervals.
+    /// The publisher was silent for three of its announced intervals.
     Stale,
-    /// It is heard again. After [`Event::MulticastLost`] it follows [`Event::MulticastRestored`].
+    /// The publisher is heard again. After [`Event::MulticastLost`], follows [`Event::MulticastRestored`].
     Recovered,
-    /// Nothing was heard of the publisher for so long that it counts as dead.
+    /// The publisher was silent for so long that it counts as dead.
     PublisherDead,
-    /// This line went silent while the stream goes on elsewhere.
+    /// This line is silent while the stream arrives elsewhere.
     LineDown(LineId),
     /// This line is heard again.
     LineUp(LineId),
-    /// The repair connection is established.
+    /// The repair connection was established.
     RepairLinkUp,
-    /// The repair connection is down; it is being tried again.
+    /// The repair connection ended; it is retried.
     RepairLinkDown(LinkDownReason),
-    /// Multicast does not reach us although the publisher goes on: the group is joined anew, and
-    /// the stream followed over the repair connection meanwhile.
+    /// Multicast does not arrive although the publisher is alive. The receiver rejoins the group and follows
+    /// the stream over the repair connection meanwhile.
     MulticastLost,
-    /// Multicast reaches us again.
+    /// Multicast arrives again.
     MulticastRestored,
-    /// One sequence carried two different contents: another publisher uses our epoch, or worse.
+    /// One sequence had two different contents, probably because another publisher uses our epoch.
     FencingViolation {
         /// The sequence in question.
         sequence: Sequence,
-        /// Whether a content had been delivered already that the repair path then contradicted.
+        /// Whether the delivered content was contradicted by the repair path.
         wrong_one_delivered: bool,
     },
     /// The publisher ended the session; nothing follows in this epoch (in order).
     EndOfSession,
-    /// The application is this many sequences behind the publisher, more than it set its alarm to.
+    /// The application lags behind the publisher by more than its configured alarm.
     Lagging {
-        /// From the last one delivered to the newest one known.
+        /// Distance from the last sequence delivered to the newest one known.
         sequences: u64,
     },
-    /// It is behind by no more than half of that again.
+    /// The lag fell to at most half of the alarm.
     CaughtUp,
-    /// This reader was too slow: what it did not read in time is gone for it (in order).
+    /// This reader was too slow: the items that it did not read in time are gone (in order).
     Overrun(Overrun),
-    /// So many records were replaced by newer ones of their instrument since this was told last
-    /// (`latest` only, once a second at most).
+    /// Records were replaced by newer ones of their instrument since the last such event (`latest` only,
+    /// at most once a second).
     Conflated {
-        /// How many.
+        /// Number of replaced records.
         records: u64,
     },
-    /// Reserved: what follows is a snapshot of the state before the stream (in order).
+    /// Reserved: the start of a snapshot of the state before the stream (in order).
     SnapshotBegin,
-    /// Reserved: the snapshot is whole, the stream follows (in order).
+    /// Reserved: the snapshot is complete, the stream follows (in order).
     SnapshotEnd,
-    /// Datagrams of another publisher keep coming on the channel's groups, which are dropped: an unknown
-    /// sender's, or of an epoch that the publisher does not confirm. Told once a minute while they come.
+    /// Datagrams of another publisher arrive on the channel's groups and are dropped: of an unknown
+    /// sender, or of an epoch that the publisher does not confirm. Emitted once a minute while they
+    /// arrive.
     OtherPublisher {
-        /// How many came since the first.
+        /// Number of such datagrams since the first.
         datagrams: u64,
     },
 }
@@ -474,7 +474,7 @@ mod tests {
     use crate::delivery::loss::LossCause;
     use crate::wire::{EpochReason, SourceLossReason};
 
-    /// Logs and tools show these words; a program matches on the variants.
+    // Logs and tools show these texts; programs match on the variants.
     #[test]
     fn an_overrun_names_its_sequences_within_one_epoch_only() {
         let place = |epoch, sequence, record| Place {

@@ -1,5 +1,5 @@
-//! How a channel stands: what its events so far come to. One who missed some of them is told this
-//! instead of each.
+//! The state of a channel after its events. A reader that missed some events gets the state instead of
+//! each event.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::delivery::{Event, LineId};
 
-/// How a channel stands after all events up to a place in its stream.
+/// State of a channel after all events up to a place in its stream.
 ///
 /// ```
 /// use tickcast_reliability::delivery::Event;
@@ -22,32 +22,32 @@ use crate::delivery::{Event, LineId};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamState {
-    /// A publisher has welcomed us.
+    /// A publisher accepted the JOIN.
     pub joined: bool,
-    /// Everything older was delivered: the stream is followed live.
+    /// All older datagrams are delivered; the stream is live.
     pub live: bool,
     /// The session has ended; nothing follows in this epoch.
     pub ended: bool,
-    /// Nothing is heard of the publisher by multicast.
+    /// No multicast of the publisher arrives.
     pub stale: bool,
-    /// It has been silent on every path for so long that it counts as dead.
+    /// The publisher was silent on every path for so long that it counts as dead.
     pub publisher_dead: bool,
-    /// The publisher goes on, but multicast does not reach us.
+    /// Multicast does not arrive although the publisher is alive.
     pub multicast_lost: bool,
     /// The repair connection is established.
     pub repair_link_up: bool,
-    /// Which lines are silent while the stream goes on elsewhere; line A is the first.
+    /// The lines that are silent while the stream arrives elsewhere; line A is the first.
     pub lines_down: [bool; LineId::MAX],
 }
 
 impl StreamState {
-    /// Takes over what an event says. Events that pass (a loss, a recovered gap) change nothing.
+    /// Applies an event. Momentary events (a loss, a recovered gap) change nothing.
     pub fn follow(&mut self, event: &Event) {
         match event {
             Event::Joined { .. } => {
                 (self.joined, self.publisher_dead) = (true, false);
                 (self.live, self.ended) = (false, false);
-                // It comes with the WELCOME. Of silence it says nothing.
+                // A WELCOME arrives over the repair connection, so that is up. It says nothing about silence.
                 self.repair_link_up = true;
             }
             Event::Live => self.live = true,
@@ -67,7 +67,7 @@ impl StreamState {
             Event::RepairLinkDown(_) => self.repair_link_up = false,
             Event::LineDown(line) => self.set_line(*line, true),
             Event::LineUp(line) => self.set_line(*line, false),
-            // One who is overrun is told the state as it is.
+            // A reader that was overrun gets the whole state.
             Event::Overrun(overrun) => *self = overrun.state,
             _ => {}
         }
@@ -79,8 +79,8 @@ impl StreamState {
         }
     }
 
-    /// As bits, from the lowest: joined, live, ended, stale, publisher dead, multicast lost, repair
-    /// link up, line A down, line B down.
+    /// Returns the state as bits, from the lowest: joined, live, ended, stale, publisher dead, multicast
+    /// lost, repair link up, line A down, line B down.
     ///
     /// ```
     /// # use tickcast_reliability::delivery::StreamState;
@@ -95,7 +95,7 @@ impl StreamState {
         bits.map(|(at, flag)| u32::from(*flag) << at).sum()
     }
 
-    /// The state that these bits stand for; others are not looked at.
+    /// Returns the state with these bits. Unknown bits are ignored.
     #[must_use]
     pub fn from_bits(bits: u32) -> Self {
         let mut it = Self::default();

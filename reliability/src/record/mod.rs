@@ -1,8 +1,8 @@
-//! Ticks are DBN version 3 records; this file re-exports the ones we carry and holds the one
-//! checked cast from bytes to records.
+//! Ticks are DBN version 3 records. This file re-exports the supported ones and holds the one checked cast
+//! from bytes to records.
 //!
-//! Guarantees: a [`Records`] that was made is a run of whole records of known type and size, so
-//! walking it can neither panic nor read past its end. It does not judge the values inside.
+//! Guarantee: a [`Records`] is a run of whole records of known type and size, so iterating over it can
+//! neither panic nor read past its end. The values inside are not checked.
 //! Source: the `dbn` crate, pinned; docs/PROTOCOL.md §3.2 freezes these layouts as wire version 1.
 
 mod slice;
@@ -20,10 +20,10 @@ pub use dbn::{
     UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
 };
 
-/// Records are aligned to this many bytes, and their sizes are multiples of it.
+/// Alignment of records in bytes. Their sizes are multiples of it.
 pub const RECORD_ALIGN: usize = 8;
 
-/// The size of the largest record we carry: an instrument definition.
+/// Size of the largest record, an instrument definition, in bytes.
 pub const RECORD_LEN_MAX: usize = size_of::<InstrumentDefMsg>();
 
 mod sealed {
@@ -51,15 +51,14 @@ macro_rules! wire_records {
             const _: () = assert!($len <= RECORD_LEN_MAX && $len % RECORD_ALIGN == 0);
         )+
 
-        /// The size of a record by its type tag, or `None` for a tag that wire version 1 does not
-        /// carry.
+        /// Returns the size of a record by its type tag; `None` for a tag that wire version 1 does not carry.
         #[must_use]
         pub const fn record_len(rtype: u8) -> Option<usize> {
             $(if rtype == <$record as WireRecord>::RTYPE { return Some($len); })+
             None
         }
 
-        /// Whether these bytes are exactly so many records of this type.
+        /// Returns whether these bytes are exactly `count` records of this type.
         #[inline]
         fn are_alike(bytes: &[u8], rtype: u8, count: usize) -> bool {
             $(if rtype == <$record as WireRecord>::RTYPE {
@@ -81,63 +80,63 @@ wire_records! {
     StatMsg => RType::Statistics, 80;
 }
 
-/// Whether records of this type give an instrument its symbol.
+/// Returns whether records of this type map an instrument to its symbol.
 #[must_use]
 pub const fn names_instruments(rtype: u8) -> bool {
     rtype == <SymbolMappingMsg as WireRecord>::RTYPE
         || rtype == <InstrumentDefMsg as WireRecord>::RTYPE
 }
 
-/// Why a payload is not a run of records. Whoever sent it is at fault.
+/// Why a payload is not a run of records. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The bytes do not start at an aligned address (a caller's mistake, not a peer's).
     #[error("records must start at an 8-byte aligned address; copy them to an aligned buffer")]
     Misaligned,
-    /// A record is cut off.
+    /// A record is truncated.
     #[error("record {index} at byte {offset} needs {needed} bytes but only {left} are left")]
     Truncated {
         /// Index of the record in the payload.
         index: usize,
-        /// Where it starts.
+        /// Offset of the record in the payload.
         offset: usize,
-        /// Bytes it needs.
+        /// Bytes that the record needs.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes left in the payload.
         left: usize,
     },
-    /// A record's length byte does not fit its type, or the type is unknown.
+    /// A record's length byte does not match its type, or the type is unknown.
     #[error(
         "record {index} at byte {offset}: type {rtype:#04x} with length {len} is not in wire version 1"
     )]
     Unknown {
         /// Index of the record in the payload.
         index: usize,
-        /// Where it starts.
+        /// Offset of the record in the payload.
         offset: usize,
         /// Its type tag.
         rtype: u8,
-        /// Its length in bytes, as its header says.
+        /// Its length in bytes, according to its header.
         len: usize,
     },
-    /// A record's header says another type or length than the record has (a caller's mistake).
+    /// A record's header has another type or length than the record (a caller's mistake).
     #[error(
         "record {index}: its header says type {rtype:#04x} and length {len}, but it is a record of type {own_rtype:#04x} and length {own_len}; make the header with RecordHeader::new of the record's own type and type tag"
     )]
     Header {
         /// Index of the record in the message.
         index: usize,
-        /// The type tag that its header says.
+        /// The type tag in its header.
         rtype: u8,
-        /// The length in bytes that its header says.
+        /// The length in its header, in bytes.
         len: usize,
-        /// The type tag of a record of its kind.
+        /// The correct type tag.
         own_rtype: u8,
-        /// The length in bytes of a record of its kind.
+        /// The correct length in bytes.
         own_len: usize,
     },
-    /// The number of records is not the one announced.
+    /// The number of records differs from the one announced.
     #[error("the payload holds {found} records but its header announced {announced}")]
     Count {
         /// Records found.
@@ -147,37 +146,37 @@ pub enum RecordError {
     },
 }
 
-/// As `are_alike`, of records of so many bytes.
+/// Returns whether these bytes are exactly `count` records of this type, each `LEN` bytes long.
 #[inline]
 fn are_alike_of<const LEN: usize>(bytes: &[u8], rtype: u8, count: usize) -> bool {
     if count.checked_mul(LEN) != Some(bytes.len()) {
         return false;
     }
-    // SAFETY: arrays of bytes have the alignment of bytes and no padding, and so many of them are just
-    // these bytes. Exercised by `tests::bytes_that_are_not_records_are_refused`.
+    // SAFETY: arrays of bytes have the alignment of bytes and no padding, and `count` of them are exactly
+    // these bytes (checked above). Exercised by `tests::bytes_that_are_not_records_are_refused`.
     let records: &[[u8; LEN]] = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), count) };
     let head = u16::from_ne_bytes([(LEN / RecordHeader::LENGTH_MULTIPLIER) as u8, rtype]);
     let is_alike = |record: &[u8; LEN]| u16::from_ne_bytes([record[0], record[1]]) == head;
-    // By fours, as nearly always all are: the loop itself would take as long as the look at one.
+    // Check four at a time, because the loop itself would cost as much as one comparison.
     let (fours, rest) = records.as_chunks::<4>();
     fours.iter().all(|four| four.iter().all(is_alike)) && rest.iter().all(is_alike)
 }
 
-/// A checked run of records in memory that nobody else writes.
+/// A checked run of records in memory without another writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
-    /// How many whole records these bytes are.
+    /// Number of whole records in `bytes`.
     count: usize,
-    /// The type of all of them, where it is known to be the same.
+    /// The type of all records; `None` when it differs or is unknown.
     rtype: Option<u8>,
 }
 
 impl<'a> Records<'a> {
-    /// Checks that `bytes` is exactly `count` whole records of known types, and lends them.
+    /// Checks that `bytes` is exactly `count` whole records of known types, and borrows them.
     ///
     /// # Errors
-    /// [`RecordError`] names the first record that is wrong, and where.
+    /// [`RecordError`] names the first invalid record and its offset.
     #[inline]
     pub fn check(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
         if let [_, rtype, ..] = *bytes
@@ -194,14 +193,14 @@ impl<'a> Records<'a> {
         Self::check_each(bytes, count)
     }
 
-    /// As [`Records::check`], of records of several types, or to say what is wrong.
+    /// Checks records of several types like [`Records::check`], or finds the error.
     #[inline(never)]
     fn check_each(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
         if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
             return Err(RecordError::Misaligned);
         }
         let (mut rest, mut index) = (bytes, 0);
-        // Most records are of the kind of the one before.
+        // Fast path: most records have the type of the one before.
         let (mut known, mut len) = (None, 0);
         while let [words, rtype, ..] = *rest {
             if known != Some([words, rtype]) {
@@ -230,7 +229,8 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// The length of a record that begins so, where wire version 1 has it; `rest` of `bytes` is left.
+    /// Returns the length of a record with this type and length byte, if wire version 1 has it. `rest` is
+    /// the unread part of `bytes`.
     fn len_of(
         words: u8,
         rtype: u8,
@@ -259,7 +259,7 @@ impl<'a> Records<'a> {
         RecordError::Truncated {
             index,
             offset: bytes.len() - left,
-            // Without a whole header nobody knows more.
+            // Without a whole header, the record's length is unknown.
             needed: if left < size_of::<RecordHeader>() {
                 size_of::<RecordHeader>()
             } else {
@@ -269,25 +269,25 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The records' bytes, as on the wire.
+    /// Returns the records' bytes, as on the wire.
     #[must_use]
     pub const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The type tag of all of them, where it is known to be the same: as it is of most datagrams.
+    /// Returns the type tag of all records, where they are known to be of one type, as in most datagrams.
     #[must_use]
     #[inline]
     pub const fn rtype(self) -> Option<u8> {
         self.rtype
     }
 
-    /// All of them, where they are known to be of this type.
+    /// Returns all records as a slice, where all are known to be of this type.
     #[must_use]
     #[inline]
     pub fn all_of<R: WireRecord>(self) -> Option<&'a [R]> {
-        // SAFETY: where `rtype` is known, `check` found `bytes` to be whole records of that type alone,
-        // the first one aligned, and `next` takes whole ones off: `count` are left, of `R::LEN` bytes
+        // SAFETY: when `rtype` is known, `check` found `bytes` to be whole records of that type alone,
+        // the first one aligned, and `next` removes whole ones: `count` are left, of `R::LEN` bytes
         // each, the size of `R`. Every bit pattern is a value of these types, and the borrow keeps the
         // bytes unchanged. Exercised by `tests::records_of_one_type_are_lent_as_a_slice_of_it`.
         (self.rtype == Some(R::RTYPE))
@@ -321,8 +321,8 @@ impl<'a> Iterator for Records<'a> {
 
 impl ExactSizeIterator for Records<'_> {}
 
-/// An aligned, growing buffer of records: how a decoder hands over what one venue message became.
-/// Keeps its memory between messages, so that steady state allocates nothing.
+/// An aligned, growing buffer of records: a decoder's output for one venue message. It keeps its memory
+/// between messages, so that steady state allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct RecordBatch {
     words: Vec<u64>,
@@ -331,7 +331,7 @@ pub struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// An empty batch with room for `bytes` bytes.
+    /// Returns an empty batch with room for `bytes` bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
@@ -343,11 +343,10 @@ impl RecordBatch {
     /// Appends one record.
     ///
     /// # Errors
-    /// [`RecordError::Header`] when its header does not say its own type and length; nothing is
-    /// appended then.
+    /// [`RecordError::Header`], without effect, when its header does not have its own type and length.
     #[inline]
     pub fn push<R: WireRecord>(&mut self, record: &R) -> Result<(), RecordError> {
-        // These headers keep their type in one byte.
+        // The headers of these types keep the type in one byte.
         let (rtype, len) = (record.raw_rtype() as u8, record.record_size());
         if rtype != R::RTYPE || len != R::LEN {
             return Err(RecordError::Header {
@@ -362,8 +361,8 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Appends one record under the type and length that are its own, whatever its header says of
-    /// them: for decoders, which make the headers themselves.
+    /// Appends one record with the type and length of `R`, regardless of its header: for decoders, which
+    /// build the headers themselves.
     #[inline]
     pub fn put<R: WireRecord>(&mut self, record: &R) {
         self.words.extend(headed::<R>(record_words(record)));
@@ -382,19 +381,19 @@ impl RecordBatch {
         }
     }
 
-    /// Appends a record whose type is only known at run time, by its bytes: those of one that was
-    /// lent out of a datagram or a [`Records`]. For a record of one's own there is
-    /// [`push`](Self::push).
+    /// Appends a record whose type is only known at run time, from its bytes in a datagram or a
+    /// [`Records`]. For a typed record use [`push`](Self::push).
     ///
     /// # Errors
-    /// [`RecordError`] when these bytes are not exactly one record of a type that wire version 1
-    /// carries; nothing is appended then.
+    /// [`RecordError`], without effect, when these bytes are not exactly one record of a type that wire
+    /// version 1 carries.
     pub fn push_bytes(&mut self, record: &[u8]) -> Result<(), RecordError> {
         self.extend(Records::check(record, 1)?);
         Ok(())
     }
 
-    /// Becomes a copy of `other` in the memory it has, so that steady state allocates nothing.
+    /// Replaces the content by a copy of `other`. It keeps its memory, so that steady state allocates
+    /// nothing.
     #[inline]
     pub fn copy_from<'a>(&mut self, other: impl Into<RecordSlice<'a>>) {
         let other = other.into();
@@ -403,54 +402,53 @@ impl RecordBatch {
         (self.count, self.names) = (other.len(), other.names_instruments());
     }
 
-    /// Forgets the records, keeps the memory.
+    /// Removes the records and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.words.clear();
         (self.count, self.names) = (0, false);
     }
 
-    /// How many records it holds.
+    /// Returns the number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it holds none.
+    /// Returns whether the batch is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether one of them gives an instrument its symbol.
+    /// Returns whether a record maps an instrument to its symbol.
     #[must_use]
     pub const fn names_instruments(&self) -> bool {
         self.names
     }
 
-    /// The records' words: their bytes in the order of memory, eight each.
+    /// Returns the records as words: their bytes in memory order, eight each.
     #[must_use]
     #[inline]
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// The records' bytes, aligned.
+    /// Returns the records' bytes, aligned.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         words_as_bytes(&self.words)
     }
 
-    /// The records, in order.
+    /// Returns the records, in order.
     #[must_use]
     pub fn records(&self) -> Records<'_> {
         RecordSlice::from(self).records()
     }
 
-    /// As [`put`](Self::put), for the kinds that make up nearly all of a day: from the registers in
-    /// which a decoder has its fields, in whole words, so that who reads the words next finds each in
-    /// one piece (a word that was written field by field stalls its reader).
+    /// Appends one record like [`put`](Self::put), but in whole words from registers. For the most frequent
+    /// types: a word written field by field would stall the next read of that word.
     #[inline]
     pub fn put_words<R: InWords<N>, const N: usize>(&mut self, record: &R) {
         self.words.extend_from_slice(&record.in_words());
@@ -458,10 +456,9 @@ impl RecordBatch {
     }
 }
 
-/// A record that is made word by word.
+/// A record that can be built word by word.
 pub trait InWords<const N: usize>: WireRecord {
-    /// Its words as they stand in memory, under the type and length that are its own, whatever its
-    /// header says of them.
+    /// Returns its words in memory order, with the type and length of `Self` regardless of its header.
     fn in_words(&self) -> [u64; N];
 }
 
@@ -526,7 +523,7 @@ const fn head_word<R: WireRecord>(head: &RecordHeader) -> u64 {
     two(four(len, R::RTYPE, first, second), head.instrument_id)
 }
 
-/// Two halves of a word, in the order of memory.
+/// Joins two halves of a word, in memory order.
 #[inline]
 const fn two(first: u32, second: u32) -> u64 {
     let (low, high) = if cfg!(target_endian = "little") {
@@ -542,14 +539,14 @@ const fn four(a: u8, b: u8, c: u8, d: u8) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// A buffer that gives bytes an aligned address. Keeps its memory.
+/// A buffer that copies bytes to an aligned address. It keeps its memory.
 #[derive(Clone, Debug, Default)]
 pub struct AlignedCopy {
     words: Vec<u64>,
 }
 
 impl AlignedCopy {
-    /// The same bytes at an aligned address: a copy, in this buffer.
+    /// Copies the bytes to this buffer and returns them at an aligned address.
     pub fn of(&mut self, bytes: &[u8]) -> &[u8] {
         let words = bytes.len().div_ceil(RECORD_ALIGN);
         if self.words.len() < words {
@@ -561,7 +558,7 @@ impl AlignedCopy {
     }
 }
 
-/// A record's words: as many as its type has, whatever its header says.
+/// Returns a record's words: as many as its type has, regardless of its header.
 #[inline]
 pub(crate) const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
     // SAFETY: the types of `wire_records!` are `repr(C)` of fields that leave no padding, of size
@@ -571,7 +568,7 @@ pub(crate) const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN / RECORD_ALIGN) }
 }
 
-/// A record's words under the type and length that are its own.
+/// Returns a record's words with the type and length of `R` in the header.
 #[inline]
 pub(crate) fn headed<R: WireRecord>(words: &[u64]) -> impl Iterator<Item = u64> {
     let head = |first: u64| {
@@ -584,7 +581,7 @@ pub(crate) fn headed<R: WireRecord>(words: &[u64]) -> impl Iterator<Item = u64> 
     each.map(move |(index, word)| if index == 0 { head(*word) } else { *word })
 }
 
-/// The bytes of a slice of words, in memory order.
+/// Returns the bytes of a slice of words, in memory order.
 #[must_use]
 pub fn words_as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: a `u64` slice is initialised memory without padding, `u8` needs no alignment, and
@@ -593,7 +590,7 @@ pub fn words_as_bytes(words: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// The bytes of a slice of words, in memory order, writable: how aligned buffers are filled.
+/// Returns the bytes of a slice of words, in memory order, writable: used to fill aligned buffers.
 #[must_use]
 pub fn words_as_bytes_mut(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: as for `words_as_bytes`; the exclusive borrow passes on, and every bit pattern is a
@@ -628,7 +625,7 @@ mod tests {
             assert_eq!(words.bytes(), fields.bytes());
             assert_eq!(words.len(), 1);
         }
-        // Bytes that all differ, so that none can stand in for another; type and length of nobody.
+        // All bytes differ, so that no byte can stand in for another. Type and length are invalid.
         fn odd<R: WireRecord + Clone>() -> R {
             let mut words = [0_u64; 10];
             for (n, byte) in words_as_bytes_mut(&mut words).iter_mut().enumerate() {
@@ -808,7 +805,7 @@ mod tests {
                 assert!(matches!(found, RecordError::Unknown { index, .. } if index == odd));
                 bytes[at] = whole;
             }
-            // One of another type, and all is well.
+            // With one record of another type, the check still succeeds.
             let at = odd * MboMsg::LEN;
             let mut trade = RecordBatch::default();
             trade.put(&TradeMsg::default());
@@ -879,7 +876,7 @@ mod tests {
             len: 56,
         };
         assert_eq!(copy.push_bytes(bytes), Err(refused));
-        // A header that promises more than there is, less than there is, and two of them.
+        // A header with too large a length, one with too small a length, and two records.
         let of = source.bytes();
         let first = usize::from(of[0]) * 4;
         for (lie, wrong) in [

@@ -1,54 +1,54 @@
-//! Records that are lent: those of one venue message, out of a batch of its own or out of the memory
-//! that many messages share.
+//! Borrowed records of one venue message, from a batch of its own or from memory shared by many
+//! messages.
 
 use super::{RecordBatch, Records, words_as_bytes};
 
-/// What one venue message became, lent of a [`RecordBatch`] or of [`RecordBatches`].
+/// The records of one venue message, borrowed from a [`RecordBatch`] or from [`RecordBatches`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordSlice<'a> {
-    /// Whole records, each under its own type and length.
+    /// Whole records, each with its own type and length.
     words: &'a [u64],
     count: usize,
     names: bool,
 }
 
 impl<'a> RecordSlice<'a> {
-    /// How many records these are.
+    /// Returns the number of records.
     #[must_use]
     #[inline]
     pub const fn len(self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no records.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// Whether one of them gives an instrument its symbol.
+    /// Returns whether a record maps an instrument to its symbol.
     #[must_use]
     #[inline]
     pub const fn names_instruments(self) -> bool {
         self.names
     }
 
-    /// The records' words: their bytes in the order of memory, eight each.
+    /// Returns the records as words: their bytes in memory order, eight each.
     #[must_use]
     #[inline]
     pub const fn words(self) -> &'a [u64] {
         self.words
     }
 
-    /// The records' bytes, aligned.
+    /// Returns the records' bytes, aligned.
     #[must_use]
     #[inline]
     pub fn bytes(self) -> &'a [u8] {
         words_as_bytes(self.words)
     }
 
-    /// The records, in order.
+    /// Returns the records, in order.
     #[must_use]
     #[inline]
     pub fn records(self) -> Records<'a> {
@@ -71,15 +71,15 @@ impl<'a> From<&'a RecordBatch> for RecordSlice<'a> {
     }
 }
 
-/// The records of many messages in one piece of memory, which is used again: as much as they take
-/// together, whichever of them is large.
+/// The records of many messages in one reused piece of memory. It needs room for their sum only, not for
+/// the largest message times their number.
 #[derive(Clone, Debug, Default)]
 pub struct RecordBatches {
     words: Vec<u64>,
     ends: Vec<End>,
 }
 
-/// Where a message ends, and what of it is known.
+/// End of a message in the shared memory, and its properties.
 #[derive(Clone, Copy, Debug)]
 struct End {
     at: usize,
@@ -88,8 +88,8 @@ struct End {
 }
 
 impl RecordBatches {
-    /// Empty, with room for so many messages of so many words (8 bytes each) in all, every page of which is
-    /// there already.
+    /// Returns an empty buffer with room for `messages` messages of `words` words (8 bytes each) in all, with
+    /// every page already resident.
     #[must_use]
     pub fn with_room(messages: usize, words: usize) -> Self {
         let end = End {
@@ -97,7 +97,7 @@ impl RecordBatches {
             count: 1,
             names: false,
         };
-        // What is allocated zeroed may be a promise of the system's, kept at the first write: no zeros here.
+        // Fill with ones: zeroed memory may be mapped lazily by the system and fault at the first write.
         let mut all = Self {
             words: vec![1; words],
             ends: vec![end; messages],
@@ -106,7 +106,7 @@ impl RecordBatches {
         all
     }
 
-    /// Adds a copy of a message behind the others.
+    /// Appends a copy of a message.
     #[inline]
     pub fn push(&mut self, message: RecordSlice<'_>) {
         self.words.extend_from_slice(message.words);
@@ -117,7 +117,7 @@ impl RecordBatches {
         });
     }
 
-    /// The messages, as they were pushed.
+    /// Returns the messages, in the order pushed.
     #[inline]
     pub fn messages(&self) -> impl Iterator<Item = RecordSlice<'_>> {
         let mut from = 0;
@@ -132,7 +132,7 @@ impl RecordBatches {
         })
     }
 
-    /// Forgets the messages, keeps the memory.
+    /// Removes the messages and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.words.clear();

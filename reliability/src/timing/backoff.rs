@@ -1,6 +1,6 @@
-//! When to ask: at once in small groups; in large ones a few scouts at once and the others after a
-//! random hold-off, within which the multicast that answers the scouts reaches them; and again
-//! after a time that scales with the measured round trip (docs/PROTOCOL.md §5.4).
+//! NACK timing (docs/PROTOCOL.md §5.4). In small groups, the first NACK is sent at once. In large groups,
+//! a few scouts send it at once. The others wait a random hold-off, within which the multicast repair for
+//! the scouts reaches them. Retries follow after a time that scales with the measured round trip.
 //!
 //! Randomness comes from a seed, so that a simulated run can be replayed.
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::planted::{Bug, planted};
 use crate::types::Nanos;
 
-/// The round trip assumed before the first one was measured.
+/// Round trip assumed before the first measurement.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
-/// No group is so large that its receivers should hold off longer.
+/// Maximum hold-off, for any size of the group.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
-/// A longer round trip was a stall, not the network's.
+/// Maximum round trip: a longer one was a stall of a process, not of the network.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
-/// Retries double at most this often.
+/// Maximum number of doublings of the retry interval.
 const DOUBLINGS_MAX: u32 = 8;
 
-/// Times of asking for one path.
+/// NACK timers of one path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NackTimer {
     retry_min: Nanos,
@@ -29,7 +29,7 @@ pub(crate) struct NackTimer {
 }
 
 impl NackTimer {
-    /// A timer that never asks again earlier than `retry_min` (less jitter).
+    /// Returns a timer whose retries wait at least `retry_min` (less jitter).
     #[must_use]
     pub(crate) const fn new(retry_min: Nanos, seed: u64) -> Self {
         Self {
@@ -41,14 +41,14 @@ impl NackTimer {
         }
     }
 
-    /// What the publisher advises: in this group, receivers wait at random up to this long before
-    /// a first NACK. Bounded, because it comes in a datagram.
+    /// Sets the publisher's advice: the maximum random wait before a first NACK, and the size of the group.
+    /// The wait is bounded, because it comes in a datagram.
     pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, group: u32) {
         self.hold_off = hold_off.min(HOLD_OFF_MAX);
         self.group = group;
     }
 
-    /// A question was answered after `rtt`.
+    /// Adds a measured round trip.
     pub(crate) fn measured(&mut self, rtt: Nanos) {
         self.rtt = Some(match self.rtt {
             None => rtt,
@@ -57,29 +57,29 @@ impl NackTimer {
         });
     }
 
-    /// An answer came after it was given up: the round trip is half as long again at the least.
+    /// Records that an answer arrived after its timeout: the round-trip estimate grows by half.
     pub(crate) fn late(&mut self) {
         let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
         self.rtt = Some(Nanos(rtt.0 + rtt.0 / 2).min(RTT_MAX));
     }
 
-    /// No answer came within `waited`, and the connection is given up: with the next one we are as
-    /// patient at the least, or no answer could ever come in time.
+    /// Records that no answer came within `waited` and the connection was closed. The next connection
+    /// waits at least as long, because otherwise no answer could ever arrive in time.
     pub(crate) fn unanswered(&mut self, waited: Nanos) {
         let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
         self.rtt = Some(rtt.max(waited).min(RTT_MAX));
     }
 
-    /// Whether all but scouts hold off before a first question.
+    /// Returns whether all but scouts hold off before a first NACK.
     #[must_use]
     pub(crate) fn holds_off(&self) -> bool {
         self.hold_off > Nanos::ZERO
     }
 
-    /// How long to hold off before a first question: scouts, as many of the group as the binary
-    /// logarithm of its size, and one more, not at all; others from half of what is advised. When
-    /// all miss the same, scouts alone ask; who misses something alone waits little more than a
-    /// round trip.
+    /// Returns the hold-off before a first NACK. Scouts wait zero: on average ⌊log2 of the group size⌋ + 1
+    /// receivers. The others wait between half of the advised hold-off and all of it. When all receivers miss
+    /// the same datagram, only the scouts send a NACK. A receiver with a loss of its own waits little more
+    /// than a round trip.
     pub(crate) fn first(&mut self) -> Nanos {
         let scouts = u64::from(self.group.max(1).ilog2() + 1);
         if planted(Bug::HoldOffIgnored) {
@@ -92,8 +92,8 @@ impl NackTimer {
         half.after(self.up_to(Nanos(self.hold_off.0 - half.0)))
     }
 
-    /// How long to wait for the answer to question number `tries` (from 1): four round trips,
-    /// doubled with each try, a quarter more or less at random.
+    /// Returns how long to wait for the answer to NACK number `tries` (from 1): four round trips, doubled
+    /// with each try, with a random deviation of up to a quarter.
     pub(crate) fn retry(&mut self, tries: u32) -> Nanos {
         let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
         let base = rtt.times(4).max(self.retry_min);
@@ -102,15 +102,15 @@ impl NackTimer {
         Nanos(doubled.0 - doubled.0 / 4 + jitter.0)
     }
 
-    /// A random span from zero up to (not including) `span`.
+    /// Returns a random span from zero up to (not including) `span`.
     pub(crate) fn up_to(&mut self, span: Nanos) -> Nanos {
         let z = split_mix(&mut self.random);
         Nanos(((u128::from(z) * u128::from(span.0)) >> 64) as u64)
     }
 }
 
-/// The next number of SplitMix64: enough to spread timers and number sessions, and one word of
-/// state.
+/// Returns the next number of SplitMix64. It is good enough to spread timers and to number sessions, and
+/// needs one word of state.
 pub(crate) const fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn random_spans_follow_generator_within_bound() {
-        // The first numbers of SplitMix64 from seed 0, as its reference implementation gives them.
+        // The first numbers of SplitMix64 from seed 0, according to its reference implementation.
         let mut state = 0;
         let published: [u64; 3] = [
             0xe220_a839_7b1d_cdaf,
@@ -218,7 +218,7 @@ mod tests {
         let mut timer = NackTimer::new(Nanos::from_us(50), 1);
         timer.unanswered(Nanos::from_us(100));
         assert_eq!(timer.rtt, Some(RTT_UNKNOWN), "no less than is assumed");
-        // A copy that was under way already makes the round trip look like nothing.
+        // A copy that was already in flight makes the round trip appear to be zero.
         let mut timer = NackTimer::new(Nanos::from_us(50), 1);
         timer.measured(Nanos(319));
         timer.unanswered(Nanos::from_us(200));

@@ -1,6 +1,6 @@
-//! One connection to the publisher: when to try, when to give up, and how long to wait before the
-//! next attempt. Attempts back off with jitter, so that a restart is no stampede
-//! (docs/PROTOCOL.md §6.1).
+//! One connection to the publisher: when to try, when to give up, and how long to wait before the next
+//! attempt. Attempts back off with jitter, so that subscribers do not all reconnect at once after a
+//! restart (docs/PROTOCOL.md §6.1).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,14 @@ use crate::planted::{Bug, planted};
 use crate::timing::backoff::NackTimer;
 use crate::types::Nanos;
 
-/// Times of a connection.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTimers {
     /// Wait before the second attempt; doubles with each failure.
     pub retry_min: Nanos,
     /// Longest wait between attempts.
     pub retry_max: Nanos,
-    /// From beginning to connect until WELCOME.
+    /// Maximum time from the start of the attempt to WELCOME.
     pub join_timeout: Nanos,
 }
 
@@ -31,18 +31,18 @@ impl Default for LinkTimers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
-    /// Nobody needs it.
+    /// The connection is not wanted.
     Unwanted,
-    /// To be tried at this time.
+    /// The next attempt starts at this time.
     Waiting(Nanos),
-    /// Trying since.
+    /// The attempt started at this time.
     Connecting(Nanos),
-    /// Connected, JOIN sent; trying since.
+    /// The transport is connected and JOIN is sent; the attempt started at this time.
     Joining(Nanos),
     Up,
 }
 
-/// See the module.
+/// The state of one connection and its retries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Link {
     timers: LinkTimers,
@@ -53,7 +53,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A connection that nobody wants yet.
+    /// Returns a connection that is not wanted yet.
     #[must_use]
     pub(crate) const fn new(timers: LinkTimers, seed: u64) -> Self {
         Self {
@@ -65,26 +65,26 @@ impl Link {
         }
     }
 
-    /// Asks for the connection, if it is not wanted already.
+    /// Requests the connection, if it is not wanted already.
     pub(crate) fn want(&mut self, now: Nanos) {
         if self.state == State::Unwanted {
             self.state = State::Waiting(now.max(self.not_before));
         }
     }
 
-    /// Whether it is wanted.
+    /// Returns whether the connection is wanted.
     #[must_use]
     pub(crate) fn is_wanted(&self) -> bool {
         self.state != State::Unwanted
     }
 
-    /// No longer wanted.
+    /// Ends the wish for the connection.
     pub(crate) const fn stop(&mut self) {
         self.state = State::Unwanted;
         self.failures = 0;
     }
 
-    /// Whether an attempt begins now: the driver must then connect.
+    /// Starts an attempt if it is due, and returns whether it does: the driver must then connect.
     pub(crate) fn start_if_due(&mut self, now: Nanos) -> bool {
         let due = matches!(self.state, State::Waiting(at) if now >= at);
         if due {
@@ -93,7 +93,7 @@ impl Link {
         due
     }
 
-    /// The transport is connected; JOIN goes out. `false` when nobody tries to connect.
+    /// Records that the transport is connected, so JOIN is sent. Returns `false` when no attempt is running.
     pub(crate) fn connected(&mut self, now: Nanos) -> bool {
         let State::Connecting(since) = self.state else {
             return false;
@@ -102,17 +102,17 @@ impl Link {
         true
     }
 
-    /// The publisher welcomed us.
+    /// Records that WELCOME arrived.
     pub(crate) const fn up(&mut self) {
         self.state = State::Up;
     }
 
-    /// The connection proved useful: the next failure is the first again.
+    /// Records that the connection proved useful: the back-off restarts at its minimum.
     pub(crate) const fn settled(&mut self) {
         self.failures = 0;
     }
 
-    /// The publisher rejected us and named when to come again.
+    /// Records that the publisher rejected the JOIN, with the delay until the next attempt.
     pub(crate) fn rejected(&mut self, now: Nanos, retry_after: Nanos) {
         let wait = if retry_after == Nanos::ZERO {
             self.timers.retry_max
@@ -122,7 +122,7 @@ impl Link {
         self.not_before = now.after(wait);
     }
 
-    /// The attempt failed, or the connection is over: the next attempt is scheduled.
+    /// Records that the attempt failed or the connection ended, and schedules the next attempt.
     pub(crate) fn failed(&mut self, now: Nanos) {
         if self.state == State::Unwanted {
             return;
@@ -130,7 +130,7 @@ impl Link {
         let doubled = self.timers.retry_min.times(1 << self.failures.min(16));
         let wait = doubled.min(self.timers.retry_max);
         self.failures += 1;
-        // Half to one and a half times, so that many subscribers do not come back together.
+        // The jitter is from half to one and a half times, so that subscribers do not reconnect together.
         let jittered = Nanos(wait.0 / 2).after(self.jitter.up_to(wait));
         self.state = State::Waiting(now.after(jittered).max(self.not_before));
         if planted(Bug::ReconnectForgotten) {
@@ -138,26 +138,26 @@ impl Link {
         }
     }
 
-    /// Whether an attempt takes longer than it may.
+    /// Returns whether an attempt exceeds its timeout.
     #[must_use]
     pub(crate) fn is_late(&self, now: Nanos) -> bool {
         matches!(self.state, State::Connecting(since) | State::Joining(since)
             if now >= since.after(self.timers.join_timeout))
     }
 
-    /// Whether frames can be sent.
+    /// Returns whether frames can be sent.
     #[must_use]
     pub(crate) const fn is_connected(&self) -> bool {
         matches!(self.state, State::Joining(_) | State::Up)
     }
 
-    /// Whether the publisher welcomed us.
+    /// Returns whether WELCOME arrived.
     #[must_use]
     pub(crate) const fn is_up(&self) -> bool {
         matches!(self.state, State::Up)
     }
 
-    /// When something is due.
+    /// Returns when the next timer is due.
     #[must_use]
     pub(crate) const fn next_due(&self) -> Nanos {
         match self.state {

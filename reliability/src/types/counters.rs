@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`, up to `u64::MAX`. Only the owning thread may call this: it is a load and a store,
+    /// Adds `n`, saturating at `u64::MAX`. Only the owning thread may call this: it is a load and a store,
     /// not a locked instruction.
     #[inline]
     pub fn add(&self, n: u64) {
@@ -31,7 +31,7 @@ impl Counter {
         self.0.store(n, Relaxed);
     }
 
-    /// The current value.
+    /// Returns the current value.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -58,11 +58,11 @@ macro_rules! counters {
                 $(f(stringify!($field), concat!($($help),+).trim_start(), self.$field.get());)+
             }
 
-            /// How many counters there are.
+            /// Number of counters.
             #[allow(dead_code)]
             pub(crate) const COUNT: usize = [$(stringify!($field)),+].len();
 
-            /// Takes over values, in the order declared.
+            /// Sets all values, in the order declared.
             #[allow(dead_code)]
             pub(crate) fn set_all(&self, values: impl IntoIterator<Item = u64>) {
                 let mut values = values.into_iter();
@@ -73,8 +73,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What one channel of a subscriber has seen. Loss and gaps are counted in sequences
-    /// (datagrams) unless the name says records.
+    /// Counters of one channel of a subscriber. Loss and gaps are counted in sequences (datagrams)
+    /// unless the name says records.
     pub struct ReceiverCounters {
         /// Datagrams received from the transport, of every kind.
         received_datagrams,
@@ -237,7 +237,7 @@ counters! {
 }
 
 counters! {
-    /// What the publish side of one channel has done.
+    /// Counters of the publish side of one channel.
     pub struct SenderCounters {
         /// Messages published, including those without records.
         published_messages,
@@ -263,8 +263,8 @@ counters! {
 }
 
 counters! {
-    /// What the repair side of one channel has done. NACKs are counted in sequences; of a range that is
-    /// refused, no more than the ring has slots, whatever it claims.
+    /// Counters of the repair side of one channel. NACKs are counted in sequences. A refused range counts
+    /// at most the number of slots of the ring, whatever it claims.
     pub struct RepairCounters {
         /// Sequences requested by NACK; a refused range counts at most the ring's slots.
         nacked,
@@ -325,7 +325,7 @@ counters! {
 }
 
 counters! {
-    /// What the repair service of a publisher has done, all channels together.
+    /// Counters of a publisher's repair service, all channels together.
     pub struct RepairServiceCounters {
         /// Subscribers that have not reached the end of the session; 0 before it ends (a gauge).
         subscribers_short_of_end,

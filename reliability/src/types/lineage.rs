@@ -1,33 +1,33 @@
-//! Epochs that are one stream: which earlier ones an epoch continues, and where each of them ended
-//! for it (docs/PROTOCOL.md §5.7).
+//! The lineage of an epoch: the earlier epochs that it continues, and where each of them ended
+//! (docs/PROTOCOL.md §5.7).
 //!
-//! A standby that is promoted goes on behind the last datagram that it mirrored: sequences and
-//! record numbers go on, and what was sealed under the epochs before is still served. So the epoch
-//! of a datagram follows from its sequence.
+//! A promoted standby continues behind the last datagram that it mirrored. Sequences and record numbers
+//! continue, and datagrams sealed under the earlier epochs are still served. The epoch of a datagram
+//! therefore follows from its sequence.
 
 use serde::{Deserialize, Serialize};
 
 use crate::types::{Epoch, RecordNumber, SEQUENCE_LAST, Sequence};
 
-/// Where an earlier epoch ended for the one that continues it.
+/// The end of an earlier epoch in the epoch that continues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continued {
     /// The earlier epoch.
     pub epoch: Epoch,
-    /// The last sequence of it that counts; the next one is of the epoch that continues it.
+    /// Its last valid sequence; the next one belongs to the epoch that continues it.
     pub last: Sequence,
-    /// Number of the record after that.
+    /// Number of the first record after that sequence.
     pub next_record: RecordNumber,
 }
 
-/// The epochs that one epoch continues, newest first, at most [`Lineage::MAX`]. Of an epoch that
-/// continues none it is empty.
+/// The epochs that one epoch continues, newest first, at most [`Lineage::MAX`]. Empty for an epoch that
+/// continues none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Continued>", into = "Vec<Continued>")]
 pub struct Lineage(Vec<Continued>);
 
 impl From<Vec<Continued>> for Lineage {
-    /// Keeps the newest ones.
+    /// Keeps the newest [`Lineage::MAX`] epochs.
     fn from(mut all: Vec<Continued>) -> Self {
         all.truncate(Self::MAX);
         Self(all)
@@ -41,28 +41,28 @@ impl From<Lineage> for Vec<Continued> {
 }
 
 impl Lineage {
-    /// How many earlier epochs are told of.
+    /// Maximum number of earlier epochs.
     pub const MAX: usize = 16;
 
-    /// The earlier epochs, newest first.
+    /// Returns the earlier epochs, newest first.
     #[must_use]
     pub fn epochs(&self) -> &[Continued] {
         &self.0
     }
 
-    /// Whether no epoch is continued.
+    /// Returns whether the epoch continues none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Where this epoch ended, if it is one of those continued.
+    /// Returns the end of `epoch`; `None` when it is not one of those continued.
     #[must_use]
     pub fn of(&self, epoch: Epoch) -> Option<Continued> {
         self.0.iter().copied().find(|it| it.epoch == epoch)
     }
 
-    /// The first sequence of the epoch that has this lineage, and the number of its first record.
+    /// Returns the first sequence of the epoch with this lineage, and the number of its first record.
     #[must_use]
     pub fn begins(&self) -> (Sequence, RecordNumber) {
         match self.0.first() {
@@ -71,7 +71,7 @@ impl Lineage {
         }
     }
 
-    /// Under which epoch this sequence was sealed, where `epoch` has this lineage.
+    /// Returns the epoch that sealed this sequence, for an `epoch` with this lineage.
     #[must_use]
     #[inline]
     pub fn epoch_of(&self, epoch: Epoch, sequence: Sequence) -> Epoch {
@@ -79,9 +79,8 @@ impl Lineage {
         earlier.last().map_or(epoch, |it| it.epoch)
     }
 
-    /// The lineage of an epoch that continues the one with this lineage, and the oldest epoch where
-    /// there is no room for it any more. Where it goes on before that one began, the epochs before
-    /// ended there for it, too.
+    /// Returns the lineage of an epoch that continues the one with this lineage, and the oldest epoch if it
+    /// had to be dropped for lack of room. Earlier epochs end at `before.last` at the latest.
     #[must_use]
     pub fn continued(&self, before: Continued) -> (Self, Option<Continued>) {
         let dropped = (self.0.len() == Self::MAX).then(|| self.0.last().copied());
@@ -94,7 +93,7 @@ impl Lineage {
         (Self(all.take(Self::MAX).collect()), dropped.flatten())
     }
 
-    /// Whether `epoch` can have this lineage: epochs, sequences and record numbers only rise.
+    /// Returns whether `epoch` can have this lineage: epochs, sequences and record numbers only rise.
     #[must_use]
     pub fn is_possible(&self, epoch: Epoch) -> bool {
         let mut after = Continued {

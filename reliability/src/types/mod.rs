@@ -1,8 +1,8 @@
-//! The numbers of the protocol, each a type of its own, so that an epoch can never be passed
-//! where a sequence is meant.
+//! The numbers of the protocol. Each is a type of its own, so that an epoch cannot be passed where a
+//! sequence is meant.
 //!
-//! All are plain `u64`/`u16` on the wire, little-endian (docs/PROTOCOL.md §2). Arithmetic is
-//! explicit: nothing here wraps.
+//! All are plain `u64`/`u16` on the wire, little-endian (docs/PROTOCOL.md §2). Arithmetic saturates
+//! explicitly: no operation here wraps.
 
 mod counters;
 mod lineage;
@@ -43,7 +43,7 @@ number! {
     Sequence(u64)
 }
 number! {
-    /// Number of a record within (epoch, channel), from 1; what a gap lost is known exactly by it.
+    /// Number of a record within (epoch, channel), from 1. It gives the exact number of records in a gap.
     RecordNumber(u64)
 }
 number! {
@@ -51,25 +51,25 @@ number! {
     ChannelId(u16)
 }
 number! {
-    /// One input of the publisher: a line pair of an exchange, a simulator, an own handler.
+    /// One input of the publisher: a line pair of an exchange, a simulator, or a custom handler.
     SourceId(u16)
 }
 number! {
-    /// One way out of a ring: a multicast socket, a queue pair. Numbered from 0 within a channel.
+    /// One output of a ring: a multicast socket or a queue pair. Numbered from 0 within a channel.
     FanOutId(u8)
 }
 number! {
-    /// A hash of everything in a channel's config that must be equal for two processes to agree.
+    /// A hash of the parts of a channel's config that must be equal in all processes.
     ConfigHash(u64)
 }
 number! {
     /// Nanoseconds. As an instant: monotonic protocol time where a rule depends on it, or UTC
-    /// since the Unix epoch in stamps that only measure. As a span: a length of time.
+    /// since the Unix epoch in stamps that only measure. As a span: a duration.
     Nanos(u64)
 }
 
 impl Epoch {
-    /// "No epoch known yet".
+    /// No epoch known yet.
     pub const NONE: Self = Self(0);
 }
 
@@ -79,32 +79,32 @@ impl Sequence {
     /// The first datagram of a fresh epoch.
     pub const FIRST: Self = Self(1);
 
-    /// The sequence after this one; stays at the last one rather than wrap (584,000 years at one
-    /// million datagrams a second).
+    /// Returns the next sequence, saturating at `u64::MAX` (584,000 years at one million datagrams a
+    /// second).
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The sequence before this one, or [`Sequence::NONE`].
+    /// Returns the sequence before this one, or [`Sequence::NONE`].
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// This sequence moved forward by `n`, saturating.
+    /// Returns this sequence plus `n`, saturating.
     #[must_use]
     pub const fn plus(self, n: u64) -> Self {
         Self(self.0.saturating_add(n))
     }
 
-    /// This sequence moved back by `n`, saturating at [`Sequence::NONE`].
+    /// Returns this sequence minus `n`, saturating at [`Sequence::NONE`].
     #[must_use]
     pub const fn minus(self, n: u64) -> Self {
         Self(self.0.saturating_sub(n))
     }
 
-    /// How many steps lead from `earlier` to this one; 0 when `earlier` is not earlier.
+    /// Returns the distance from `earlier` to this sequence; 0 when `earlier` is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -115,13 +115,13 @@ impl RecordNumber {
     /// The first record of a fresh epoch.
     pub const FIRST: Self = Self(1);
 
-    /// This number moved forward by `n`, saturating.
+    /// Returns this number plus `n`, saturating.
     #[must_use]
     pub const fn plus(self, n: u64) -> Self {
         Self(self.0.saturating_add(n))
     }
 
-    /// How many records lie between `earlier` and this one; 0 when `earlier` is not earlier.
+    /// Returns the number of records from `earlier` to this one; 0 when `earlier` is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -129,59 +129,59 @@ impl RecordNumber {
 }
 
 impl Nanos {
-    /// No time at all.
+    /// Zero nanoseconds.
     pub const ZERO: Self = Self(0);
-    /// Further away than any timer.
+    /// Later than any timer.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A span of microseconds.
+    /// Returns a span of `us` microseconds.
     #[must_use]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// A span of milliseconds.
+    /// Returns a span of `ms` milliseconds.
     #[must_use]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// A span of seconds.
+    /// Returns a span of `s` seconds.
     #[must_use]
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
-    /// Whole microseconds, rounded down.
+    /// Returns whole microseconds, rounded down.
     #[must_use]
     pub const fn as_us(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// This instant `span` later, saturating.
+    /// Returns the instant `span` after this one, saturating.
     #[must_use]
     pub const fn after(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// The span since `earlier`; zero when `earlier` is later, so a clock that steps back can
-    /// never make a huge one.
+    /// Returns the span since `earlier`; zero when `earlier` is later, so a clock that steps back never
+    /// yields a huge span.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// This span `n` times, saturating.
+    /// Returns this span times `n`, saturating.
     #[must_use]
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
 }
 
-/// What time it is, on the two clocks that the protocol keeps apart.
+/// The current time on the two clocks that the protocol keeps apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Protocol time: monotonic, of no date. Rules and timers depend on it alone.
+    /// Protocol time: monotonic, without a date. Rules and timers depend on it alone.
     pub monotonic: Nanos,
     /// UTC since the Unix epoch: for stamps that only measure.
     pub utc: Nanos,
@@ -197,7 +197,7 @@ pub struct SequenceRange {
     pub last: Sequence,
 }
 
-/// What is read as a run, whatever it is.
+/// A deserialized run before its check.
 #[derive(Deserialize)]
 struct Ends {
     first: Sequence,
@@ -216,7 +216,7 @@ impl TryFrom<Ends> for SequenceRange {
 }
 
 impl SequenceRange {
-    /// The run from `first` to `last`, or `None` when that would be empty.
+    /// Returns the run from `first` to `last`; `None` when it would be empty.
     #[must_use]
     pub const fn new(first: Sequence, last: Sequence) -> Option<Self> {
         if first.0 <= last.0 {
@@ -226,7 +226,7 @@ impl SequenceRange {
         }
     }
 
-    /// The run of one sequence.
+    /// Returns the run of one sequence.
     #[must_use]
     pub const fn one(sequence: Sequence) -> Self {
         Self {
@@ -235,32 +235,32 @@ impl SequenceRange {
         }
     }
 
-    /// How many sequences the run holds, at least 1 (saturating for the run of all `u64`).
+    /// Returns the number of sequences in the run, at least 1 (saturating for the run of all `u64`).
     #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
     #[must_use]
     pub const fn len(self) -> u64 {
         (self.last.0 - self.first.0).saturating_add(1)
     }
 
-    /// Whether `sequence` lies in the run.
+    /// Returns whether `sequence` lies in the run.
     #[must_use]
     pub const fn contains(self, sequence: Sequence) -> bool {
         self.first.0 <= sequence.0 && sequence.0 <= self.last.0
     }
 
-    /// The part of the run that also lies in `other`.
+    /// Returns the part of the run that also lies in `other`.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::new(self.first.max(other.first), self.last.min(other.last))
     }
 
-    /// The sequences of the run, in order. Ends properly at `u64::MAX`.
+    /// Returns the sequences of the run, in order. Also ends correctly at `u64::MAX`.
     pub fn iter(self) -> impl Iterator<Item = Sequence> {
         (self.first.0..=self.last.0).map(Sequence)
     }
 
-    /// Whether it reaches to the end of its epoch, wherever that was: its `last` is `u64::MAX`, which no
-    /// datagram has.
+    /// Returns whether the run reaches to the end of its epoch, wherever that is: its `last` is `u64::MAX`,
+    /// which no datagram has.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.last.0 == u64::MAX
@@ -279,15 +279,15 @@ impl fmt::Display for SequenceRange {
     }
 }
 
-/// A number of venue messages as the wire has it, where `u64::MAX` means that nobody knows.
+/// A number of venue messages on the wire, where `u64::MAX` means unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCount(pub u64);
 
 impl MessageCount {
-    /// The number on the wire of an unknown number of messages.
+    /// The wire value for an unknown number of messages.
     pub const UNKNOWN: Self = Self(u64::MAX);
 
-    /// Returns the number, or `None` where nobody knows it.
+    /// Returns the number; `None` when it is unknown.
     #[must_use]
     pub const fn known(self) -> Option<u64> {
         match self {
@@ -307,9 +307,9 @@ impl fmt::Display for MessageCount {
     }
 }
 
-/// Where in a source's stream a message stands: how many session changes or sequence resets came
-/// before it (16 bits), and the venue's own sequence of it (48 bits). Ordered as the source
-/// published; one source's positions never decrease (docs/PROTOCOL.md §3, `source_sequence`).
+/// Position of a message in a source's stream: the number of session changes or sequence resets before it
+/// (16 bits), and the venue's own sequence (48 bits). Ordered as the source published. The positions of
+/// one source never decrease (docs/PROTOCOL.md §3, `source_sequence`).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -318,11 +318,11 @@ pub struct SourcePosition(pub u64);
 
 impl SourcePosition {
     const SEQUENCE_BITS: u32 = 48;
-    /// The highest venue sequence that fits.
+    /// Highest venue sequence that fits.
     pub const SEQUENCE_MAX: u64 = (1 << Self::SEQUENCE_BITS) - 1;
 
-    /// Joins a session ordinal and a venue sequence; a sequence beyond 48 bits saturates, so that
-    /// order is kept.
+    /// Joins a session ordinal and a venue sequence. A sequence beyond 48 bits saturates, so that the order
+    /// is kept.
     #[must_use]
     pub const fn new(ordinal: u16, sequence: u64) -> Self {
         let sequence = if sequence > Self::SEQUENCE_MAX {
@@ -333,19 +333,19 @@ impl SourcePosition {
         Self(((ordinal as u64) << Self::SEQUENCE_BITS) | sequence)
     }
 
-    /// So many messages behind this one, of the same session; beyond 48 bits it saturates.
+    /// Returns the position `messages` later in the same session, saturating at 48 bits.
     #[must_use]
     pub const fn plus(self, messages: u64) -> Self {
         Self::new(self.ordinal(), self.sequence().saturating_add(messages))
     }
 
-    /// Session changes and sequence resets before this message.
+    /// Returns the number of session changes and sequence resets before this message.
     #[must_use]
     pub const fn ordinal(self) -> u16 {
         (self.0 >> Self::SEQUENCE_BITS) as u16
     }
 
-    /// The venue's sequence of the message.
+    /// Returns the venue's sequence of the message.
     #[must_use]
     pub const fn sequence(self) -> u64 {
         self.0 & Self::SEQUENCE_MAX
@@ -358,18 +358,18 @@ impl fmt::Display for SourcePosition {
     }
 }
 
-/// The last sequence a ring takes. It is left to END; data and events stop one before it, so that
+/// The last sequence of a ring, reserved for END. Data and events stop one before it, so that
 /// `sequence + 1` exists wherever the protocol needs it.
 pub const SEQUENCE_LAST: Sequence = Sequence(u64::MAX - 1);
 
-/// A core whose state can be written down, to be taken up elsewhere.
+/// A core whose state can be serialized and restored elsewhere.
 pub trait State {
-    /// Writes the state to the beginning of `into` and returns its length. Returns `None` when it does
-    /// not fit, or when the core has parts that cannot be written down.
+    /// Serializes the state to the beginning of `into` and returns its length. Returns `None` when it does
+    /// not fit, or when the core has parts that cannot be serialized.
     fn take_down(&self, into: &mut [u8]) -> Option<usize>;
 }
 
-/// A field as a string of JSON: for messages to peers, with fields that may be left out.
+/// Serializes a field as a JSON string, for messages to peers with optional fields.
 pub(crate) mod as_json {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

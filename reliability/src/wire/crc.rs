@@ -1,25 +1,25 @@
-//! The CRC32C that seals a slot: at the speed of memory, of two pieces that need not be neighbours.
+//! The CRC32C that seals a slot: at memory speed, over two pieces that need not be adjacent.
 //!
-//! The instruction for it takes 8 bytes a cycle, but each waits three cycles for the one before. So
-//! what follows the header goes by three streams at once, a third of the words each, and the four
-//! parts are put together by carry-less multiplication: a CRC behind which `n` words follow is that
-//! CRC times a constant, `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI
-//! polynomial using CRC32 instruction" (Intel, 2011); why it is our own: docs/decisions/0013.
+//! The CRC instruction takes 8 bytes a cycle, but has a latency of three cycles. The bytes behind the
+//! header are therefore processed in three parallel streams, a third of the words each. The four parts
+//! are combined by carry-less multiplication: appending `n` words to a CRC multiplies it by a constant,
+//! `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI polynomial using CRC32
+//! instruction" (Intel, 2011). For the reason for an own implementation see docs/decisions/0013.
 //!
-//! Where the processor multiplies 512 bits at once, what is long is folded instead (`wide`). One that
-//! lacks either instruction takes the crate `crc32c`. All give the same.
+//! Where the processor multiplies 512 bits at once, long inputs are folded instead (`wide`). A processor
+//! without either instruction uses the crate `crc32c`. All give the same result.
 
 use crate::wire::{HEADER_LEN, RELAY_OFFSET};
 
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-/// The CRC32C of a header up to its relay byte, or with that, and of what follows the header.
+/// Returns the CRC32C of a header up to its relay byte, or including it, and of the bytes behind it.
 #[inline]
 pub(crate) fn crc32c_of(header: &[u8; HEADER_LEN], with_relay: bool, rest: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq") {
-        // SAFETY: the processor has what the function is compiled for, which was just looked up.
+        // SAFETY: the processor has the features of the target function, which was just detected.
         // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`.
         return unsafe { x86::by_streams(header, with_relay, rest) };
     }
@@ -43,19 +43,19 @@ mod x86 {
 
     /// The polynomial of CRC32C, bits reversed.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
-    /// Words that are taken by streams at a time: those of a slot of 9,000 bytes.
+    /// Maximum words per call of the streams: those of a slot of 9,000 bytes.
     const WORDS_MAX: usize = 1120;
-    /// Words of a stream below which one does.
+    /// Minimum words per stream.
     const STREAM_MIN: usize = 6;
-    /// Fewer words than these are not enough for three streams.
+    /// Minimum words for three streams.
     const SHORT: usize = 3 * STREAM_MIN;
-    /// Fewer words than these are no sooner folded than summed by three streams.
+    /// Minimum words for folding: below it, three streams are at least as fast.
     const FOLDED_MIN: usize = 96;
-    /// Words of a stream in a step.
+    /// Words of a stream in one step.
     const STEP: usize = 8;
 
-    /// At `n`: x to the power of 64 `n` − 33 modulo the polynomial, bits reversed. The CRC
-    /// instruction over the product with it moves a CRC behind `n` words more; `n` is not 0.
+    /// At `n`: x to the power of 64 `n` − 33 modulo the polynomial, bits reversed. The CRC instruction over
+    /// the product with it appends `n` words to a CRC; `n` is not 0.
     pub(super) static SHIFTS: [u32; WORDS_MAX + 1] = {
         let mut shifts = [1 /* x to the power of 31 */; WORDS_MAX + 1];
         let mut n = 2;
@@ -71,7 +71,7 @@ mod x86 {
         shifts
     };
 
-    /// See [`super::crc32c_of`].
+    /// Returns the CRC like [`super::crc32c_of`], by streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     pub(super) fn by_streams(header: &[u8; HEADER_LEN], with_relay: bool, rest: &[u8]) -> u32 {
         const _: () = assert!(RELAY_OFFSET == 7 * 8 + 3);
@@ -85,20 +85,20 @@ mod x86 {
         }
         let (words, tail) = rest.as_chunks();
         let crc = match words.len() {
-            // A record or two.
+            // One or two records.
             ..SHORT => by_words(head.into(), words),
             _ => long(head.into(), words),
         };
         !(by_bytes(crc, tail) as u32)
     }
 
-    /// Goes on with any number of words: by folding where the processor can and it pays, else by streams.
+    /// Extends the CRC by any number of words: by folding where available and worthwhile, else by streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline(never)]
     fn long(crc: u64, words: &[[u8; 8]]) -> u64 {
         if words.len() >= FOLDED_MIN && is_wide() {
-            // SAFETY: the processor has what the function is compiled for, which was just looked up.
-            // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`, where it has.
+            // SAFETY: the processor has the features of the target function, which was just detected.
+            // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`, where it has them.
             return unsafe { folded(crc, words) };
         }
         by_thirds(crc, words)
@@ -108,7 +108,7 @@ mod x86 {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
     }
 
-    /// Goes on with any number of words, by folding.
+    /// Extends the CRC by any number of words, by folding.
     #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
     #[inline(never)]
     pub(super) fn folded(crc: u64, words: &[[u8; 8]]) -> u64 {
@@ -117,7 +117,7 @@ mod x86 {
         })
     }
 
-    /// The CRCs, each behind so many words more, put together.
+    /// Combines the CRCs, each extended by the given number of words.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline]
     fn behind<const N: usize>(crcs: [(u64, usize); N]) -> u64 {
@@ -130,7 +130,7 @@ mod x86 {
         _mm_crc32_u64(0, _mm_cvtsi128_si64(moved) as u64)
     }
 
-    /// Goes on with any number of words, by three streams.
+    /// Extends the CRC by any number of words, by three streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline]
     pub(super) fn by_thirds(crc: u64, words: &[[u8; 8]]) -> u64 {
@@ -139,7 +139,7 @@ mod x86 {
             .fold(crc, |crc, words| by_three(crc, words))
     }
 
-    /// Goes on with words, [`WORDS_MAX`] at most.
+    /// Extends the CRC by at most [`WORDS_MAX`] words, by three streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline]
     fn by_three(crc: u64, words: &[[u8; 8]]) -> u64 {
@@ -195,7 +195,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Bytes that repeat nowhere near.
+    /// Returns bytes without short repetitions.
     fn bytes(len: usize) -> Vec<u8> {
         let words = (1..=len.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -207,7 +207,7 @@ mod tests {
     fn it_is_the_crc_of_all_bytes_of_any_length() {
         let all = bytes(70_000);
         let (header, rest) = all.split_first_chunk().expect("there are more");
-        // The bitwise definition (RFC 3720, B.4), for what the crate gives.
+        // Check the crate against the bitwise definition (RFC 3720, B.4).
         let bitwise = all[..100].iter().fold(u32::MAX, |crc, byte| {
             let step = |crc: u32| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
             (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc))
@@ -216,7 +216,7 @@ mod tests {
         let lens = (0..2_000).chain(8_900..9_100).chain([17_933, 65_535]);
         for len in lens {
             for with_relay in [false, true] {
-                // At any address.
+                // Vary the address.
                 let rest = &rest[len % 9..][..len];
                 let expected = plainly(header, with_relay, rest);
                 assert_eq!(crc32c_of(header, with_relay, rest), expected, "{len} bytes");
@@ -236,8 +236,8 @@ mod tests {
         for count in (1..300).chain(1_100..1_200).chain([2_240, 2_241, 2_400]) {
             let words = &words[count % 7..][..count];
             for crc in [0, 1, 0xffff_ffff, 0x8765_4321] {
-                // SAFETY: the processor has what both are compiled for; it was just looked up, and none has
-                // AVX-512 without SSE 4.2. Exercised here.
+                // SAFETY: the processor has the features of both functions, which were just detected, and
+                // none has AVX-512 without SSE 4.2. Exercised here.
                 let (folded, summed) =
                     unsafe { (x86::folded(crc, words), x86::by_thirds(crc, words)) };
                 assert_eq!(folded, summed, "{count} words behind {crc:#x}");

@@ -1,11 +1,11 @@
-//! A data datagram without its records: what decides is in its header, and that the records can be
-//! read. So the header is kept, and records of the same number and length take their place when it is
-//! replayed.
+//! Data datagrams without their records. A core's decisions depend only on the header and on whether the
+//! records are readable. So only the header is kept, and a replay substitutes records of the same
+//! number and length.
 
 use crate::record::{RecordHeader, record_len};
 use crate::wire::{Datagram, HEADER_LEN, Header, Kind};
 
-/// What is kept of a datagram that waits: its header where that is enough, all of it otherwise.
+/// Returns the bytes to keep of a waiting datagram: its header if that suffices, else all of it.
 pub fn kept(bytes: &[u8]) -> &[u8] {
     match Datagram::parse(bytes) {
         Ok(datagram) if is_enough(&datagram) && datagram.records().is_ok() => &bytes[..HEADER_LEN],
@@ -13,13 +13,13 @@ pub fn kept(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether the header stands for all, as far as the kind says.
+/// Returns whether the header suffices, judging by the kind.
 #[inline]
 pub const fn is_enough(datagram: &Datagram<'_>) -> bool {
     matches!(datagram.header().kind, Kind::Data)
 }
 
-/// What a header says, of which nothing else is there; `None` when it is none.
+/// Returns the fields of a lone header; `None` when it is invalid.
 #[must_use]
 pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
     let mut head = *bytes;
@@ -32,12 +32,12 @@ pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
     })
 }
 
-/// The datagram of which this was kept, but for the values of its records.
+/// Rebuilds a datagram from its kept bytes, with substitute records.
 pub fn whole(kept: &[u8]) -> Vec<u8> {
     whole_as(kept, true)
 }
 
-/// The same of one whose records could, or could not, be read.
+/// Rebuilds a datagram from its kept bytes, with readable or unreadable substitute records.
 pub fn whole_as(kept: &[u8], readable: bool) -> Vec<u8> {
     let mut bytes = kept.to_vec();
     let Some(head) = kept.first_chunk::<HEADER_LEN>() else {
@@ -63,9 +63,9 @@ pub fn whole_as(kept: &[u8], readable: bool) -> Vec<u8> {
     bytes
 }
 
-/// Types of `count` records that are so many bytes long together; `None` when none are.
+/// Returns types for `count` records with `bytes` bytes in all; `None` when that is impossible.
 pub fn records_of(count: usize, bytes: usize) -> Option<Vec<u8>> {
-    // All lengths are multiples of 8; to try everything for one that is not takes long.
+    // All lengths are multiples of 8. Without this check, the search for another length takes long.
     if !bytes.is_multiple_of(8) {
         return None;
     }
@@ -81,7 +81,7 @@ pub fn records_of(count: usize, bytes: usize) -> Option<Vec<u8>> {
     fill(&kinds, count, bytes, &mut chosen).then_some(chosen)
 }
 
-/// Chooses the rest, the longest kinds first.
+/// Chooses the remaining records, the longest types first.
 fn fill(kinds: &[(usize, u8)], count: usize, bytes: usize, chosen: &mut Vec<u8>) -> bool {
     if count == 0 {
         return bytes == 0;

@@ -1,9 +1,9 @@
-//! The datagram: a 64-byte header and whole records, little-endian, exactly as it lies in a ring
-//! slot, on the wire and in a receive buffer (docs/PROTOCOL.md §3).
+//! The datagram: a 64-byte header and whole records, little-endian. It has the same bytes in a ring slot,
+//! on the wire and in a receive buffer (docs/PROTOCOL.md §3).
 //!
-//! [`Datagram`] is a view on bytes that were checked for structure; [`Header`] is the value it
-//! holds. Checking the CRC is a step of its own ([`Datagram::verdict`]), because the verdict is an
-//! input of the cores: a recorded run can be fed to them again without the payload.
+//! [`Datagram`] is a view on bytes of checked structure; [`Header`] holds its field values. Checking the
+//! CRC is a separate step ([`Datagram::verdict`]), because the verdict is an input of the cores: a
+//! recorded run can be replayed without the payload.
 
 mod crc;
 pub mod headers_only;
@@ -31,7 +31,7 @@ pub const MAGIC: u16 = u16::from_le_bytes(*b"TK");
 pub const WIRE_VERSION: u8 = 1;
 /// Offset of the sequence in the header: in a ring slot this word is the seal.
 pub const SEQUENCE_OFFSET: usize = 16;
-/// Offset of the relay byte, the only one outside the CRC but for the CRC itself.
+/// Offset of the relay byte. Only this byte and the CRC itself are outside the CRC.
 pub const RELAY_OFFSET: usize = 59;
 const CRC_OFFSET: usize = 60;
 
@@ -41,16 +41,16 @@ const CRC_OFFSET: usize = 60;
 pub enum Kind {
     /// Records.
     Data = 1,
-    /// Something that happened to the stream itself; takes a sequence.
+    /// An event of the stream itself; takes a sequence.
     Event = 2,
     /// The last sequence sent; takes none and is never repaired.
     Heartbeat = 3,
-    /// The session is over; takes a sequence, the last one.
+    /// The end of the session; takes a sequence, the last one.
     End = 4,
 }
 
 impl Kind {
-    /// Whether datagrams of this kind take a sequence and can be repaired.
+    /// Returns whether datagrams of this kind take a sequence and can be repaired.
     #[must_use]
     pub const fn is_sequenced(self) -> bool {
         !matches!(self, Self::Heartbeat)
@@ -71,15 +71,15 @@ impl Kind {
 pub mod datagram_flags {
     /// Records come from a snapshot, not from the live stream.
     pub const SNAPSHOT: u16 = 1 << 0;
-    /// Nothing more was waiting when this datagram was sealed.
+    /// No more messages were waiting when this datagram was sealed.
     pub const LAST_OF_BURST: u16 = 1 << 1;
 }
 
 /// Bits of the header's `relay` byte.
 pub mod relay_flags {
-    /// Sent again in answer to a NACK.
+    /// Resent in answer to a NACK.
     pub const RETRANSMITTED: u8 = 1 << 7;
-    /// The low bits count the relays passed.
+    /// The low bits count the relays that it passed.
     pub const HOPS: u8 = 0x7f;
 }
 
@@ -94,13 +94,13 @@ pub struct Header {
     pub count: u16,
     /// The publisher's incarnation.
     pub epoch: Epoch,
-    /// Number of this datagram; in a heartbeat, of the last one sent on this fan-out.
+    /// Sequence of this datagram; in a heartbeat, the last one sent on this fan-out.
     pub sequence: Sequence,
-    /// Number of the first record; in a heartbeat, event or END, of the next record to come.
+    /// Number of the first record; in a heartbeat, event or END, of the next record.
     pub first_record: RecordNumber,
-    /// Position of the last complete source message in it.
+    /// Position of the last complete source message in the datagram.
     pub source_position: SourcePosition,
-    /// When it was sealed, UTC; measures, never decides.
+    /// Seal time, UTC. It is only measured, and no rule depends on it.
     pub sent_at: Nanos,
     /// `sequence + 1 − oldest held`; 0 when nothing is held.
     pub retained: u32,
@@ -116,17 +116,17 @@ pub struct Header {
     pub relay: u8,
 }
 
-/// Why bytes are not a datagram. Whoever sent it is at fault, or the network.
+/// Why bytes are not a datagram. The sender or the network is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// Shorter than a header.
     #[error("{len} bytes are too short for a datagram, which has a header of 64")]
     Short {
-        /// Bytes there were.
+        /// Number of bytes.
         len: usize,
     },
-    /// Not ours.
+    /// The bytes do not start with the magic.
     #[error(
         "the datagram starts with {magic:#06x}, not with the magic of tickcast; is something else sending to this group?"
     )]
@@ -134,7 +134,7 @@ pub enum WireError {
         /// The first two bytes.
         magic: u16,
     },
-    /// From a publisher of another wire version.
+    /// The publisher speaks another wire version.
     #[error(
         "the datagram has wire version {version}; this build reads version 1, upgrade the older side"
     )]
@@ -142,22 +142,22 @@ pub enum WireError {
         /// The version byte.
         version: u8,
     },
-    /// A kind this version does not know.
+    /// A kind that this version does not know.
     #[error("the datagram has unknown kind {kind}")]
     Kind {
         /// The kind byte.
         kind: u8,
     },
-    /// The lengths in the header do not fit the bytes.
+    /// The lengths in the header do not match the number of bytes.
     #[error(
         "the header says {header_len} + {payload_len} bytes but the datagram has {len}: cut off on the way?"
     )]
     Length {
-        /// Header length announced.
+        /// Header length in the header.
         header_len: usize,
-        /// Payload length announced.
+        /// Payload length in the header.
         payload_len: usize,
-        /// Bytes there were.
+        /// Number of bytes.
         len: usize,
     },
     /// An epoch or sequence of zero, which no publisher sends.
@@ -170,12 +170,12 @@ pub enum WireError {
     },
 }
 
-/// Whether a datagram's CRC fits its bytes: an input of the receiving core.
+/// Whether a datagram's CRC matches its bytes: an input of the receiving core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrcVerdict {
-    /// The bytes are as they were sealed.
+    /// The bytes are unchanged since they were sealed.
     Good,
-    /// They are not: the datagram is dropped and counted.
+    /// The bytes were altered: the datagram is dropped and counted.
     Bad,
 }
 
@@ -192,7 +192,7 @@ fn u64_at(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
 }
 
 impl Header {
-    /// The words of this header with the given CRC: what its bytes are, read as little-endian.
+    /// Returns the words of this header with the given CRC: its bytes read as little-endian words.
     #[must_use]
     #[inline]
     pub const fn to_words(&self, crc: u32) -> [u64; HEADER_LEN / 8] {
@@ -218,7 +218,7 @@ impl Header {
         ]
     }
 
-    /// The bytes of this header with the given CRC.
+    /// Returns the bytes of this header with the given CRC.
     #[must_use]
     #[inline]
     pub fn to_bytes(&self, crc: u32) -> [u8; HEADER_LEN] {
@@ -227,7 +227,7 @@ impl Header {
         bytes
     }
 
-    /// The oldest sequence that the sender still holds, as `retained` tells it; `None` when it
+    /// Returns the oldest sequence that the sender still holds, derived from `retained`; `None` when it
     /// holds nothing.
     #[must_use]
     pub const fn oldest(&self) -> Option<Sequence> {
@@ -240,22 +240,22 @@ impl Header {
         }
     }
 
-    /// Total bytes of header, extensions and payload.
+    /// Returns the length of header, extensions and payload together, in bytes.
     #[must_use]
     pub const fn datagram_len(&self) -> usize {
         self.header_len as usize + self.payload_len as usize
     }
 }
 
-/// The CRC32C of a datagram: over the header but for relay byte and CRC, then all that follows
-/// (docs/PROTOCOL.md §3).
+/// Returns the CRC32C of a datagram: over the header without relay byte and CRC, then over all bytes
+/// behind it (docs/PROTOCOL.md §3).
 #[must_use]
 #[inline]
 pub fn crc_of(header: &[u8; HEADER_LEN], rest: &[u8]) -> u32 {
     crc32c_of(header, planted(Bug::RelayByteCovered), rest)
 }
 
-/// A view on bytes whose structure was checked: header, extensions and payload are all there.
+/// A view on bytes of checked structure: header, extensions and payload are complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     header: Header,
@@ -264,10 +264,10 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Reads the header and checks every length. Bytes after the payload are padding and ignored.
+    /// Parses the header and checks every length. Bytes after the payload are padding and ignored.
     ///
     /// # Errors
-    /// [`WireError`] says what does not fit; nothing is ever read out of bounds.
+    /// [`WireError`] when the bytes are not a datagram. Nothing is ever read out of bounds.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
@@ -321,32 +321,32 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// The header's fields.
+    /// Returns the header's fields.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The CRC the datagram carries; the identity of its content.
+    /// Returns the CRC in the header, which identifies the content.
     #[must_use]
     pub const fn crc(&self) -> u32 {
         self.crc
     }
 
-    /// The datagram without padding.
+    /// Returns the datagram without padding.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The bytes after header and extensions.
+    /// Returns the bytes after header and extensions.
     #[must_use]
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header.header_len.into()..]
     }
 
-    /// Computes the CRC over the bytes and compares.
+    /// Computes the CRC over the bytes and compares it with the header's.
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> CrcVerdict {
@@ -361,7 +361,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The records of a data datagram; empty for other kinds.
+    /// Returns the records of a data datagram; empty for other kinds.
     ///
     /// # Errors
     /// [`RecordError`] when the payload is not `count` whole records of wire version 1.
@@ -378,9 +378,9 @@ impl<'a> Datagram<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PublisherState {
-    /// Sealing and sending.
+    /// Seals and sends.
     Live = 1,
-    /// Sent END; repairs until everyone has it or the linger time is over.
+    /// Has sent END; repairs until every subscriber has it or the linger time is over.
     Ended = 2,
     /// Holds the stream but does not publish.
     Standby = 3,
@@ -389,11 +389,11 @@ pub enum PublisherState {
 /// Body of a heartbeat, 24 bytes (docs/PROTOCOL.md §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// When the next one will come at the latest.
+    /// Maximum time until the next heartbeat.
     pub next_interval_us: u32,
-    /// How long receivers should wait at random before a first NACK; 0 in small groups.
+    /// Maximum random wait of receivers before a first NACK; 0 in small groups.
     pub hold_off_us: u32,
-    /// Subscribers joined.
+    /// Number of joined subscribers.
     pub subscribers: u32,
     /// The publisher's state.
     pub state: PublisherState,
@@ -405,7 +405,7 @@ impl Heartbeat {
     /// Length of the body in bytes.
     pub const LEN: usize = 24;
 
-    /// The body's bytes.
+    /// Returns the body's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -417,8 +417,8 @@ impl Heartbeat {
         bytes
     }
 
-    /// Reads a heartbeat's payload; `None` when it is too short or its state is unknown. Longer
-    /// bodies are read up to what is known.
+    /// Parses a heartbeat's payload; `None` when it is too short or its state is unknown. The unknown end of
+    /// a longer body is ignored.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let body: &[u8; Self::LEN] = payload.first_chunk()?;
@@ -439,16 +439,16 @@ impl Heartbeat {
     }
 }
 
-/// Why the publisher itself lost messages of a source.
+/// Why the publisher lost messages of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u16)]
 pub enum SourceLossReason {
     /// The venue's stream had a gap.
     Gap = 1,
-    /// The hop between the feed and the publish thread was full.
+    /// The queue between the feed and the publish thread was full.
     Overflow = 2,
-    /// Messages could not be read.
+    /// Messages were unreadable.
     Malformed = 3,
 }
 
@@ -456,20 +456,20 @@ pub enum SourceLossReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamEvent {
-    /// The publisher never had these messages of a source: books may be wrong.
+    /// The publisher never had these messages of a source, so books may be wrong.
     SourceLost {
         /// The source of the messages.
         source: SourceId,
-        /// Why.
+        /// The cause of the loss.
         reason: SourceLossReason,
         /// Position of the first message lost.
         from: SourcePosition,
-        /// How many messages; `u64::MAX` when nobody knows.
+        /// Number of messages; `u64::MAX` when unknown.
         messages: u64,
-        /// The instruments concerned; empty means all of the source.
+        /// The affected instruments; empty means all of the source.
         instruments: Vec<u32>,
     },
-    /// Why this epoch was opened, as its first datagram.
+    /// The reason for this epoch, as its first datagram.
     EpochOpened {
         /// The reason, for people.
         reason: EpochReason,
@@ -487,26 +487,26 @@ pub enum StreamEvent {
 pub enum EpochReason {
     /// A first start.
     Fresh = 1,
-    /// A restart that could not continue the ring, for a reason that this version does not know, or of a
-    /// publisher that keeps none.
+    /// A restart that could not continue the ring, for a reason unknown to this version or because the
+    /// publisher keeps no ring.
     Restart = 2,
     /// A standby took over.
     Promotion = 3,
     /// A restart that found no ring.
     RingGone = 4,
-    /// The host was started anew since.
+    /// The host was rebooted since.
     Rebooted = 5,
-    /// A restart with another shape of the ring, or other inputs.
+    /// A restart with another ring geometry or other inputs.
     Reconfigured = 6,
-    /// A restart with a live input, which does not tell again what it told meanwhile.
+    /// A restart with a live input, which does not repeat the messages sent meanwhile.
     LiveInput = 7,
-    /// A restart that found a ring that is not whole.
+    /// A restart that found a damaged ring.
     RingDamaged = 8,
-    /// The session of before was ended.
+    /// The previous session had ended.
     SessionEnded = 9,
-    /// A restart whose state does not know the epoch of the ring.
+    /// A restart whose state does not include the epoch of the ring.
     StateGone = 10,
-    /// A restart whose capture is no longer the file that it was.
+    /// A restart whose capture file has changed.
     SourceChanged = 11,
 }
 
@@ -517,7 +517,7 @@ impl fmt::Display for EpochReason {
 }
 
 impl EpochReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 11] = [
         Self::Fresh,
         Self::Restart,
@@ -532,7 +532,7 @@ impl EpochReason {
         Self::SourceChanged,
     ];
 
-    /// Returns the reason in a few words.
+    /// Returns a short text.
     const fn text(self) -> &'static str {
         match self {
             Self::Fresh => "first start",
@@ -549,7 +549,8 @@ impl EpochReason {
         }
     }
 
-    /// Its number on the wire, and which of the restarts it is: who knows no restarts apart sees one.
+    /// Returns its number on the wire, and the kind of restart. A version that knows only three reasons reads
+    /// a plain restart.
     const fn codes(self) -> [u16; 2] {
         match self {
             Self::Fresh | Self::Restart | Self::Promotion => [self as u16, 0],
@@ -565,7 +566,7 @@ impl EpochReason {
 }
 
 impl StreamEvent {
-    /// How many instruments an event can name; more are told as "all of the source".
+    /// Maximum number of instruments in an event; more are encoded as "all of the source".
     pub const INSTRUMENTS_MAX: usize = 128;
     const SOURCE_LOST: u16 = 1;
     const EPOCH_OPENED: u16 = 2;
@@ -612,7 +613,7 @@ impl StreamEvent {
         }
     }
 
-    /// Reads an event's payload; `None` when it is cut off or of a kind this version does not know.
+    /// Parses an event's payload; `None` when it is truncated or of a kind unknown to this version.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let (head, rest) = payload.split_first_chunk::<24>()?;

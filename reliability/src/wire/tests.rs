@@ -1,4 +1,4 @@
-//! Datagrams and their bodies as bytes, and what is refused of them.
+//! Encoding and parsing of datagrams and their bodies, and rejected input.
 
 use super::*;
 use proptest::prelude::*;
@@ -342,7 +342,7 @@ fn unknown_epoch_reason_reads_as_restart() {
         };
         opened.write(&mut bytes);
         assert_eq!(StreamEvent::parse(&bytes), Some(opened));
-        // As a version reads it that knows three.
+        // A version that knows only three reasons can read these.
         assert!((1..=3).contains(&bytes[2]), "{reason:?}");
         bytes[4] = 200;
         let of = |event| match event {

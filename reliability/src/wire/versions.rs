@@ -1,5 +1,5 @@
-//! Which wire versions a side speaks: two sides that have one in common agree on the newest of those, and
-//! what a publisher multicasts is of the oldest that it speaks (docs/PROTOCOL.md §13).
+//! The wire versions that a side speaks. Two sides agree on the newest version they have in common. A
+//! publisher multicasts the oldest version that it speaks (docs/PROTOCOL.md §13).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::WIRE_VERSION;
 
-/// All wire versions from one to another.
+/// A contiguous range of wire versions.
 ///
 /// ```
 /// use tickcast_reliability::wire::WireVersions;
@@ -34,7 +34,7 @@ impl Default for WireVersions {
 }
 
 impl WireVersions {
-    /// The versions from `oldest` to `newest`; `None` where there are none. There is no version 0.
+    /// Returns the versions from `oldest` to `newest`; `None` when the range is empty. Version 0 is invalid.
     #[must_use]
     pub const fn new(oldest: u8, newest: u8) -> Option<Self> {
         match 0 < oldest && oldest <= newest {
@@ -43,19 +43,19 @@ impl WireVersions {
         }
     }
 
-    /// Whether this version is one of them.
+    /// Returns whether this version is in the range.
     #[must_use]
     pub const fn has(self, version: u8) -> bool {
         self.oldest <= version && version <= self.newest
     }
 
-    /// Each of them, newest first, as JOIN names them.
+    /// Returns each version, newest first, in the order of JOIN.
     #[must_use]
     pub fn all(self) -> Vec<u8> {
         (self.oldest..=self.newest).rev().collect()
     }
 
-    /// The newest that a peer who offers these speaks as well.
+    /// Returns the newest version that a peer with these offers also speaks.
     #[must_use]
     pub fn agreed(self, offered: &[u8]) -> Option<u8> {
         offered.iter().copied().filter(|it| self.has(*it)).max()

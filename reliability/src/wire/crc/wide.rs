@@ -1,10 +1,11 @@
 //! CRC32C by folding, 256 bytes at a time, where the processor multiplies 512 bits without carries
 //! (AVX-512 with VPCLMULQDQ).
 //!
-//! What stands `d` bits ahead of something may be put onto it after a multiplication by x to the power
-//! of `d` modulo the polynomial: the CRC of both is the same. Four registers fold each onto the 256 bytes
-//! behind it; in the end their sixteen lanes of 128 bits are folded onto the last one. Zeros ahead of
-//! everything change no CRC that begins with 0, so what is no multiple of 256 bytes has them.
+//! Data can be moved `d` bits towards the end of the input, onto other data, after multiplication by x to
+//! the power of `d` modulo the polynomial: the CRC stays the same. Four registers are each folded onto the
+//! 256 bytes behind them. In the end, their sixteen lanes of 128 bits are folded onto the last one.
+//! Leading zeros do not change a CRC that begins with 0, so an input that is no multiple of 256 bytes is
+//! padded in front.
 //! Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
 //! (Intel, 2009).
 
@@ -17,12 +18,12 @@ use std::arch::x86_64::{
 
 use super::x86::SHIFTS;
 
-/// Words of a register.
+/// Words of one register.
 const WIDTH: usize = 8;
-/// Words of all four.
+/// Words of all four registers.
 const STEP: usize = 4 * WIDTH;
 
-/// The CRC of words, behind a CRC of 0: what the CRC instruction leaves, one word after the other.
+/// Returns the CRC of words, starting from 0: the same as the CRC instruction over all words in turn.
 #[target_feature(enable = "sse4.2,avx512f,vpclmulqdq")]
 #[inline]
 pub(super) fn by_folding(words: &[[u8; 8]]) -> u64 {
@@ -45,7 +46,7 @@ pub(super) fn by_folding(words: &[[u8; 8]]) -> u64 {
     let cd = fold(c, all(keys(WIDTH)), d);
     let bcd = fold(b, all(keys(2 * WIDTH)), cd);
     let one = fold(a, all(keys(3 * WIDTH)), bcd);
-    // The last lane stays where it is.
+    // The last lane stays in place.
     let ([a, b], [c, d], [e, f]) = (keys(6), keys(4), keys(2));
     let last = _mm512_maskz_mov_epi64(0b1100_0000, one);
     let lanes = fold(one, _mm512_set_epi64(0, 0, f, e, d, c, b, a), last);
@@ -62,8 +63,8 @@ pub(super) fn by_folding(words: &[[u8; 8]]) -> u64 {
     _mm_crc32_u64(crc, _mm_extract_epi64::<1>(lane) as u64)
 }
 
-/// What the two words of a lane are multiplied by that goes so many words further: the first stands a word
-/// ahead of the second.
+/// Returns the factors for the two words of a lane to move them by `words` words. The first word is one
+/// word ahead of the second.
 const fn keys(words: usize) -> [i64; 2] {
     [SHIFTS[words + 1] as i64, SHIFTS[words] as i64]
 }
@@ -75,31 +76,31 @@ fn all([first, second]: [i64; 2]) -> __m512i {
     _mm512_set_epi64(b, a, b, a, b, a, b, a)
 }
 
-/// Each lane, moved by its keys, and put onto what stands there.
+/// Moves each lane by its keys, and combines it with `onto`.
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 #[inline]
 fn fold(lanes: __m512i, keys: __m512i, onto: __m512i) -> __m512i {
     let first = _mm512_clmulepi64_epi128::<0x00>(lanes, keys);
     let second = _mm512_clmulepi64_epi128::<0x11>(lanes, keys);
-    // All three by exclusive or.
+    // Exclusive or of all three.
     _mm512_ternarylogic_epi64::<0x96>(first, second, onto)
 }
 
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn whole(words: &[[u8; 8]; WIDTH]) -> __m512i {
-    // SAFETY: the 64 bytes that are read are those borrowed, and need not be aligned. Exercised by
+    // SAFETY: exactly the 64 borrowed bytes are read, which need not be aligned. Exercised by
     // `crc::tests::it_is_the_crc_of_all_bytes_of_any_length`.
     unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
 }
 
-/// The words, 8 at most, behind as many zeros as there is room.
+/// Loads at most 8 words into the end of a register, behind zeros.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn at_the_end(words: &[[u8; 8]]) -> __m512i {
     let count = words.len().min(WIDTH);
     let places = (0xff_u16 << (WIDTH - count)) as u8;
-    // SAFETY: as many words are read as there are bits, and these are no more than those borrowed; they
-    // need not be aligned. Exercised by `crc::tests::it_is_the_crc_of_all_bytes_of_any_length`.
+    // SAFETY: the number of words read is the number of bits set, at most the words borrowed; they need
+    // not be aligned. Exercised by `crc::tests::it_is_the_crc_of_all_bytes_of_any_length`.
     unsafe { _mm512_maskz_expandloadu_epi64(places, words.as_ptr().cast()) }
 }
