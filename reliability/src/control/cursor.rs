@@ -15,9 +15,9 @@ use crate::types::{Epoch, Nanos, Sequence};
 pub const CURSOR_WORDS: usize = 8;
 /// Bytes of a cursor.
 pub const CURSOR_LEN: usize = CURSOR_WORDS * WORD_LEN;
-/// Where a report begins, in bytes: behind the claim.
+/// Offset of a report in bytes: behind the claim.
 pub const REPORT_OFFSET: u64 = WORD_LEN as u64;
-/// The index of the report's number, which changes with every report.
+/// Index of the report's number, which changes with every report.
 pub(crate) const NUMBER_WORD: usize = 1;
 /// Words of a report.
 pub const REPORT_WORDS: usize = CURSOR_WORDS - 1;
@@ -29,7 +29,7 @@ const WORD_LEN: usize = size_of::<u64>();
 pub struct Report {
     /// The number of the report, from 1 on.
     pub number: u64,
-    /// The epoch it follows.
+    /// The epoch that the subscriber follows.
     pub epoch: Epoch,
     /// The last sequence delivered or declared lost.
     pub sequence: Sequence,
@@ -116,10 +116,10 @@ pub(crate) struct Cursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Granted,
-    /// A swap, or a report, is in flight.
+    /// A swap or a report is in flight.
     Busy,
     Ours,
-    /// Another session has claimed it: it is left alone.
+    /// Another session has claimed the cursor, so it is not written.
     Foreign,
 }
 
@@ -160,14 +160,14 @@ impl Cursor {
         CursorStep::Report(report)
     }
 
-    /// Handles the result of the swap, the earlier word, and returns whether the cursor is ours now.
+    /// Handles the result of the swap, which is the previous word. Returns whether the cursor is ours now.
     pub(crate) fn claimed(&mut self, session: u64, old: u64) -> bool {
         let is_ours = old == 0 || old == session;
         self.state = if is_ours { State::Ours } else { State::Foreign };
         is_ours
     }
 
-    /// Records that the publisher's device has the report.
+    /// Records that the report has reached the publisher's device.
     pub(crate) const fn reported(&mut self) {
         self.state = State::Ours;
     }
@@ -218,7 +218,7 @@ mod tests {
             read_bytes: 8_192,
         };
         let after = cursor(5, &next);
-        // Any of the seven words may be the later one, but not all, nor none.
+        // Any of the seven words may be of the later report, but not all and not none.
         for places in 1..(1_u32 << REPORT_WORDS) - 1 {
             let mixed = std::array::from_fn(|word| {
                 let is_later = word > 0 && places >> (word - 1) & 1 == 1;
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_crc_is_that_of_the_page() {
-        // docs/PROTOCOL.md §6.7: the example.
+        // The example in docs/PROTOCOL.md §6.7.
         let words = Report {
             number: 1,
             epoch: Epoch(2),

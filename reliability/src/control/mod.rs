@@ -31,24 +31,25 @@ use crate::types::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// With the first datagram sent after the publisher's welcome.
+    /// The first datagram sent after the publisher's WELCOME.
     #[default]
     Live,
-    /// With the oldest datagram that the publisher's ring still holds.
+    /// The oldest datagram that the publisher's ring still holds.
     Oldest,
-    /// With this datagram; the part that the ring no longer holds is declared lost.
+    /// This datagram. The part that the ring no longer holds is declared lost.
     At(Epoch, Sequence),
 }
 
 /// Length of a frame's head: body length u32, type u8, reserved u8, channel u16.
 pub const FRAME_HEAD_LEN: usize = 8;
-/// The largest body a publisher accepts.
+/// Maximum body length that a publisher accepts, in bytes.
 pub const BODY_LEN_MAX_TO_PUBLISHER: usize = 64 * 1024;
-/// The largest body a subscriber accepts: a WELCOME with the directory of a whole exchange.
+/// Maximum body length that a subscriber accepts, in bytes: a WELCOME with the directory of a whole
+/// exchange.
 pub const BODY_LEN_MAX_TO_SUBSCRIBER: usize = 16 * 1024 * 1024;
-/// How many ranges one NACK may name.
+/// Maximum number of ranges in one NACK.
 pub const NACK_RANGES_MAX: usize = 256;
-/// The longest name of a subscriber or channel, in bytes.
+/// Maximum length of the name of a subscriber or channel, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
 
 /// The purpose of a connection.
@@ -57,35 +58,35 @@ pub const NAME_LEN_MAX: usize = 64;
 pub enum Purpose {
     /// Joins channels, and repairs gaps.
     Repair,
-    /// Replays history for the subscriber with this session number, within the joiners' budget, so that
-    /// its repairs never wait behind the replay.
+    /// Replays history for the subscriber with this session number, within the joiners' budget. Its repairs
+    /// therefore never wait behind the replay.
     Replay {
-        /// From WELCOME.
+        /// The session number in WELCOME.
         session: u64,
     },
-    /// Repairs gaps for the subscriber that was given this session number, over one of the
-    /// [`RepairOffer`]s, within that subscriber's budget.
+    /// Repairs gaps for the subscriber with this session number, over one of the [`RepairOffer`]s, within
+    /// that subscriber's budget.
     Nack {
-        /// From WELCOME.
+        /// The session number in WELCOME.
         session: u64,
     },
     /// READs the rings of the channels that the subscriber with this session number follows, once a GRANT
     /// for this attempt gives the location. It carries nothing else after WELCOME.
     Read {
-        /// From WELCOME.
+        /// The session number in WELCOME.
         session: u64,
-        /// The subscriber's number of the connection, different each time.
+        /// The subscriber's number of the connection attempt, different each time.
         attempt: u64,
     },
 }
 
-/// A channel, as a person or a program names it.
+/// The number or name of a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ChannelName {
-    /// By number.
+    /// The number.
     Id(ChannelId),
-    /// By name.
+    /// The name.
     Name(String),
 }
 
@@ -97,7 +98,7 @@ pub struct JoinChannel {
     /// The start position.
     #[serde(default)]
     pub start: Start,
-    /// The highest epoch that a publisher confirmed to the subscriber; a claim, which is only counted.
+    /// The highest epoch that a publisher confirmed to the subscriber. A claim, which is only counted.
     #[serde(default)]
     pub confirmed_epoch: Epoch,
 }
@@ -107,11 +108,11 @@ pub struct JoinChannel {
 pub struct Join {
     /// The subscriber's name, for logs and metrics, at most [`NAME_LEN_MAX`] bytes.
     pub name: String,
-    /// The wire versions it reads.
+    /// The wire versions that it reads.
     pub wire_versions: Vec<u8>,
     /// The purpose of the connection.
     pub purpose: Purpose,
-    /// The channels it wants; empty for a replay or NACK connection.
+    /// The channels that it wants; empty for a replay or NACK connection.
     #[serde(default)]
     pub channels: Vec<JoinChannel>,
 }
@@ -121,7 +122,7 @@ pub struct Join {
 pub struct UdpLine {
     /// Multicast group and port.
     pub group: SocketAddrV4,
-    /// The address of the sender: datagrams from other addresses are foreign.
+    /// The address of the sender. Datagrams from other addresses are dropped.
     pub sender: Ipv4Addr,
 }
 
@@ -130,7 +131,7 @@ pub struct UdpLine {
 pub struct VerbsLine {
     /// Multicast group.
     pub group: Ipv4Addr,
-    /// The address of the interface that it is sent from.
+    /// The address of the sending interface.
     pub sender: Ipv4Addr,
     /// The global identifier (GID) of that port, which its packets carry.
     pub gid: Ipv6Addr,
@@ -142,21 +143,21 @@ pub struct VerbsLine {
 pub enum FanOutOffer {
     /// UDP multicast, on one line or two.
     Udp {
-        /// A, then B where there is one.
+        /// Line A, then line B if there is one.
         lines: Vec<UdpLine>,
     },
     /// RDMA multicast, on one line or two.
     Verbs {
-        /// A, then B where there is one.
+        /// Line A, then line B if there is one.
         lines: Vec<VerbsLine>,
-        /// The key that its datagrams carry.
+        /// The Q_Key of its datagrams.
         q_key: u32,
     },
     /// The ring itself, for subscribers in the publisher's host.
     Shm {
-        /// The file that it lies in.
+        /// Path of the ring's file.
         path: String,
-        /// Which fan-out of the ring this is: whose `sent` its readers follow.
+        /// The fan-out whose `sent` word its readers follow.
         fan_out: u8,
         /// The host's boot id, 32 hexadecimal digits.
         boot_id: String,
@@ -169,32 +170,32 @@ pub enum FanOutOffer {
 /// An instrument's number and symbol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instrument {
-    /// As in the records' headers.
+    /// The number, as in the records' headers.
     pub id: u32,
-    /// As the venue spells it.
+    /// The symbol, as the venue spells it.
     pub symbol: String,
 }
 
 /// The publisher's offer for one channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelOffer {
-    /// Its number.
+    /// The channel's number.
     pub channel: ChannelId,
-    /// Its name.
+    /// The channel's name.
     pub name: String,
-    /// The epoch it is in.
+    /// The current epoch.
     pub epoch: Epoch,
     /// The last sequence sent; 0 before the first.
     pub newest: Sequence,
     /// The oldest available sequence of this epoch; `newest + 1` when there is none.
     pub oldest: Sequence,
-    /// Number of the first record in `oldest`, or of the next record where there is none.
+    /// Number of the first record in `oldest`, or of the next record when there is none.
     pub oldest_record: RecordNumber,
     /// Number of the record after the last one sent.
     pub next_record: RecordNumber,
-    /// Bytes of a slot: no datagram is longer.
+    /// Length of a slot in bytes, the maximum length of a datagram.
     pub slot_len: u32,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     pub slots: u64,
     /// Hash of the channel's config.
     pub config_hash: ConfigHash,
@@ -213,7 +214,7 @@ pub struct ChannelOffer {
     pub history: Option<History>,
 }
 
-/// The available history of the epochs that an epoch continues: everything from here on.
+/// The available history of the epochs that an epoch continues: every sequence from `oldest` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The oldest available sequence.
@@ -238,14 +239,14 @@ impl ChannelOffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "transport", rename_all = "snake_case")]
 pub enum RepairOffer {
-    /// A reliable connection over RDMA verbs, made with rdma_cm.
+    /// A reliable connection over RDMA verbs, established with rdma_cm.
     Verbs {
-        /// The listener's.
+        /// Address of the listener.
         address: SocketAddrV4,
-        /// Whether connections for READ can be made there as well.
+        /// Whether it also accepts READ connections.
         #[serde(default, skip_serializing_if = "is_false")]
         read: bool,
-        /// Whether a standby may ask there for WRITEs of what is sealed.
+        /// Whether a standby can request WRITEs of sealed datagrams there.
         #[serde(default, skip_serializing_if = "is_false")]
         mirror: bool,
     },
@@ -262,13 +263,13 @@ const fn is_false(value: &bool) -> bool {
 /// WELCOME: the answer to a JOIN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The wire version that will be spoken.
+    /// The agreed wire version.
     pub wire_version: u8,
     /// The publisher's name.
     pub publisher: String,
-    /// Names this subscriber to a replay or NACK connection.
+    /// The session number, which identifies this subscriber on its further connections.
     pub session: u64,
-    /// The channels that were asked for, in that order; empty for a replay or NACK connection.
+    /// The requested channels, in that order; empty for a replay or NACK connection.
     pub channels: Vec<ChannelOffer>,
     /// The addresses for NACK connections, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -286,9 +287,9 @@ pub enum RejectCode {
     UnknownChannel,
     /// A session that does not exist.
     UnknownSession,
-    /// Too many connections; try later.
+    /// Too many connections; a later retry may succeed.
     TooMany,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Protocol,
     /// The peer did not read its answers.
     Overflow,
@@ -320,11 +321,11 @@ impl fmt::Display for RejectCode {
 /// REJECTED: the publisher's last message on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
-    /// For programs.
+    /// The reason for programs.
     pub code: RejectCode,
-    /// For people: what was wrong, and what to do.
+    /// The reason for people: the error and the remedy.
     pub text: String,
-    /// When trying again makes sense; 0: not without a change.
+    /// Delay after which a retry makes sense; 0 when none does without a change.
     #[serde(default)]
     pub retry_after_ms: u64,
 }
@@ -345,17 +346,17 @@ impl Rejected {
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum RefusalReason {
-    /// The ring no longer holds them; `oldest` is the oldest that it holds.
+    /// The ring no longer holds them. `oldest` is the oldest sequence that it holds.
     Window = 1,
     /// They have not been sent yet.
     Ahead = 2,
-    /// A budget is used up; ask again after `retry_after_us`.
+    /// A budget is used up. Retry after `retry_after_us`.
     Budget = 3,
     /// Replay is slower than 1.5 times the live stream: it would never end.
     TooSlow = 4,
     /// The NACK names an epoch that is not the channel's.
     Epoch = 5,
-    /// The range makes no sense.
+    /// The range is invalid.
     Malformed = 6,
 }
 
@@ -400,10 +401,10 @@ pub enum NackClass {
     Replay = 2,
 }
 
-/// PROGRESS: how far a subscriber is, every 100 ms and at END; also asks for STATUS.
+/// PROGRESS: the subscriber's position, sent every 100 ms and at END. It also asks for STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The epoch it follows.
+    /// The epoch that the subscriber follows.
     pub epoch: Epoch,
     /// The last sequence delivered or declared lost.
     pub sequence: Sequence,
@@ -411,7 +412,7 @@ pub struct Progress {
     pub lost_records: u64,
     /// The highest known sequence.
     pub heard: Sequence,
-    /// The subscriber's own clock when this was sent. STATUS echoes it; it has no other use.
+    /// The subscriber's clock when this was sent. STATUS echoes it; it has no other use.
     pub sent_at: Nanos,
     /// Bytes of the READs begun so far under the present grant.
     pub read_bytes: u64,
@@ -463,31 +464,31 @@ pub struct Status {
     pub ended: bool,
 }
 
-/// A message and the channel it concerns (0 where it concerns the connection).
+/// A message to or from a publisher. Its frame also names the channel, 0 for the whole connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// From the subscriber, first.
+    /// From the subscriber: the first message.
     Join(Join),
-    /// From the publisher, first.
+    /// From the publisher: the first message.
     Welcome(Welcome),
-    /// From the publisher, last.
+    /// From the publisher: the last message.
     Rejected(Rejected),
-    /// From the subscriber: send these again.
+    /// From the subscriber: a request to resend these sequences.
     Nack {
         /// The epoch of the sequences.
         epoch: Epoch,
         /// The budget it draws on.
         class: NackClass,
-        /// At most [`NACK_RANGES_MAX`], ascending.
+        /// At most [`NACK_RANGES_MAX`] ranges, ascending.
         ranges: Vec<SequenceRange>,
     },
     /// From the publisher: a datagram, with RETRANSMITTED set in its relay byte.
     Datagram(&'a [u8]),
     /// From the publisher: these sequences are not sent.
     Refused(Refused),
-    /// From the subscriber.
+    /// From the subscriber: its position.
     Progress(Progress),
-    /// From the publisher.
+    /// From the publisher: its state of a channel.
     Status(Status),
     /// From the subscriber: it leaves on purpose.
     Leave,
@@ -495,7 +496,7 @@ pub enum Message<'a> {
     Grant(Grant),
     /// From a standby: the location for WRITEs of sealed datagrams.
     Mirror(Mirroring),
-    /// From the publisher: nothing is written there.
+    /// From the publisher: it does not WRITE there.
     MirrorRefused(MirrorRefused),
 }
 
@@ -503,14 +504,14 @@ pub enum Message<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// A body beyond the limit.
+    /// A body longer than the limit.
     #[error(
         "a control message announces a body of {len} bytes, at most {max} are allowed here; is the other side a tickcast peer?"
     )]
     TooLong {
-        /// Announced.
+        /// Length in the frame's head.
         len: usize,
-        /// Allowed.
+        /// Maximum length.
         max: usize,
     },
     /// A type this version does not know.
@@ -519,7 +520,7 @@ pub enum ControlError {
         /// The type byte.
         kind: u8,
     },
-    /// A body that does not fit its type.
+    /// A body that does not match its type.
     #[error("the body of a {message} message can't be read: {reason}")]
     Body {
         /// The name of the message.

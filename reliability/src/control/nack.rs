@@ -70,7 +70,7 @@ pub(super) fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
     })
 }
 
-/// Returns the complete ranges of a NACK frame that is cut off. `None` when it is no NACK, or ends
+/// Returns the complete ranges of a NACK frame that is cut off. Returns `None` when it is no NACK, or ends
 /// before the first range.
 pub fn read_cut_nack(bytes: &[u8]) -> Option<(ChannelId, Epoch, Vec<SequenceRange>)> {
     let (head, body) = bytes.split_first_chunk::<FRAME_HEAD_LEN>()?;

@@ -4,15 +4,15 @@
 use super::{ControlError, Fields, RemoteAccess, bad};
 use crate::types::Epoch;
 
-/// MIRROR: asks the publisher to WRITE each datagram of a channel to a memory of the standby, over the
-/// READ connection of this attempt.
+/// MIRROR: asks the publisher to WRITE each datagram of a channel to the standby's memory, over the READ
+/// connection of this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirroring {
-    /// The epoch that is mirrored.
+    /// The mirrored epoch.
     pub epoch: Epoch,
-    /// The connection that the memory is granted to.
+    /// The attempt of the connection that can access the memory.
     pub attempt: u64,
-    /// The inbox: as many slots as are mirrored at a time.
+    /// The inbox, whose slots hold the newest mirrored datagrams.
     pub inbox: RemoteAccess,
 }
 
@@ -20,23 +20,23 @@ pub struct Mirroring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MirrorRefusal {
-    /// No standby of that name may take over from this publisher.
+    /// The standby's name is not one of those that may take over from this publisher.
     NotAllowed = 1,
     /// The channel is in another epoch.
     Epoch = 2,
-    /// The subscriber has no connection for READ of that attempt.
+    /// The subscriber has no READ connection of that attempt.
     Attempt = 3,
-    /// Its memory is not a power of two of slots, at least 16 and at most those of the ring, or has an
-    /// impossible address.
+    /// The inbox has an impossible address, or its size is wrong: it must be a power of two of slots, from
+    /// 16 up to the number of the ring.
     Shape = 4,
     /// A WRITE failed, or this publisher cannot WRITE.
     Impossible = 5,
-    /// The publisher denies READ to this peer, and WRITEs with it.
+    /// The publisher denies READs, and so WRITEs, to this peer.
     Denied = 6,
 }
 
 impl MirrorRefusal {
-    /// For people: what was wrong, and what to do.
+    /// Returns a text for people: the error and the remedy.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl MirrorRefusal {
     }
 }
 
-/// MIRROR_REFUSED: nothing is written, with the reason.
+/// MIRROR_REFUSED: the publisher does not WRITE, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorRefused {
     /// The channel's epoch.

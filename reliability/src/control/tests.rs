@@ -1,4 +1,4 @@
-//! Control messages as bytes, and what is refused of them.
+//! Encoding and parsing of control messages, and rejected input.
 
 use super::*;
 use crate::types::Continued;
@@ -294,12 +294,12 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
         Some((48, 48)),
         None,
         Some((48, 48)),
-        // An older one ends before what was READ.
+        // A frame of an older version ends before `read_bytes`.
         Some((48, 40)),
         Some((56, 56)),
         Some((0, 0)),
         None,
-        // An older one knows no cursor.
+        // A frame of an older version has no cursor.
         Some((72, 48)),
         Some((40, 40)),
         Some((24, 24)),
@@ -334,7 +334,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
     frame[FRAME_HEAD_LEN + 8] = 3;
     let error = read(&frame).unwrap_err().to_string();
     assert!(error.contains("neither repair nor replay"), "{error}");
-    // Within its last range.
+    // Cut within the last range.
     cut.truncate(cut.len() - 8);
     cut[0] -= 8;
     let error = read(&cut).unwrap_err().to_string();

@@ -1,5 +1,4 @@
-//! The atomics that a ring is shared by. The protocol of its slots is a file that names them from
-//! here and nothing else, so that a test can put a model checker's in their place
-//! (`tests/protocol/interleavings.rs`).
+//! The atomics of a ring. The slot protocol (`slot.rs`) takes its atomics from here alone, so that a test
+//! can substitute a model checker's (`tests/protocol/interleavings.rs`).
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,5 +1,5 @@
-//! Slots of an inbox, written by a publisher's device from afar (docs/PROTOCOL.md §6.8). They have the
-//! layout of a ring whose control page stays empty. Only the CRC shows that a slot is whole.
+//! Slots of an inbox, written remotely by a publisher's device (docs/PROTOCOL.md §6.8). They have the
+//! layout of a ring whose control page stays empty. Only the CRC shows that a slot is complete.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -28,7 +28,7 @@ impl WrittenSlots {
         self.0.geometry
     }
 
-    /// Returns the sequence found in the slot of this one; 0 where nothing was written yet.
+    /// Returns the sequence in the slot of this sequence; 0 when the slot was never written.
     #[inline]
     #[must_use]
     pub fn found_at(&self, sequence: Sequence) -> Sequence {
@@ -60,7 +60,7 @@ impl WrittenSlots {
     }
 
     /// Writes words as a device would, for a test or a simulation: those selected by `is_written`, at most
-    /// a slot.
+    /// one slot.
     pub fn place(
         &self,
         sequence: Sequence,

@@ -1,8 +1,8 @@
-//! Where everything stands in a ring: one control page, then equal slots, the same for every
-//! process that maps it and every NIC that READs it (docs/PROTOCOL.md §9).
+//! The layout of a ring: one control page, then equal slots. It is the same for every process that maps
+//! the ring and every NIC that READs it (docs/PROTOCOL.md §9).
 //!
 //! All fields are 64-bit little-endian words at fixed offsets, each written by the publisher
-//! alone. This file holds numbers and checks only; the memory is touched in [`crate::ring`].
+//! alone. This file holds numbers and checks only; [`crate::ring`] accesses the memory.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -12,26 +12,26 @@ use crate::types::{
     ChannelId, ConfigHash, Epoch, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 
-/// Length of the control page in bytes; the first slot starts there.
+/// Length of the control page in bytes. The first slot starts behind it.
 pub const CONTROL_PAGE_LEN: usize = 4096;
-/// Alignment that a ring's memory needs, and every slot has: one cache line.
+/// Alignment of a ring's memory and of every slot: one cache line.
 pub const RING_ALIGN: usize = 64;
 /// First word of a ring, "TKRING" when read as text. It is written last when a ring is created.
 pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"TKRING\0\0");
-/// The layout described here.
+/// Version of this layout.
 pub const LAYOUT_VERSION: u64 = 1;
-/// How many fan-outs a ring can feed.
+/// Maximum number of fan-outs of a ring.
 pub const FAN_OUTS_MAX: usize = 8;
-/// How many sources can have a checkpoint in a ring.
+/// Maximum number of sources with a checkpoint in a ring.
 pub const CHECKPOINTS_MAX: usize = 16;
 
-/// Offsets of the control page's words, in bytes.
+/// Byte offsets of the control page's words.
 pub mod offset {
     /// [`super::RING_MAGIC`].
     pub const MAGIC: usize = 0;
     /// [`super::LAYOUT_VERSION`].
     pub const LAYOUT: usize = 8;
-    /// Bytes of a slot.
+    /// Length of a slot in bytes.
     pub const SLOT_LEN: usize = 16;
     /// Number of slots.
     pub const SLOTS: usize = 24;
@@ -45,84 +45,85 @@ pub mod offset {
     pub const BOOT_ID: usize = 56;
     /// Number of fan-outs in use.
     pub const FAN_OUTS: usize = 72;
-    /// The first sequence that this ring ever held.
+    /// First sequence that this ring ever held.
     pub const FIRST_SEQUENCE: usize = 80;
-    /// The number of the first record in it.
+    /// Number of the first record in that sequence.
     pub const FIRST_RECORD: usize = 88;
-    /// The last sequence sealed; `first sequence − 1` before the first.
+    /// Last sequence sealed; `first sequence − 1` before the first.
     pub const SEALED: usize = 128;
-    /// The oldest sequence held; it moves before the slot is touched.
+    /// Oldest sequence held. It advances before the slot is overwritten.
     pub const OLDEST: usize = 136;
     /// Number of the record after the last one sealed.
     pub const NEXT_RECORD: usize = 144;
     /// A [`crate::wire::PublisherState`].
     pub const STATE: usize = 152;
-    /// When the publisher last made a heartbeat, UTC nanoseconds.
+    /// Time of the publisher's last heartbeat, UTC nanoseconds.
     pub const HEARTBEAT_AT: usize = 192;
-    /// The last sequence sent, one word for each fan-out.
+    /// Last sequence sent, one word for each fan-out.
     pub const SENT: usize = 256;
     /// Checkpoints: [`super::CHECKPOINTS_MAX`] entries of 64 bytes.
     pub const CHECKPOINTS: usize = 1024;
     /// The epochs that this one continues, newest first: [`crate::types::Lineage::MAX`] entries.
     pub const LINEAGE: usize = 2048;
-    /// Length of such an entry: epoch (0: none), last sequence, number of the record after it.
+    /// Length of a lineage entry: epoch (0: none), last sequence, number of the record after it.
     pub const LINEAGE_LEN: usize = 32;
 }
 
-/// Length of a checkpoint in bytes: version word (odd while it is being written), source + 1
-/// (0: unused), position, session (16 bytes), the complement of those four words' exclusive or, the rest
-/// reserved. The position and that last word may change under one version.
+/// Length of a checkpoint in bytes. Its words: version (odd while it is being written), source + 1
+/// (0: unused), position, session (16 bytes), check. The check is the complement of the exclusive or of the
+/// four words between version and check. The rest is reserved. The position and the check may change
+/// without a new version.
 pub(super) const CHECKPOINT_LEN: usize = 64;
 
-/// Size and number of a ring's slots, checked.
+/// Checked size and number of a ring's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     slot_len: u32,
     slots: u64,
 }
 
-/// An impossible shape of a ring. The config is at fault.
+/// An impossible geometry of a ring. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// A slot of a length that is not possible.
+    /// An invalid length of a slot.
     #[error(
         "slot_len is {slot_len}; it must be a multiple of 64 from 1024 to 8960: 1024 (RoCE on a 1500 MTU), 1472 (UDP), 4096 or 8960"
     )]
     SlotLen {
-        /// As configured.
+        /// The configured length.
         slot_len: u32,
     },
-    /// A number of slots that is not possible.
+    /// An invalid number of slots.
     #[error("slots is {slots}; it must be a power of two from 16 to 2147483648")]
     Slots {
-        /// As configured.
+        /// The configured number.
         slots: u64,
     },
     /// More bytes than this machine can address.
     #[error("{slots} slots of {slot_len} bytes are more than this machine can address")]
     TooLarge {
-        /// As configured.
+        /// The configured number of slots.
         slots: u64,
-        /// As configured.
+        /// The configured length of a slot.
         slot_len: u32,
     },
 }
 
 impl Geometry {
-    /// The shortest slot.
+    /// Minimum length of a slot.
     pub const SLOT_LEN_MIN: u32 = 1024;
-    /// The longest slot.
+    /// Maximum length of a slot.
     pub const SLOT_LEN_MAX: u32 = 8960;
-    /// The fewest slots.
+    /// Minimum number of slots.
     pub const SLOTS_MIN: u64 = 16;
-    /// The most slots: what a ring holds must fit the 32-bit `retained` of the header.
+    /// Maximum number of slots, so that the number held fits the 32-bit `retained` of the header.
     pub const SLOTS_MAX: u64 = 1 << 31;
 
-    /// A ring of `slots` slots of `slot_len` bytes.
+    /// Returns the geometry of a ring with `slots` slots of `slot_len` bytes.
     ///
     /// # Errors
-    /// [`GeometryError`] names the number that is not possible, and what is.
+    /// [`GeometryError`] names the invalid number and the valid range.
     pub fn new(slot_len: u32, slots: u64) -> Result<Self, GeometryError> {
         if !(Self::SLOT_LEN_MIN..=Self::SLOT_LEN_MAX).contains(&slot_len)
             || !(slot_len as usize).is_multiple_of(RING_ALIGN)
@@ -139,19 +140,19 @@ impl Geometry {
         Ok(Self { slot_len, slots })
     }
 
-    /// Bytes of a slot: no datagram is longer.
+    /// Returns the length of a slot in bytes, the maximum length of a datagram.
     #[must_use]
     pub const fn slot_len(self) -> usize {
         self.slot_len as usize
     }
 
-    /// Number of slots, a power of two.
+    /// Returns the number of slots, a power of two.
     #[must_use]
     pub const fn slots(self) -> u64 {
         self.slots
     }
 
-    /// Bytes of the whole ring, control page included.
+    /// Returns the size of the whole ring in bytes, including the control page.
     #[must_use]
     pub const fn bytes(self) -> usize {
         CONTROL_PAGE_LEN + self.slots as usize * self.slot_len as usize
@@ -166,7 +167,7 @@ impl Geometry {
         if least < most { least } else { most }
     }
 
-    /// Offset in bytes of the slot that holds `sequence`.
+    /// Returns the offset of the slot of `sequence`, in bytes.
     #[must_use]
     pub const fn slot_offset(self, sequence: Sequence) -> usize {
         CONTROL_PAGE_LEN + (sequence.0 & (self.slots - 1)) as usize * self.slot_len as usize
@@ -184,9 +185,9 @@ pub struct RingIdentity {
     pub config_hash: ConfigHash,
     /// Boot id of the host.
     pub boot_id: [u8; 16],
-    /// How many fan-outs it feeds, at most [`FAN_OUTS_MAX`].
+    /// Number of fan-outs, at most [`FAN_OUTS_MAX`].
     pub fan_outs: u8,
-    /// The first sequence it will hold, at least 1.
+    /// First sequence of the ring, at least 1.
     pub first_sequence: Sequence,
     /// Number of the first record.
     pub first_record: RecordNumber,
@@ -213,10 +214,10 @@ pub enum RingError {
     TooSmall {
         /// Bytes needed.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes available.
         len: usize,
     },
-    /// The memory is shared, but there can be only one writer.
+    /// The memory is shared, but a ring has one writer.
     #[error(
         "the ring's memory is held by somebody else; hand it over whole, and ask the writer for readers"
     )]
@@ -230,28 +231,28 @@ pub enum RingError {
         /// The first word.
         magic: u64,
     },
-    /// A ring of another layout.
+    /// The ring has another layout version.
     #[error("the ring has layout {layout}; this build reads layout 1, upgrade the older side")]
     Layout {
-        /// Its layout.
+        /// Layout version of the ring.
         layout: u64,
     },
-    /// Its geometry is impossible.
+    /// The ring has an impossible geometry.
     #[error("the ring's control page is damaged: {0}")]
     Geometry(#[from] GeometryError),
-    /// Its identity is impossible.
+    /// The ring has an impossible identity.
     #[error(
         "a ring can't have epoch {epoch}, first sequence {first_sequence} and {fan_outs} fan-outs"
     )]
     Identity {
-        /// Its epoch; 0 is never published.
+        /// Its epoch; 0 is invalid.
         epoch: u64,
-        /// Its first sequence; 0 and the last two are never published.
+        /// Its first sequence; 0 and the last two are invalid.
         first_sequence: u64,
         /// Its number of fan-outs, at most 8.
         fan_outs: u64,
     },
-    /// A ring created under another config.
+    /// The ring was created under another config.
     #[error("the ring was made under config {found:#018x}, ours is {expected:#018x}")]
     Config {
         /// The hash in the ring.
@@ -259,10 +260,10 @@ pub enum RingError {
         /// The expected hash.
         expected: u64,
     },
-    /// A word of the control page has a value that its writer cannot have left there.
+    /// A word of the control page has a value that its writer cannot have stored.
     #[error("the ring's control page is damaged: {word} is {value}; the ring can't be continued")]
     Control {
-        /// The word.
+        /// Name of the word.
         word: &'static str,
         /// Its value.
         value: u64,
@@ -273,15 +274,15 @@ pub enum RingError {
         /// The sequence of the slot.
         sequence: u64,
     },
-    /// There are no more sequences.
+    /// The last sequence is used up.
     #[error("the channel has used up its sequences; a new epoch is needed")]
     Exhausted,
-    /// Bytes that do not fit the open slot.
+    /// The bytes do not fit in the open slot.
     #[error("{len} bytes do not fit the {room} bytes left in the open slot")]
     SlotFull {
-        /// Bytes to be written.
+        /// Length of the bytes.
         len: usize,
-        /// Bytes left.
+        /// Bytes free in the slot.
         room: usize,
     },
     /// No slot is open.
@@ -296,24 +297,24 @@ pub enum CopyError {
     /// The sequence has not been sealed yet.
     #[error("the sequence is not sealed yet; the last one sealed is {sealed}")]
     NotSealed {
-        /// The last one that is.
+        /// The last sealed sequence.
         sealed: Sequence,
     },
-    /// The ring no longer holds it, or ceased to while it was copied.
+    /// The ring no longer holds the sequence, or it was overwritten during the copy.
     #[error("the ring no longer holds the sequence; the oldest it holds is {oldest}")]
     Lapped {
-        /// The oldest one held.
+        /// The oldest sequence held.
         oldest: Sequence,
     },
     /// The buffer is shorter than a slot.
     #[error("the buffer has {len} bytes, a slot needs {needed}")]
     Buffer {
-        /// Bytes it has.
+        /// Length of the buffer in bytes.
         len: usize,
         /// Bytes needed.
         needed: usize,
     },
-    /// The slot's header has a length that no datagram can have: the memory is damaged.
+    /// The slot's header has an impossible length: the memory is damaged.
     #[error("the slot says a length of {len} bytes, which no datagram in it can have")]
     Damaged {
         /// The length.

@@ -1,5 +1,5 @@
-//! A ring of datagrams that another publisher sealed. They are taken unchanged, in equal places, until
-//! this writer seals on under an epoch of its own (docs/PROTOCOL.md §9).
+//! A ring of datagrams that another publisher sealed. They are stored unchanged, in the same slots, until
+//! this writer continues under an epoch of its own (docs/PROTOCOL.md §9).
 
 use super::{RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of};
 use crate::planted::{Bug, planted};
@@ -10,11 +10,12 @@ use crate::types::{Continued, Epoch, FanOutId, Lineage, RecordNumber, Sequence};
 use crate::wire::{Datagram, PublisherState, RELAY_OFFSET};
 
 impl RingWriter {
-    /// Takes the next datagram as it was sealed elsewhere, without the relay byte, which describes the path
+    /// Stores the next datagram as its publisher sealed it, without the relay byte, which describes the path
     /// of a copy.
     ///
     /// # Errors
-    /// [`RingError::SlotFull`] when it is longer than a slot, [`RingError::Exhausted`].
+    /// [`RingError::SlotFull`] when it is longer than a slot. [`RingError::Exhausted`] when no sequence is
+    /// left.
     pub(crate) fn take(&mut self, datagram: &Datagram<'_>) -> Result<(), RingError> {
         let header = datagram.header();
         debug_assert_eq!(header.sequence, self.sealed.next());
@@ -29,7 +30,7 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Replaces the content of a held slot, because the earlier content was not the publisher's. Only for a
+    /// Replaces the content of a held slot, because the earlier content came from another sender. Only for a
     /// ring without readers.
     ///
     /// # Errors
@@ -49,7 +50,7 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Restarts with this sequence and record; nothing is held any more.
+    /// Restarts with this sequence and record. The ring is then empty.
     pub(crate) fn begin_anew(&mut self, first: Sequence, record: RecordNumber) {
         self.words.store(offset::MAGIC, 0);
         fence(Release);
@@ -80,7 +81,7 @@ impl RingWriter {
         self.words.store(offset::MAGIC, RING_MAGIC);
     }
 
-    /// Drops everything above `last`, which another epoch seals anew from this record number on.
+    /// Drops everything above `last`, because another epoch seals those sequences anew from this record on.
     pub(crate) fn cut(&mut self, last: Sequence, next_record: RecordNumber) {
         if last >= self.sealed {
             return;
@@ -145,7 +146,7 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Writes a slot that is out of the ring: its sequence last.
+    /// Writes a slot that is outside the held range. Its sequence is stored last.
     fn store_datagram(&mut self, datagram: &Datagram<'_>) {
         let sequence = datagram.header().sequence;
         let slot = self.words.slot_mut(sequence);
@@ -175,7 +176,7 @@ mod tests {
 
     const SLOT_LEN: usize = 1024;
 
-    /// A ring of 16 slots that took these sequences of epoch 5, each of them one record.
+    /// Returns a ring of 16 slots that holds these sequences of epoch 5, with one record each.
     fn ring(taken: u64) -> RingWriter {
         let geometry = Geometry::new(SLOT_LEN as u32, 16).unwrap();
         let identity = RingIdentity {
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn only_held_is_replaced_and_last_names_next() {
         let mut ring = ring(20);
-        // Slots of 4 and 21 hold 20 and 5 now.
+        // The slots of 4 and 21 now hold 20 and 5.
         for out in [4, 21] {
             let bytes = datagram(5, out, 9, &[2; 8]);
             assert_eq!(with(&bytes, |datagram| ring.replace(datagram)), Ok(()));

@@ -48,18 +48,18 @@ const HEADER_WORDS: usize = HEADER_LEN / WORD;
 /// Memory for a ring: mapped, or on the heap.
 ///
 /// # Safety
-/// `as_ptr` returns the same address at every call, aligned to [`RING_ALIGN`], of `len` bytes that
-/// are initialised and stay valid and mapped for as long as the value lives. Nothing writes them
-/// but the one [`RingWriter`], in whichever process; nothing makes a reference to them but this
-/// module. The same holds of the [`tail`](RingMemory::tail) bytes behind them, which this module
-/// never touches: they are the fan-outs'.
+/// `as_ptr` returns the same address at every call, aligned to [`RING_ALIGN`]. Its `len` bytes are
+/// initialised and stay valid and mapped for as long as the value lives. Only the one [`RingWriter`], in
+/// whichever process, writes them. Only this module makes references to them. The same holds for the
+/// [`tail`](RingMemory::tail) bytes behind them, except that this module never touches them: they belong
+/// to the fan-outs.
 #[expect(clippy::len_without_is_empty, reason = "empty memory is no ring")]
 pub unsafe trait RingMemory: Send + Sync {
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     fn as_ptr(&self) -> *mut u8;
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
-    /// Bytes behind those, for what a fan-out by shared memory keeps beside the ring.
+    /// Returns the number of bytes behind the ring, in which a shared-memory fan-out keeps its state.
     fn tail(&self) -> usize {
         0
     }
@@ -73,20 +73,21 @@ pub unsafe trait RingMemory: Send + Sync {
 #[repr(C, align(64))]
 struct Line([AtomicU64; RING_ALIGN / WORD]);
 
-/// Memory of this process alone, for tests and simulation.
+/// Memory of one process, for tests and simulation.
 pub struct HeapMemory {
     lines: Box<[Line]>,
     half_copied: Option<fn()>,
 }
 
 impl HeapMemory {
-    /// Zeroed memory for a ring of this geometry.
+    /// Returns zeroed memory for a ring of this geometry.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         Self::of(geometry, None)
     }
 
-    /// Zeroed memory for a ring of this geometry; `half_copied` is called amid every copy of a slot.
+    /// Returns zeroed memory for a ring of this geometry. `half_copied` is called in the middle of every copy
+    /// of a slot.
     #[must_use]
     pub fn interrupted(geometry: Geometry, half_copied: fn()) -> Self {
         Self::of(geometry, Some(half_copied))
@@ -101,7 +102,7 @@ impl HeapMemory {
         }
     }
 
-    /// Memory with these bytes, like a mapping whose writer was killed.
+    /// Returns memory with these bytes, like a mapping whose writer was killed.
     #[must_use]
     pub fn left_behind(bytes: &[u8], half_copied: fn()) -> Self {
         let words = |line: &[u8]| {
@@ -131,7 +132,7 @@ unsafe impl RingMemory for HeapMemory {
     }
 }
 
-/// The ring's words, and its fixed properties.
+/// The words of a ring, and its fixed properties.
 #[derive(Clone)]
 struct Words {
     base: NonNull<AtomicU64>,
@@ -190,7 +191,7 @@ impl Words {
     }
 }
 
-/// The words as owned by the ring's only writer. They change through `&mut self` alone, so data borrowed
+/// The words of a ring as owned by its only writer. They change through `&mut self` alone, so data borrowed
 /// from `&self` cannot change.
 struct OwnWords(Words);
 
@@ -212,34 +213,34 @@ impl OwnWords {
         &self.0.all()[at..at + len]
     }
 
-    /// The header of the slot that begins at word `at`.
+    /// Returns the header of the slot that begins at word `at`.
     #[inline]
     fn header_at(&self, at: usize) -> &[AtomicU64; HEADER_WORDS] {
         let header = self.0.all()[at..].first_chunk();
-        // invariant: a slot is longer than a header, and lies in the ring as a whole.
+        // invariant: a slot is longer than a header, and lies entirely in the ring.
         header.unwrap_or_else(|| unreachable!("word {at} begins no slot"))
     }
 
-    /// `len` bytes of the ring from word `at` on.
+    /// Returns `len` bytes of the ring from word `at` on.
     #[inline]
     fn bytes_at(&self, at: usize, len: usize) -> &[u8] {
         self.bytes(&self.0.all()[at..at + len.div_ceil(WORD)], len)
     }
 
-    /// Returns the bytes of a slot by the length that its words give, at most all.
+    /// Returns the bytes of a slot. `len` computes their number from its words, at most the whole slot.
     #[inline]
     fn bytes_of(&self, sequence: Sequence, len: impl FnOnce(&[AtomicU64]) -> usize) -> &[u8] {
         let slot = self.0.slot(sequence);
         self.bytes(slot, len(slot))
     }
 
-    /// The first `len` bytes of these words of the ring, at most all.
+    /// Returns the first `len` bytes of these words of the ring, at most all.
     #[inline]
     fn bytes<'a>(&'a self, words: &'a [AtomicU64], len: usize) -> &'a [u8] {
         let len = len.min(size_of_val(words));
-        // SAFETY: so many bytes the words have, which are of the ring. Only the ring's one writer stores
-        // to them, and only by `&mut self`, which the borrow excludes; others only load them. Exercised
-        // by `tests::what_was_sealed_is_read_back_by_writer_and_readers`.
+        // SAFETY: `len` is at most the length of the words, which belong to the ring. Only the ring's one
+        // writer stores to them, and only through `&mut self`, which the borrow excludes; others only load
+        // them. Exercised by `tests::what_was_sealed_is_read_back_by_writer_and_readers`.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len) }
     }
 }
@@ -257,7 +258,7 @@ const fn checkpoint_check([source, position, low, high]: [u64; 4]) -> u64 {
     !(source ^ position ^ low ^ high)
 }
 
-/// First record, count and length of a sealed slot, read like [`RingReader::copy`] does.
+/// Returns first record, count and length of a sealed slot, read like [`RingReader::copy`] does.
 fn numbers_of(words: &Words, sequence: Sequence) -> Option<(RecordNumber, u16, usize)> {
     let slot = words.slot(sequence);
     if sequence == Sequence::NONE || slot::version_before(slot) != sequence.0 {
@@ -284,12 +285,12 @@ fn next_record_after(
     Some(first.plus(count.into()))
 }
 
-/// Length of a datagram by the words of its header that hold `payload_len` and `header_len`.
+/// Returns the length of a datagram from the words of its header that hold `payload_len` and `header_len`.
 const fn datagram_len(word_6: u64, word_7: u64) -> usize {
     (word_6 >> 48) as usize + ((word_7 >> 16) & 0xff) as usize * WORD
 }
 
-/// Bytes as words of a slot, the last one filled up with zeros.
+/// Returns bytes as words of a slot, the last one padded with zeros.
 #[inline]
 fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let (whole, rest) = bytes.as_chunks();
@@ -574,7 +575,7 @@ mod tests {
     #[test]
     fn a_copy_during_which_the_ring_comes_round_is_none() {
         thread_local! {
-            /// The one that writes while the slot is half copied.
+            /// The writer that runs while a slot is half copied.
             static WRITER: std::cell::RefCell<Option<RingWriter>> = const {
                 std::cell::RefCell::new(None)
             };
@@ -600,7 +601,7 @@ mod tests {
         assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
         WRITER.set(None);
         assert!(reader.copy(Sequence(17), &mut buffer).is_ok());
-        // Nor is the later one, which is whole, taken for it.
+        // The later datagram is complete, but is not mistaken for the wanted one.
         let lapped = reader.copy(Sequence(1), &mut buffer);
         assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
     }
@@ -623,9 +624,9 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_lapped_never_gets_a_mixture() {
-        // The payload of sequence s is s in every word, of a length that depends on s. Slots are
-        // long, so that a copy takes long enough to be overtaken: without the second look at the
-        // sequence word this fails.
+        // Every word of the payload of sequence s is s, and its length depends on s. Slots are long, so
+        // that a copy takes long enough to be overtaken. Without the second check of the sequence word,
+        // this fails.
         const COPIES: u64 = 100_000;
         let geometry = Geometry::new(8960, 16).unwrap();
         let memory = Arc::new(HeapMemory::new(geometry));
@@ -637,7 +638,7 @@ mod tests {
                 let mut buffer = [0; 1120];
                 let (mut tries, mut good, mut lapped) = (0, 0, 0);
                 while good < COPIES || lapped == 0 {
-                    // Alternately the newest one and the one to be overwritten next.
+                    // Alternate between the newest one and the one to be overwritten next.
                     tries += 1;
                     let wanted = reader.sealed().minus(15 * (tries % 2));
                     match reader.copy(wanted, &mut buffer) {
@@ -761,7 +762,7 @@ mod tests {
             (reader.sent_by_all(), reader.sent_by_any()),
             (Sequence(100), Sequence(107))
         );
-        // Without a fan-out, what is sealed is what can be had.
+        // Without a fan-out, every sealed datagram counts as sent.
         let memory = Arc::new(HeapMemory::new(geometry()));
         let none = RingIdentity {
             fan_outs: 0,
@@ -825,7 +826,7 @@ mod tests {
     #[test]
     fn memory_that_is_not_aligned_is_refused() {
         struct Shifted(HeapMemory, usize);
-        // SAFETY: as for `HeapMemory`, whose memory this is but for its first bytes. Exercised here.
+        // SAFETY: as for `HeapMemory`, because this is its memory without the first bytes. Exercised here.
         unsafe impl RingMemory for Shifted {
             fn as_ptr(&self) -> *mut u8 {
                 self.0.as_ptr().wrapping_add(self.1)
@@ -868,7 +869,7 @@ mod tests {
             });
         }
         let word = |offset: usize| {
-            // SAFETY: an aligned word of memory that `memory` keeps; nobody writes it now.
+            // SAFETY: an aligned word of memory that `memory` keeps; no thread writes it now.
             unsafe { memory.as_ptr().add(offset).cast::<u64>().read() }
         };
         for (offset, value) in [

@@ -20,7 +20,7 @@ use crate::types::{
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
 
-/// Copies datagrams out of a ring with another writer. It never writes.
+/// Copies datagrams out of a ring, and never writes.
 #[derive(Clone)]
 pub struct RingReader {
     pub(super) words: Words,
@@ -132,7 +132,7 @@ impl RingReader {
     /// Returns whether a slot holds this sequence. For a slot that is not being written.
     ///
     /// # Errors
-    /// [`RingError::Slot`] when its sequence word says so but its content is not what was sealed.
+    /// [`RingError::Slot`] when its sequence word matches but its content is not what was sealed.
     pub(super) fn holds(&self, sequence: Sequence) -> Result<bool, RingError> {
         if slot::version_before(self.words.slot(sequence)) != sequence.0 {
             return Ok(false);
@@ -155,11 +155,11 @@ impl RingReader {
         })
     }
 
-    /// Copies the datagram of `sequence` to the start of `buffer`, which has room for a whole slot, and
+    /// Copies the datagram of `sequence` to the start of `buffer`, which must have room for a whole slot, and
     /// returns its length in bytes.
     ///
     /// # Errors
-    /// [`CopyError`]; the content of `buffer` is then meaningless.
+    /// [`CopyError`], after which the content of `buffer` is meaningless.
     pub fn copy(&self, sequence: Sequence, buffer: &mut [u64]) -> Result<usize, CopyError> {
         let slot_len = self.words.geometry.slot_len();
         if buffer.len() * WORD < slot_len {
@@ -225,20 +225,20 @@ impl RingReader {
         }
     }
 
-    /// Number of the record after `sequence`: 0 records are in events and END. `None` when the
-    /// ring no longer holds the sequence, or not yet.
+    /// Returns the number of the record after `sequence`. Events and END have no records. Returns `None` when
+    /// the ring does not hold the sequence.
     #[must_use]
     pub fn next_record_after(&self, sequence: Sequence) -> Option<RecordNumber> {
         next_record_after(&self.words, &self.identity, sequence)
     }
 
-    /// Number of the first record of `sequence`; `None` when the ring does not hold it.
+    /// Returns the number of the first record of `sequence`; `None` when the ring does not hold it.
     #[must_use]
     pub fn first_record_of(&self, sequence: Sequence) -> Option<RecordNumber> {
         Some(numbers_of(&self.words, sequence)?.0)
     }
 
-    /// Bytes of the datagram of `sequence`; `None` when the ring does not hold it.
+    /// Returns the length of the datagram of `sequence` in bytes; `None` when the ring does not hold it.
     #[must_use]
     pub fn len_of(&self, sequence: Sequence) -> Option<usize> {
         Some(numbers_of(&self.words, sequence)?.2)
@@ -250,31 +250,31 @@ impl RingReader {
         &self.identity
     }
 
-    /// The epochs that the ring's own continues.
+    /// Returns the epochs that the ring's own epoch continues.
     #[must_use]
     pub const fn lineage(&self) -> &Lineage {
         &self.lineage
     }
 
-    /// Its size.
+    /// Returns the geometry of the ring.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
         self.words.geometry
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub fn sealed(&self) -> Sequence {
         Sequence(self.words.load(offset::SEALED))
     }
 
-    /// The oldest sequence held; `sealed + 1` when the ring is empty.
+    /// Returns the oldest sequence held; `sealed + 1` when the ring is empty.
     #[must_use]
     pub fn oldest(&self) -> Sequence {
         Sequence(self.words.load(offset::OLDEST))
     }
 
-    /// Returns the oldest sequence that can be expected to be copied before it is overwritten:
+    /// Returns the oldest sequence that a reader can expect to copy before it is overwritten:
     /// [`Geometry::guard`] above the old end of a full ring.
     #[must_use]
     pub fn floor(&self) -> Sequence {
@@ -282,20 +282,20 @@ impl RingReader {
         self.oldest().max(self.sealed().next().minus(safe))
     }
 
-    /// The last sequence that this fan-out has sent.
+    /// Returns the last sequence that this fan-out has sent.
     #[must_use]
     pub fn sent(&self, fan_out: FanOutId) -> Sequence {
         Sequence(self.words.load(fan_out_offset(fan_out)))
     }
 
-    /// The last sequence that every fan-out has sent; the last one sealed where there is none.
+    /// Returns the last sequence that every fan-out has sent; the last one sealed without fan-outs.
     #[must_use]
     pub fn sent_by_all(&self) -> Sequence {
         let all = (0..self.identity.fan_outs).map(|f| self.sent(FanOutId(f)));
         all.min().unwrap_or_else(|| self.sealed())
     }
 
-    /// The last sequence that any fan-out has sent; the last one sealed where there is none.
+    /// Returns the last sequence that any fan-out has sent; the last one sealed without fan-outs.
     #[must_use]
     pub fn sent_by_any(&self) -> Sequence {
         let all = (0..self.identity.fan_outs).map(|f| self.sent(FanOutId(f)));
@@ -314,7 +314,7 @@ impl RingReader {
         .find(|state| *state as u64 == self.words.load(offset::STATE))
     }
 
-    /// When the publisher last made a heartbeat, UTC.
+    /// Returns the time of the publisher's last heartbeat, UTC.
     #[must_use]
     pub fn heartbeat_at(&self) -> Nanos {
         Nanos(self.words.load(offset::HEARTBEAT_AT))
@@ -329,7 +329,7 @@ impl RingReader {
         })
     }
 
-    /// Returns the content of a checkpoint's place.
+    /// Returns the content of a checkpoint.
     pub(super) fn checkpoint_at(&self, index: usize) -> Place {
         let at = checkpoint_offset(index);
         let version = self.words.load(at);
@@ -340,7 +340,8 @@ impl RingReader {
         let is_torn = version & 1 != 0 || self.words.load(at) != version;
         let [source, position, low, high] = said;
         let Some(source) = source.checked_sub(1) else {
-            // The first one there is begun by its version.
+            // The first write of a checkpoint starts with its version, so a set version without a source
+            // is damage.
             return if is_torn || version == 0 {
                 Place::Unused
             } else {
@@ -359,7 +360,7 @@ impl RingReader {
     }
 }
 
-/// The content of a checkpoint's place.
+/// The content of a checkpoint.
 pub(super) enum Place {
     Unused,
     /// A checkpoint that is being written or was left unfinished: only its source is valid.

@@ -1,4 +1,4 @@
-//! Reopens a ring that outlived its writer: the next writer continues there, if every held datagram is
+//! Reopening of a ring that outlived its writer: the next writer continues there, if every held datagram is
 //! what was sealed (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
@@ -11,15 +11,18 @@ use crate::types::{FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, So
 use crate::wire::{Datagram, Kind, PublisherState, StreamEvent};
 
 impl RingWriter {
-    /// Continues with the ring in `memory` as its last writer left it, wherever that was stopped.
+    /// Continues with the ring in `memory` as its last writer left it, wherever that writer was stopped.
     ///
-    /// Sealed datagrams stay unchanged, also one that was sealed but not yet published in the control page.
-    /// An END makes the state ended. A half-written slot is written anew. No other user of the memory may
-    /// remain.
+    /// Sealed datagrams stay unchanged. The last one may be sealed but not yet published in the control page;
+    /// it is kept and published. An END among the held datagrams sets the state to ended. A half-written slot
+    /// is dropped and its sequence is sealed anew.
     ///
     /// # Errors
-    /// [`RingError`]: no ring, another layout, numbers that its writer cannot have left there, or a slot that
-    /// does not hold what was sealed.
+    /// [`RingError`] on one of these conditions:
+    /// - `memory` has another owner, or is too small or misaligned;
+    /// - it holds no ring, or one of another layout;
+    /// - the control page or a checkpoint has a value that its writer cannot have left there;
+    /// - a held slot does not contain what was sealed.
     pub fn reopen(mut memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
         if Arc::get_mut(&mut memory).is_none() {
             return Err(RingError::Shared);
@@ -27,7 +30,8 @@ impl RingWriter {
         let reader = RingReader::attach(memory)?;
         reader.verify()?;
         let told = reader.sealed();
-        // The slot is complete before the control page says so, and who READs slots may have had it.
+        // Keep this slot: it is complete before the control page says so, and a READ may have copied it
+        // already.
         let sealed = match reader.holds(told.next())? {
             true => told.next(),
             false => told,
@@ -65,8 +69,8 @@ impl RingWriter {
 }
 
 impl RingReader {
-    /// How far each source is sealed: by the datagrams held, and by the checkpoints where none is held of a
-    /// source. For a ring that nobody writes just now.
+    /// Returns the last sealed position of each source, from the held datagrams. For a source without held
+    /// datagrams, its checkpoint counts. For a ring that is not being written.
     #[must_use]
     pub fn positions(&self) -> Vec<(SourceId, SourcePosition)> {
         let Held { mut data, lost, .. } = self.held(self.sealed());
@@ -83,7 +87,7 @@ impl RingReader {
         data
     }
 
-    /// Refuses numbers that no writer leaves behind which sealed the slots that are there.
+    /// Rejects control-page numbers that a writer of these slots cannot have left there.
     fn check_numbers(&self, sealed: Sequence, next_record: RecordNumber) -> Result<(), RingError> {
         let (told, oldest) = (self.sealed(), self.oldest());
         let slots = self.geometry().slots();
@@ -91,7 +95,7 @@ impl RingReader {
         if versions.max().unwrap_or(0) > sealed.0 {
             return Err(damaged("sealed", told.0));
         }
-        // Each is told right after its slot is complete, the record first.
+        // A writer publishes both numbers right after it completes a slot, the record number first.
         let said = RecordNumber(self.words.load(offset::NEXT_RECORD));
         if said != next_record && Some(said) != self.next_record_after(told) {
             return Err(damaged("next record", said.0));
@@ -103,7 +107,7 @@ impl RingReader {
                 epochs.first().map_or(0, |it| it.epoch.0),
             ));
         }
-        // Datagrams of another publisher may have been cut off at either end.
+        // A mirrored ring may have been cut at either end, so only a ring without lineage must be full.
         let full = sealed
             .plus(2)
             .minus(slots)
@@ -146,14 +150,14 @@ impl RingReader {
         Ok(sources)
     }
 
-    /// Each datagram that is held, the oldest first. For a ring that nobody writes just now.
+    /// Calls `each` for every held datagram, the oldest first. For a ring that is not being written.
     pub fn each_held(&self, each: impl FnMut(&Datagram<'_>)) {
         self.each_up_to(self.sealed(), each);
     }
 
     fn each_up_to(&self, sealed: Sequence, mut each: impl FnMut(&Datagram<'_>)) {
         let mut buffer = vec![0; self.geometry().slot_len() / WORD];
-        // No more than there are slots, whatever the control page says.
+        // Bound the range by the number of slots, because the control page may be wrong.
         let oldest = self
             .oldest()
             .max(sealed.next().minus(self.geometry().slots()));
@@ -188,14 +192,14 @@ impl RingReader {
     }
 }
 
-/// How far sources are, by the datagrams that a ring holds.
+/// The source positions in the datagrams of a ring.
 #[derive(Default)]
 struct Held {
-    /// Up to the last message.
+    /// Position of each source's last message.
     data: Vec<(SourceId, SourcePosition)>,
-    /// Up to the last one that was told as lost.
+    /// Position of each source's last message reported as lost.
     lost: Vec<(SourceId, SourcePosition)>,
-    /// They end with END.
+    /// Whether END is among the datagrams.
     ended: bool,
 }
 
@@ -211,7 +215,7 @@ fn reach(all: &mut Vec<(SourceId, SourcePosition)>, source: SourceId, to: Source
     }
 }
 
-/// Up to where a source's messages were told as lost.
+/// Returns the last position that a loss event of a source covers.
 fn last_lost(event: &[u8]) -> Option<(SourceId, SourcePosition)> {
     let Some(StreamEvent::SourceLost {
         source,
@@ -325,7 +329,7 @@ mod tests {
         let mut ring = a_ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
         let whole = ring.slot(Sequence(3)).map(<[u8]>::to_vec);
-        // As of a writer that was killed between the two.
+        // The writer was killed between sealing the slot and publishing it.
         ring.words_mut().store(offset::SEALED, 2);
         ring.words_mut().store(offset::NEXT_RECORD, 5);
         let ring = reopened(ring).unwrap();
@@ -373,7 +377,7 @@ mod tests {
     #[test]
     fn positions_are_last_sealed_or_reported_lost() {
         let mut ring = a_ring();
-        // The ring no longer holds anything of B.
+        // Now the ring holds no more datagrams of B.
         seal(&mut ring, Kind::Data, B, 70, &[7; 56]);
         assert!(checkpoint(&mut ring, B, 70));
         assert!(checkpoint(&mut ring, A, 9));
@@ -391,13 +395,13 @@ mod tests {
         seal(&mut ring, Kind::Event, A, 40, &body);
         let mut ring = reopened(ring).unwrap();
         assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(70))]);
-        // And its checkpoints go on in their places.
+        // Checkpoints continue in their places.
         assert!(checkpoint(&mut ring, B, 71));
         assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(71))]);
     }
 
-    /// Rings as a writer that was killed may leave them: come round or not, with one source that the ring
-    /// holds and one that it holds no more, in between two stores.
+    /// Returns rings as a killed writer may leave them, between any two stores: before and after the first
+    /// wrap, with one source that the ring holds and one that it no longer holds.
     fn left_behind() -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for sealed in [0, 1, 2, 5, 15, 16, 40] {
@@ -428,9 +432,9 @@ mod tests {
         bytes
     }
 
-    /// All that decides how a publisher goes on, but for what it compares itself (what the ring is, which
-    /// epochs it continues, its state), for what goes out again or is asked for (what was sent), and for the
-    /// oldest slot of a ring that is full, which may be out of it.
+    /// Returns everything that decides how a publisher continues. Left out are the parts that it compares
+    /// itself (identity, lineage, state), the sent sequences, which are sent or requested again, and the
+    /// oldest slot of a full ring, which may already be released.
     fn goes_on(ring: &RingWriter) -> impl PartialEq + use<> {
         let (sealed, next_record) = (ring.sealed(), ring.next_record());
         let held = sealed.minus(14).0..=sealed.0;
@@ -489,7 +493,7 @@ mod tests {
             let expected = RingError::Control { word, value };
             assert_eq!(reopened(ring).err(), Some(expected), "{index}");
         }
-        // A checkpoint that was being moved, its check before its position.
+        // A killed move of a checkpoint: its check was stored, its position was not.
         let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
@@ -503,7 +507,7 @@ mod tests {
             .store(checkpoint_offset(0) + 2 * WORD, at(5).0);
         assert_eq!(ring.reader().checkpoint(A), None);
         assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
-        // One whose datagram is held was being written when the writer was killed.
+        // A checkpoint was being written when the writer was killed. Its datagram is held.
         let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));

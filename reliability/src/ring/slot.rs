@@ -3,24 +3,24 @@
 //!
 //! The version is 0 while the slot is written, and takes each other value once. The two fences order
 //! the plain words: a reader that loads a word of a later content then sees a later version.
-//! (`interleavings.rs` of the workspace's tests runs this very file through all orders of memory
-//! that the language allows.)
+//! (`interleavings.rs` of the workspace's tests runs this very file through all memory orders that the
+//! language allows.)
 
 use super::atomics::Ordering::{Acquire, Relaxed, Release};
 use super::atomics::{AtomicU64, fence};
 
-/// Which word holds the version: where a datagram's header has its sequence.
+/// Index of the word with the version, which is the sequence of a datagram's header.
 pub const VERSION: usize = 2;
 
 /// Marks the slot as empty. A reader that sees this also sees every earlier store, above all `oldest`.
 #[inline]
 pub fn open(slot: &[AtomicU64]) {
     slot[VERSION].store(0, Release);
-    // A reader of any word written from here on finds the version changed.
+    // A reader that loads any word written from here on finds the version changed.
     fence(Release);
 }
 
-/// Writes words of an open slot, all of which lie behind its version.
+/// Writes words of an open slot. All of them must lie behind the version.
 #[inline]
 pub fn put(to: &[AtomicU64], values: impl Iterator<Item = u64>) {
     for (word, value) in to.iter().zip(values) {
@@ -28,7 +28,7 @@ pub fn put(to: &[AtomicU64], values: impl Iterator<Item = u64>) {
     }
 }
 
-/// As [`put`], from as many words as these, several at a time.
+/// Writes words like [`put`], from a slice of equal length, several at a time.
 #[inline]
 pub fn put_words(to: &[AtomicU64], values: &[u64]) {
     let (chunks, rest) = to.as_chunks::<4>();
@@ -41,7 +41,7 @@ pub fn put_words(to: &[AtomicU64], values: &[u64]) {
     put(rest, from_rest.iter().copied());
 }
 
-/// Writes an open slot from its first word on; the value for the version is left out.
+/// Writes an open slot from its first word on, except the version.
 #[inline]
 pub fn put_around(slot: &[AtomicU64], header: impl IntoIterator<Item = u64>) {
     for (index, (word, value)) in slot.iter().zip(header).enumerate() {
@@ -51,7 +51,7 @@ pub fn put_around(slot: &[AtomicU64], header: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// As [`put_around`], for a header that is known to be as long as the slot's.
+/// Writes words like [`put_around`], for a header of known length.
 #[inline]
 pub fn put_header<const WORDS: usize>(head: &[AtomicU64; WORDS], header: [u64; WORDS]) {
     for (index, (word, value)) in head.iter().zip(header).enumerate() {
@@ -61,7 +61,7 @@ pub fn put_header<const WORDS: usize>(head: &[AtomicU64; WORDS], header: [u64; W
     }
 }
 
-/// The slot holds this version, whole.
+/// Stores the version: the slot is complete.
 #[inline]
 pub fn seal(slot: &[AtomicU64], version: u64) {
     slot[VERSION].store(version.to_le(), Release);
@@ -83,7 +83,7 @@ pub fn copy(slot: &[AtomicU64], at: usize, into: &mut [u64]) {
     copy_by::<1>(into, from);
 }
 
-/// Copies so many words at a time; what is left of both, fewer than that.
+/// Copies `WORDS` words at a time, and returns the rest of both slices.
 #[inline]
 fn copy_by<'a, const WORDS: usize>(
     into: &'a mut [u64],
@@ -99,10 +99,10 @@ fn copy_by<'a, const WORDS: usize>(
     (rest, from_rest)
 }
 
-/// Returns the version after the copy: if it is unchanged, the copy is whole.
+/// Returns the version after the copy. If it is unchanged, the copy is complete.
 #[inline]
 pub fn version_after(slot: &[AtomicU64]) -> u64 {
-    // Whatever was loaded of a later content makes this load see a later version.
+    // Without this fence, a copy of later content could go with an old version.
     fence(Acquire);
     u64::from_le(slot[VERSION].load(Relaxed))
 }

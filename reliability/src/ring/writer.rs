@@ -1,5 +1,5 @@
-//! The only writer of a ring: a slot is open, then sealed, then never modified until the ring comes
-//! round to it (docs/PROTOCOL.md §9).
+//! The only writer of a ring. A slot is opened, then sealed, then never modified until the ring wraps
+//! (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
 
@@ -20,24 +20,24 @@ use crate::types::{
 };
 use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of};
 
-/// The caller's part of a datagram's header; the ring knows the rest.
+/// The caller's part of a datagram's header. The ring fills in the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// The kind; it must take a sequence.
+    /// The kind, which must take a sequence.
     pub kind: Kind,
-    /// Records in it.
+    /// Number of records.
     pub count: u16,
     /// The source of the messages.
     pub source: SourceId,
     /// Position of the last complete message.
     pub source_position: SourcePosition,
-    /// Now, UTC.
+    /// Time of the seal, UTC.
     pub sent_at: Nanos,
-    /// See [`crate::wire::datagram_flags`].
+    /// Bits of [`crate::wire::datagram_flags`].
     pub flags: u16,
 }
 
-/// Where the next word of the open slot's payload goes, counted in words of the ring.
+/// Position of the next word of the open slot's payload, in words of the ring.
 #[derive(Clone, Copy)]
 pub(super) struct OpenSlot {
     begin: usize,
@@ -46,12 +46,12 @@ pub(super) struct OpenSlot {
 }
 
 impl OpenSlot {
-    /// Bytes appended.
+    /// Returns the number of bytes appended.
     const fn len(self) -> usize {
         (self.at - self.begin) * WORD
     }
 
-    /// Bytes that still fit.
+    /// Returns the number of bytes that still fit.
     const fn room(self) -> usize {
         (self.end - self.at) * WORD
     }
@@ -61,7 +61,7 @@ impl OpenSlot {
 pub struct RingWriter {
     pub(super) words: OwnWords,
     pub(super) identity: RingIdentity,
-    /// The epochs that ours continues.
+    /// The epochs that the ring's own epoch continues.
     pub(super) lineage: Lineage,
     pub(super) sealed: Sequence,
     pub(super) oldest: Sequence,
@@ -73,11 +73,11 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Creates an empty ring in `memory`, whatever was there before. The memory must not be shared: the ring
-    /// has one writer, which hands out the readers.
+    /// Creates an empty ring in `memory`, and overwrites its earlier content. The memory must not be shared:
+    /// the ring has one writer, which makes the readers.
     ///
     /// # Errors
-    /// [`RingError`] when the memory or the identity can't hold a ring, or the memory is shared.
+    /// [`RingError`] when the memory is shared, or memory or identity cannot hold a ring.
     pub fn create(
         mut memory: Arc<dyn RingMemory>,
         geometry: Geometry,
@@ -89,7 +89,7 @@ impl RingWriter {
         Self::create_in(memory, geometry, identity)
     }
 
-    /// As [`RingWriter::create`], for memory that the caller knows to be written by nobody else.
+    /// Creates a ring like [`RingWriter::create`], in memory that the caller knows to have no other writer.
     pub(crate) fn create_in(
         memory: Arc<dyn RingMemory>,
         geometry: Geometry,
@@ -143,8 +143,8 @@ impl RingWriter {
         })
     }
 
-    /// Opens the slot after the last sealed one, and returns its sequence; the slot that is
-    /// overwritten is out of the ring from here on. Opening an open slot changes nothing.
+    /// Opens the slot after the last sealed one and returns its sequence. The overwritten slot is no longer
+    /// held from here on. Does nothing when a slot is already open.
     ///
     /// # Errors
     /// [`RingError::Exhausted`] after [`SEQUENCE_LAST`].
@@ -177,30 +177,31 @@ impl RingWriter {
         Ok(sequence)
     }
 
-    /// Bytes that still fit the open slot; a whole payload when none is open.
+    /// Returns the number of bytes that still fit in the open slot; a whole payload when none is open.
     #[must_use]
     pub fn room(&self) -> usize {
         self.open.map_or(self.payload_max(), OpenSlot::room)
     }
 
-    /// The longest payload of a datagram.
+    /// Returns the maximum length of a payload in bytes.
     #[must_use]
     #[inline]
     pub fn payload_max(&self) -> usize {
         self.words.0.geometry.slot_len() - HEADER_LEN
     }
 
-    /// Whether a slot is open.
+    /// Returns whether a slot is open.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Writes `bytes` behind what the open slot holds. A length that is no multiple of 8 is
-    /// filled up with zeros, so that records stay aligned.
+    /// Appends `bytes` to the open slot. A length that is no multiple of 8 is padded with zeros, so that
+    /// records stay aligned.
     ///
     /// # Errors
-    /// [`RingError::SlotFull`] and [`RingError::NotOpen`], without effect.
+    /// [`RingError::SlotFull`] when they do not fit, [`RingError::NotOpen`] when no slot is open. Both are
+    /// without effect.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), RingError> {
         let open = self.open.ok_or(RingError::NotOpen)?;
         let (len, room) = (bytes.len().next_multiple_of(WORD), open.room());
@@ -216,8 +217,8 @@ impl RingWriter {
         Ok(())
     }
 
-    /// As [`append`](Self::append), for whole words. Whether they were appended: a slot is open, and has
-    /// room for them.
+    /// Appends whole words like [`append`](Self::append). Returns `false`, without effect, when no slot is
+    /// open or they do not fit.
     #[inline]
     pub fn append_words(&mut self, words: &[u64]) -> bool {
         let Some(to) = self.place_for(words.len()) else {
@@ -227,8 +228,8 @@ impl RingWriter {
         true
     }
 
-    /// As [`append_words`](Self::append_words), for one record, under the type and length that are its
-    /// own, whatever its header says of them.
+    /// Appends one record like [`append_words`](Self::append_words), with the type and length of `R`
+    /// regardless of its header.
     #[inline]
     pub fn append_record<R: WireRecord>(&mut self, record: &R) -> bool {
         let words = record_words(record);
@@ -239,8 +240,8 @@ impl RingWriter {
         true
     }
 
-    /// As [`append_record`](Self::append_record), for as many of these, from the first on, as the open slot
-    /// has room for; how many that are.
+    /// Appends as many of these records as the open slot has room for, like
+    /// [`append_record`](Self::append_record), and returns their number.
     #[inline]
     pub fn append_run<R: WireRecord>(&mut self, records: &[R]) -> usize {
         let words = R::LEN / WORD;
@@ -254,7 +255,7 @@ impl RingWriter {
         run.len()
     }
 
-    /// Where so many words go behind what the open slot holds; they count as appended.
+    /// Returns the next `words` words of the open slot, which count as appended.
     #[inline]
     fn place_for(&mut self, words: usize) -> Option<&[AtomicU64]> {
         let open = self.open.as_mut()?;
@@ -266,16 +267,16 @@ impl RingWriter {
         Some(self.words.at_mut(at, words))
     }
 
-    /// Seals the open slot: header, CRC over the slot's own bytes, sequence last. From here on it
-    /// is never modified until the ring comes round.
+    /// Seals the open slot: header, CRC over the slot's own bytes, sequence last. From here on it is never
+    /// modified until the ring wraps.
     ///
     /// # Errors
-    /// [`RingError::NotOpen`].
+    /// [`RingError::NotOpen`] when no slot is open.
     pub fn seal(&mut self, seal: Seal) -> Result<Sequence, RingError> {
         self.seal_open(seal).map(|(sequence, _)| sequence)
     }
 
-    /// As [`seal`](Self::seal); with how many bytes the datagram has behind its header.
+    /// Seals the open slot like [`seal`](Self::seal), and also returns the number of bytes behind the header.
     #[inline(always)]
     pub(crate) fn seal_open(&mut self, seal: Seal) -> Result<(Sequence, usize), RingError> {
         let open = self.open.take().ok_or(RingError::NotOpen)?;
@@ -307,7 +308,7 @@ impl RingWriter {
         Ok((sequence, len))
     }
 
-    /// The datagram of a sealed slot, for sending it; `None` when the ring does not hold it.
+    /// Returns the datagram of a sealed slot, to send it; `None` when the ring does not hold it.
     #[must_use]
     #[inline]
     pub fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
@@ -322,7 +323,7 @@ impl RingWriter {
         }))
     }
 
-    /// The header of the datagram that was sealed last; `None` when the ring holds none.
+    /// Returns the header of the last sealed datagram; `None` when the ring is empty.
     #[must_use]
     #[inline]
     pub fn header_of_last(&self) -> Option<&[u8; HEADER_LEN]> {
@@ -333,38 +334,38 @@ impl RingWriter {
         header.first_chunk()
     }
 
-    /// The address of the slot that holds `sequence`, for transports that pin it. It may be read
-    /// until the fan-out reports it completed; it is a whole slot long.
+    /// Returns the address of the slot that holds `sequence`, for transports that pin it. It can be read for
+    /// the length of a whole slot until the fan-out reports it completed.
     #[must_use]
     pub fn slot_ptr(&self, sequence: Sequence) -> *const u8 {
         self.words.0.slot(sequence).as_ptr().cast()
     }
 
-    /// `sequence + 1 − oldest`, what a header says in `retained`; 0 when nothing is held.
+    /// Returns `sequence + 1 − oldest`, the header's `retained`; 0 when the ring is empty.
     #[must_use]
     pub fn retained(&self, sequence: Sequence) -> u32 {
         u32::try_from(sequence.next().since(self.oldest)).unwrap_or(u32::MAX)
     }
 
-    /// Number of the record after `sequence`; `None` when the ring can't tell.
+    /// Returns the number of the record after `sequence`; `None` when unknown.
     #[must_use]
     pub fn next_record_after(&self, sequence: Sequence) -> Option<RecordNumber> {
         next_record_after(&self.words.0, &self.identity, sequence)
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.sealed
     }
 
-    /// The oldest sequence held.
+    /// Returns the oldest sequence held.
     #[must_use]
     pub const fn oldest(&self) -> Sequence {
         self.oldest
     }
 
-    /// Number of the record after the last one sealed.
+    /// Returns the number of the record after the last one sealed.
     #[must_use]
     pub const fn next_record(&self) -> RecordNumber {
         self.next_record
@@ -376,26 +377,26 @@ impl RingWriter {
         &self.identity
     }
 
-    /// The epochs that the ring's own continues.
+    /// Returns the epochs that the ring's own epoch continues.
     #[must_use]
     pub const fn lineage(&self) -> &Lineage {
         &self.lineage
     }
 
-    /// Its size.
+    /// Returns the geometry of the ring.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
         self.words.0.geometry
     }
 
-    /// The last sequence held or before that a fan-out has sent.
+    /// Returns the last sequence that a fan-out has sent, at least the one before the oldest held.
     #[must_use]
     pub fn sent(&self, fan_out: FanOutId) -> Sequence {
         let sent = Sequence(self.words.0.load(fan_out_offset(fan_out)));
         sent.clamp(self.oldest.previous().min(self.sealed), self.sealed)
     }
 
-    /// Publishes how far a fan-out has sent.
+    /// Publishes the last sequence that a fan-out has sent.
     pub fn set_sent(&mut self, fan_out: FanOutId, sequence: Sequence) {
         self.words.store(fan_out_offset(fan_out), sequence.0);
     }
@@ -420,7 +421,7 @@ impl RingWriter {
         self.words.store(offset::HEARTBEAT_AT, utc.0);
     }
 
-    /// Keeps a source's sealed position. Returns `false` when there are more sources than checkpoints: that
+    /// Stores a source's sealed position. Returns `false` when there are more sources than checkpoints: that
     /// source is replayed from its beginning after a restart.
     pub fn set_checkpoint(&mut self, checkpoint: Checkpoint) -> bool {
         let wanted = Some(checkpoint.source);
@@ -449,8 +450,9 @@ impl RingWriter {
         true
     }
 
-    /// Moves the last checkpoint if it is this source's: first its check, then its position, so that a reader
-    /// detects a half-written one. Returns `false`, without effect, when it must be kept as a whole.
+    /// Updates the position of the last checkpoint if it is this source's. It stores the check before the
+    /// position, so that a reader detects a half-written one. Returns `false`, without effect, when the whole
+    /// checkpoint must be stored.
     #[inline]
     pub fn move_checkpoint(&mut self, source: SourceId, position: SourcePosition) -> bool {
         let kept = self.kept.filter(|(kept, ..)| *kept == source);
@@ -461,7 +463,7 @@ impl RingWriter {
         kept.is_some()
     }
 
-    /// Forces the next checkpoint to be kept as a whole, because its session may have changed.
+    /// Forces the next checkpoint to be stored as a whole, because its session may have changed.
     pub const fn keep_anew(&mut self) {
         self.kept = None;
     }
@@ -471,13 +473,13 @@ impl RingWriter {
         &mut self.words
     }
 
-    /// The memory itself, for a transport that registers it with a device to send from.
+    /// Returns the memory, for a transport that registers it with a device to send from.
     #[must_use]
     pub fn memory(&self) -> Arc<dyn RingMemory> {
         Arc::clone(&self.words.0.memory)
     }
 
-    /// A reader of this ring.
+    /// Returns a reader of this ring.
     #[must_use]
     pub fn reader(&self) -> RingReader {
         RingReader::of(self.words.0.clone(), self.identity, self.lineage.clone())

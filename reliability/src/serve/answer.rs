@@ -105,7 +105,7 @@ impl RepairCore {
             NackClass::Replay => Answer::Unicast,
         };
         let multicast = answer == Answer::Multicast;
-        // Ask for credit of a whole slot before the copy, so that no copy is wasted.
+        // Require credit for a whole slot before the copy, so that no copy is wasted.
         let buckets: [Option<&mut TokenBucket>; 2] = match class {
             NackClass::Replay => [Some(&mut self.joiners), None],
             NackClass::Repair if multicast => [Some(&mut self.repair), None],
@@ -178,8 +178,8 @@ impl RepairCore {
         }
     }
 
-    /// Removes a multicast sequence from the queues of all peers that wait for it, whenever they asked. A
-    /// peer with so much unread output that it waits for nothing here gets its own copy.
+    /// Removes a multicast sequence from the queues of all waiting peers, however long they wait. A peer with
+    /// so much unread output that it gets no datagrams keeps its request and gets its own copy later.
     fn answer_all(&mut self, index: usize, sequence: Sequence) {
         let mut answered = 0;
         for id in &self.ready_peers {
@@ -200,7 +200,7 @@ impl RepairCore {
 }
 
 /// Answers a peer's last PROGRESS on each channel, and returns whether there was one. On a blocked link,
-/// that answer covers all earlier ones: outdated STATUS messages would only take room from repairs.
+/// that answer covers all earlier ones, because outdated STATUS messages would only delay repairs.
 fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for of in &mut peer.channels {
@@ -216,7 +216,7 @@ fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8
     told > 0
 }
 
-/// Refuses sequences that were pending and that the ring no longer holds.
+/// Refuses pending sequences that the ring no longer holds.
 fn refuse_pending(
     channel: &mut Channel,
     gone: SequenceRange,

@@ -26,13 +26,13 @@ pub struct ChannelInfo {
     pub directory: Vec<Instrument>,
 }
 
-/// A ring at one moment.
+/// The state of a ring at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// The last sequence that all fan-outs have sent: every receiver may be told to expect it.
+    /// The last sequence sent on all fan-outs. Every receiver can be told to expect it.
     pub(crate) newest: Sequence,
-    /// The last sequence that some fan-out has sent: its receivers may miss it. Sealed but unsent
-    /// datagrams are never served, so that a NACK ahead of the stream gains nothing.
+    /// The last sequence sent on any fan-out: its receivers may miss it. Sealed but unsent datagrams are
+    /// never served, so that a NACK ahead of the stream gains nothing.
     pub(crate) askable: Sequence,
     /// The oldest available sequence; `newest + 1` when there is none.
     pub(crate) oldest: Sequence,
@@ -104,7 +104,7 @@ impl Channel {
         let askable = self.ring.sent_by_any();
         let mut newest = self.ring.sent_by_all();
         let floor = self.floor();
-        // A fan-out is torn down before it lags so far that the ring forgets what it sent.
+        // A fan-out is torn down before it lags so far that the ring overwrites what it sent.
         newest = newest.max(floor.previous());
         let next_record = self.ring.next_record_after(newest);
         let next_record = next_record.unwrap_or(RecordNumber(0));
@@ -127,7 +127,7 @@ impl Channel {
     pub(crate) fn offer(&self) -> ChannelOffer {
         let view = self.view();
         let geometry = self.ring.geometry();
-        // A receiver that does not know continued epochs is offered the current epoch alone.
+        // A receiver without support for continued epochs gets the current epoch alone.
         let (first, first_record) = self.ring.lineage().begins();
         let is_older = view.oldest < first;
         let history = is_older.then_some(History {
@@ -189,7 +189,7 @@ impl Channel {
         }
     }
 
-    /// Counts sequences of a NACK that were refused.
+    /// Counts refused sequences of a NACK.
     pub(crate) fn count_refused(&self, reason: RefusalReason, sequences: u64) {
         let counters = &self.counters;
         match reason {
@@ -318,7 +318,7 @@ mod tests {
         channel.measure(at(200));
         channel.measure(at(300));
         assert_eq!(channel.live_bytes_per_s, Some(60_000), "nothing was sealed");
-        // The length is that of the latest sixteen.
+        // The length is averaged over the latest sixteen.
         publish(&mut ring, 5, 128);
         publish(&mut ring, 16, 328);
         channel.measure(at(1_300));

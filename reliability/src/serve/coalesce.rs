@@ -1,14 +1,15 @@
-//! The choice between unicast and multicast repair (docs/PROTOCOL.md §6.3). The policy is in this module
-//! alone, so that it can be tuned.
+//! The choice between unicast and multicast repair (docs/PROTOCOL.md §6.3). This module alone holds the
+//! policy, so that it can be tuned.
 //!
-//! The first NACK for a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
-//! subscribers have asked for it within `repair_coalesce_us`, it is multicast. In a large group, whose
-//! members hold off, three are enough. A multicast answers all pending NACKs for the sequence, and all
-//! NACKs within `sender_ignore_us` after it. A later asker missed it and starts a new count. After three
-//! multicasts, the sequence is sent by unicast.
+//! - The first NACK for a sequence is answered at once, by unicast.
+//! - When `max(2, ⌈G/8⌉)` (at most 16) of `G` subscribers have asked for it within `repair_coalesce_us`,
+//!   it is multicast. In a large group, whose members hold off, three askers are enough.
+//! - A multicast answers all pending NACKs for the sequence, and all NACKs within `sender_ignore_us` after
+//!   it. A later asker missed it and starts a new round.
+//! - After three multicasts, the sequence is only sent by unicast.
 //!
-//! When very many subscribers still ask for one sequence, the hold-off is too short for this network.
-//! The group is then told to wait twice as long; the hold-off is halved after each quiet second.
+//! When a crowd of 32 NACKs still asks for one sequence, the hold-off is too short for this network. The
+//! group is then told to wait twice as long. The hold-off is halved after each second without a crowd.
 
 use std::fmt;
 
@@ -19,25 +20,25 @@ use crate::serve::config::RepairConfig;
 use crate::serve::peer::PeerId;
 use crate::types::{Nanos, Sequence};
 
-/// How many sequences are remembered: the slots of a window (`window_slots`, docs/PROTOCOL.md §5.2), so
+/// Number of remembered sequences: the slots of a window (`window_slots`, docs/PROTOCOL.md §5.2), so
 /// that the gaps of one subscriber do not displace each other. A newer sequence displaces an older one,
-/// never the reverse: a NACK for an old sequence cannot evict newer ones. Sequences that are not
-/// remembered are sent by unicast.
+/// never the reverse: a NACK for an old sequence cannot evict newer ones. Other sequences are sent by
+/// unicast.
 const ENTRIES: usize = 4096;
-/// How many sequences of one NACK are remembered: more would displace each other.
+/// Maximum remembered sequences of one NACK: more would displace each other.
 pub(super) const LOGGED_MAX: u64 = ENTRIES as u64;
-/// How many distinct askers are counted: the highest threshold there is.
+/// Maximum number of distinct askers counted, and so the highest threshold.
 const ASKERS_MAX: usize = 16;
-/// How many askers of a large group trigger a multicast. The number is below the number of scouts, so
-/// that a common loss is repaired within the first round trip, and above chance coincidences.
+/// Number of askers of a large group that trigger a multicast. It is below the number of scouts, so that a
+/// common loss is repaired within the first round trip. It is above chance coincidences.
 const ASKERS_OF_LARGE_GROUP: usize = 3;
 /// Maximum multicasts of one sequence: a receiver that misses all of them may not be reachable that way.
 const MULTICASTS_MAX: u8 = 3;
-/// NACKs for one sequence that make a crowd.
+/// Number of NACKs for one sequence that make a crowd.
 const CROWD: u32 = 32;
 /// Maximum number of doublings of the hold-off.
 const WIDER_MAX: u32 = 4;
-/// Minimum interval between doublings: until all know the wider hold-off, further crowds say nothing new.
+/// Minimum interval between doublings: until all know the longer hold-off, further crowds say nothing new.
 const WIDENS_EVERY: Nanos = Nanos::from_ms(1);
 /// Interval without a crowd after which the hold-off is halved.
 const NARROWS_EVERY: Nanos = Nanos::from_secs(1);
@@ -51,19 +52,19 @@ pub(super) enum Answer {
     Multicast,
 }
 
-/// The NACKs for one sequence, in rounds, each of which may end with a multicast.
+/// The NACKs for one sequence, in rounds. Each round may end with a multicast.
 #[derive(Clone, Debug)]
 struct Entry {
     sequence: Sequence,
     /// When this round began.
     asked_at: Nanos,
-    /// The peers that asked in this round.
+    /// The distinct peers that asked in this round, up to [`ASKERS_MAX`].
     askers: ArrayVec<PeerId, ASKERS_MAX>,
-    /// Whether any of them was answered in this round.
+    /// Whether an asker was answered in this round.
     answered: bool,
     multicast_at: Nanos,
     multicasts: u8,
-    /// NACKs in all rounds, without immediate repetitions by one peer.
+    /// Number of NACKs in all rounds, without immediate repetitions by one peer.
     asks: u32,
     asked_by: PeerId,
 }
@@ -84,7 +85,7 @@ pub(super) struct RepairLog {
     ignore: Nanos,
     multicast: bool,
     large_group: u32,
-    /// How often the hold-off is doubled, and when that changed.
+    /// Number of doublings of the hold-off, and when a crowd or a quiet second last set it.
     wider: u32,
     wider_at: Nanos,
 }
@@ -99,7 +100,7 @@ impl fmt::Debug for RepairLog {
 }
 
 impl RepairLog {
-    /// An empty log.
+    /// Returns an empty log.
     #[must_use]
     pub(super) fn new(config: &RepairConfig) -> Self {
         Self {
@@ -114,13 +115,13 @@ impl RepairLog {
         }
     }
 
-    /// Returns how often to double the hold-off.
+    /// Returns the number of times to double the hold-off.
     #[must_use]
     pub(super) const fn wider(&self) -> u32 {
         self.wider
     }
 
-    /// Advances time: halves the hold-off after a long interval without a crowd.
+    /// Advances time: takes back one doubling after [`NARROWS_EVERY`] without a crowd.
     pub(super) fn handle_timeout(&mut self, now: Nanos) {
         if self.wider > 0 && now.since(self.wider_at) >= NARROWS_EVERY {
             (self.wider, self.wider_at) = (self.wider - 1, now);
@@ -133,7 +134,7 @@ impl RepairLog {
         entry.filter(|entry| entry.sequence == sequence)
     }
 
-    /// Adds an unknown sequence, in place of an older one that has its place.
+    /// Adds an unknown sequence. It replaces an older one in its place, and is dropped for a newer one.
     fn begin(&mut self, entry: Entry) {
         let place = &mut self.places[entry.sequence.0 as usize % ENTRIES];
         match usize::from(*place).checked_sub(1) {
@@ -144,14 +145,14 @@ impl RepairLog {
                 // would copy it and leave the old allocation behind.
                 self.entries.reserve_exact(ENTRIES - self.entries.len());
                 self.entries.push(entry);
-                // There are no more entries than places.
+                // The table never has more entries than places.
                 *place = self.entries.len() as u16;
             }
         }
     }
 
     /// Records that `peer` asks for `sequence`, which was not pending for it before. Returns whether a
-    /// recent multicast, still in flight, already answers it.
+    /// multicast of it within the last `sender_ignore_us` already answers it.
     pub(super) fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) -> bool {
         let (coalesce, ignore) = (self.coalesce, self.ignore);
         let Some(entry) = self.entry(sequence) else {
@@ -167,7 +168,7 @@ impl RepairLog {
             });
             return false;
         };
-        // Repeated NACKs of one peer are no crowd.
+        // Immediate repetitions by one peer do not count towards a crowd.
         let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
         entry.asks = entry.asks.saturating_add(u32::from(another));
         let crowded = another && entry.asks == CROWD;
@@ -175,7 +176,7 @@ impl RepairLog {
             || entry.answered && planted(Bug::UnicastAnswersOthers);
         let answered = entry.multicast_within(ignore, now) || forever;
         if answered {
-            // This NACK counts for no further round.
+            // The multicast in flight answers this NACK, so it starts no further round.
         } else if entry.askers.is_empty() || entry.answered && now.since(entry.asked_at) > coalesce
         {
             entry.askers.clear();

@@ -13,7 +13,7 @@ pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepairConfig {
-    /// Repair budget of all subscribers together, multicast repairs included. It protects fresh data.
+    /// Repair budget of all subscribers together, including multicast repairs. It protects fresh data.
     pub repair_bytes_per_s: u64,
     /// Burst of the repair budget.
     pub repair_burst_bytes: u64,
@@ -25,34 +25,34 @@ pub struct RepairConfig {
     pub joiner_bytes_per_s: u64,
     /// Burst of the replay budget.
     pub joiner_burst_bytes: u64,
-    /// How long NACKs for one sequence count as of one loss.
+    /// NACKs for one sequence within this span count as one loss.
     pub repair_coalesce_us: u64,
     /// How long after a multicast repair further NACKs for that sequence count as answered by it.
     /// Must be below the subscribers' `nack_retry_us`.
     pub sender_ignore_us: u64,
     /// Whether a sequence that many subscribers want is multicast at all.
     pub multicast_repair: bool,
-    /// From this many subscribers on, a group is large: all but a few hold off, and three are
-    /// enough.
+    /// Number of subscribers from which a group is large: all but a few scouts hold off, and three askers
+    /// trigger a multicast.
     pub large_group: u32,
-    /// A typical round trip of a NACK, from which the hold-off of large groups follows.
+    /// A typical round trip of a NACK. The hold-off of large groups follows from it.
     pub rtt_us: u32,
-    /// Runs of sequences that may wait for one subscriber and channel; beyond it NACKs are
-    /// refused, budget. A multicast in the middle of a run leaves two, which count alike.
+    /// Maximum runs of pending sequences of one subscriber and channel; further NACKs are refused for lack of
+    /// budget. A multicast in the middle of a run splits it into two, and both count.
     pub pending_ranges_max: usize,
-    /// Unsent bytes of a connection at which it gets no further datagrams.
+    /// Unsent bytes of a connection at which it gets no more datagrams.
     pub backlog_pause_bytes: usize,
-    /// Unsent bytes of a connection at which it is closed: its peer does not read.
+    /// Unsent bytes of a connection at which it is closed, because its peer does not read.
     pub backlog_close_bytes: usize,
-    /// Connections at a time.
+    /// Maximum number of connections at a time.
     pub peers_max: usize,
-    /// Maximum connections of one IP address; `None` for half of `peers_max`, so that no host takes all
+    /// Maximum connections of one IP address; `None` means half of `peers_max`, so that no host takes all
     /// places.
     pub peers_per_address_max: Option<usize>,
-    /// How long a connection may take to JOIN.
+    /// Maximum time from connecting to JOIN.
     pub join_timeout_us: u64,
-    /// How long a connection may stay silent after that. Subscribers report their progress every 100 ms;
-    /// replay connections are exempt.
+    /// Maximum silence of a connection after JOIN. Subscribers report their progress every 100 ms; replay
+    /// connections are exempt.
     pub silent_timeout_us: u64,
 }
 
@@ -88,13 +88,13 @@ pub enum RepairConfigError {
     /// A number that must not be zero.
     #[error("{setting} is 0; it must be at least 1")]
     Zero {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
     },
-    /// A burst that the largest datagram does not fit.
+    /// A burst smaller than the largest datagram.
     #[error("{setting} is {bytes}; the largest datagram needs {BURST_BYTES_MIN}")]
     Burst {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
         /// Its value.
         bytes: u64,
@@ -102,11 +102,11 @@ pub enum RepairConfigError {
     /// Two settings in the wrong order.
     #[error("{smaller} ({smaller_value}) must not be above {larger} ({larger_value})")]
     Order {
-        /// The setting that must be smaller.
+        /// Name of the setting that must be smaller.
         smaller: &'static str,
         /// Its value.
         smaller_value: u64,
-        /// The setting that must be larger.
+        /// Name of the setting that must be larger.
         larger: &'static str,
         /// Its value.
         larger_value: u64,
@@ -116,18 +116,18 @@ pub enum RepairConfigError {
         "repair and replay may take {budget_bytes_per_s} bytes/s, more than half of the link's {link_bytes_per_s}; fresh data would suffer"
     )]
     Link {
-        /// Both budgets.
+        /// Sum of both budgets.
         budget_bytes_per_s: u64,
-        /// The link.
+        /// Speed of the link.
         link_bytes_per_s: u64,
     },
 }
 
 impl RepairConfig {
-    /// Checks each setting and those that depend on each other.
+    /// Checks each setting and the relations between them.
     ///
     /// # Errors
-    /// [`RepairConfigError`] names the settings, their values and what would be right.
+    /// [`RepairConfigError`] names the wrong settings, their values and the valid ones.
     pub fn check(&self) -> Result<(), RepairConfigError> {
         for (setting, value) in [
             ("repair_bytes_per_s", self.repair_bytes_per_s),
@@ -190,7 +190,7 @@ impl RepairConfig {
         )
     }
 
-    /// Returns how many connections one IP address may have.
+    /// Returns the maximum number of connections of one IP address.
     #[must_use]
     pub fn of_one_address_max(&self) -> usize {
         (self.peers_per_address_max).unwrap_or(self.peers_max.div_ceil(2))

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::types::{Sequence, SequenceRange};
 
-/// How many runs are remembered: older ones are forgotten, and a repeated NACK for them is answered again.
+/// Maximum number of runs kept. Older ones are dropped, and a repeated NACK for them is answered again.
 const RUNS_MAX: usize = 1024;
-/// Maximum sequences in one run: a run counts as in flight until its last sequence has arrived.
+/// Maximum sequences in one run. A run counts as in flight until its last sequence has arrived.
 const RUN_LEN_MAX: u64 = 64;
 
 /// Consecutive answers: sequences of a channel, by the peer's index of the channel.
@@ -15,12 +15,12 @@ const RUN_LEN_MAX: u64 = 64;
 struct Run {
     at: usize,
     range: SequenceRange,
-    /// The connection's total bytes up to the last sequence of the run.
+    /// Total bytes queued for the connection up to the end of the run.
     end_bytes: u64,
 }
 
-/// The answers in flight on one connection, according to its driver. Nothing is kept when the driver does
-/// not report arrivals.
+/// The answers in flight on one connection, according to its driver. Empty when the driver does not report
+/// arrivals.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Whether the driver reports how many bytes are in flight.
@@ -29,12 +29,12 @@ pub(crate) struct InFlight {
     given_bytes: u64,
     /// The runs in sending order.
     runs: VecDeque<Run>,
-    /// The runs by channel and first sequence; of two with an equal start, the later one.
+    /// The runs by channel and first sequence. Of two runs with the same start, the later one.
     by_first: BTreeMap<(usize, Sequence), Run>,
 }
 
 impl InFlight {
-    /// Records bytes queued for the connection; they end with the named answer, if they are one.
+    /// Records bytes queued for the connection. If they are an answer, it ends there.
     pub(crate) fn give(&mut self, bytes: usize, answer: Option<(usize, Sequence)>) {
         self.given_bytes += bytes as u64;
         let Some((at, sequence)) = answer.filter(|_| self.is_told) else {
@@ -65,7 +65,7 @@ impl InFlight {
         self.by_first.insert((at, run.range.first), run);
     }
 
-    /// Records how many of the queued bytes have not arrived yet; runs that end before them have arrived.
+    /// Records how many of the queued bytes have not arrived yet, and drops the runs that have arrived.
     pub(crate) fn has_left(&mut self, bytes: usize) {
         self.is_told = true;
         let arrived = self.given_bytes.saturating_sub(bytes as u64);
@@ -83,8 +83,8 @@ impl InFlight {
         }
     }
 
-    /// Returns the rest of this range behind its in-flight beginning: the answers to a repeated NACK cover
-    /// the beginning of its range.
+    /// Returns the rest of this range behind the in-flight beginning, because the answers in flight cover the
+    /// beginning of a repeated NACK's range.
     pub(crate) fn rest_of(&self, at: usize, range: SequenceRange) -> Option<SequenceRange> {
         let mut rest = range;
         while let Some((_, run)) = self

@@ -230,7 +230,7 @@ impl RepairCore {
         self.close(peer, rejected(RejectCode::Protocol, text));
     }
 
-    /// Sends the rejection as the last message and closes the connection once it has been given out.
+    /// Sends the rejection as the last message and closes the connection after that.
     pub(super) fn close(&mut self, peer: PeerId, reason: Rejected) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;

@@ -47,7 +47,7 @@ use crate::serve::peer::{Peer, Role, Session, rejected};
 use crate::types::{ChannelId, Epoch, Nanos, Now, RepairCounters, RepairServiceCounters};
 use crate::wire::WireVersions;
 
-/// How long the service waits for a subscriber whose connection broke: subscribers reconnect at least
+/// How long the service waits for a subscriber whose connection broke. Subscribers reconnect at least
 /// once a second.
 const ABSENT_MAX: Nanos = Nanos::from_secs(5);
 /// Interval between measurements of the live rate and checks for silent connections.
@@ -202,18 +202,18 @@ pub struct RepairCore {
     offers: Vec<RepairOffer>,
     /// Names of the standbys whose mirror requests are accepted.
     standbys: Vec<String>,
-    /// Connections over which sealed datagrams are written.
+    /// READ connections over which sealed datagrams are written.
     mirrored: Vec<PeerId>,
-    /// Generates session numbers with ChaCha20 from a secret: knowing some numbers reveals no others.
+    /// Generates session numbers with ChaCha20 from a secret, so that known numbers reveal no others.
     session_numbers: ChaCha20Rng,
-    /// Peers with something to send, each listed once, next first.
+    /// Peers with something to send, each listed once, the next one first.
     ready_peers: VecDeque<PeerId>,
     repair: TokenBucket,
     joiners: TokenBucket,
     events: VecDeque<RepairEvent>,
-    /// How many of the queued events are informational.
+    /// Number of queued events that are only informational.
     news: usize,
-    /// Subscribers whose connection broke before END, each with the time until which it is waited for.
+    /// Subscribers whose connection broke before END, each with the end of its wait.
     absent: Vec<(String, Nanos)>,
     tick_at: Nanos,
     scratch: Vec<u64>,
@@ -221,7 +221,7 @@ pub struct RepairCore {
 }
 
 impl fmt::Debug for RepairCore {
-    /// Prints all state that decides what the core does next, without its config and its queued output.
+    /// Prints all state that decides the core's next step, without config and queued output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RepairCore")
             .field("channels", &self.channels)
@@ -373,11 +373,11 @@ impl RepairCore {
         }
     }
 
-    /// Records how many bytes of this peer's output have not arrived at its system yet, unsent ones
-    /// included.
+    /// Records how many bytes of this peer's output have not arrived at its system yet, including unsent
+    /// ones.
     ///
     /// The driver calls it before it passes on the peer's messages: answers in flight are not sent again.
-    /// A driver that cannot know the number does not call it, and then every repeated NACK is answered again.
+    /// A driver without that number does not call it, and then every repeated NACK is answered again.
     pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.in_flight.has_left(bytes);
@@ -401,7 +401,7 @@ impl RepairCore {
         self.remove(peer, false, false, None);
     }
 
-    /// Advances time. Calling it too early or too often does nothing.
+    /// Advances time. Too early or too frequent calls do nothing.
     pub fn handle_timeout(&mut self, now: Now) {
         if now.monotonic < self.tick_at {
             return;
@@ -476,7 +476,7 @@ impl RepairCore {
         Some(event)
     }
 
-    /// Returns how many subscribers follow this channel, and how long they should wait before a first NACK:
+    /// Returns the number of subscribers of this channel, and their maximum random wait before a first NACK:
     /// the arguments of [`crate::publish::PublisherCore::set_group`].
     #[must_use]
     pub fn group(&self, channel: ChannelId) -> (u32, u32) {
@@ -497,8 +497,8 @@ impl RepairCore {
         self.channels.iter().all(|channel| channel.view().ended) && self.short_of_end() == 0
     }
 
-    /// Returns how many subscribers have not reached END on all their channels, or have not received the
-    /// STATUS that confirms it: connected subscribers and those whose reconnection is waited for.
+    /// Returns the number of subscribers that have not reached END on all their channels, or have not
+    /// received the STATUS that confirms it. It includes subscribers whose reconnection is awaited.
     #[must_use]
     pub fn short_of_end(&self) -> usize {
         let here = self.peers.values().filter(|it| it.is_subscriber());
@@ -514,7 +514,7 @@ impl RepairCore {
         })
     }
 
-    /// Sets the wire versions to speak, where they differ from those of this code.
+    /// Sets the wire versions to speak, if they differ from those of this code.
     pub const fn set_wire_versions(&mut self, versions: WireVersions) {
         self.versions = versions;
     }
@@ -537,7 +537,7 @@ impl RepairCore {
     }
 
     /// Announces to every peer that another publisher continues this stream, so that it reconnects at once.
-    /// Closes each connection after that.
+    /// Closes each connection after the announcement.
     pub fn hand_over(&mut self) {
         self.close_all(1, "another publisher goes on with this stream");
     }

@@ -15,12 +15,12 @@ use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 struct NackBatch {
     asker: PeerId,
     at: Nanos,
-    /// The rate at which it may be answered. It is computed once for all ranges of a NACK, because that takes
-    /// a scan of all replays.
+    /// The rate at which the NACK may be answered. It is computed once for all ranges, because that takes a
+    /// scan of all replays.
     bytes_per_s: u64,
-    /// How many more sequences of this NACK are logged.
+    /// Number of sequences of this NACK that may still be logged.
     left: u64,
-    /// Those of them that a recent multicast has answered.
+    /// Logged sequences that a recent multicast has answered.
     answered: Vec<Sequence>,
 }
 
@@ -36,8 +36,8 @@ impl NackBatch {
 }
 
 impl RepairCore {
-    /// Returns the index of a channel that this peer joined, in the core and in the peer. Naming another
-    /// channel is a protocol error.
+    /// Returns the index of a joined channel, in the core and in the peer. Naming a channel that the peer did
+    /// not join is a protocol error.
     pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
         let state = self.peers.get(&peer)?;
         let mut joined = state.channels.iter().enumerate();
@@ -133,7 +133,7 @@ impl RepairCore {
             answered: Vec::new(),
         };
         for &range in ranges {
-            // The refusal may have closed a peer that does not read.
+            // A refusal may have closed the connection of a peer that does not read.
             if self.peers.get(&peer).is_none_or(Peer::is_closing) {
                 return;
             }
@@ -179,8 +179,8 @@ impl RepairCore {
         self.schedule_peer(peer);
     }
 
-    /// Queues the part of a NACK range that the ring holds, and logs sequences that were not pending; or
-    /// refuses the range.
+    /// Queues the part of a NACK range that the ring holds, and logs sequences that were not pending.
+    /// Otherwise refuses the range.
     fn queue(
         &mut self,
         id: PeerId,
@@ -248,7 +248,7 @@ impl RepairCore {
         session.map_or(id, |session| session.owner)
     }
 
-    /// Returns how many runs are pending on the other connection of this session.
+    /// Returns the number of pending runs on the other connection of this session.
     fn ranges_elsewhere(&self, id: PeerId, at: usize, class: NackClass) -> usize {
         let owner = self.asker(id);
         let other = match self.peers.get(&owner).map(|peer| &peer.role) {
@@ -257,12 +257,12 @@ impl RepairCore {
         };
         let other = other.filter(|other| class == NackClass::Repair && *other != id);
         let other = other.and_then(|other| self.peers.get(&other));
-        // The channels are in equal order on all connections of a session.
+        // The channels have the same order on all connections of a session.
         let of = other.and_then(|other| other.channels.get(at));
         of.map_or(0, |of| of.repair.runs())
     }
 
-    /// Returns how many replays share the joiners' budget, including `with`.
+    /// Returns the number of replays that share the joiners' budget, including `with`.
     pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
         let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
         let others = (self.ready_peers.iter().filter(|id| **id != with))

@@ -11,10 +11,10 @@ use crate::serve::token_bucket::TokenBucket;
 use crate::types::Nanos;
 use crate::wire::WireVersions;
 
-/// The most channels that one JOIN may name.
+/// Maximum number of channels in one JOIN.
 pub(super) const JOIN_CHANNELS_MAX: usize = 256;
 
-/// A connection, as numbered by the driver; numbers are never reused.
+/// Number of a connection, assigned by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u64);
 
@@ -32,29 +32,29 @@ pub enum Carrier {
 pub(crate) enum Role {
     /// No JOIN was received yet.
     Connecting,
-    /// It follows channels.
+    /// The peer follows channels.
     Subscriber {
         session: u64,
         replay: Option<PeerId>,
         nack: Option<PeerId>,
         read: Option<PeerId>,
     },
-    /// It replays history for this session.
+    /// Replays history for this session.
     Replay { session: u64 },
-    /// It repairs gaps for this session.
+    /// Repairs gaps for this session.
     Nack { session: u64 },
-    /// Rings are READ over it for this session, in this attempt of the subscriber.
+    /// READs rings for this session, in this attempt of the subscriber.
     Read { session: u64, attempt: u64 },
-    /// The connection is closed once this rejection is sent.
+    /// The connection closes once this rejection is sent.
     Closing(Rejected),
 }
 
 /// The shared state of a subscriber's connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// The connection that follows its channels.
+    /// The connection that follows the session's channels.
     pub(crate) owner: PeerId,
-    /// The repair budget, shared by all of its connections.
+    /// The repair budget, shared by all connections of the session.
     pub(crate) bucket: TokenBucket,
 }
 
@@ -63,19 +63,19 @@ pub(crate) struct Session {
 pub(crate) struct PeerChannel {
     /// Index of the channel in the core.
     pub(crate) channel: usize,
-    /// Its last PROGRESS for the channel's epoch.
+    /// The peer's last PROGRESS in the channel's epoch.
     pub(crate) progress: Option<Progress>,
-    /// The clock of its last PROGRESS, while a STATUS is due.
+    /// `sent_at` of the peer's last PROGRESS, while a STATUS is due.
     pub(crate) status_due: Option<Nanos>,
-    /// Whether a STATUS has confirmed the end of the session: END alone ends nothing.
+    /// Whether a STATUS has confirmed the end of the session. END alone does not end it.
     pub(crate) told_end: bool,
-    /// Whether it was reported as slow.
+    /// Whether the peer was reported as slow.
     pub(crate) slow: bool,
-    /// How many MIRRORs arrived since the last READ connection of its session.
+    /// Number of MIRRORs since the last READ connection of the session.
     pub(crate) mirrors: u8,
-    /// Its grant to READ the ring.
+    /// The grant to READ the ring.
     pub(crate) granted: Option<Grant>,
-    /// The number of the last report in its cursor.
+    /// Number of the last report in the peer's cursor.
     pub(crate) reported: u64,
     pub(crate) repair: PendingRanges,
     pub(crate) replay: PendingRanges,
@@ -104,17 +104,17 @@ pub(crate) struct Peer {
     /// Answers that have not arrived yet.
     pub(crate) in_flight: InFlight,
     pub(crate) heard_at: Nanos,
-    /// Whether it is in the queue of peers with something to send.
+    /// Whether the peer is in the queue of peers with something to send.
     pub(crate) in_round: bool,
-    /// Nothing can be sent to it before this time.
+    /// Time before which nothing can be sent.
     pub(crate) blocked_until: Nanos,
-    /// It is not reported as slow before this time.
+    /// Time before which the peer is not reported as slow.
     pub(crate) slow_at: Nanos,
-    /// The next of its queues to serve.
+    /// The next queue to serve.
     pub(crate) turn: usize,
-    /// The WRITEs over it; for READ connections only.
+    /// The WRITEs over the connection; for READ connections only.
     pub(crate) writes: MirrorWriter,
-    /// Whether WRITEs over it are denied; for READ connections only.
+    /// Whether WRITEs over the connection are denied; for READ connections only.
     pub(crate) writes_denied: bool,
 }
 
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    /// Returns whether it joined for repair and so represents its subscriber.
+    /// Returns whether the connection joined for repair and so represents its subscriber.
     pub(crate) const fn is_subscriber(&self) -> bool {
         matches!(self.role, Role::Subscriber { .. })
     }
@@ -150,7 +150,7 @@ impl Peer {
                 .any(|c| c.status_due.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
     }
 
-    /// Returns a subscriber's further connection of this kind.
+    /// Returns the slot for a subscriber's further connection of this kind.
     pub(crate) const fn further(&mut self, of: &Role) -> Option<&mut Option<PeerId>> {
         match (&mut self.role, of) {
             (Role::Subscriber { replay, .. }, Role::Replay { .. }) => Some(replay),
@@ -160,7 +160,7 @@ impl Peer {
         }
     }
 
-    /// Returns its session, if it has joined.
+    /// Returns the session, if the peer has joined.
     pub(crate) const fn session(&self) -> Option<u64> {
         match self.role {
             Role::Subscriber { session, .. }
@@ -184,7 +184,7 @@ impl Peer {
     }
 }
 
-/// Returns a rejection that a retry cannot cure.
+/// Returns a rejection that a retry cannot fix.
 pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
     Rejected {
         code,
@@ -193,7 +193,7 @@ pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
     }
 }
 
-/// Checks everything in a JOIN that does not depend on the publisher's state, and returns the agreed
+/// Checks every part of a JOIN that does not depend on the publisher's state, and returns the agreed
 /// wire version.
 pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Rejected> {
     let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));

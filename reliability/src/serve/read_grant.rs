@@ -15,8 +15,8 @@ use crate::serve::peer::{PeerId, Role};
 use crate::types::{ChannelId, Nanos, Now};
 
 impl RepairCore {
-    /// Records that a channel's ring can be READ at this location, over a connection that joined for it, and
-    /// informs the subscriber. Returns `false` when the connection is gone or never joined the channel.
+    /// Records that a channel's ring can be READ at this location, over a READ connection, and informs the
+    /// subscriber. Returns `false` when the connection is gone or its subscriber did not join the channel.
     pub fn grant(
         &mut self,
         now: Now,
@@ -48,7 +48,7 @@ impl RepairCore {
     }
 
     /// Records that a channel's cursor can be written at this location, over a connection whose ring was
-    /// granted before, and informs the subscriber. Returns `false` when there is no such grant (any more).
+    /// granted before, and informs the subscriber. Returns `false` when there is no such grant.
     pub fn grant_cursor(&mut self, peer: PeerId, channel: ChannelId, cursor: RemoteAccess) -> bool {
         let Some((owner, index, at)) = self.owner_of(peer, channel) else {
             return false;
@@ -65,7 +65,8 @@ impl RepairCore {
     }
 
     /// Handles the content of a cursor that was granted to this connection. Call it as often as the
-    /// subscriber's progress should be known. Returns its repair connection, and what is new, for reports.
+    /// subscriber's progress should be known. Returns the subscriber's repair connection and its new
+    /// progress; `None` when there is nothing new.
     pub fn handle_cursor(
         &mut self,
         now: Now,
@@ -117,8 +118,10 @@ impl RepairCore {
         is_news.then_some((owner, progress))
     }
 
-    /// Handles how much a subscriber has READ: refills its grant to an eighth of a burst, as far as its own
-    /// budget and the shared budget allow.
+    /// Renews a subscriber's READ grant after it has READ `used` bytes in all. When less than half of a
+    /// span is left, tops the grant up to a span: an eighth of the subscriber's burst, at least
+    /// [`BURST_BYTES_MIN`]. The subscriber's own budget and the shared budget limit it. Sends the new
+    /// grant, and the first one even if it is empty.
     pub(super) fn renew_tokens(
         &mut self,
         now: Now,
@@ -127,7 +130,7 @@ impl RepairCore {
         at: usize,
         used: u64,
     ) {
-        // The grant is a small part of the burst, because granted but unused bytes are lost to all others.
+        // The span is a small part of the burst, because granted but unused bytes are lost to all others.
         let span = (self.config.subscriber_burst_bytes / 8).max(BURST_BYTES_MIN);
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
@@ -136,7 +139,7 @@ impl RepairCore {
         let Some(grant) = &mut state.channels[at].granted else {
             return;
         };
-        // A subscriber that claims to have READ more than its grant gains nothing by it.
+        // A subscriber that claims to have READ more than its grant gains nothing: `left` is then 0.
         let left = grant.tokens.saturating_sub(used);
         let is_first = grant.tokens == 0;
         if left >= span / 2 && !is_first {
@@ -186,7 +189,8 @@ impl RepairCore {
         }
     }
 
-    /// Returns the owner of this READ connection, and the indices of this channel.
+    /// Returns the owner of this READ connection, and the indices of this channel in the core and in the
+    /// owner.
     fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
         let (session, _) = self.peers.get(&peer)?.reads()?;
         let owner = self.sessions.get(&session)?.owner;

@@ -1,4 +1,4 @@
-//! Mirroring to standbys: which standbys receive sealed datagrams, and which datagram is next
+//! Mirroring to standbys: the choice of the standbys that receive sealed datagrams, and of the next datagram
 //! (docs/PROTOCOL.md §6.8). The driver does the transfer.
 
 use super::{RepairCore, RepairEvent};
@@ -8,7 +8,7 @@ use crate::serve::peer::{PeerId, Role};
 use crate::serve::standby_writes::{MirrorWrite, MirrorWriter, Writable};
 use crate::types::{ChannelId, SequenceRange};
 
-/// How often a subscriber may request mirroring of a channel before its next READ connection. One request
+/// Maximum requests by a subscriber to mirror a channel before its next READ connection. One request
 /// suffices.
 pub(super) const MIRRORS_MAX: u8 = 4;
 
@@ -18,7 +18,7 @@ impl RepairCore {
         self.standbys = names;
     }
 
-    /// Returns whether anything is mirrored, so that [`RepairCore::poll_write`] must be called after each
+    /// Returns whether any datagrams are mirrored. Then [`RepairCore::poll_write`] must be called after each
     /// possible send.
     #[must_use]
     pub const fn is_mirrored(&self) -> bool {
@@ -149,7 +149,7 @@ impl RepairCore {
     }
 
     /// Denies WRITEs over a READ connection from now on. Its standby is informed, now and at each further
-    /// request. Returns whether it is such a connection.
+    /// request. Returns `false` when `peer` is not a READ connection.
     pub fn deny_writes(&mut self, peer: PeerId) -> bool {
         let Some(state) = self.peers.get_mut(&peer) else {
             return false;
@@ -178,7 +178,7 @@ impl RepairCore {
         }
     }
 
-    /// Ends all WRITEs over a READ connection that is closed.
+    /// Ends all WRITEs over a closed READ connection.
     pub(super) fn writes_over(&mut self, peer: PeerId) {
         self.mirrored.retain(|it| *it != peer);
         if let Some(peer) = self.peers.get_mut(&peer) {

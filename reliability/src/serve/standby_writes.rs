@@ -53,7 +53,7 @@ pub(crate) struct Chosen {
     pub(crate) channel: usize,
     /// The sequence.
     pub(crate) sequence: Sequence,
-    /// How many sequences before it are skipped.
+    /// Number of skipped sequences before it.
     pub(crate) skipped: u64,
 }
 
@@ -90,7 +90,7 @@ impl MirrorWriter {
     }
 
     /// Chooses the next channel and sequence to write: channels take turns while there is room. The chosen
-    /// sequence counts as passed, whether it is written or not.
+    /// sequence counts as done, whether it is written or not.
     pub(crate) fn choose(&mut self, writable: impl Fn(usize) -> Writable) -> Option<Chosen> {
         if self.under_way >= MIRROR_WRITES_MAX {
             return None;
@@ -106,7 +106,7 @@ impl MirrorWriter {
                 continue;
             }
             let due = match written.next < held.first {
-                // The oldest slots would soon be overwritten too: only the newest is sure to stay.
+                // The oldest slots would soon be overwritten as well. Only the newest is sure to stay.
                 true => held.last,
                 false => written.next,
             };
@@ -120,7 +120,7 @@ impl MirrorWriter {
         None
     }
 
-    /// Returns the WRITE of the chosen sequence with this length, which is outstanding from now on.
+    /// Returns the WRITE of the chosen sequence with this length. It is outstanding from now on.
     pub(crate) fn write(
         &mut self,
         chosen: Chosen,

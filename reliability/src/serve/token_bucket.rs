@@ -59,12 +59,13 @@ impl TokenBucket {
         enough
     }
 
-    /// Takes as many bytes as may pass now, up to `most`, and returns their number.
+    /// Takes as many bytes as may pass now, at most `most`, and returns their number.
     pub fn take_up_to(&mut self, now: Nanos, most: u64) -> u64 {
         self.take_down_to(now, most, 0)
     }
 
-    /// Takes as many bytes as may pass now, up to `most`, but leaves half of the burst; returns their number.
+    /// Takes as many bytes as may pass now, at most `most`, but leaves half of the burst. Returns their
+    /// number.
     pub fn take_upper_half(&mut self, now: Nanos, most: u64) -> u64 {
         self.take_down_to(now, most, self.burst / 2)
     }
@@ -77,12 +78,12 @@ impl TokenBucket {
         bytes
     }
 
-    /// Returns bytes to the bucket that were taken but not used.
+    /// Returns unused bytes to the bucket.
     pub fn give_back(&mut self, bytes: u64) {
         self.credit = (self.credit + u128::from(bytes) * SCALE).min(self.burst);
     }
 
-    /// Returns when `bytes` may pass, if nothing else does before; [`Nanos::MAX`] when never.
+    /// Returns when `bytes` may pass if nothing else passes before; [`Nanos::MAX`] when never.
     #[must_use]
     pub fn available_at(&self, bytes: usize) -> Nanos {
         let cost = bytes as u128 * SCALE;
