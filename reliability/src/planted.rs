@@ -1,174 +1,172 @@
-//! Deliberate bugs, to show that the simulation finds them. A build for use has none: without the
-//! feature `planted-bugs` nobody can plant one, [`planted`] is `false`, and the compiler drops
-//! what asks it.
+//! Deliberate bugs, which prove that the simulation finds bugs. A release build has none: without the
+//! feature `planted-bugs` nobody can plant one, [`planted`] is `false`, and the compiler removes the
+//! checks.
 //!
-//! Where each is found, and within how many seeds, stands beside the simulation
-//! (tests/sim/src/planted.rs).
+//! The simulation lists where it finds each bug, and within how many seeds (tests/sim/src/planted.rs).
 
-/// A mistake that somebody might make. Each says what is wrong, and which rule of
-/// docs/PROTOCOL.md it breaks.
+/// A plausible mistake. Each variant says what is wrong, and which section of docs/PROTOCOL.md it
+/// violates.
 #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// What a READ brought is taken although its CRC does not fit (§6.6).
+    /// A datagram from a READ is accepted although its CRC is wrong (§6.6).
     TornReadDelivered,
-    /// A slot that holds a later sequence is taken for the one wanted, and nothing is lost (§6.6).
+    /// A READ slot with a later sequence is accepted as the wanted one, and no loss is detected (§6.6).
     LappedReadDelivered,
-    /// What a publisher wrote to a standby is taken although its CRC does not fit (§6.8).
+    /// A datagram in a standby's inbox is accepted although its CRC is wrong (§6.8).
     TornWriteTaken,
-    /// READs go on when the tokens are used up (§6.6).
+    /// READs continue when the tokens are used up (§6.6).
     ReadTokensIgnored,
-    /// The window takes one datagram more than it has slots (§5).
+    /// The window holds one datagram more than it has slots (§5).
     WindowOffByOne,
-    /// A sequence is taken for new although everything up to it was heard of (§5.2).
+    /// A known sequence counts as new after a jump backwards (§5.2).
     BackwardJumpBelieved,
-    /// A datagram many rings ahead is believed without the repair path's word (§5.2).
+    /// A datagram many rings ahead is accepted without confirmation by the repair path (§5.2).
     LeapBelieved,
-    /// A datagram whose CRC is wrong is taken (§3).
+    /// A datagram with a wrong CRC is accepted (§3).
     CrcIgnored,
-    /// The CRC covers the relay byte, so that a repaired copy has another one (§3).
+    /// The CRC covers the relay byte, so that it differs in a repaired copy (§3).
     RelayByteCovered,
-    /// The repair marks the slot instead of its copy of it (§6.3).
+    /// The repair sets the relay byte in the slot instead of in its copy (§6.3).
     RelayByteInSlot,
-    /// The copy of a slot is not checked again after it was made (§6.3).
+    /// The slot's version is not checked again after the copy (§6.3).
     TornSlotAnswered,
-    /// A question that waited while the ring came round is answered with what the slot holds now
-    /// (§6.3).
+    /// A NACK that was pending while the ring wrapped is answered with the slot's present content (§6.3).
     WrongSlotAnswered,
-    /// A datagram of an epoch that is over is taken (§5.2).
+    /// A datagram of an outdated epoch is accepted (§5.2).
     OldEpochAccepted,
-    /// A datagram of a higher epoch is followed without the repair path's word (§5.2, §5.6).
+    /// A datagram of a higher epoch is accepted without confirmation by the repair path (§5.2, §5.6).
     StrayEpochBelieved,
-    /// The WELCOME of a publisher whose epoch is over is followed (§5.1).
+    /// The WELCOME of a publisher with an outdated epoch is accepted (§5.1).
     ZombieWelcomed,
-    /// The lost tail of an epoch that is over is not told (§5.6).
+    /// The lost tail of an outdated epoch is not reported (§5.6).
     EpochTailForgotten,
     /// No heartbeat is sent (§4.1).
     HeartbeatForgotten,
-    /// A heartbeat goes before the datagrams that are sealed, and counts them as sent (§4.1).
+    /// A heartbeat is sent before the sealed datagrams, and counts them as sent (§4.1).
     HeartbeatSaysSealed,
-    /// A heartbeat that a pause made late is never sent, nor any after it (§4.1).
+    /// A heartbeat delayed by a pause is never sent, nor is any after it (§4.1).
     TimerDeadAfterPause,
-    /// A heartbeat says that the ring holds one datagram more than it does (§3).
+    /// A heartbeat's `retained` is one datagram too large (§3).
     RetainedGoesBack,
-    /// A gap is asked for once (§5.4).
+    /// A gap is requested only once (§5.4).
     NackNeverRetried,
-    /// A gap is asked for again at once, and no question counts as a try (§5.4).
+    /// A gap is requested again at once, and attempts are not counted (§5.4).
     NackStorm,
-    /// What the NACK connection does not answer is asked for there again (§5.4).
+    /// An unanswered NACK on the NACK connection is repeated there instead of on the next path (§5.4).
     RungNeverGivesWay,
-    /// What is asked for on a NACK connection is answered on the repair connection (§6.3).
+    /// A NACK on a NACK connection is answered on the repair connection (§6.3).
     AnsweredElsewhere,
-    /// A gap is asked for before the other line has passed it (§5.3).
+    /// A gap is requested before the other line has passed it (§5.3).
     LineSkewIgnored,
-    /// A refusal changes nothing (§6.3).
+    /// A refusal has no effect (§6.3).
     RefusalIgnored,
-    /// Now and then a budget is said to be used up that is not (§6.3).
+    /// Some NACKs are refused for lack of budget although there is budget (§6.3).
     RefusedWithoutReason,
-    /// An answer by multicast satisfies all who ask, for ever (§6.3).
+    /// A multicast answers all later NACKs for its sequence for ever (§6.3).
     MulticastAnswersForever,
-    /// What one was sent satisfies the others who ask for it (§6.3).
+    /// A unicast to one asker also answers the other askers (§6.3).
     UnicastAnswersOthers,
-    /// One who asks is answered by multicast (§6.3).
+    /// A single asker is answered by multicast (§6.3).
     MulticastForOne,
-    /// A multicast satisfies who waits for the sequence after it, too (§6.3).
+    /// A multicast also answers pending NACKs for the next sequence (§6.3).
     NextAnsweredAsWell,
-    /// STATUS says that less can be had than can (§6.2).
+    /// STATUS reports a shorter available range than the ring holds (§6.2).
     StatusOfAShorterRing,
-    /// Heartbeats come at the first interval for ever (§4.1).
+    /// Heartbeats stay at the first interval for ever (§4.1).
     HeartbeatsNeverRarer,
-    /// Who is to ask at once in a large group READs instead (§5.4).
+    /// A scout of a large group READs instead of sending a NACK at once (§5.4).
     ScoutsRead,
-    /// What is sent by multicast in answer is not counted (§10).
+    /// Multicast repairs are not counted (§10).
     MulticastRepairUncounted,
-    /// Questions that a connection leaves behind are not counted (§10).
+    /// Pending NACKs of a closed connection are not counted (§10).
     AbandonedUncounted,
-    /// Repair is sent although its budget is used up (§6.4).
+    /// Repairs are sent although the budget is used up (§6.4).
     BudgetIgnored,
-    /// What one subscriber gets is not charged to it (§6.4).
+    /// Repairs to a subscriber are not charged to its budget (§6.4).
     SubscriberBudgetForgotten,
-    /// Replay is charged to nobody (§6.4).
+    /// Replay is charged to no budget (§6.4).
     JoinersUncharged,
-    /// END can't be asked for (§4.3).
+    /// END cannot be repaired (§4.3).
     EndNotRepaired,
-    /// A datagram that looks like an END is one, whatever its CRC and its epoch (§4.3, §5.2).
+    /// A datagram of kind END is accepted whatever its CRC and its epoch (§4.3, §5.2).
     EndUnchecked,
-    /// A heartbeat that says so ends the session without STATUS (§4.3).
+    /// A heartbeat with the ended state ends the session without STATUS (§4.3).
     EndedHeartbeatBelieved,
-    /// The end is told whenever there is a reason (§4.3).
+    /// The end of the session is emitted at every occasion (§4.3).
     EndToldTwice,
-    /// Who joins gets the datagram that it was told to come after (§5.1).
+    /// A joiner gets the datagram before its announced start (§5.1).
     LateJoinRepeatsOne,
-    /// Who joins misses the first datagram that it was told to get (§5.1).
+    /// A joiner misses the first datagram after its announced start (§5.1).
     LateJoinSkipsOne,
-    /// Who joins begins three datagrams further on than it wanted, and is told so (§5.1).
+    /// A joiner begins three datagrams after its requested start, and announces that start (§5.1).
     BeginsFurtherOn,
-    /// Who joins is told to be live before its history came (§5.1).
+    /// A joiner emits Live before its history is delivered (§5.1).
     LiveToldTooSoon,
-    /// A loss is declared one record short (§8).
+    /// A reported loss is one record short (§8).
     LossOneRecordShort,
-    /// Of two losses next to each other only the first is told (§8).
+    /// Of two adjacent losses only the first is reported (§8).
     SecondLossSwallowed,
     /// A loss names the wrong cause (§8).
     WrongCause,
-    /// What was declared lost is delivered when it comes after all (§5.2).
+    /// A datagram that was declared lost is delivered when it arrives after all (§5.2).
     LostAndDelivered,
     /// A gap that is filled counts twice (§10).
     RecoveryCountedTwice,
-    /// A gap that is filled is told twice (§7).
+    /// A filled gap is reported twice (§7).
     RecoveryToldTwice,
     /// A second copy is delivered (§5.2).
     DuplicateDelivered,
-    /// The second line's copy is delivered as well (§5.3).
+    /// The copy of the second line is also delivered (§5.3).
     SecondLineDelivered,
-    /// PROGRESS counts the datagram that is waited for as settled (§6.2).
+    /// PROGRESS counts the awaited datagram as settled (§6.2).
     ProgressAhead,
-    /// STATUS is believed before the datagrams in our own socket were read (§5.5).
+    /// STATUS is applied before the datagrams in our own socket were read (§5.5).
     StatusOvertakesSocket,
     /// A gap outlives its deadline (§7).
     DeadlineForgotten,
     /// A gap is given up ten deadlines after it was found (§7).
     DeadlineStretched,
-    /// A gap is asked for the first time 50 us too late (§5.4).
+    /// The first NACK for a gap is sent 50 us too late (§5.4).
     FirstQuestionLate,
-    /// A dead publisher is waited for (§5.5).
+    /// A dead publisher is awaited for ever (§5.5).
     DeadNeverTold,
-    /// A connection that could not be established is not tried again (§6.1).
+    /// A connection that could not be established is not retried (§6.1).
     ReconnectForgotten,
-    /// What is not answered is asked for again fifty times later than it should be (§5.4).
+    /// The retry of an unanswered NACK is sent after fifty times the correct interval (§5.4).
     RetryTooSlow,
-    /// What is not answered is asked for again at the same interval for ever (§5.4).
+    /// An unanswered NACK is retried at the same interval for ever (§5.4).
     BackOffForgotten,
-    /// The groups are not joined anew, however long they are silent (§5.5).
+    /// Multicast groups are not rejoined, however long they are silent (§5.5).
     RejoinForgotten,
-    /// Whoever misses something in a large group asks at once (§5.4).
+    /// Every receiver of a large group sends its first NACK at once (§5.4).
     HoldOffIgnored,
-    /// A sequence is sent to the group however often it was before (§6.3).
+    /// A sequence is multicast again without limit (§6.3).
     MulticastWithoutCap,
-    /// Every datagram that is doubted makes it ask for STATUS (§5.5).
+    /// Every unconfirmed datagram triggers a request for STATUS (§5.5).
     StatusWithoutLimit,
-    /// The copy that came first is delivered, whatever the repair path's says (§5.2).
+    /// The first copy is delivered even when the repair path's copy differs (§5.2).
     DecidingCopyIgnored,
-    /// That a silence is over is not told (§5.5).
+    /// The end of a silence is not emitted (§5.5).
     FreshForgotten,
-    /// Words of two reports in a cursor are believed (§6.7).
+    /// A cursor with words of two reports is accepted (§6.7).
     TornCursorBelieved,
-    /// A mirror keeps the relay byte of the copy that came (§5.7).
+    /// A mirror keeps the relay byte of the received copy (§5.7).
     RelayByteMirrored,
-    /// What the dead line of an epoch delivered is delivered again (§5.7).
+    /// Records delivered from the dead part of a continued epoch are delivered again (§5.7).
     RepeatedRecordsDelivered,
-    /// Who follows an epoch that is continued forgets what it misses of it (§5.7).
+    /// A subscriber forgets the gaps of an epoch when another epoch continues it (§5.7).
     HistoryOfOldEpochForgotten,
 }
 
-/// Whether this bug is planted.
+/// Returns whether this bug is planted.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 pub(crate) const fn planted(_: Bug) -> bool {
     false
 }
 
-/// Whether the ring came round while this copy of a slot, of so many words, was made.
+/// Returns whether the ring wrapped during this copy of a slot with `words` words.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 pub(crate) const fn torn(_: &mut [u64], _: usize) -> bool {
@@ -190,19 +188,19 @@ mod switch {
         static COPIES: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     }
 
-    /// Plants a bug in everything that this thread runs from now on, instead of the one before;
-    /// `None`: no bug.
+    /// Plants a bug in all code that this thread runs from now on, in place of the previous one. `None`
+    /// plants no bug.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
     }
 
-    /// No bug, but a fault that only threads would bring about: during every so many copies of a
-    /// slot the ring comes round; 0: never. Counts from now on.
+    /// Simulates a fault that otherwise needs threads: in every `every`-th copy of a slot from now on, the
+    /// ring wraps; 0 for never.
     pub fn tear(every: u32) {
         COPIES.set((0, every));
     }
 
-    /// Whether the ring came round while this copy was made: its end is then another datagram's.
+    /// Returns whether the ring wrapped during this copy, and overwrites its second half if so.
     pub(crate) fn torn(copy: &mut [u64], words: usize) -> bool {
         let (copies, every) = COPIES.get();
         COPIES.set((copies.wrapping_add(1), every));
@@ -214,7 +212,7 @@ mod switch {
         torn
     }
 
-    /// Whether this bug is planted.
+    /// Returns whether this bug is planted.
     #[inline]
     pub(crate) fn planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)

@@ -340,8 +340,8 @@ impl RingReader {
         let is_torn = version & 1 != 0 || self.words.load(at) != version;
         let [source, position, low, high] = said;
         let Some(source) = source.checked_sub(1) else {
-            // The first write of a checkpoint starts with its version, so a set version without a source
-            // is damage.
+            // A first checkpoint starts with an odd version, and its source follows. So an even version other
+            // than 0 without a source is damage.
             return if is_torn || version == 0 {
                 Place::Unused
             } else {

@@ -22,15 +22,15 @@ use crate::types::{
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState};
 
-/// What session numbers are made of.
+/// The secret for session numbers.
 const SECRET: [u8; 32] = [42; 32];
 const CHANNEL: ChannelId = ChannelId(4);
 const EPOCH: Epoch = Epoch(9);
-/// Bytes of a datagram of the test in its frame.
+/// Length of a test datagram in its frame, in bytes.
 const FRAME: u64 = (FRAME_HEAD + HEADER_LEN + 56) as u64;
 const FRAME_HEAD: usize = crate::control::FRAME_HEAD_LEN;
 
-/// A message to a peer, by value.
+/// An owned message to a peer.
 #[derive(Clone, Debug, PartialEq)]
 enum Got {
     Welcome(Welcome),
@@ -49,7 +49,7 @@ struct Bench {
     now: Now,
 }
 
-/// An empty ring of slots of 1024 bytes.
+/// Returns an empty ring with slots of 1024 bytes.
 fn ring_of(channel: ChannelId, fan_outs: u8, slots: u64, first: u64) -> RingWriter {
     let geometry = Geometry::new(1024, slots).unwrap();
     let identity = RingIdentity {
@@ -168,7 +168,7 @@ impl Bench {
         self.nack(peer, NackClass::Repair, &[(first, last)]);
     }
 
-    /// Everything that goes out now; `None` is the group.
+    /// Returns all output available now; `None` is the group.
     fn drain(&mut self) -> Vec<(Option<u64>, Got)> {
         let mut got = Vec::new();
         let mut out = Vec::new();
@@ -297,7 +297,7 @@ fn refusals(got: &[Got]) -> Vec<(RefusalReason, SequenceRange)> {
     got.iter().filter_map(of).collect()
 }
 
-/// A rejection that the peer was told, and then closed with.
+/// Returns the rejection that the peer received before its connection was closed.
 fn rejection(bench: &mut Bench, peer: u64, got: &[Got]) -> Rejected {
     let Some(Got::Rejected(rejected)) = got.last() else {
         panic!("{got:?}");
@@ -337,7 +337,7 @@ fn a_join_is_welcomed_with_what_the_ring_holds() {
         (offer.config_hash, offer.directory.len()),
         (ConfigHash(3), 1)
     );
-    // A full ring keeps a guard of 16 slots before those that are overwritten next.
+    // A full ring reserves a guard of 16 slots before those that are overwritten next.
     bench.publish(190);
     bench.core.set_directory(CHANNEL, Vec::new());
     let offer = bench.join(2).channels.remove(0);
@@ -579,7 +579,7 @@ fn giant_ranges_and_nack_storms_are_bounded() {
         bench.core.peers[&PeerId(0)].outbox.len(),
         2 * (FRAME_HEAD + 48)
     );
-    // Runs that do not touch, beyond the bound.
+    // Disjoint runs beyond the bound.
     let mut other = Bench::with_peers(config, 1 << 16, 1);
     other.publish(1 << 16);
     let every_other: Vec<(u64, u64)> = (0..200).map(|n| (50_000 + 2 * n, 50_000 + 2 * n)).collect();
@@ -604,7 +604,7 @@ fn false_claim_counts_at_most_ring_slots() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(64);
     for _ in 0..1_000 {
-        // Ahead; then the same of an epoch that is none, and a range that makes no sense.
+        // Sequences ahead of the stream, the same in an invalid epoch, and an invalid range.
         bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
         let nack = |epoch, first| Message::Nack {
             epoch,
@@ -619,11 +619,11 @@ fn false_claim_counts_at_most_ring_slots() {
     assert_eq!(bench.counters.refused_epoch.get(), 1_000 * 2 * 64);
     assert_eq!(bench.counters.refused_malformed.get(), 1_000 * 2 * 64);
     assert_eq!(bench.counters.nacked.get(), 1_000 * 260 * 64);
-    // What is asked for in earnest is counted to the sequence.
+    // A valid request is counted exactly.
     bench.repair(0, 60, 70);
     bench.drain();
     assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64 + 6);
-    // A counter that is at its end stays there.
+    // A counter at its maximum stays there.
     bench.counters.refused_ahead.set(u64::MAX - 1);
     bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
     assert_eq!(bench.counters.refused_ahead.get(), u64::MAX);
@@ -706,7 +706,7 @@ fn one_subscriber_gets_no_more_than_its_own_budget() {
         bench.core.handle_timeout(bench.now);
     }
     let most = 110_000 / FRAME;
-    // It asks for a whole slot of credit before each, which it may end short of.
+    // Each send requires credit for a whole slot, so the budget may not be used up entirely.
     assert!((most - 9..=most).contains(&frames), "{frames} of {most}");
     bench.repair(1, 1, 100);
     let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
@@ -728,7 +728,7 @@ fn what_many_want_is_multicast_once() {
         bench.counters.multicast_repair_bytes.get(),
         2 * (FRAME - FRAME_HEAD as u64)
     );
-    // One that did not get it asks again.
+    // A peer that did not receive it asks again.
     bench.pass(5);
     bench.repair(3, 5, 5);
     assert_eq!(bench.drain(), [], "it may still be on its way");
@@ -746,7 +746,7 @@ fn what_is_multicast_is_charged_to_no_subscriber() {
     };
     let mut bench = Bench::with_peers(config, 1 << 12, 2);
     bench.publish(3_000);
-    // Both have spent all they have; what the second one asked for last is what the first one waits for.
+    // Both budgets are used up. The second peer's last request is what the first one waits for.
     bench.repair(1, 2_001, 3_000);
     bench.repair(0, 1, 1_000);
     let sent = sequences(&bench.take(0));
@@ -766,7 +766,7 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
     bench.publish(300);
     let mut sent = Vec::new();
     for peer in 0..80 {
-        // In parts, as they were found.
+        // Request it in parts, as the gaps were found.
         bench.nack(
             peer,
             NackClass::Repair,
@@ -781,7 +781,7 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
     assert_eq!(bench.counters.answered_by_multicast.get(), more);
 }
 
-/// However long the budget makes them wait: a unicast as well would be of no use to anyone.
+/// A multicast answers all waiting peers, however long the budget delays it: a later unicast is useless.
 #[test]
 fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
     let config = RepairConfig {
@@ -803,7 +803,7 @@ fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
             let Got::Datagram(datagram) = datagram else {
                 panic!("{datagram:?}")
             };
-            // One that missed nothing until now, and is told nothing at once.
+            // Peer 9, which missed nothing so far, asks just after the multicast.
             let datagram = datagram.sequence.0;
             if to.is_none() && datagram == 60 {
                 bench.pass(10);
@@ -825,7 +825,7 @@ fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
 fn repeated_queued_request_is_free() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
     bench.publish(6_000);
-    // It does not read, so its question waits; the log has one place for both sequences.
+    // The peer does not read, so its NACK waits. The log has one place for both sequences.
     bench.core.handle_backlog(PeerId(0), usize::MAX);
     bench.repair(0, 5, 5);
     bench.repair(1, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
@@ -857,7 +857,7 @@ fn huge_nack_keeps_its_own_beginning() {
 fn repeated_nack_counts_only_new_part() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(30);
-    // It does not read, so what it asks for waits.
+    // The peer does not read, so its requests wait.
     bench.core.handle_backlog(PeerId(0), usize::MAX);
     bench.repair(0, 4, 6);
     bench.repair(0, 3, 10);
@@ -949,7 +949,7 @@ fn in_flight_repair_is_not_sent_again() {
     left(&mut bench, 0);
     bench.repair(0, 1, 3);
     assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
-    // None of it has arrived.
+    // No answer has arrived.
     for again in 1..=4 {
         left(&mut bench, usize::MAX);
         bench.repair(0, 1, 3);
@@ -959,11 +959,11 @@ fn in_flight_repair_is_not_sent_again() {
     bench.nack(0, NackClass::Replay, &[(2, 5)]);
     assert_eq!(sequences(&bench.take(0)), [4, 5]);
     assert_eq!(bench.counters.nacks_duplicate.get(), 14);
-    // Another connection has not been given it.
+    // The answers went to another connection.
     bench.pass(1_000);
     bench.repair(1, 1, 3);
     assert_eq!(sequences(&bench.take(1)), [1, 2, 3]);
-    // It has arrived: who still asks has not got it.
+    // The answers have arrived, so a peer that still asks did not get them.
     bench.pass(1_000);
     left(&mut bench, 0);
     bench.repair(0, 2, 4);
@@ -1017,7 +1017,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     assert!(!bench.core.all_reached_end(), "one that has just come");
     bench.tell(5, Message::Leave);
     assert!(bench.core.all_reached_end());
-    // One whose connection breaks short of the end comes again, and is waited for until it has reached it.
+    // A peer whose connection breaks before END is expected back until it has reached END.
     let named = |name: &str| Join {
         name: name.into(),
         ..join("equities")
@@ -1033,7 +1033,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.tell(8, progress(21));
     bench.take(8);
     assert_eq!(waits(&bench), (1, false));
-    // One that had reached it is not missed, and one that does not come is given up.
+    // A peer that reached END is not awaited. A peer that does not return is given up.
     bench.core.handle_disconnected(PeerId(8));
     bench.core.handle_disconnected(PeerId(0));
     assert_eq!(waits(&bench), (1, false));
@@ -1043,7 +1043,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.pass(400_000);
     bench.core.handle_timeout(bench.now);
     assert_eq!(waits(&bench), (0, true));
-    // One that was here again before its first connection was known to be gone is not waited for twice.
+    // A peer that reconnected before the end of its first connection was noticed is not awaited twice.
     bench.connect(9, named("nine"));
     bench.connect(10, named("nine"));
     bench.core.handle_disconnected(PeerId(9));
@@ -1080,7 +1080,7 @@ fn full_link_answers_all_requests_with_one_status() {
     };
     let pause = RepairConfig::default().backlog_pause_bytes;
     bench.core.handle_backlog(PeerId(0), pause);
-    // More than a connection may leave unread, if each were answered.
+    // Answers to each would exceed the unsent bytes allowed.
     for sent_at in 0..100_000 {
         bench.tell(0, progress(sent_at));
         assert_eq!(bench.take(0), []);
@@ -1112,7 +1112,7 @@ fn nobody_has_reached_an_end_that_no_status_told() {
             read_bytes: 0,
         })
     };
-    // END is out, and was heard and settled, before the control page says that this is the end.
+    // END is sent, received and settled before the control page has the ended state.
     bench.tell(0, reached());
     assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if !s.ended));
     bench.ring.set_state(PublisherState::Ended);
@@ -1231,7 +1231,7 @@ fn a_replay_that_could_never_catch_up_is_refused() {
         refusals(&got),
         [(RefusalReason::TooSlow, run(floor, 32_000))]
     );
-    // The younger part is held long enough.
+    // The newer part is held long enough.
     bench.nack(0, NackClass::Replay, &[(30_000, 32_000)]);
     assert_eq!(refusals(&bench.take(0)), []);
     assert_eq!(bench.counters.refused_too_slow.get(), 32_000 - floor + 1);
@@ -1620,7 +1620,7 @@ fn slow_subscriber_is_reported_once_a_second() {
     }
     assert_eq!(bench.events().len(), 10, "in ten seconds");
     assert_eq!(bench.core.counters.events_dropped.get(), 0);
-    // One that could not be told at once is told at its next word after that.
+    // A subscriber that could not be reported at once is reported at its next message.
     bench.tell(0, Message::Progress(progress(0)));
     bench.tell(0, Message::Progress(progress(40)));
     bench.events();
@@ -1657,7 +1657,7 @@ fn clock_is_needed_each_tick_for_silence() {
     assert_eq!(bench.core.counters.silent_disconnects.get(), 1, "a minute");
     let got = bench.take(0);
     rejection(&mut bench, 0, &got);
-    // The replay connection has said nothing either, and may.
+    // The replay connection is silent too, and may be.
     assert_eq!(bench.core.counters.connected.get(), 2);
     bench
         .core
@@ -1672,7 +1672,7 @@ fn clock_is_needed_each_tick_for_silence() {
         2,
         "two seconds to JOIN"
     );
-    // It does not even take its rejection: the connection is closed all the same.
+    // The peer does not even read its rejection, but the connection is closed all the same.
     bench.pass(60_000_000);
     bench.core.handle_timeout(bench.now);
     let closed = |event: &RepairEvent| match event {
@@ -1714,11 +1714,11 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
         (sessions.collect::<Vec<u64>>(), bench)
     };
     let (first, mut bench) = of(SECRET);
-    // The key stream of ChaCha20, 64 bits at a time: to know the next number is to have its key.
+    // The key stream of ChaCha20, 64 bits at a time: predicting the next number takes its key.
     let mut stream = ChaCha20Rng::from_seed(SECRET);
     assert!(first.iter().all(|it| *it == stream.next_u64()));
     assert_eq!(of(SECRET).0, first, "a run can be repeated");
-    // Whatever bit of the secret is another, all are.
+    // A change of any bit of the secret changes all numbers.
     for bit in 0..256 {
         let mut other = SECRET;
         other[bit / 8] ^= 1 << (bit % 8);
@@ -1727,7 +1727,7 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
     }
     let distinct: std::collections::BTreeSet<u64> = first.iter().copied().collect();
     assert_eq!(distinct.len(), 100);
-    // A number does not follow from the one before as those of a SplitMix64 do.
+    // A number does not follow from the one before as with SplitMix64.
     let follows = |pair: &[u64]| {
         let mut state = unmixed(pair[0]);
         crate::timing::split_mix(&mut state) == pair[1]
@@ -1737,7 +1737,7 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
         .map(|_| crate::timing::split_mix(&mut state))
         .collect();
     assert!(mixed.windows(2).all(follows) && !first.windows(2).any(follows));
-    // Where a number is taken, the next one is given.
+    // A number in use is skipped.
     let before = bench.core.session_numbers.clone();
     let next = bench.core.next_session();
     bench.core.session_numbers = before;
@@ -1746,9 +1746,9 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
     assert_ne!(bench.core.next_session(), next);
 }
 
-/// The state that a SplitMix64 had when it gave this number.
+/// Returns the state of a SplitMix64 that produced this number.
 fn unmixed(z: u64) -> u64 {
-    // The inverse of an odd factor, and of a shift that is added.
+    // Invert a product with an odd factor, and an xor with a shift.
     let inverse = |of: u64| {
         (0..6).fold(of, |x, _| {
             x.wrapping_mul(2_u64.wrapping_sub(of.wrapping_mul(x)))
@@ -1767,7 +1767,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
     bench.connect(1, granting::reader(session, 5));
     bench.connect(2, further(session));
     bench.events();
-    // Somebody who knows the session takes nothing over where nothing can be READ.
+    // A peer that knows the session replaces nothing on a transport without READ.
     (bench.core).handle_connected(bench.now, PeerId(3), Carrier::Tcp);
     bench.tell(3, Message::Join(granting::reader(session, 7)));
     let got = bench.take(3);
@@ -1787,7 +1787,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
         ),
         "{told:?}"
     );
-    // A session that nobody has is counted, and whoever names it is closed with the reason.
+    // An unknown session is counted, and its connection is closed with the reason.
     bench.connect(4, further(session.wrapping_add(1)));
     bench.connect(5, granting::reader(session.wrapping_add(1), 5));
     let counters = &bench.core.counters;
@@ -1810,7 +1810,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
             "{event:?}"
         );
     }
-    // Who takes another's place is told with that.
+    // The event of a replacing connection names the replaced one.
     bench.connect(6, further(session));
     bench.connect(7, replay(session));
     bench.connect(8, granting::reader(session, 6));
@@ -1963,7 +1963,7 @@ fn channels_of_one_publisher_are_kept_apart() {
     assert_eq!(order[..6], [6, 5, 6, 5, 6, 5], "in turn");
     let answered: Vec<_> = counters.iter().map(|c| c.answered.get()).collect();
     assert_eq!(answered, [0, 5, 3]);
-    // The end of one is not the end of all.
+    // The end of one channel is not the end of all.
     rings[2].set_state(PublisherState::Ended);
     assert!(!bench.core.all_reached_end());
 }
@@ -1985,7 +1985,7 @@ fn only_its_own_session_ends_with_a_replay_that_is_replaced() {
         })
         .collect();
     assert_eq!(closed, [11]);
-    // Its going frees the place: replay can be asked for on the repair connection again.
+    // Its end frees the place: replay can be requested on the repair connection again.
     bench.nack(1, NackClass::Replay, &[(1, 1)]);
     assert_eq!(
         refusals(&bench.take(1)),
@@ -2020,7 +2020,7 @@ fn resumed_peer_is_served_when_backlog_is_gone() {
     );
     bench.core.handle_backlog(PeerId(0), 9_999);
     assert_eq!(sequences(&bench.take(0)), [1, 2]);
-    // Answers of exactly the bound are allowed, and a WELCOME is whatever its length.
+    // Answers of exactly the bound are allowed, and a WELCOME of any length.
     let frame = FRAME_HEAD + 48;
     bench.core.handle_backlog(PeerId(0), 20_000 - frame);
     bench.repair(0, 90, 90);
@@ -2040,14 +2040,14 @@ fn nack_connection_is_answered_and_no_subscriber() {
     };
     assert_eq!((welcome.session, welcome.channels.len()), (session, 0));
     assert_eq!(bench.core.counters.nack_link_joins.get(), 1);
-    // Everything on it is repair, whatever it calls itself.
+    // On a NACK connection everything is repair, whatever its class.
     bench.nack(1, NackClass::Replay, &[(3, 4)]);
     let to: Vec<Option<u64>> = bench.drain().into_iter().map(|(to, _)| to).collect();
     assert_eq!(to, [Some(1), Some(1)]);
     assert_eq!(bench.counters.replay_bytes.get(), 0);
     assert_eq!(bench.counters.nack_link_messages.get(), 1);
     assert_eq!(bench.core.group(CHANNEL).0, 1, "one subscriber");
-    // The next rung is there all the while.
+    // The next repair path stays available meanwhile.
     bench.repair(0, 3, 3);
     assert_eq!(bench.drain().len(), 1);
     assert_eq!(bench.counters.nack_link_messages.get(), 1);
@@ -2058,7 +2058,7 @@ fn all_connections_of_a_session_draw_on_one_budget() {
     let config = RepairConfig {
         subscriber_bytes_per_s: 1_000,
         subscriber_burst_bytes: BURST_BYTES_MIN,
-        // What both want would be multicast, at nobody's cost.
+        // Sequences that both want would be multicast without a charge to either.
         multicast_repair: false,
         ..RepairConfig::default()
     };
@@ -2067,7 +2067,7 @@ fn all_connections_of_a_session_draw_on_one_budget() {
     bench.connect(1, further(session));
     bench.join(7);
     bench.publish(400);
-    // The smallest burst there is lets so many pass, wherever they are asked for.
+    // The smallest burst lets this many pass, on whichever connection they are requested.
     bench.repair(1, 1, 390);
     let alone = bench.take(1).len();
     assert!((1..390).contains(&alone), "{alone}");
@@ -2087,7 +2087,7 @@ fn nack_connection_shares_requesters_bound() {
     let session = bench.join(0).session;
     bench.connect(1, further(session));
     bench.publish(30);
-    // Both ask at once: that is one subscriber of one, and no reason to multicast.
+    // Both connections ask at once, but are one subscriber, so there is no reason to multicast.
     bench.repair(1, 9, 9);
     bench.repair(0, 9, 9);
     assert!(bench.drain().iter().all(|(to, _)| to.is_some()));
@@ -2111,19 +2111,19 @@ fn strangers_session_is_refused_nack_link_ends_with_own() {
     assert_eq!(rejected.code, RejectCode::UnknownSession);
     assert_eq!(bench.core.counters.unknown_sessions.get(), 1);
     bench.publish(4);
-    // It goes alone; what it asked for is abandoned, and its session is as it was.
+    // Only this connection ends. Its requests are abandoned, and its session continues.
     bench.connect(1, further(session));
     bench.repair(1, 1, 2);
     bench.core.handle_disconnected(PeerId(1));
     assert_eq!(bench.counters.repairs_cancelled.get(), 2);
     assert_eq!(bench.core.group(CHANNEL).0, 1);
-    // Another takes its place, also of one that is half open.
+    // A new connection replaces it, even a half-open one.
     bench.connect(2, further(session));
     bench.connect(3, further(session));
     bench.events();
     assert!(bench.core.peers.contains_key(&PeerId(3)));
     assert!(!bench.core.peers.contains_key(&PeerId(2)));
-    // And goes with its session, told why.
+    // It ends with its session and gets the reason.
     bench.core.handle_disconnected(PeerId(0));
     let got = bench.take(3);
     let [Got::Rejected(rejected)] = &got[..] else {
@@ -2176,7 +2176,7 @@ fn repair_queue_takes_no_replay_place() {
 
 #[test]
 fn credit_below_slot_sends_nothing() {
-    // 17 records fill a slot but for 8 bytes.
+    // 17 records fill a slot up to 8 bytes.
     let mut batch = RecordBatch::default();
     (0..17).for_each(|_| batch.put(&MboMsg::default()));
     let frame = (FRAME_HEAD + HEADER_LEN + 17 * 56) as u64;
@@ -2199,7 +2199,7 @@ fn credit_below_slot_sends_nothing() {
     }
 }
 
-/// A service for so many channels, numbered from 0, each with one datagram to repair.
+/// Returns a service with this many channels, numbered from 0, each with one datagram to repair.
 fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
@@ -2233,7 +2233,7 @@ fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
     (core, rings)
 }
 
-/// Joins these channels, in this order.
+/// Returns a JOIN for these channels, in this order.
 fn join_all(channels: impl Iterator<Item = u16>) -> Join {
     let wanted = channels.map(|channel| JoinChannel {
         channel: ChannelName::Id(ChannelId(channel)),
@@ -2255,7 +2255,7 @@ fn of_many_channels_none_is_passed_over() {
     let all = Message::Join(join_all(0..CHANNELS));
     core.handle_message(now, PeerId(0), ChannelId(0), all);
     assert!(core.poll_transmit(now, &mut out).is_some());
-    // Whichever was served last, and whichever is asked for next.
+    // Any order of the requests, whichever channel was served last.
     for channel in (0..CHANNELS).chain((0..CHANNELS).rev()) {
         out.clear();
         let nack = Message::Nack {

@@ -1,4 +1,4 @@
-//! A publisher whose epoch continues another: what was sealed before is offered and answered.
+//! A publisher whose epoch continues another: earlier datagrams are offered and repaired.
 
 use super::*;
 use crate::control::History;
@@ -11,8 +11,7 @@ const AT: Continued = Continued {
     next_record: RecordNumber(21),
 };
 
-/// Twenty datagrams of the epoch before, and five of the new one, of which the ring has slots for
-/// so many.
+/// Returns a ring with this many slots, twenty datagrams of the earlier epoch, and five of the new one.
 fn promoted(slots: u64) -> Bench {
     let mut bench = Bench::new(RepairConfig::default(), slots, 1);
     bench.publish(20);
@@ -57,7 +56,7 @@ fn the_offer_is_of_the_new_epoch_and_says_what_it_continues() {
     };
     assert_eq!(offer.history, Some(history));
     assert_eq!(offer.oldest_of_all(), (Sequence(1), RecordNumber(1)));
-    // Once the ring has come round there is no history, and the line is still told.
+    // After the ring has wrapped there is no history, but the lineage is still offered.
     for (more, oldest) in [(19, 21), (20, 22)] {
         let mut bench = promoted(32);
         bench.publish(more);
@@ -80,7 +79,7 @@ fn what_was_sealed_before_is_answered_as_it_was_sealed() {
         got => panic!("{got:?}"),
     });
     assert_eq!(epochs.collect::<Vec<_>>(), [EPOCH, EPOCH, NEW, NEW]);
-    // Who still follows the old epoch has to be welcomed first.
+    // A subscriber that still follows the old epoch needs a WELCOME first.
     let got = answers(&mut bench, EPOCH, 19, 19);
     let [Got::Refused(refused)] = &got[..] else {
         panic!("{got:?}");

@@ -1,4 +1,4 @@
-//! What a subscriber says by its cursor.
+//! Reports of subscribers in their cursors.
 
 use super::granting::{poor, reader};
 use super::*;
@@ -10,7 +10,7 @@ const CURSOR: RemoteAccess = RemoteAccess {
     key: 9,
 };
 
-/// What a subscriber writes that has settled this sequence.
+/// Returns the cursor of a subscriber that has settled this sequence.
 fn report(session: u64, number: u64, sequence: u64, read_bytes: u64) -> [u64; CURSOR_WORDS] {
     let report = Report {
         number,
@@ -26,7 +26,7 @@ fn report(session: u64, number: u64, sequence: u64, read_bytes: u64) -> [u64; CU
 }
 
 impl Bench {
-    /// A subscriber, peer 0, whose READ connection, peer 1, was granted a ring and a cursor.
+    /// Returns a subscriber (peer 0) whose READ connection (peer 1) has a granted ring and cursor.
     fn with_cursor(config: RepairConfig) -> (Self, u64) {
         let (mut bench, session) = Self::reading(config);
         bench.grant(1);
@@ -60,7 +60,7 @@ fn a_cursor_is_granted_beside_its_ring_and_to_nobody_else() {
     };
     assert_eq!((told.cursor, told.attempt), (Some(CURSOR), 5));
     assert_eq!(bench.core.counters.cursor_grants.get(), 1);
-    // It is named with the tokens from then on.
+    // From then on, the GRANT contains the cursor beside the tokens.
     let more = bench.look(&report(session, 1, 0, 1 << 16));
     assert!(more.is_some());
     let got = bench.take(0);
@@ -81,14 +81,14 @@ fn a_report_counts_as_progress_without_a_word() {
         [RepairEvent::SlowSubscriber { behind: 33, .. }]
     ));
     assert_eq!(bench.drain().len(), 0, "nothing is answered");
-    // The same again, and one that is older.
+    // The same report again, and an older one.
     assert_eq!(bench.look(&report(session, 1, 7, 0)), None);
     assert!(bench.look(&report(session, 4, 30, 0)).is_some());
     assert_eq!(bench.look(&report(session, 3, 40, 0)), None);
     let counters = &bench.counters;
     let of = (counters.cursor_reports.get(), counters.cursor_ignored.get());
     assert_eq!(of, (2, 1));
-    // PROGRESS was ahead of it.
+    // PROGRESS was ahead of the cursor.
     bench.tell(0, Message::Progress(progress(35)));
     assert_eq!(bench.look(&report(session, 5, 33, 0)), None);
     assert!(bench.look(&report(session, 6, 36, 0)).is_some());
@@ -109,7 +109,7 @@ fn what_is_torn_or_anothers_is_counted_and_believed_by_nobody() {
     assert!(bench.look(&report(session, 1, 9, 0)).is_some());
     bench.core.handle_disconnected(PeerId(1));
     assert_eq!(bench.look(&report(session, 2, 9, 0)), None, "it is gone");
-    // The next connection's reports begin anew.
+    // The reports of the next connection restart.
     bench.connect(2, reader(session, 6));
     bench.grant(2);
     let (now, words) = (bench.now, report(session, 1, 9, 0));

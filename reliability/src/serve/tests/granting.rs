@@ -1,4 +1,4 @@
-//! What subscribers are granted to READ.
+//! Grants for READ.
 
 use super::*;
 use crate::control::RemoteAccess;
@@ -8,9 +8,9 @@ const RING: RemoteAccess = RemoteAccess {
     len: 69_632,
     key: 7,
 };
-/// Small bursts, and no refill to speak of.
+/// A small burst, with a negligible refill.
 const BURST: u64 = 160_000;
-/// What is granted at a time.
+/// Bytes of one grant.
 const SPAN: u64 = BURST / 8;
 
 pub(super) fn poor() -> RepairConfig {
@@ -29,7 +29,7 @@ pub(super) fn reader(session: u64, attempt: u64) -> Join {
 }
 
 impl Bench {
-    /// A subscriber, peer 0, whose READ connection, peer 1, has joined.
+    /// Returns a subscriber (peer 0) whose READ connection (peer 1) has joined.
     pub(super) fn reading(config: RepairConfig) -> (Self, u64) {
         let mut bench = Self::new(config, 64, 1);
         let session = bench.join(0).session;
@@ -43,7 +43,7 @@ impl Bench {
         self.core.grant(self.now, PeerId(peer), CHANNEL, RING)
     }
 
-    /// What is granted on the repair connection, now that so many bytes were READ.
+    /// Returns the new grant on the repair connection after `read_bytes` were READ.
     fn read(&mut self, read_bytes: u64) -> Option<u64> {
         let progress = Progress {
             read_bytes,
@@ -121,7 +121,7 @@ fn tokens_renew_with_use_within_budget() {
     assert_eq!(bench.tokens(), Some(SPAN));
     assert_eq!(bench.read(SPAN / 2), None, "half is left");
     assert_eq!(bench.read(SPAN / 2 + 1), Some(SPAN + SPAN / 2 + 1));
-    // Who claims more than it was granted gets no more for it.
+    // A subscriber that claims more than its grant gets no more for it.
     assert_eq!(bench.read(u64::MAX), Some(2 * SPAN + SPAN / 2 + 1));
     while bench.read(u64::MAX).is_some() {}
     assert_eq!(bench.counters.read_tokens_bytes.get(), BURST);
@@ -166,7 +166,7 @@ fn what_all_may_have_is_granted_once() {
         theirs.take(bench.now.monotonic, BURST as usize),
         "nothing was charged"
     );
-    // Half of what all may have at once is for those who ask.
+    // Half of the shared burst is reserved for NACKs.
     bench.take(20);
     bench.repair(20, 1, 4);
     assert_eq!(bench.take(20).len(), 4);
@@ -184,7 +184,7 @@ fn read_connection_ends_grant_and_next_has_own() {
     bench.grant(2);
     let got = bench.take(0);
     assert!(matches!(&got[..], [Got::Grant(grant)] if grant.attempt == 6));
-    // Another one takes its place, and one that is half open is closed.
+    // A new connection replaces it, and a half-open one is closed.
     bench.events();
     bench.connect(3, reader(session, 7));
     let close = RepairEvent::Close {
@@ -233,7 +233,7 @@ fn of_several_rings_each_has_a_grant_and_a_count_of_its_own() {
         }
         (grants, session)
     };
-    // Not in the publisher's order.
+    // Another order than the publisher's.
     core.handle_connected(now, PeerId(0), Carrier::Verbs);
     let join = Message::Join(join_all([1, 0].into_iter()));
     core.handle_message(now, PeerId(0), ChannelId(0), join);

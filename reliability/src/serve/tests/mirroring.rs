@@ -1,4 +1,4 @@
-//! What is written to standbys.
+//! WRITEs to standbys.
 
 use super::granting::reader;
 use super::*;
@@ -21,7 +21,7 @@ fn wish() -> Mirroring {
 }
 
 impl Bench {
-    /// A subscriber called `risk`, who may take over, with its connection for READ.
+    /// Returns a subscriber `risk` that may take over, with its READ connection.
     fn mirroring() -> Self {
         let (mut bench, _) = Self::reading(RepairConfig::default());
         bench.core.set_standbys(vec!["risk".into()]);
@@ -49,7 +49,7 @@ impl Bench {
         reason
     }
 
-    /// What the standby and the driver are told without having asked.
+    /// Checks the refusal that the standby and the driver receive unrequested.
     fn refused(&mut self, reason: MirrorRefusal) {
         let refused = MirrorRefused {
             epoch: EPOCH,
@@ -91,7 +91,7 @@ fn inbox_writes_run_from_newest_as_in_ring() {
     assert_eq!(places, [place(3), place(4), place(5)]);
     assert_eq!(bench.counters.mirror_writes.get(), 3);
     assert_eq!(bench.core.counters.mirrors_begun.get(), 1);
-    // The inbox has fewer places than the ring.
+    // The inbox has fewer slots than the ring.
     bench.core.handle_written(PeerId(1), 3);
     bench.publish(15);
     let last = *bench.writes().last().unwrap();
@@ -136,7 +136,7 @@ fn inbox_writes_need_right_and_valid_offer() {
     .enumerate()
     {
         if attempt == 3 {
-            // Asked too often for one connection for READ.
+            // Too many requests for one READ connection.
             bench = Bench::mirroring();
             bench.publish(1);
         }
@@ -151,7 +151,7 @@ fn inbox_writes_need_right_and_valid_offer() {
 
 #[test]
 fn repeated_write_requests_close_peer_and_hide_nobody() {
-    // Whether it is listed and has a connection for READ, or is anybody.
+    // The requesting standby, `risk`, is listed, or only another one is.
     for (standby, refusal) in [("risk", None), ("other", Some(MirrorRefusal::NotAllowed))] {
         let mut bench = Bench::mirroring();
         bench.core.set_standbys(vec![standby.into()]);
@@ -230,7 +230,7 @@ fn who_is_denied_read_is_written_to_no_more_and_is_told() {
     assert!(bench.core.deny_writes(PeerId(1)));
     bench.refused(MirrorRefusal::Denied);
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
-    // One that was under way is done; it is told once.
+    // An outstanding WRITE completes. The refusal is sent once.
     bench.core.handle_written(PeerId(1), 1);
     assert!(bench.core.deny_writes(PeerId(1)));
     assert!(bench.take(0).is_empty() && bench.events().is_empty());
