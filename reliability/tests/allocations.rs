@@ -1,5 +1,5 @@
-//! In steady state the path of a tick allocates nothing: publish, pack, seal on one side; check,
-//! order, deliver on the other. Counted, not timed.
+//! In steady state the path of a tick allocates nothing: publish, pack and seal on one side; check, order
+//! and deliver on the other. The test counts allocations and measures no time.
 
 mod pair;
 
@@ -11,13 +11,14 @@ use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::Geometry;
 use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 
-/// Both sides, before the first datagram.
+/// Returns both sides, before the first datagram.
 fn sides() -> (PublisherCore, JournaledCore) {
     let geometry = Geometry::new(1472, 1024).unwrap();
     (pair::publisher(geometry), pair::subscriber(geometry, None))
 }
 
-/// Publishes one datagram of `messages` orders and carries it over. How many records arrived.
+/// Publishes one datagram of `messages` orders, carries it over, and returns the number of records
+/// delivered.
 fn round(
     publisher: &mut PublisherCore,
     subscriber: &mut JournaledCore,
@@ -96,7 +97,7 @@ fn journal_allocates_only_at_segment_start() {
         assert_eq!(rounds(&mut subscriber, 2_000), 50_000);
     });
     assert_eq!(counted.count_total, 0, "{counted:?}");
-    // All segments are used, and used again.
+    // All segments are used, and then reused.
     let before = subscriber.recorder().unwrap().inputs();
     let counted = allocation_counter::measure(|| {
         rounds(&mut subscriber, 600_000);

@@ -1,5 +1,5 @@
-//! A publisher before its first datagram, and a subscriber that it has welcomed: what tests begin with that
-//! carry datagrams from the one to the other by hand.
+//! A publisher before its first datagram and a subscriber that has joined it, for tests that carry
+//! datagrams from one to the other by hand.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Lineage, Nanos, RecordNumber, Sequence,
 };
 
-/// The channel that everything is of, and its only fan-out.
+/// The only channel.
 pub(crate) const CHANNEL: ChannelId = ChannelId(1);
-/// See [`CHANNEL`].
+/// The only fan-out of [`CHANNEL`].
 pub(crate) const FAN_OUT: FanOutId = FanOutId(0);
 const EPOCH: Epoch = Epoch(5);
 const CONFIG_HASH: ConfigHash = ConfigHash(3);
 
-/// A publisher that writes a ring of this shape.
+/// Returns a publisher that writes a ring of this geometry.
 pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
     let identity = RingIdentity {
         channel: CHANNEL,
@@ -37,7 +37,7 @@ pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
     PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
 }
 
-/// A subscriber of that publisher, which keeps a record from its beginning if one is given.
+/// Returns a subscriber of that publisher, which keeps a record from the start if `recorder` is given.
 pub(crate) fn subscriber(geometry: Geometry, recorder: Option<JournalWriter>) -> JournaledCore {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),

@@ -1,5 +1,5 @@
-//! When a receiver asks for what it misses, and what it makes of the answers: the receiver alone,
-//! at times chosen by hand.
+//! When a receiver sends NACKs for its gaps, and how it handles the answers: the receiver alone, at
+//! times chosen by the test.
 
 use tickcast_reliability::control::{RefusalReason, Start, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
@@ -9,10 +9,11 @@ use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
 
 use crate::world::*;
 
-/// The wait for a first answer before any was measured: four times 250 us, a quarter more or less.
+/// The first retry interval without a measured RTT, in nanoseconds: four times 250 us, with a deviation of
+/// up to a quarter.
 const FIRST_WAIT: std::ops::RangeInclusive<u64> = 750_000..=1_250_000;
 
-/// One that has heard datagrams 1 and 3 of `publisher`, who has sent those three.
+/// Returns a receiver that has received datagrams 1 and 3 of the three that `publisher` has sent.
 fn missing_one(config: ReceiverConfig, lines: usize) -> (Publisher, Alone) {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(config, &publisher, Start::Live, lines);
@@ -65,7 +66,7 @@ fn unanswered_request_backs_off_then_path_falls() {
     let health = alone.receiver.due_requests(alone.now, &mut asks);
     assert_eq!((health, asks.repair.len()), (PathHealth::Exhausted, 0));
     assert_eq!(alone.counters().nacked_sequences.get(), 4);
-    // The connection is built anew: everything is asked for as if for the first time.
+    // The connection is rebuilt: every gap is requested as if for the first time.
     let publisher = Publisher::new(5, 4);
     let offer = publisher.welcome(1).channels.remove(0);
     alone.receiver.handle_link_down(LinkDownReason::Unanswered);
@@ -106,7 +107,7 @@ fn while_answers_flow_towards_a_gap_its_turn_is_awaited() {
     alone.later(700);
     alone.answer(&sent[1]);
     let answered = alone.now;
-    // A round trip of 700 us was measured, so that much longer is waited from here on.
+    // An RTT of 700 us was measured, so retry intervals are much longer from here on.
     alone.at(answered.after(Nanos::from_us(600)));
     assert_eq!(alone.asks(), [], "the answers before it still come");
     let turn = alone.receiver.poll_timeout().since(answered);
@@ -160,7 +161,7 @@ fn what_was_never_asked_for_or_just_now_awaits_no_answer() {
     alone.answer(&publisher.sent[&2]);
     alone.later(40);
     assert_eq!(alone.asks(), [run(4, 4)], "the other's answer is not its");
-    // Asked for at the very moment at which the one before is answered, many times.
+    // Many times, a gap is requested at the very moment at which the one before is answered.
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
     assert_eq!(alone.asks(), [run(2, 2)]);
     for missing in (4..40).step_by(2) {
@@ -220,7 +221,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.hear(A, &end);
     alone.status(&publisher.status());
     assert!(alone.receiver.ended());
-    // What is heard of the end itself is none of another's.
+    // Another copy of the same END is not a foreign datagram.
     alone.hear(B, &end);
     alone.hear(A, &publisher.heartbeat());
     let c = alone.counters();
@@ -243,7 +244,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.later(3_000_000);
     assert_eq!(alone.events, []);
     assert_eq!(alone.counters().repair_links_down.get(), 1);
-    // Nor that the connection is up again; and of the next epoch's silence nothing was told yet.
+    // The renewed connection is not reported either, and no silence of the next epoch is known yet.
     let welcome = |alone: &mut Alone, publisher: &Publisher| {
         alone.welcome(&publisher.welcome(1), Start::Live);
     };
@@ -270,18 +271,18 @@ fn a_gap_waits_for_the_other_line_but_no_longer_than_the_skew() {
     assert_eq!(alone.asks(), [run(2, 2)]);
     let again = alone.due();
     assert!(FIRST_WAIT.contains(&again.0), "{again}");
-    // The other line passes it without a copy: at once.
+    // The other line passes the gap without a copy: send the NACK at once.
     let (publisher, mut alone) = missing_one(config, 2);
     alone.hear(B, &publisher.sent[&1]);
     assert_eq!(alone.asks(), []);
     alone.hear(B, &publisher.sent[&3]);
     assert_eq!((alone.due(), alone.asks()), (Nanos::ZERO, vec![run(2, 2)]));
-    // What was sent before we came, no line brings.
+    // No line brings datagrams sent before the join.
     let mut alone = Alone::welcomed(config, &publisher, Start::Oldest, 2);
     let mut asks = RepairRequests::default();
     alone.receiver.due_requests(alone.now, &mut asks);
     assert!(asks.replay_wanted);
-    // With one line there is no other to wait for.
+    // With one line there is no other line to wait for.
     let (_, mut alone) = missing_one(config, 1);
     assert_eq!(alone.asks(), [run(2, 2)]);
 }
@@ -298,7 +299,7 @@ fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
         RefusalReason::Epoch,
     ] {
         let (publisher, mut alone) = missing_one(config, 1);
-        // What has not been sent for so long is asked for less often.
+        // Sequences refused as ahead of the stream are requested less often.
         let then = if reason == RefusalReason::Ahead {
             50_000
         } else {
@@ -317,7 +318,7 @@ fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
     }
 }
 
-/// How long until what is found missing now is asked for again after its first question.
+/// Returns the time from the first NACK of a new gap to its retry.
 fn first_retry(publisher: &mut Publisher, alone: &mut Alone) -> Nanos {
     publisher.publish(1);
     let last = publisher.publish(1);
@@ -344,7 +345,7 @@ fn rtt_counts_only_single_requests() {
         alone.answer(&copy);
         assert_eq!(alone.records, [1, 2, 3]);
         let wait = first_retry(&mut publisher, &mut alone);
-        // Four times 10 us, but at least 50, a quarter more or less; or it is unknown.
+        // Four times 10 us, but at least 50, with a deviation of up to a quarter; or no measured RTT.
         let measured = 37_000..=63_000;
         assert_eq!(measured.contains(&wait.0), again, "{wait}");
         assert_eq!(FIRST_WAIT.contains(&wait.0), !again, "{wait}");
@@ -407,7 +408,7 @@ fn refusal_from_other_epoch_only_asks_for_status() {
 
 #[test]
 fn only_a_first_answer_to_a_question_measures_the_round_trip() {
-    // (what comes for the gap, whether its time counts as a round trip)
+    // (how the missing datagram arrives, whether its delay counts as an RTT)
     type Arrival = fn(&mut Alone, &[u8]);
     let cases: [(Arrival, bool); 3] = [
         (|alone, bytes| alone.answer(bytes), true),
@@ -425,7 +426,7 @@ fn only_a_first_answer_to_a_question_measures_the_round_trip() {
         let wait = alone.due().0;
         assert_eq!((75_000..=125_000).contains(&wait), measured, "{wait}");
     }
-    // The answer to a second question may be that to the first.
+    // The answer to a second NACK may be the answer to the first.
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
     alone.asks();
     alone.at(alone.receiver.poll_timeout());
@@ -473,7 +474,7 @@ fn many_impostors_are_queried_in_few_ranges() {
         alone.answer(&publisher.sent[&n]);
     }
     assert_eq!(alone.counters().lost_records.get(), 99);
-    // Decided: who forges on makes nobody ask.
+    // The sequence is decided: further forged copies trigger no NACK.
     alone.hear(A, &impostor.sent[&7]);
     assert_eq!(alone.asks(), []);
 }
@@ -493,7 +494,7 @@ fn contested_sequence_is_requeried_after_refusal() {
     assert_eq!(alone.due(), Nanos::from_us(5_000));
     alone.later(5_000);
     assert_eq!(alone.asks(), [run(2, 3)]);
-    // A refusal of something else delays none.
+    // A refusal of other sequences delays nothing.
     alone.hear(A, &impostor.publish(2));
     alone.hear(A, &publisher.publish(1));
     alone.refuse(&publisher, (5, 9), RefusalReason::Budget, 5_000);
@@ -531,13 +532,13 @@ fn publishers_word_counts_twice_or_with_multicast() {
     let _later = publisher.publish(1);
     alone.status(&publisher.status());
     assert_eq!(alone.asks(), [run(2, 3)], "what it had told before");
-    // A datagram that leapt is confirmed by the first word.
+    // A datagram far ahead is confirmed by the first STATUS.
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     publisher.publish(1);
     alone.hear(A, &Publisher::new(5, 5_000).publish(1));
     alone.status(&publisher.status());
     assert_eq!(alone.asks(), [run(5, 5)]);
-    // Of another epoch it says nothing here.
+    // A STATUS of another epoch is ignored.
     let mut other = Publisher::new(6, 1);
     (0..20).for_each(|_| drop(other.publish(1)));
     alone.status(&other.status());
@@ -594,7 +595,7 @@ fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
     let publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
     alone.later(30_000);
-    // When it asked, in milliseconds from now on.
+    // Returns when it asked, in milliseconds from now on.
     let asks = |alone: &mut Alone, ms: u64| {
         let asked = (0..ms).filter_map(|ms| {
             alone.later(1_000);
@@ -613,7 +614,7 @@ fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
         };
         alone.status(&status);
     };
-    // Old news makes room for one more question, an answer to the last for all of them.
+    // Answers to old requests allow one more request. An answer to the last one settles all of them.
     for (_, sent_at) in &asked[..4] {
         answer(&mut alone, *sent_at);
     }
@@ -628,7 +629,7 @@ fn denied_sequences_are_requested_ever_less() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &publisher.publish(1));
-    // A stranger's heartbeat, within the ring.
+    // A forged heartbeat, within the ring.
     (0..20).for_each(|_| drop(publisher.publish(1)));
     alone.hear(A, &publisher.heartbeat());
     let asked = |alone: &mut Alone, publisher: &Publisher, ms: u64| {
@@ -645,9 +646,9 @@ fn denied_sequences_are_requested_ever_less() {
     };
     let first = asked(&mut alone, &publisher, 1_000);
     assert!((10..40).contains(&first), "{first} questions");
-    // Every 100 ms, and no longer.
+    // Every 100 ms at most.
     assert_eq!(asked(&mut alone, &publisher, 1_000), 10);
-    // It has sent that much, and then something new is denied: as at first.
+    // The publisher has sent that much. Newly denied sequences are requested as often as at first.
     alone.status(&publisher.status());
     (0..20).for_each(|_| drop(publisher.publish(1)));
     alone.hear(A, &publisher.heartbeat());
@@ -751,7 +752,7 @@ fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
     alone.hear(A, &publisher.publish(1));
     twin.publish(1);
     let end = publisher.end();
-    // The other one goes further: 3 does not come, 4 does.
+    // The twin continues: its 3 does not arrive, its 4 does.
     for _ in 2..=3 {
         twin.publish(1);
     }
@@ -771,7 +772,7 @@ fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
         )
     };
     assert_eq!(counted(&alone), (1, 1, 0));
-    // Nor is what it sends, or says that it sent, afterwards.
+    // The twin's later datagrams and claims are ignored as well.
     twin.publish(1);
     alone.hear(A, &twin.publish(1));
     alone.hear(A, &twin.heartbeat());
@@ -803,7 +804,7 @@ fn the_end_is_believed_from_the_publisher_alone() {
     assert!(alone.receiver.take_progress(alone.now).is_some());
     assert_eq!(alone.receiver.progress(), (Sequence(2), Sequence(2)));
     assert_eq!(alone.counters().delivered_datagrams.get(), 2);
-    // Its copy over the repair path is the publisher's word too.
+    // A copy of END over the repair path confirms the end too.
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let end = publisher.end();
@@ -829,7 +830,7 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
         (c.malformed_dropped.get(), c.delivered_datagrams.get()),
         (1, 1)
     );
-    // One that is longer than the slots that WELCOME announced.
+    // A datagram longer than the slots announced in WELCOME.
     let header = publisher.header(tickcast_reliability::wire::Kind::Data, 3, 1472 - 64 + 8);
     let long = Publisher::seal(&header, &[0; 1472 - 64 + 8]);
     let bytes = publisher.took(long, 3);
@@ -837,14 +838,14 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.losses()[1], (3, 3, Some(3), LossCause::Unreadable));
     assert_eq!(alone.records, [4, 8]);
-    // However good its records are: a copy of it from the ring could not be taken either.
+    // It is lost although its records are readable, because a copy from the ring would not fit either.
     let bytes = publisher.publish(26);
     assert!(bytes.len() > SLOT_LEN);
     alone.hear(A, &bytes);
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.losses()[2], (5, 5, Some(26), LossCause::Unreadable));
     assert_eq!(alone.records, [4, 8, 35]);
-    // One that just fits is none of those.
+    // A datagram that just fits is delivered.
     let mut batch = RecordBatch::default();
     (0..8).for_each(|_| batch.put(&MboMsg::default()));
     (0..20).for_each(|_| batch.put(&TradeMsg::default()));
@@ -975,7 +976,7 @@ fn what_lies_just_beyond_the_window_wakes_nobody() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
     let sent: Vec<_> = (1..=18).map(|_| publisher.publish(1)).collect();
-    // The window holds 1 to 16, of which only the first does not come; nor does 17.
+    // The window holds 1 to 16. Of these, only the first is missing; 17 is missing as well.
     sent[1..16].iter().for_each(|bytes| alone.hear(A, bytes));
     alone.hear(A, &sent[17]);
     assert_eq!(alone.asks(), [run(1, 1)]);
@@ -994,7 +995,7 @@ fn refusals_wait_covers_second_request_too() {
     alone.at(alone.receiver.poll_timeout());
     assert_eq!(alone.asks(), [run(2, 2)]);
     alone.later(10);
-    // It is answered, but nothing follows below it that would have to be awaited.
+    // The NACK is answered, and no other sequence on this step is outstanding.
     alone.refuse(&publisher, (2, 2), RefusalReason::Budget, 100);
     assert_eq!(alone.due(), Nanos::from_us(100));
     alone.later(100);

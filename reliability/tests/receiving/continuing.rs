@@ -1,5 +1,5 @@
-//! An epoch that continues another: nothing is lost by it, nothing comes twice, and what is not of
-//! the line is not believed.
+//! An epoch that continues another: nothing is lost or delivered twice, and datagrams outside the lineage
+//! are rejected.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const fn continued(from: u64, to: u64, last: u64, repeated: u64) -> Event {
     }
 }
 
-/// The repair connection leads to another publisher from now on.
+/// Directs the repair connection to another publisher from now on.
 fn moves_to(world: &mut World, publisher: &Publisher) {
     world.cut(LinkDownReason::Closed);
     world.pass(Nanos::from_ms(50), publisher);
@@ -35,7 +35,7 @@ fn no_epoch_changed(world: &World) -> bool {
     !events.any(|event| matches!(event, Event::EpochChanged { .. }))
 }
 
-/// A datagram of each publisher for these record counts.
+/// Publishes a datagram for each of these record counts, and returns them.
 fn published(publisher: &mut Publisher, counts: &[u16]) -> Vec<Vec<u8>> {
     counts
         .iter()
@@ -54,7 +54,7 @@ fn laggard_gets_rest_of_old_epoch_then_new() {
     }
     world.settle(&old);
     assert_eq!(world.records, numbers(1..=4));
-    // Of ten eight were mirrored: 3, 4, 7 and 8 are still wanted, 9 waits in vain.
+    // Of ten datagrams eight were mirrored: 3, 4, 7 and 8 are still missing, and 9 is discarded.
     let mut new = old.promoted(9, 8);
     published(&mut new, &[2, 2]);
     (world.answer, world.events) = (true, vec![]);
@@ -70,7 +70,7 @@ fn laggard_gets_rest_of_old_epoch_then_new() {
     assert_eq!((c.epochs.get(), c.epochs_continued.get()), (2, 1));
     assert_eq!(c.records_already_delivered.get(), 0);
     world.assert_balanced(&new, "behind");
-    // What is sent now comes as ever.
+    // New datagrams arrive as usual.
     world.hear(A, &new.publish(1));
     assert_eq!(world.records, numbers(1..=21));
 }
@@ -178,7 +178,8 @@ fn losses_beyond_cut_vanish_and_reported_ones_stay() {
         delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
         ..quiet()
     };
-    // Told lost with its number: 11 and 12 do not come again, and nothing is out of order.
+    // A loss that was reported with its record numbers stays: 11 and 12 are not delivered again, and
+    // nothing is out of order.
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
     let sent = published(&mut old, &[2; 8]);
@@ -208,7 +209,7 @@ fn a_loss_that_waits_to_be_told_ends_where_the_old_epoch_does() {
     let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
     let sent = published(&mut old, &[2; 8]);
     alone.hear(A, &sent[0]);
-    // That 8 were sent is known, and not how many records they have.
+    // The STATUS says that 8 datagrams were sent, but not how many records they have.
     let mut status = old.status();
     status.next_record = RecordNumber(0);
     alone.status(&status);
@@ -272,21 +273,22 @@ fn zombies_tail_is_nobodys_rest_from_anyone() {
     alone.hear(A, &sent[0]);
     let mut new = old.promoted(9, 3);
     alone.welcome(&new.welcome(1), Start::Live);
-    // The old publisher goes on: not beyond the place, nor with its heartbeats, wherever it is.
+    // The old publisher continues. Its datagrams beyond the cut are rejected, and so are all of its
+    // heartbeats.
     alone.hear(A, &old.heartbeat());
     alone.hear(A, &old.publish(1));
     alone.hear(A, &old.heartbeat());
     assert_eq!(alone.counters().old_epoch_dropped.get(), 3);
-    // A copy under the new epoch of what the old one sealed is nobody's either.
+    // A datagram under the new epoch with a sequence that the old epoch sealed is rejected as well.
     let mut forger = Publisher::new(9, 1);
     forger.publish(1);
     alone.hear(A, &forger.publish(7));
     assert_eq!(alone.counters().old_epoch_dropped.get(), 4);
-    // What it repairs by multicast is what was sealed.
+    // Multicast repairs of the old epoch are the sealed datagrams.
     alone.hear(A, &again(&sent[1]));
     alone.hear(A, &again(&sent[2]));
     assert_eq!(alone.records, [1, 2, 3]);
-    // And its word is of an epoch that is over.
+    // The old publisher's WELCOME is of an outdated epoch.
     assert_eq!(
         alone.welcome(&old.welcome(1), Start::Live),
         Welcomed::Zombie
@@ -308,7 +310,7 @@ fn two_promotions_are_followed_in_one_go_or_one_by_one() {
     let mut second = first.promoted(6, 4);
     quick.welcome(&second.welcome(1), Start::Live);
     quick.answer(&second.sent[&5].clone());
-    // Of the second the first three records are repeated, and it dies with the fourth.
+    // The first three records of the second epoch are repeated. It dies with the fourth.
     for bytes in published(&mut second, &[3, 2]) {
         quick.hear(A, &bytes);
     }
@@ -363,7 +365,7 @@ fn who_comes_later_begins_in_the_history_of_the_old_epoch() {
     let joined = Event::Joined { after: Sequence(2) };
     assert_eq!(world.events[0], joined);
     assert!(world.saw(&continued(5, 9, 5, 0)), "{:?}", world.events);
-    // One that names where it was in the old epoch goes on there.
+    // A start position in the old epoch continues there.
     for (epoch, sequence, after, records) in [
         (5, 4, 3, numbers(7..=11)),
         (5, 6, 5, numbers(11..=11)),
@@ -381,7 +383,7 @@ fn who_comes_later_begins_in_the_history_of_the_old_epoch() {
         assert_eq!(world.records, records, "from {sequence} of {epoch}");
         assert!(no_epoch_changed(&world) && world.losses().is_empty());
     }
-    // Beginning later moves on beyond the place, too.
+    // A later start also moves on beyond the cut.
     let mut world = World::new(immediate(), Start::Oldest, 1);
     world.answer = false;
     world.settle(&new);
@@ -443,7 +445,7 @@ fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
     world.read_requests.clear();
     moves_to(&mut world, &new);
     assert_eq!(world.records, numbers(1..=4));
-    // The gaps of the new epoch, too.
+    // Gaps of the new epoch are READ as well.
     new.publish(1);
     world.hear(A, &new.publish(1));
     world.pass(Nanos::from_ms(20), &new);
@@ -471,7 +473,7 @@ fn following_standby_holds_deliveries_and_promotes() {
     assert!(world.core.set_mirror(CHANNEL, mirror));
     world.answer = true;
     world.pass(Nanos::from_ms(50), &old);
-    // A twin's datagram comes first, and the publisher's own decides.
+    // A twin's datagram arrives first, and the publisher's own replaces it.
     let mut twin = Publisher::new(5, 4);
     twin.next_record = 7;
     world.hear(A, &twin.publish(5));
@@ -485,7 +487,7 @@ fn following_standby_holds_deliveries_and_promotes() {
     assert_eq!(mirrored.next_record, RecordNumber(12));
     let positions = world.core.mirror(CHANNEL).unwrap().positions();
     assert_eq!(positions.map(|(_, at)| at.0).collect::<Vec<_>>(), [6]);
-    // The old publisher is followed by another standby, and this one with it.
+    // The old publisher is continued by another standby, and this one follows it.
     let mut new = old.promoted(8, 5);
     new.publish(1);
     moves_to(&mut world, &new);
@@ -552,7 +554,7 @@ fn mirror_stops_at_hole_until_publisher_returns() {
     world.assert_balanced(&publisher, "");
 }
 
-/// A receiver that follows this publisher and mirrors it.
+/// Returns a receiver that follows this publisher and mirrors it.
 fn mirroring(publisher: &Publisher) -> Alone {
     let mut alone = Alone::welcomed(quiet(), publisher, Start::Oldest, 1);
     let offer = publisher.welcome(1).channels.remove(0);

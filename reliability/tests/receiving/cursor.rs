@@ -1,4 +1,4 @@
-//! A subscriber's cursor: claimed once, written from afar, and no hindrance when it can't be.
+//! A subscriber's cursor: claimed once, written remotely, and harmless when it cannot be written.
 
 use tickcast_reliability::control::{CursorState, RepairOffer, Report, Start};
 use tickcast_reliability::delivery::LinkDownReason;
@@ -10,7 +10,7 @@ use crate::world::*;
 
 const SESSION: u64 = 10;
 
-/// Joined, with a ring to READ and a cursor.
+/// Returns a joined subscriber with a ring to READ and a cursor.
 fn joined_with(publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
     let config = ReceiverConfig {
         ladder: RepairOrder::Read,
@@ -74,7 +74,7 @@ fn cursor_is_claimed_and_reports_at_interval() {
         ..nothing
     };
     assert_eq!(reported(&world), second);
-    // What is missing is READ, and that is said as well.
+    // The missing datagram is READ, and the report counts its bytes.
     publisher.publish(1);
     let bytes = publisher.publish(1);
     world.hear(A, &bytes);

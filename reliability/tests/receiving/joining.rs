@@ -1,5 +1,5 @@
-//! How a subscriber's core connects, begins, goes on and follows: every frame and action it gives
-//! out, one input at a time.
+//! How a subscriber's core connects, starts and continues: every frame and action that it emits, one
+//! input at a time.
 
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, Message, NackClass, Purpose, RefusalReason,
@@ -20,7 +20,7 @@ use crate::world::*;
 
 const SECOND: ChannelId = ChannelId(8);
 
-/// A core that is driven by hand, and what it has given out since it was looked at last.
+/// A core driven by hand, with its output since the last check.
 struct Hand {
     core: SubscriberCore,
     now: Nanos,
@@ -59,7 +59,7 @@ impl Hand {
         }
     }
 
-    /// One that follows `publisher` from `start`, its repair connection up.
+    /// Returns a core that follows `publisher` from `start` over an established repair connection.
     fn joined(publisher: &Publisher, start: Start) -> Self {
         Self::new(&[(CHANNEL, start)]).join(publisher)
     }
@@ -75,8 +75,8 @@ impl Hand {
         hand
     }
 
-    /// Gives the core something, and compares how the first channel stands by its events with how
-    /// it does by its receiver.
+    /// Passes an input to the core. Checks that the state of the first channel according to its events equals
+    /// that of its receiver.
     fn input(&mut self, f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>))) {
         let (events, records) = (&mut self.events, &mut self.records);
         let state = &mut self.state;
@@ -102,7 +102,7 @@ impl Hand {
         }
     }
 
-    /// What it was told since this was asked last.
+    /// Returns the events since the last call.
     fn told(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -112,7 +112,7 @@ impl Hand {
         self.input(|c, now, mut on| c.handle_disconnected(now, Path::Repair, down, &mut on));
     }
 
-    /// The repair connection is built anew, and this is the publisher's welcome.
+    /// Rebuilds the repair connection and passes this WELCOME.
     fn welcomed_again(&mut self, welcome: Welcome) {
         while self.later(20) != [Action::Connect(Path::Repair)] {}
         self.connected(Path::Repair);
@@ -125,7 +125,7 @@ impl Hand {
         std::iter::from_fn(|| self.core.poll_action()).collect()
     }
 
-    /// The clock is looked at; what is to be done then.
+    /// Polls the core at the current time and returns its actions.
     fn clock(&mut self) -> Vec<Action> {
         self.input(|core, now, mut on| core.handle_timeout(now, &mut on));
         self.actions()
@@ -150,7 +150,7 @@ impl Hand {
         self.input(|core, now, mut on| core.handle_received(now, CHANNEL, A, bytes, &mut on));
     }
 
-    /// The frames that it sends now, but for its progress.
+    /// Returns the frames sent now, except PROGRESS.
     fn sent(&mut self) -> Vec<(Path, ChannelId, Message<'static>)> {
         let mut sent = Vec::new();
         let mut out = Vec::new();
@@ -205,7 +205,7 @@ fn join(hand: &mut Hand) -> Join {
     }
 }
 
-/// An offer of a publisher of the second channel.
+/// Returns a publisher's offer for the second channel.
 fn offer_of_second(publisher: &Publisher) -> ChannelOffer {
     let mut offer = publisher.welcome(1).channels.remove(0);
     (offer.channel, offer.name) = (SECOND, "d".into());
@@ -351,7 +351,7 @@ fn a_rejection_is_passed_on_and_its_wait_kept() {
     assert_eq!(hand.actions(), expected);
     assert_eq!(hand.later(4_999), []);
     assert_eq!(hand.later(1), [Action::Connect(Path::Repair)]);
-    // What comes of a connection that was given up is not heard.
+    // Messages of a closed connection are ignored.
     hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
     assert!(!hand.core.is_joined());
 }
@@ -389,7 +389,7 @@ fn status_of_higher_epoch_rejoins_lower_is_ignored() {
     );
     assert_eq!(hand.actions(), [Action::Disconnect(Path::Repair)]);
     assert_eq!(hand.downs(), [LinkDownReason::Closed]);
-    // Of our own epoch it is taken by the receiver.
+    // A STATUS of the current epoch reaches the receiver.
     let mut hand = Hand::joined(&publisher, Start::Live);
     publisher.publish(1);
     for _ in 0..2 {
@@ -562,7 +562,7 @@ fn answering_replay_is_not_idle_broken_one_retries() {
             if *ranges == [run(2, 20)]),
         "{sent:?}"
     );
-    // The session is over with the repair connection, and so is its replay.
+    // The session ends with the repair connection, and its replay with it.
     hand.input(|c, now, mut on| {
         c.handle_disconnected(now, Path::Repair, LinkDownReason::Closed, &mut on);
     });
@@ -650,7 +650,7 @@ fn name_moved_to_other_number_is_other_space() {
     );
 }
 
-/// Silent after 5 ms, on one line or two.
+/// Returns a config with silence after 5 ms, on one line or two.
 fn restless() -> ReceiverConfig {
     ReceiverConfig {
         stale_us: 5_000,
@@ -682,7 +682,7 @@ fn reported_silence_ends_with_next_epochs_datagram() {
             hand.later(6);
         }
         assert_eq!(hand.told().contains(&Event::Stale), told);
-        // The end comes by TCP, and what multicast does then is no news.
+        // END arrives over TCP, and then multicast causes no events.
         hand.tell(Path::Repair, &Message::Datagram(&again(&end)));
         assert!(hand.told().contains(&Event::EndOfSession));
         if by_multicast {
@@ -713,7 +713,7 @@ fn unconfirmed_end_leaves_silence_to_next_epoch() {
     hand.cut();
     hand.told();
     while !hand.state.ended {
-        // Nobody is there to connect to.
+        // The publisher is unreachable.
         if hand.later(20) == [Action::Connect(Path::Repair)] {
             hand.cut();
         }
@@ -731,7 +731,7 @@ fn unconfirmed_end_leaves_silence_to_next_epoch() {
 
 #[test]
 fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
-    // By a start of its own, or because the channel has another number.
+    // Rejoin on request, or because the channel has another number.
     for moves in [false, true] {
         let mut publisher = Publisher::new(5, 1);
         let mut hand = restless_on(2, &publisher);
@@ -826,7 +826,7 @@ fn a_line_that_was_down_and_is_none_any_more_is_told_to_be_up() {
 
 #[test]
 fn as_many_lines_are_followed_as_are_offered() {
-    // How long a gap of line A waits for line B tells whether there is one.
+    // A gap of line A waits for line B only if there is a line B.
     let waits = |fan_outs: Vec<FanOutOffer>| {
         let mut publisher = Publisher::new(5, 1);
         let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
@@ -938,7 +938,7 @@ fn a_welcome_begins_goes_on_changes_the_epoch_or_is_a_zombies() {
     assert_eq!(welcome(&mut alone, &old), Welcomed::GoesOn);
     assert_eq!(alone.asks(), [run(2, 2)]);
     assert_eq!(alone.counters().repair_links_up.get(), 3);
-    // Into another epoch: from its first sequence, what its ring has lost to the record.
+    // A new epoch starts at its first sequence. Records that its ring no longer holds are reported exactly.
     let mut new = Publisher::new(6, 1);
     (0..9).for_each(|_| drop(new.publish(2)));
     new.oldest = 4;
@@ -1206,7 +1206,7 @@ fn unconfirmed_end_starts_lost_tail_if_nothing_follows() {
         let end = old.end();
         alone.hear(A, &end);
         if goes_on {
-            // It was another's: the stream goes past it.
+            // That END was forged, because the stream continues beyond it.
             alone.hear(A, &old.publish(1));
         }
         alone.welcome(&Publisher::new(6, 1).welcome(1), Start::Live);
@@ -1245,7 +1245,7 @@ fn all_runs_of_a_replay_together_are_no_more_than_is_allowed() {
     hand.actions();
     hand.connected(Path::Replay);
     hand.sent();
-    // Somebody else's repair, by multicast, parts what is missing.
+    // A multicast repair for another subscriber splits the gap.
     hand.hear(&again(&publisher.sent[&4]));
     let welcome = publisher.further_welcome();
     hand.tell(Path::Replay, &Message::Welcome(welcome));

@@ -1,5 +1,5 @@
-//! What a subscriber's core does with everything a network and a publisher can do to it, in
-//! virtual time, against a publisher made of a list of datagrams.
+//! How a subscriber's core handles every behaviour of a network and a publisher, in virtual time, against
+//! a publisher made of a list of datagrams.
 
 mod asking;
 mod continuing;
@@ -37,7 +37,7 @@ fn an_end_that_nobody_confirms_ends_no_session() {
     world.hear(A, &forger.end());
     world.pass(Nanos::from_ms(20), &publisher);
     assert!(!world.core.ended() && !world.saw(&Event::EndOfSession));
-    // The real one comes under the same number: the alarm, and an exact loss.
+    // The real datagram has the same sequence: expect a violation and an exact loss.
     world.hear(A, &publisher.publish(2));
     world.settle(&publisher);
     assert_eq!(world.losses()[0].cause, LossCause::Fenced);
@@ -509,7 +509,7 @@ fn premature_fallback_lengthens_next_timeout() {
     let mut world = World::joined(config, &publisher);
     world.answer = false;
     let copy = |publisher: &Publisher, n| again(&publisher.sent[&n]);
-    // A copy that was under way already answers the first question in no time.
+    // A copy that was already in flight answers the first NACK immediately.
     publisher.publish(1);
     world.hear(A, &publisher.publish(1));
     world.settle(&publisher);
@@ -517,7 +517,7 @@ fn premature_fallback_lengthens_next_timeout() {
     world.hear(A, &copy(&publisher, 1));
     publisher.publish(1);
     world.hear(A, &publisher.publish(1));
-    // Each question is answered 800 us after it was asked, where its connection lives that long.
+    // Each NACK is answered 800 us later, if its connection lives that long.
     let (mut asked, mut links) = (vec![], 1);
     for _ in 0..40_000 {
         let questions = world.nacks.len();
@@ -661,7 +661,7 @@ fn waiting_impostor_is_replaced_by_repair_copy() {
     let right = publisher.publish(1);
     world.hear(A, &wrong);
     world.hear(A, &right);
-    // The gap's own answer comes last, so that the doubt is settled before its turn.
+    // The gap's own answer comes last, so that the conflict is decided before its turn.
     world.answer = false;
     world.settle(&publisher);
     world.answer_nack(
@@ -696,7 +696,7 @@ fn datagrams_beyond_window_are_dropped_then_repaired() {
     world.assert_balanced(&publisher, "");
 }
 
-/// One random run: everything the network can do, for a seed, at some place in the numbers.
+/// Does one random run for a seed, with every fault of the network, starting at sequence `first`.
 fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
     let context = format!("seed {seed}, first {first}, {delivery:?}, repair {repair}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -715,7 +715,7 @@ fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
         let bytes = publisher.publish(random.random_range(0..4));
         let mut arrivals = Vec::new();
         if random.random_bool(loss) {
-            // dropped
+            // The datagram is dropped.
         } else if random.random_bool(0.1) {
             delayed.push(bytes.clone());
         } else {
@@ -808,7 +808,7 @@ fn live_gaps_are_nacked_during_replay() {
     world.settle(&Publisher::new(5, 1));
     assert!(world.records.is_empty());
     world.answer = false;
-    // A hole over the burst limit is replayed, eight at a time, and nothing comes of it yet.
+    // A gap over the burst limit is replayed, eight at a time, and no answer arrives yet.
     for _ in 0..200 {
         publisher.publish(1);
     }
@@ -860,7 +860,7 @@ fn vanished_publisher_ends_gaps_and_connection() {
     world.hear(A, &next);
     world.settle(&publisher);
     assert_eq!(world.records, numbers(1..=5));
-    // Its host loses power: the connection is not even reset.
+    // The publisher's host loses power, so its connection is not even reset.
     world.answer = false;
     world.connectable = false;
     let _missed = publisher.publish(2);
@@ -907,7 +907,7 @@ fn a_status_that_overtakes_our_own_socket_declares_nothing_lost() {
     for s in &sent[..64] {
         world.hear(A, s);
     }
-    // the rest waits in our own socket; STATUS overtakes it
+    // The rest waits in our own socket, and STATUS overtakes it.
     let status = publisher.status();
     world.tell(Path::Repair, &Message::Status(status));
     for s in &sent[64..] {
@@ -938,7 +938,7 @@ fn slowly_opened_replay_connection_is_used() {
         publisher.publish(1);
     }
     let mut world = World::new(immediate(), Start::Oldest, 1);
-    // drive by hand: repair connects at once, replay's first attempt times out after 2 s
+    // Drive by hand: repair connects at once, and the first attempt for replay times out after 2 s.
     let mut attempts = 0;
     let mut connected_at = None;
     let until = world.now.after(Nanos::from_secs(30));
@@ -948,7 +948,7 @@ fn slowly_opened_replay_connection_is_used() {
             let hb = publisher.heartbeat();
             world.hear(A, &hb);
         }
-        // the driver's order: messages, timeout, actions, transmit, actions
+        // The order of a driver: messages, timeout, actions, transmit, actions.
         if let Some(at) = connected_at
             && world.now >= at
         {
@@ -1041,7 +1041,7 @@ fn one_stall_does_not_poison_the_round_trip() {
     world.hear(A, &s[0]);
     world.hear(A, &s[2]);
     world.settle(&publisher); // NACK 2
-    // the process is stopped for three seconds, the answer waits in its socket
+    // The process is stopped for three seconds, and the answer waits in its socket.
     world.now = world.now.after(Nanos::from_secs(3));
     let mut copy = publisher.sent[&2].clone();
     copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -1079,7 +1079,7 @@ fn an_answer_that_was_lost_is_asked_for_again_while_others_flow() {
     let lost_asks = |w: &World| w.nacks.iter().filter(|r| r.contains(Sequence(2))).count();
     assert_eq!(lost_asks(&world), 1);
     for _ in 0..300 {
-        // every 100 us another loss, repaired by unicast 50 us later
+        // Every 100 us another loss, repaired by unicast 50 us later.
         let missing = publisher.publish(1);
         let next = publisher.publish(1);
         world.hear(A, &next);
@@ -1120,7 +1120,7 @@ fn a_zombie_is_not_hammered_with_connections() {
     let refused = world.counters().welcomes_invalid.get();
     assert!((1..20).contains(&refused), "{refused}");
     assert_eq!(refused, (world.disconnects - before) as u64);
-    // Nor is anything followed of what it sends.
+    // None of its datagrams is followed either.
     let of = world.core.receiver(CHANNEL).map(|it| it.epoch());
     assert_eq!(of, Some(Epoch(9)));
     assert!(world.counters().old_epoch_dropped.get() >= refused);
@@ -1242,7 +1242,7 @@ fn a_pause_of_the_subscriber_loses_nothing_while_the_link_is_up() {
     world.hear(A, &s[2]);
     world.settle(&publisher); // asked for 2
     world.now = world.now.after(Nanos::from_secs(6));
-    // a refusal (budget) on the live connection is a word of the publisher too
+    // A refusal (budget) on the live connection also confirms the publisher.
     let refused = publisher.refused(SequenceRange::one(Sequence(2)), RefusalReason::Budget, 100);
     world.tell(Path::Repair, &Message::Refused(refused));
     assert!(world.losses().is_empty());

@@ -1,5 +1,5 @@
-//! The NACK connection of a subscriber's core: the first rung of repair while it answers, and no
-//! hindrance when it does not.
+//! The NACK connection of a subscriber's core: the first step of repair while it answers, and harmless
+//! when it does not.
 
 use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
 use tickcast_reliability::delivery::LinkDownReason;
@@ -18,7 +18,7 @@ fn offer() -> RepairOffer {
     }
 }
 
-/// Joined, with what the publisher offers beside TCP, which the driver can use or not.
+/// Returns a joined subscriber with these repair offers beside TCP, which the driver may be able to use.
 fn joined(publisher: &Publisher, repairs: Vec<RepairOffer>, usable: bool) -> World {
     let mut world = World::new(quiet(), Start::Live, 1);
     world.repairs = repairs;
@@ -28,7 +28,7 @@ fn joined(publisher: &Publisher, repairs: Vec<RepairOffer>, usable: bool) -> Wor
     world
 }
 
-/// One datagram is lost, the next one comes.
+/// Loses one datagram and delivers the next one.
 fn lose_one(world: &mut World, publisher: &mut Publisher) {
     publisher.publish(1);
     let bytes = publisher.publish(1);
@@ -101,14 +101,14 @@ fn unanswered_step_falls_back_to_tcp() {
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
-    // Before anything was measured: four times 250 us, a quarter more or less.
+    // Without a measured RTT: four times 250 us, with a deviation of up to a quarter.
     world.pass(Nanos::from_us(749), &publisher);
     assert_eq!(asked(&mut world), []);
     world.pass(Nanos::from_us(502), &publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
     assert_eq!(world.records, numbers(1..=2));
     assert_eq!(world.counters().nack_link_timeouts.get(), 1);
-    // It is asked first again for the next one.
+    // The next gap is requested there first again.
     world.rc_answers = true;
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
@@ -135,7 +135,7 @@ fn late_answers_lengthen_timeout_once() {
         }
         waits.push(world.now.since(asked_at).0 / 1_000);
         world.pass(Nanos(world.now.since(asked_at).0), &publisher);
-        // Every other time TCP was faster: then what comes is a duplicate.
+        // In every second round TCP is faster, so the NACK connection's answers are duplicates.
         for lost in (first..publisher.next)
             .step_by(2)
             .filter(|_| waits.len() % 2 == 0)
@@ -148,7 +148,7 @@ fn late_answers_lengthen_timeout_once() {
             world.tell(Path::Nack, &Message::Datagram(&copy));
         }
     }
-    // The shortest of ten waits: four times 250 us, half as long again each time, a quarter less.
+    // The shortest of ten intervals: four times 250 us, half as long again each time, a quarter less.
     for (n, wait) in waits.iter().enumerate() {
         let full = 1_000 * 3_u64.pow(n as u32) / 2_u64.pow(n as u32);
         assert!((full * 3 / 4..=full * 5 / 4).contains(wait), "{waits:?}");
@@ -203,7 +203,7 @@ fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
         (1, 0)
     );
     assert_eq!(c.repair_links_down.get(), 0, "TCP stays");
-    // What is lost meanwhile waits for nothing.
+    // New gaps are requested over TCP at once.
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 7)]);
@@ -226,7 +226,7 @@ fn mute_connection_is_down_and_backs_off() {
         .map(|w| w[1].since(w[0]).0 / 1_000_000)
         .collect();
     assert!(waits[0] < 16 + 100 && waits.len() > 8, "{waits:?}");
-    // Doubling from 10 ms to 8 s, half to one and a half; and eight questions each time.
+    // Doubling from 10 ms to 8 s, with jitter from half to one and a half, and eight NACKs each time.
     let last = waits.last().unwrap();
     assert!((4_000..12_200).contains(last), "{waits:?}");
     assert!(world.given_up.iter().all(|path| *path == Path::Nack));
@@ -234,7 +234,7 @@ fn mute_connection_is_down_and_backs_off() {
     assert_eq!(c.nack_links_down.get(), world.given_up.len() as u64);
     assert!(c.nack_link_timeouts.get() >= 8 * c.nack_links_down.get());
     assert_eq!(c.missing_open.get(), 0, "nothing was held up for good");
-    // One answer shows that it is of use: the wait begins anew. (It may be down for the longest wait.)
+    // One answer resets the back-off. (The connection may be down for the longest wait before.)
     world.rc_answers = true;
     world.pass(Nanos::from_secs(13), &publisher);
     assert!(world.core.is_nack_up());
@@ -333,7 +333,7 @@ fn tcp_answer_keeps_connection_timeout() {
     lose_one(&mut world, &mut publisher);
     world.pass(Nanos::from_us(740), &publisher);
     assert!(asked(&mut world).contains(&(Path::Nack, 3)));
-    // TCP answers what it was asked for. Of the other question that says nothing.
+    // TCP answers its own NACK. That says nothing about the other one.
     let copy = again(&publisher.sent[&1]);
     world.tell(Path::Repair, &Message::Datagram(&copy));
     world.pass(Nanos::from_us(511), &publisher);
@@ -373,7 +373,7 @@ fn duplicate_answer_in_time_changes_no_timeout() {
     for _ in 0..10 {
         lose_one(&mut world, &mut publisher);
     }
-    // Half as long again would be 1125 us at the least: none of ten would be late by then.
+    // With a timeout half as long again, at least 1125 us, none of the ten would be late by then.
     world.pass(Nanos::from_us(1_120), &publisher);
     let late = world.counters().nack_link_timeouts.get();
     assert!(late > 0, "{late}");
@@ -382,7 +382,7 @@ fn duplicate_answer_in_time_changes_no_timeout() {
 #[test]
 fn broken_link_hurries_only_its_waiters() {
     let down = LinkDownReason::Closed;
-    // Told to wait: that is waited out, on whatever is there then.
+    // A refusal with a delay: the delay also holds for the step that is then available.
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     (world.rc_answers, world.connectable) = (false, false);
@@ -395,7 +395,7 @@ fn broken_link_hurries_only_its_waiters() {
     assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
     world.pass(Nanos::from_us(1), &publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
-    // Asked for on the next rung already.
+    // The gap is already requested on the next step.
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     (world.answer, world.connectable) = (false, false);
@@ -430,7 +430,7 @@ fn refusal_counts_as_answer_of_its_connection() {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(&publisher, vec![offer()], true);
         world.rc_answers = false;
-        // Eight in a row that are not answered are too many.
+        // Eight unanswered NACKs in a row close the connection.
         for question in 0..9 {
             if question == 7 {
                 let refused = publisher.refused(run(1, 1), RefusalReason::Ahead, 0);

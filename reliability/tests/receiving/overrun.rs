@@ -1,5 +1,5 @@
-//! A reader of the publisher's ring in its own host: what the ring no longer holds is lost at once,
-//! exactly and without a question; and what it copied is whole whatever its CRC.
+//! A reader of the publisher's ring in the same host. Overwritten datagrams are lost at once, exactly
+//! and without a NACK. Copied datagrams are complete whatever their CRC.
 
 use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::record::AlignedCopy;
@@ -12,7 +12,7 @@ fn overrun(world: &mut World, epoch: Epoch, first: u64, last: u64) {
     world.input(|core, now, mut on| core.handle_overrun(now, CHANNEL, overrun, &mut on));
 }
 
-/// Of each loss: its ends, its records, its cause.
+/// Returns the first and last sequence, records and cause of each loss.
 fn losses(world: &World) -> Vec<(u64, u64, Option<u64>, LossCause)> {
     let losses = world.losses().into_iter();
     let losses = losses.map(|it| {

@@ -1,5 +1,5 @@
-//! READ of the publisher's ring: the first rung of repair where it is granted, believed only as far
-//! as epoch, sequence and CRC say, and no hindrance when it fails.
+//! READ of the publisher's ring: the first step of repair where it is granted. Only epoch, sequence and
+//! CRC make a slot valid. A failing READ is harmless.
 
 use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
 use tickcast_reliability::delivery::{Event, LinkDownReason, LossCause};
@@ -19,7 +19,7 @@ fn offer(read: bool) -> RepairOffer {
     }
 }
 
-/// Joined, with READ on offer and granted.
+/// Returns a joined subscriber with an offer and a grant for READ.
 fn joined(ladder: RepairOrder, publisher: &Publisher) -> World {
     joined_with(ladder, publisher, |_| ())
 }
@@ -28,7 +28,7 @@ fn joined_with(ladder: RepairOrder, publisher: &Publisher, set: impl FnOnce(&mut
     begun_with(ReceiverConfig { ladder, ..quiet() }, publisher, set)
 }
 
-/// The same with a publisher that is missed soon.
+/// Returns such a subscriber with a short timeout for the publisher's silence.
 fn watchful(publisher: &Publisher) -> World {
     let (stale_us, dead_us) = (30_000, 5_000_000);
     let config = ReceiverConfig {
@@ -55,7 +55,7 @@ fn begun_with(
     world
 }
 
-/// So many datagrams are lost in a row, the next one comes.
+/// Loses `count` datagrams in a row and delivers the next one.
 fn lose(world: &mut World, publisher: &mut Publisher, count: u64) {
     for _ in 0..count {
         publisher.publish(1);
@@ -72,7 +72,7 @@ fn asked(world: &mut World) -> Vec<(Path, u64)> {
         .collect()
 }
 
-/// The sequence, and how many of them, that each READ is of.
+/// Returns the slot index and the number of slots of each READ in flight.
 fn begun(world: &World) -> Vec<(u64, u64)> {
     let slot_len = SLOT_LEN as u64;
     let slots = world.read_requests.iter().map(|request| {
@@ -151,11 +151,11 @@ fn run_is_read_in_pieces_within_the_ring() {
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 30);
-    // Four at a time, of four slots each; two up to the end of the ring.
+    // Four READs at a time, of four slots each, and of two up to the end of the ring.
     let expected = [(SLOTS - 2, 2), (0, 4), (4, 4), (8, 4)];
     assert_eq!(begun(&world), expected);
     assert_eq!(world.read_requests[0].len as usize, 2 * SLOT_LEN);
-    // One that is done makes room for the next.
+    // A completed READ makes room for the next.
     let first = world.read_requests.remove(0);
     world.read_done(&publisher, &first, |_| ());
     world.settle(&publisher);
@@ -222,7 +222,7 @@ fn a_lapped_slot_says_at_once_what_is_lost() {
     world.reads = false;
     lose(&mut world, &mut publisher, 3);
     let request = world.read_requests.remove(0);
-    // Meanwhile the ring came round: slot 2 holds what is one ring later, slot 3 does not yet.
+    // The ring wrapped meanwhile: slots 1 and 2 hold sequences one ring later, slot 3 does not yet.
     while publisher.next < 3 + SLOTS {
         publisher.publish(1);
     }
@@ -263,7 +263,7 @@ fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
     let late = world.read_requests.remove(0);
     world.read_done(&publisher, &late, |_| ());
     assert_eq!(world.counters().duplicates.get(), 1);
-    // The next READ is waited for longer.
+    // The next READ has a longer timeout.
     lose(&mut world, &mut publisher, 1);
     world.pass(Nanos::from_us(1_124), &publisher);
     assert_eq!(asked(&mut world), []);
@@ -288,7 +288,7 @@ fn broken_connection_is_rebuilt_with_new_grant() {
         0,
         "of a connection that is gone"
     );
-    // A late grant of the one that broke is of no use.
+    // A late grant for the broken connection is ignored.
     world.grant(&publisher, 1, 1 << 30);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(begun(&world), []);
@@ -309,7 +309,7 @@ fn reads_that_nobody_answers_are_given_up_with_their_connection() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
-    // As many as there is room for.
+    // As many READs as there is room for.
     for _ in 0..4 {
         lose(&mut world, &mut publisher, 1);
         world.read_requests.clear();
@@ -322,11 +322,11 @@ fn reads_that_nobody_answers_are_given_up_with_their_connection() {
         publisher.next - 1,
         "asked for otherwise"
     );
-    // Nobody waits for room while the oldest is late.
+    // A gap does not wait for room while the oldest READ is late.
     world.asked_on.clear();
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world).len(), 1);
-    // No device takes that long.
+    // No device takes that long, so the connection is given up.
     world.pass(Nanos::from_secs(2), &publisher);
     assert_eq!(world.given_up, [Path::Read]);
     lose(&mut world, &mut publisher, 1);
@@ -347,7 +347,7 @@ fn no_tokens_requests_more_then_next_step() {
     lose(&mut world, &mut publisher, 1);
     world.pass(Nanos::from_ms(1), &publisher);
     assert_eq!((world.progresses, world.read_bytes), (before + 1, 3 * slot));
-    // No more are granted: one can be READ, then nothing.
+    // There are no more tokens: one datagram can be READ, then nothing.
     lose(&mut world, &mut publisher, 2);
     assert_eq!(world.counters().read_sequences.get(), 4);
     assert_eq!(asked(&mut world), [], "more may come");
@@ -355,7 +355,7 @@ fn no_tokens_requests_more_then_next_step() {
     assert_eq!(asked(&mut world), []);
     world.pass(Nanos::from_ms(2), &publisher);
     assert_eq!(asked(&mut world).len(), 1);
-    // It stays so, without another wait, until enough come for a slot.
+    // It stays so, without another wait, until the tokens suffice for a slot.
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world).len(), 1);
     world.grant(&publisher, 1, 5 * slot - 1);
@@ -366,7 +366,7 @@ fn no_tokens_requests_more_then_next_step() {
     assert_eq!(asked(&mut world), []);
     assert_eq!(world.counters().read_sequences.get(), 6);
     assert_eq!(world.records.len() as u64, publisher.next - 1);
-    // One that grants less than before takes nothing back.
+    // A grant of fewer tokens than before takes nothing back.
     world.grant(&publisher, 1, slot);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(world.counters().read_sequences.get(), 7);
@@ -389,7 +389,7 @@ fn who_was_granted_no_slot_yet_waits_for_none() {
 
 #[test]
 fn scout_of_large_group_nacks_others_read() {
-    // One of one is a scout always, one of so many hardly ever.
+    // The only subscriber is always a scout. Of a huge group, hardly anyone is.
     for (subscribers, scouts) in [(1, true), (u32::MAX, false)] {
         for (ladder, path) in [
             (RepairOrder::Read, Path::Repair),
@@ -443,7 +443,7 @@ fn control_page_gives_position_in_silence() {
     let mut world = watchful(&publisher);
     let bytes = publisher.publish(1);
     world.hear(A, &bytes);
-    // Nothing answers over TCP from here on, and multicast reaches nobody.
+    // From here on, TCP does not answer and multicast does not arrive.
     world.answer = false;
     for _ in 0..3 {
         publisher.publish(1);
@@ -452,13 +452,13 @@ fn control_page_gives_position_in_silence() {
     assert!(world.saw(&Event::Stale) && world.saw(&Event::MulticastLost));
     assert_eq!(world.records, numbers(1..=4), "it is followed by READ");
     assert!(world.counters().page_reads.get() > 5);
-    // While its heartbeat moves it is not dead, however silent.
+    // While its heartbeat in the control page advances, the publisher is not dead.
     for _ in 0..100 {
         publisher.beat_at += 1;
         world.pass(Nanos::from_ms(100), &publisher);
     }
     assert!(!world.saw(&Event::PublisherDead) && world.given_up.is_empty());
-    // When it stands still it is: first the connection is made anew, then it is told.
+    // When the heartbeat stops, the connection is rebuilt first, and then the death is reported.
     world.pass(Nanos::from_ms(5_001), &publisher);
     assert_eq!(world.given_up[0], Path::Repair);
 }
@@ -523,7 +523,7 @@ fn grant_of_closed_connection_is_not_reused() {
     world.input(|core, now, mut on| {
         core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
     });
-    // It was on its way over the repair connection.
+    // The grant was in flight over the repair connection.
     world.grant(&publisher, 1, 1 << 20);
     world.pass(Nanos::from_ms(100), &publisher);
     assert_eq!(world.joins.len(), 3, "READ is joined for again");
@@ -535,14 +535,14 @@ fn grant_of_closed_connection_is_not_reused() {
     assert_eq!(world.read_requests.len(), 1);
 }
 
-/// How many READs of the control page are under way.
+/// Returns the number of READs of the control page in flight.
 fn pages(world: &World) -> usize {
     let requests = world.read_requests.iter();
     requests.filter(|it| it.what == RemoteOp::Page).count()
 }
 
-/// A page that was begun when the publisher had been silent for long, and a publisher that answers
-/// nothing: what comes back is up to the test.
+/// Returns a subscriber with a READ of the control page in flight after a long silence, and a publisher
+/// that answers nothing. The test completes the READ.
 fn watching(publisher: &mut Publisher) -> World {
     let mut world = watchful(publisher);
     (world.answer, world.reads) = (false, false);
@@ -553,7 +553,7 @@ fn watching(publisher: &mut Publisher) -> World {
     world
 }
 
-/// The page comes back with these words.
+/// Completes the READ of the control page with these words.
 fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
     let page = world.read_requests.remove(0);
     assert_eq!(page.what, RemoteOp::Page);
@@ -568,7 +568,7 @@ fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
 fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = watching(&mut publisher);
-    // Three are in use; what stands behind them is none.
+    // Three fan-outs are in use; the word behind them is unused.
     let words = [2, 4, 3, 9].into_iter().enumerate();
     let mut words: Vec<_> = words
         .map(|(n, sent)| (offset::SENT + n * 8, sent))
@@ -598,7 +598,7 @@ fn page_read_before_multicast_return_finds_no_gap() {
     let sent: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
     world.hear(A, &sent[0]);
     assert!(world.saw(&Event::Recovered));
-    // The others lie in our own socket.
+    // The other datagrams wait in our own socket.
     page_done(&mut world, &publisher, &[]);
     let c = world.counters();
     assert_eq!((c.page_reads.get(), c.missing_datagrams.get()), (1, 0));
@@ -652,7 +652,7 @@ fn read_wait_is_checked_on_completion_or_late() {
         lose(&mut world, &mut publisher, 1);
     }
     assert_eq!(begun(&world).len(), 4);
-    // The first to be late: four times 250 us, a quarter more or less.
+    // Timeout of the first one: four times 250 us, with a deviation of up to a quarter.
     let due = world.core.poll_timeout().since(world.now);
     assert!((750_000..=1_250_000).contains(&due.0), "{due}");
     let first = world.read_requests.remove(0);
@@ -673,14 +673,14 @@ fn unneeded_reads_free_room_for_waiters() {
         world.settle(&publisher);
     }
     assert_eq!(begun(&world).len(), 4);
-    // What they are of comes late, so that none of them is missed.
+    // The datagrams being READ arrive late, so none of them is missing any more.
     for bytes in &late {
         world.hear(A, bytes);
     }
     assert_eq!(world.records, numbers(1..=8));
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world), []);
-    // A first retry: four times 250 us, and a quarter more.
+    // The maximum first retry interval: four times 250 us and a quarter more.
     world.pass(Nanos::from_us(1_251), &publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 9)]);
 }
@@ -715,10 +715,10 @@ fn late_read_answer_lengthens_next_read_timeouts() {
     for _ in 0..4 {
         lose(&mut world, &mut publisher, 1);
     }
-    // Half as long again: 1125 us at the least.
+    // The timeout is half as long again: at least 1125 us.
     world.pass(Nanos::from_us(1_124), &publisher);
     assert_eq!(world.counters().read_timeouts.get(), 1);
-    // One that is in time changes nothing, although another was late before.
+    // A READ in time changes nothing, although another one was late before.
     for request in std::mem::take(&mut world.read_requests) {
         world.read_done(&publisher, &request, |_| ());
     }
@@ -733,14 +733,14 @@ fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
     lose(&mut world, &mut publisher, 1);
     let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Repair, &Message::Refused(refused));
-    // What the READ brings is of no use, and no reason to wait less.
+    // The READ's content is useless, and does not shorten the delay.
     let whole = world.read_requests.remove(0);
     world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
     world.pass(Nanos::from_us(299), &publisher);
     assert_eq!(begun(&world), []);
     world.pass(Nanos::from_us(1), &publisher);
     assert_eq!(begun(&world), [(1, 1)], "as if for the first time");
-    // Nor is one that is still under way.
+    // A READ still in flight does not shorten it either.
     world.tell(Path::Repair, &Message::Refused(refused));
     world.pass(Nanos::from_us(300), &publisher);
     assert_eq!(begun(&world), [(1, 1); 2]);
@@ -779,7 +779,7 @@ fn what_is_done_is_told_from_all_that_was_begun_before_it() {
     let [first, second] = world.read_requests[..] else {
         panic!("{:?}", world.read_requests);
     };
-    // What the connection before brings at last is nobody's, and none is done before its turn.
+    // A completion for the previous connection is ignored, and completions out of order are too.
     let before = world.records.len();
     world.read_done(&publisher, &lost, |_| ());
     world.read_done(&publisher, &second, |_| ());
@@ -837,7 +837,7 @@ fn reads_late_together_lengthen_timeout_once() {
     }
     assert_eq!(world.records, numbers(1..=8));
     lose(&mut world, &mut publisher, 1);
-    // Half as long again, a quarter more or less.
+    // The timeout is half as long again, with a deviation of up to a quarter.
     world.pass(Nanos::from_us(1_124), &publisher);
     assert_eq!(world.counters().read_timeouts.get(), 4);
     world.pass(Nanos::from_us(752), &publisher);
@@ -855,7 +855,7 @@ fn refused_after_torn_is_read_as_first_time() {
     let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Repair, &Message::Refused(refused));
     world.pass(Nanos::from_us(300), &publisher);
-    // Twice, if the first is torn.
+    // It is READ twice if the first slot is torn.
     for _ in 0..2 {
         assert_eq!(begun(&world), [(1, 1)]);
         assert_eq!(asked(&mut world), []);

@@ -1,5 +1,5 @@
-//! What a receiver makes of what comes: when it is handed on, what counts as missing, and what is
-//! told when.
+//! How a receiver handles arriving datagrams: when it delivers them, what counts as missing, and when it
+//! emits events.
 
 use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{
@@ -38,7 +38,7 @@ fn arrival() -> ReceiverConfig {
     }
 }
 
-/// Replay wanted, and what is asked for as repair.
+/// Returns whether replay is wanted, and the number of ranges requested as repair.
 fn wanted(alone: &mut Alone) -> (bool, usize) {
     let mut asks = RepairRequests::default();
     alone.receiver.due_requests(alone.now, &mut asks);
@@ -182,7 +182,7 @@ fn a_gap_that_came_in_part_tells_what_came() {
     publisher.oldest = 5;
     alone.refuse(&publisher, (4, 4), RefusalReason::Window, 0);
     assert_eq!(alone.losses().len(), 1);
-    // The last to be settled was lost: nothing came just now.
+    // The last sequence to be settled was lost, so no recovery is reported.
     assert_eq!(alone.events.len(), 1);
     alone.hear(A, &sent[8]);
     alone.later(70);
@@ -305,7 +305,7 @@ fn heard_end_is_final_when_nobody_confirms() {
         assert_eq!(alone.losses().len(), usize::from(missed));
         assert_eq!(alone.events.last(), Some(&Event::EndOfSession));
     }
-    // Without it a death is no end.
+    // Without END, a dead publisher does not end the session.
     let (mut publisher, mut alone) = live(config);
     alone.hear(A, &publisher.publish(2));
     alone.receiver.handle_link_down(LinkDownReason::Closed);
@@ -436,7 +436,7 @@ fn first_of_two_contents_waits_for_repair_path() {
         alone.events.iter().filter(|e| **e == alarm(false)).count(),
         1
     );
-    // The repair path's copy is the one that was delivered: nothing was wrong.
+    // The repair path's copy equals the delivered one, so nothing wrong was delivered.
     assert_eq!(alone.asks(), [run(2, 2)]);
     alone.answer(&right);
     assert!(!alone.events.contains(&alarm(true)));
@@ -473,14 +473,14 @@ fn without_repair_history_is_given_up_like_any_gap() {
     alone.later(1);
     assert_eq!(alone.losses(), [(1, 3, Some(6), LossCause::RepairOff)]);
     assert_eq!(alone.counters().replay_lost.get(), 3);
-    // As it does where there is a deadline, which is one of repair.
+    // The same holds with a deadline, which is a deadline for repair.
     let within = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
         ..config
     };
     let alone = Alone::welcomed(within, &publisher, Start::Oldest, 1);
     assert_eq!(alone.due(), Nanos::from_us(500));
-    // With it, history has all the time it needs, and a deadline only what is live.
+    // With repair, history has no deadline. Only the live stream has one.
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
         ..quiet()
@@ -509,7 +509,7 @@ fn passed_end_is_not_reported_at_publisher_death() {
     let mut forger = Publisher::new(5, 1);
     forger.publish(2);
     alone.hear(A, &publisher.publish(2));
-    // Sequence 2, as the forger has it; the publisher's own 2 never comes by multicast.
+    // The forger's sequence 2; the publisher's own 2 never arrives by multicast.
     alone.hear(A, &forger.end());
     publisher.publish(1);
     for _ in 0..20 {
@@ -532,7 +532,7 @@ fn what_lies_beyond_the_window_tells_what_all_before_it_cost() {
     for _ in 0..30 {
         publisher.publish(2);
     }
-    // It is not held, but it counts: its records are 61 to 63.
+    // It is not stored, but its record numbers, 61 to 63, count.
     alone.hear(A, &publisher.publish(3));
     publisher.oldest = 5;
     alone.refuse(&publisher, (1, 16), RefusalReason::Window, 0);
@@ -557,7 +557,7 @@ fn vouched_and_heard_is_counted_at_publisher_death() {
     publisher.publish(3);
     alone.status(&publisher.status());
     publisher.publish(1);
-    // Now 2 is heard, and 3 is told.
+    // Now 2 counts as sent, and 3 is reported.
     alone.status(&publisher.status());
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.later(1_000_000);

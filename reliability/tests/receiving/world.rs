@@ -1,5 +1,5 @@
-//! A publisher made of a list of datagrams, and a subscriber's core with a clock of its own: what
-//! the tests of receiving share.
+//! A publisher made of a list of datagrams, and a subscriber's core with a clock of its own: shared by
+//! the tests of receiving.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +28,12 @@ use tickcast_reliability::wire::{
 };
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(7);
-/// Shape of the publisher's ring, where its device has it, and what it asks for.
+/// Geometry of the publisher's ring, its address in the device, and its access key.
 pub(crate) const SLOT_LEN: usize = 1472;
 pub(crate) const SLOTS: u64 = 1024;
 pub(crate) const RING_AT: u64 = 0x7000_0000_0000;
 pub(crate) const KEY: u32 = 0xabcd_ef01;
-/// And the cursor, where there is one.
+/// Location of the cursor, if there is one.
 pub(crate) const CURSOR: RemoteAccess = RemoteAccess {
     address: 0x7000_1000_0040,
     len: CURSOR_LEN as u64,
@@ -42,18 +42,18 @@ pub(crate) const CURSOR: RemoteAccess = RemoteAccess {
 pub(crate) const A: LineId = LineId(0);
 pub(crate) const B: LineId = LineId(1);
 
-/// A publisher made of the datagrams it has sent.
+/// A publisher made of its sent datagrams.
 pub(crate) struct Publisher {
     pub(crate) epoch: Epoch,
     pub(crate) sent: BTreeMap<u64, Vec<u8>>,
     pub(crate) next: u64,
     pub(crate) next_record: u64,
-    /// The oldest sequence it still answers for.
+    /// The oldest sequence that it still repairs.
     pub(crate) oldest: u64,
     pub(crate) ended: bool,
-    /// What its control page says of its last heartbeat.
+    /// Time of the last heartbeat in its control page.
     pub(crate) beat_at: u64,
-    /// The epochs that its own continues.
+    /// The epochs that its own epoch continues.
     pub(crate) lineage: Lineage,
 }
 
@@ -72,7 +72,7 @@ impl Publisher {
         }
     }
 
-    /// A standby of it that mirrored up to `last`, promoted: it has told so.
+    /// Returns a promoted standby that mirrored this publisher up to `last` and has announced that.
     pub(crate) fn promoted(&self, epoch: u64, last: u64) -> Self {
         let mut next = Self::new(epoch, last + 1);
         next.sent = self.sent.clone();
@@ -129,7 +129,7 @@ impl Publisher {
         bytes
     }
 
-    /// Sends `count` records in one datagram; each carries its own number.
+    /// Sends `count` records in one datagram. Each carries its own number.
     pub(crate) fn publish(&mut self, count: u16) -> Vec<u8> {
         let mut batch = RecordBatch::default();
         for n in 0..u64::from(count) {
@@ -162,7 +162,7 @@ impl Publisher {
         self.heartbeat_with(0, 1)
     }
 
-    /// One that advises a hold-off for a group of this many.
+    /// Returns a heartbeat that advises a hold-off for a group of this many subscribers.
     pub(crate) fn heartbeat_with(&self, hold_off_us: u32, subscribers: u32) -> Vec<u8> {
         let body = Heartbeat {
             next_interval_us: 1_000,
@@ -181,7 +181,7 @@ impl Publisher {
         )
     }
 
-    /// A heartbeat as on a channel of this number.
+    /// Returns a heartbeat for a channel of this number.
     pub(crate) fn beat_of(&self, channel: ChannelId) -> Vec<u8> {
         let bytes = self.heartbeat();
         let header = Header {
@@ -191,7 +191,7 @@ impl Publisher {
         Self::seal(&header, &bytes[64..])
     }
 
-    /// The bytes of its ring: control page and slots.
+    /// Returns the bytes of its ring: control page and slots.
     pub(crate) fn ring(&self) -> Vec<u8> {
         let geometry = Geometry::new(SLOT_LEN as u32, SLOTS).unwrap();
         let mut ring = vec![0; geometry.bytes()];
@@ -225,7 +225,7 @@ impl Publisher {
         })
     }
 
-    /// What refuses this range.
+    /// Returns a refusal of this range.
     pub(crate) fn refused(
         &self,
         range: SequenceRange,
@@ -242,7 +242,7 @@ impl Publisher {
         }
     }
 
-    /// The WELCOME of a further connection.
+    /// Returns the WELCOME of a further connection.
     pub(crate) fn further_welcome(&self) -> Welcome {
         Welcome {
             channels: vec![],
@@ -304,7 +304,7 @@ impl Publisher {
     }
 }
 
-/// A subscriber's core with everything it did, and the clock.
+/// A subscriber's core with all of its output, and the clock.
 pub(crate) struct World {
     pub(crate) core: SubscriberCore,
     pub(crate) now: Nanos,
@@ -312,32 +312,32 @@ pub(crate) struct World {
     pub(crate) events: Vec<Event>,
     pub(crate) nacks: Vec<SequenceRange>,
     pub(crate) progresses: usize,
-    /// What the last of them said of READs.
+    /// READ bytes in the last PROGRESS.
     pub(crate) read_bytes: u64,
     pub(crate) rejoins: usize,
     pub(crate) disconnects: usize,
     pub(crate) lines: usize,
     pub(crate) answer: bool,
     pub(crate) connectable: bool,
-    /// What WELCOME offers beside TCP, and whether that answers.
+    /// Repair offers in WELCOME beside TCP, and whether that connection answers.
     pub(crate) repairs: Vec<RepairOffer>,
     pub(crate) rc_answers: bool,
-    /// READs that were begun and not answered yet; answered at once where `reads` says so.
+    /// READs in flight, and whether they are completed at once.
     pub(crate) read_requests: Vec<RemoteRequest>,
     pub(crate) reads: bool,
-    /// What the READ connection can do at a time.
+    /// Limits of the READ connection.
     pub(crate) limits: ReadLimits,
-    /// What a READ connection is granted; 0: nothing is.
+    /// Tokens granted to a READ connection; 0 for no grant.
     pub(crate) tokens: u64,
-    /// The cursor that is granted with it, and its words.
+    /// The cursor in the grant, and its words.
     pub(crate) cursor: Option<RemoteAccess>,
     pub(crate) cursor_words: [u64; CURSOR_WORDS],
-    /// Every NACK by connection, every attempt to connect with its time, every connection given up.
+    /// Every NACK with its connection, every attempt to connect with its time, every connection given up.
     pub(crate) asked_on: Vec<(Path, SequenceRange)>,
     pub(crate) connects: Vec<(Path, Nanos)>,
     pub(crate) given_up: Vec<Path>,
     pub(crate) joins: Vec<Purpose>,
-    /// Inboxes that were to be made, and what the publisher was asked for with those that were.
+    /// Inboxes requested from the driver, and the MIRRORs sent for those that were made.
     pub(crate) inboxes: Vec<InboxWanted>,
     pub(crate) wishes: Vec<Mirroring>,
 }
@@ -431,7 +431,7 @@ impl World {
         self.input(|core, now, mut on| core.handle_received(now, CHANNEL, line, bytes, &mut on));
     }
 
-    /// Lets the core do everything it wants now, with the publisher answering at once.
+    /// Runs the core until it has no more output at this time, with the publisher answering at once.
     pub(crate) fn settle(&mut self, publisher: &Publisher) {
         for _ in 0..10_000 {
             let mut busy = false;
@@ -530,7 +530,7 @@ impl World {
         }
     }
 
-    /// A READ is done, of what the publisher's ring holds; `spoil` may change it.
+    /// Completes a READ with the content of the publisher's ring, after `spoil` may have changed it.
     pub(crate) fn read_done(
         &mut self,
         publisher: &Publisher,
@@ -549,7 +549,7 @@ impl World {
         self.input(|c, now, mut on| c.handle_read(now, tag, &bytes, &mut on));
     }
 
-    /// The publisher's device does what is wanted with the cursor.
+    /// Completes an operation on the cursor as the publisher's device would.
     fn cursor_done(&mut self, request: &RemoteRequest) {
         assert_eq!(request.key, CURSOR.key);
         let old = self.cursor_words[0];
@@ -573,7 +573,7 @@ impl World {
         self.input(|c, now, mut on| c.handle_read(now, tag, &back, &mut on));
     }
 
-    /// What the cursor says.
+    /// Returns the content of the cursor.
     pub(crate) fn cursor_state(&self) -> CursorState {
         CursorState::of(&self.cursor_words)
     }
@@ -645,7 +645,7 @@ impl World {
         self.events.contains(wanted)
     }
 
-    /// The relations that hold after every run, whatever happened.
+    /// Checks the relations between counters that hold after every run.
     pub(crate) fn assert_balanced(&self, publisher: &Publisher, context: &str) {
         let c = self.counters();
         assert_eq!(
@@ -694,7 +694,7 @@ pub(crate) fn immediate() -> ReceiverConfig {
     }
 }
 
-/// A receiver without the core around it, at times that the test chooses.
+/// A receiver without the core around it, at times chosen by the test.
 pub(crate) struct Alone {
     pub(crate) receiver: Receiver,
     pub(crate) now: Nanos,
@@ -703,7 +703,7 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    /// Welcomed by `publisher`, and its first progress told.
+    /// Returns a receiver after the WELCOME of `publisher` and its first PROGRESS.
     pub(crate) fn welcomed(
         config: ReceiverConfig,
         publisher: &Publisher,
@@ -724,7 +724,7 @@ impl Alone {
         alone
     }
 
-    /// The repair connection is up, with this WELCOME.
+    /// Establishes the repair connection with this WELCOME.
     pub(crate) fn welcome(&mut self, welcome: &Welcome, start: Start) -> Welcomed {
         let mut welcomed = None;
         self.input(|r, now, mut on| {
@@ -755,7 +755,7 @@ impl Alone {
         self.take(Via::Line(line), bytes);
     }
 
-    /// The publisher's answer to a NACK, by its own connection.
+    /// Passes the publisher's answer to a NACK over the repair connection.
     pub(crate) fn answer(&mut self, bytes: &[u8]) {
         self.take(Via::Repair, &again(bytes));
     }
@@ -775,7 +775,7 @@ impl Alone {
         self.input(|r, now, mut on| r.handle_status(now, status, &mut on));
     }
 
-    /// The clock reaches `now`.
+    /// Advances the clock to `now`.
     pub(crate) fn at(&mut self, now: Nanos) {
         self.now = now;
         self.input(|r, now, mut on| r.handle_timeout(now, &mut on));
@@ -785,7 +785,7 @@ impl Alone {
         self.at(self.now.after(Nanos::from_us(us)));
     }
 
-    /// What it asks for at this time, in repair NACKs.
+    /// Returns the ranges of the repair NACKs due at this time.
     pub(crate) fn asks(&mut self) -> Vec<SequenceRange> {
         let mut asks = RepairRequests::default();
         let health = self.receiver.due_requests(self.now, &mut asks);
@@ -794,7 +794,7 @@ impl Alone {
         asks.repair
     }
 
-    /// How long until it wants to be called again.
+    /// Returns the time until the receiver's next timer.
     pub(crate) fn due(&self) -> Nanos {
         self.receiver.poll_timeout().since(self.now)
     }
@@ -812,7 +812,7 @@ impl Alone {
     }
 }
 
-/// Settings under which nothing but questions wants to be woken for within seconds.
+/// Returns a config in which only NACKs have timers within the next seconds.
 pub(crate) fn quiet() -> ReceiverConfig {
     ReceiverConfig {
         stale_us: 50_000_000,
@@ -827,7 +827,7 @@ pub(crate) fn run(first: u64, last: u64) -> SequenceRange {
     SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
 }
 
-/// A datagram as it is sent again.
+/// Returns a datagram with the relay byte of a repair.
 pub(crate) fn again(bytes: &[u8]) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;

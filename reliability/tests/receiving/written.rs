@@ -1,4 +1,4 @@
-//! What the publisher writes to a standby's inbox (docs/PROTOCOL.md §6.8).
+//! WRITEs of the publisher to a standby's inbox (docs/PROTOCOL.md §6.8).
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::world::*;
 
-/// A standby whose inbox was granted, and the slots that the publisher writes.
+/// A standby with a granted inbox, and the slots that the publisher writes.
 struct Written {
     world: World,
     slots: WrittenSlots,
@@ -48,7 +48,7 @@ fn begun(publisher: &Publisher) -> Written {
     Written { world, slots }
 }
 
-/// The memory is granted, as large as it was wanted.
+/// Grants the memory, in the requested size.
 fn grant(world: &mut World, memory: Arc<dyn RingMemory>) {
     let wanted = world.inboxes[0];
     let access = RemoteAccess {
@@ -60,13 +60,13 @@ fn grant(world: &mut World, memory: Arc<dyn RingMemory>) {
 }
 
 impl Written {
-    /// A datagram is written, as whole as `is_written` says.
+    /// Writes those words of a datagram that `is_written` selects.
     fn write(&mut self, bytes: &[u8], is_written: impl FnMut(usize) -> bool) {
         let sequence = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
         self.slots.place(Sequence(sequence), bytes, is_written);
     }
 
-    /// The driver takes all that is there. How many there were.
+    /// Takes all complete datagrams as the driver does, and returns their number.
     fn look(&mut self) -> usize {
         let mut count = 0;
         while let Some(channel) = self.world.core.look_for_written() {
@@ -103,7 +103,7 @@ fn standby_requests_writes_and_takes_them_in_order() {
     let c = of.world.counters();
     let counted = [&c.inbox_received, &c.inbox_first, &c.repairs_received];
     assert_eq!(counted.map(|it| it.get()), [3, 3, 0]);
-    // What multicast brings as well is a duplicate, whichever comes first.
+    // A datagram that multicast brings as well is a duplicate, whichever comes first.
     let bytes = publisher.publish(1);
     of.world.hear(A, &bytes);
     of.write(&bytes, |_| true);
@@ -119,7 +119,7 @@ fn a_slot_that_is_not_whole_is_not_there_yet() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let bytes = publisher.publish(2);
-    // The words of the header are there, and some of the records.
+    // The words of the header are written, and some of the records.
     of.write(&bytes, |word| word < 12);
     assert_eq!((of.look(), of.look()), (0, 0));
     assert_eq!(of.world.counters().inbox_torn.get(), 1);
@@ -148,7 +148,7 @@ fn what_was_skipped_is_passed_over_and_had_by_repair() {
     let all: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
     of.write(&all[0], |_| true);
     assert_eq!(of.look(), 1);
-    // 2 to 4 are skipped: found out after three more.
+    // 2 to 4 are skipped, which is detected after three more.
     for bytes in &all[4..] {
         of.write(bytes, |_| true);
     }
@@ -172,7 +172,7 @@ fn an_inbox_that_was_lapped_is_taken_from_what_is_left_of_it() {
         let bytes = publisher.publish(1);
         of.write(&bytes, |_| true);
     }
-    // Sequence 1 stands a round back: 11 is the oldest.
+    // Sequence 1 is overwritten by the next round; 11 is the oldest.
     assert_eq!(of.look(), SLOTS as usize);
     let c = of.world.counters();
     assert_eq!(c.inbox_skipped.get(), 10);
@@ -230,7 +230,7 @@ fn a_refusal_ends_it_and_so_does_the_end_of_the_connection() {
     of.world.pass(Nanos::from_secs(1), &publisher);
     assert_eq!(of.world.inboxes.len(), 2, "a new attempt, another inbox");
     assert_ne!(of.world.inboxes[1].attempt, wanted.attempt);
-    // One that was made for the connection before is of no use.
+    // An inbox made for the previous connection is ignored.
     grant(&mut of.world, Arc::new(HeapMemory::new(wanted.geometry)));
     assert_eq!((view(&of), of.world.wishes.len()), (None, 1));
 }
