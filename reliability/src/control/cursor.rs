@@ -94,7 +94,7 @@ impl CursorState {
     }
 }
 
-/// CRC32C of all words but the last, as they lie in memory.
+/// Returns the CRC32C of all words but the last, in memory order.
 fn crc(session: u64, report: &[u64; REPORT_WORDS]) -> u64 {
     let words = std::iter::once(&session).chain(&report[..REPORT_WORDS - 1]);
     let crc = words.fold(0, |crc, word| {

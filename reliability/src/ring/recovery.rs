@@ -432,9 +432,10 @@ mod tests {
         bytes
     }
 
-    /// Returns everything that decides how a publisher continues. Left out are the parts that it compares
-    /// itself (identity, lineage, state), the sent sequences, which are sent or requested again, and the
-    /// oldest slot of a full ring, which may already be released.
+    /// Returns everything that decides how a publisher continues, except these parts:
+    /// - identity, lineage and state, which the publisher compares itself;
+    /// - the sent sequences, because unsent ones are sent again or requested;
+    /// - the oldest slot of a full ring, which may already be released.
     fn goes_on(ring: &RingWriter) -> impl PartialEq + use<> {
         let (sealed, next_record) = (ring.sealed(), ring.next_record());
         let held = sealed.minus(14).0..=sealed.0;

@@ -79,8 +79,8 @@ impl Lineage {
         earlier.last().map_or(epoch, |it| it.epoch)
     }
 
-    /// Returns the lineage of an epoch that continues the one with this lineage, and the oldest epoch if it
-    /// had to be dropped for lack of room. Earlier epochs end at `before.last` at the latest.
+    /// Returns the lineage of an epoch that continues the one with this lineage. Also returns the oldest
+    /// epoch if it was dropped for lack of room. Earlier epochs end at `before.last` at the latest.
     #[must_use]
     pub fn continued(&self, before: Continued) -> (Self, Option<Continued>) {
         let dropped = (self.0.len() == Self::MAX).then(|| self.0.last().copied());
