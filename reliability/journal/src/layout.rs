@@ -203,7 +203,8 @@ pub enum JournalInput {
     Leave(LossCause),
     /// The application rejoins a channel.
     Rejoin(ChannelId, Start),
-    /// An input too large to record. Entries after it cannot be replayed.
+    /// An input that is not recorded, such as one too large for a segment. Entries after it cannot be
+    /// replayed.
     Unrecorded,
 }
 
@@ -224,7 +225,7 @@ pub struct Emitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Note {
-    /// The application did not poll for this long.
+    /// The application did not poll, or the publish thread did not run, for this long.
     Stall(Nanos),
     /// The transport's drop counts of a channel, after an increase.
     Dropped(ChannelId, Dropped),
