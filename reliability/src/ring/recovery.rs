@@ -69,8 +69,9 @@ impl RingWriter {
 }
 
 impl RingReader {
-    /// Returns the last sealed position of each source, from the held datagrams. For a source without held
-    /// datagrams, its checkpoint counts. For a ring that is not being written.
+    /// Returns the last sealed position of each source, from the held datagrams. A source without held
+    /// datagrams has the position of its checkpoint. Messages reported as lost count as sealed. For a
+    /// ring that is not being written.
     #[must_use]
     pub fn positions(&self) -> Vec<(SourceId, SourcePosition)> {
         let Held { mut data, lost, .. } = self.held(self.sealed());
