@@ -45,8 +45,8 @@ impl Plan {
                 self.tight_bursts();
             }
             "long-runs" => {
-                // Runs about as long as the repair limit, beyond which replay is needed. The ring and the windows
-                // hold more than one of these runs.
+                // Runs about as long as the repair limit, beyond which replay is needed. The ring
+                // and the windows hold more than one of these runs.
                 (self.ring_slots, self.spacing, self.burst) = (8_192, us(100), 10);
                 self.connection_bytes_per_s = 1_000_000_000;
                 for (config, _) in &mut self.subscribers {
