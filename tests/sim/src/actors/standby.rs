@@ -1,4 +1,4 @@
-//! A subscriber that keeps a mirror of each channel.
+//! Standbys: subscribers that keep a mirror of each channel.
 
 use std::sync::Arc;
 

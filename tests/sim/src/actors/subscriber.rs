@@ -65,9 +65,9 @@ pub struct Following {
 
 /// A subscriber in virtual time.
 pub struct Subscriber {
-    /// The core.
+    /// The subscriber core.
     pub core: JournaledCore,
-    /// Its channels, in the order of the core's settings.
+    /// The channels, in the order of the core's settings.
     pub following: Vec<Following>,
     /// Generator that decides how its connections and links behave.
     pub rng: ChaCha8Rng,

@@ -38,12 +38,12 @@ struct Args {
     /// Stops after this many violations.
     #[arg(long, default_value_t = 10)]
     violations_max: u64,
-    /// Hunts a deliberate bug by its name, or all of them, instead.
+    /// Hunts a deliberate bug by its name, or all of them, instead of running seeds.
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: Option<String>,
-    /// Tears one in this many repair copies, as the hunt for bugs does: the writer laps the ring during
-    /// the copy.
+    /// Tears one in this many repair copies, as the hunt for bugs does: the writer laps the ring
+    /// during the copy. 0 tears none.
     #[cfg(feature = "planted-bugs")]
     #[arg(long, default_value_t = 0)]
     tear_every: u32,

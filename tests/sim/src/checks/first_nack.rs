@@ -114,7 +114,8 @@ pub struct FirstNackCheck {
     asked: BTreeSet<u64>,
     connected_since: Option<Nanos>,
     awake_at: Nanos,
-    /// Start times of advised hold-offs: the one in force when the gap was found, and later ones.
+    /// Advised hold-offs with their start times: the one in force when the gap was found, and later
+    /// ones.
     hold_offs: VecDeque<(Nanos, Nanos)>,
     /// Ends of the window, each with the time from which it applied.
     ends: VecDeque<(Sequence, Nanos)>,
@@ -275,9 +276,9 @@ impl FirstNackCheck {
         }
     }
 
-    /// Computes the deadlines after an input. `next` is the next sequence to deliver, `heard` the
-    /// last known one, `found` the detection of `next` as missing, and `connected` the state of the
-    /// repair connection.
+    /// Computes the deadlines after an input. `next` is the next sequence to deliver, and `heard`
+    /// the last known one. `found` is the detection of `next` as missing, and `connected` the state
+    /// of the repair connection.
     pub fn settled(
         &mut self,
         (next, heard): (Sequence, Sequence),

@@ -5,7 +5,7 @@
 //! A [`Plan`] defines the datagrams to publish and the maximum number of each fault. [`world`]
 //! holds the states of the cores and everything in flight between them. [`search`] tries every
 //! [`world::Step`] in every state, depth first. Each core runs once for each of its states and
-//! inputs, and the result is cached ([`cores`]), so that most steps of the search are table
+//! inputs, and the result is cached ([`cores`]). Most steps of the search are therefore table
 //! lookups. Two states of a core with equal [`fingerprint`]s are one. Two states of a world are one
 //! when their cores and everything in flight are equal.
 //!
@@ -74,13 +74,13 @@ pub(crate) const BEGIN: Nanos = Nanos::from_secs(1_000);
 pub struct Faults {
     /// Datagrams dropped.
     pub drops: u8,
-    /// Datagrams that arrive before one that was sent earlier.
+    /// Datagrams that overtake an earlier one.
     pub overtakes: u8,
     /// Datagrams of which a copy stays in flight.
     pub duplicates: u8,
     /// Connections cut.
     pub cuts: u8,
-    /// Publishers that come back with a new epoch.
+    /// Restarts of the publisher with a new epoch.
     pub restarts: u8,
     /// Timers that fire while faults are still possible.
     pub ticks: u8,

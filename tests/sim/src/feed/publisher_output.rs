@@ -154,8 +154,10 @@ impl OutputCheck {
     /// Checks a heartbeat that a fan-out sends.
     ///
     /// # Errors
-    /// A heartbeat that can't be parsed, names another sequence than the last one sent, claims a
-    /// lower floor, or exceeds the number of heartbeats due.
+    /// - A heartbeat that can't be parsed.
+    /// - A heartbeat that names another sequence than the last one sent.
+    /// - A heartbeat that claims a lower floor.
+    /// - More heartbeats than are due.
     pub fn heartbeat(&mut self, fan_out: usize, bytes: &[u8], now: Nanos) -> Checked {
         let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
         let body = Heartbeat::parse(datagram.payload()).ok_or("a heartbeat that can't be read")?;

@@ -17,7 +17,7 @@ thread_local! {
     static ARMED: RefCell<Option<Rc<RefCell<dyn Writer>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `copies` with the writer armed. Returns the writer as it is then.
+/// Runs `copies` with the writer armed. Returns the writer in its final state, and the result.
 pub(crate) fn during<W: Writer + 'static, T>(writer: W, copies: impl FnOnce() -> T) -> (W, T) {
     let armed = Rc::new(RefCell::new(writer));
     ARMED.set(Some(armed.clone()));
