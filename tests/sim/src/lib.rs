@@ -1,22 +1,22 @@
 //! The protocol in virtual time: the shipped cores of publisher, repair and subscribers in one
-//! process, with a network and a clock that one seed decides. The same seed gives the same event log, to the
-//! byte.
+//! process. One seed decides the network and the clock. The same seed gives the same event log,
+//! byte for byte.
 //!
-//! The folders from top to bottom; each imports only folders that stand below it:
+//! The folders from top to bottom; each imports only folders below it:
 //!
 //! 1. `planted`: the deliberate bugs, and the seeds that find them
-//! 2. `grid`: the cost of loss, measured
-//! 3. `exhaustive`: every order of few events
+//! 2. `grid`: the measured cost of loss
+//! 3. `exhaustive`: every order of a few events
 //! 4. `journal`: flight records of runs, replayed
-//! 5. `world`: one run: it drives the actors, lets incidents happen, and runs the checks
-//! 6. `report`: the sums of runs
+//! 5. `world`: one run: it drives the actors, applies incidents, and runs the checks
+//! 6. `report`: totals over runs
 //! 7. `actors`: publishers, subscribers, standbys
-//! 8. `checks`: nobody is told anything untrue; nothing comes too soon, too often or too late
-//! 9. `feed`: the feed of a channel, and what its publisher gives out
-//! 10. `network`: datagrams, bytes and copies on their way
-//! 11. `faults`: the plan of a run, and its trouble
+//! 8. `checks`: no event is untrue; no message is sent too soon, too often or too late
+//! 9. `feed`: the feed of a channel, and the checks on its publisher's output
+//! 10. `network`: datagrams, bytes and copies in flight
+//! 11. `faults`: the plan of a run, and its faults
 //! 12. `trace`: the event log
-//! 13. `truth`: what was really published
+//! 13. `truth`: the record of everything published
 
 pub mod actors;
 pub mod checks;

@@ -14,7 +14,8 @@ use crate::faults::plan::Plan;
 use crate::trace::Trace;
 use crate::world::run;
 
-/// Where a bug is to be found, and within how many seeds from 0 on.
+/// A bug, the profile that finds it, and the number of seeds, from 0 on, within which it must be
+/// found.
 struct Hunt {
     bug: Bug,
     profile: &'static str,
@@ -29,7 +30,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
     }
 }
 
-/// Every bug. Bounds are measured, with room for a change of what a seed means.
+/// Every bug. The bounds are measured, with a margin for changes in how seeds are interpreted.
 const HUNTS: [Hunt; 74] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 20),
@@ -107,21 +108,21 @@ const HUNTS: [Hunt; 74] = [
     hunt(Bug::HistoryOfOldEpochForgotten, "promotion", 20),
 ];
 
-/// All bugs.
+/// Returns all bugs.
 pub fn bugs() -> impl Iterator<Item = Bug> {
     HUNTS.iter().map(|hunt| hunt.bug)
 }
 
-/// During one in so many of the copies that repair makes the ring comes round.
+/// One in this many repair copies is torn: the writer laps the ring during the copy.
 const TORN_EVERY: u32 = 50;
 
-/// What became of a hunt.
+/// The seed that found a bug, and the violation.
 struct Found {
     seed: u64,
     what: String,
 }
 
-/// The first line of what was wrong in this run, if anything.
+/// Returns the first line of the violation in this run, if any.
 fn violation(seed: u64, profile: &'static str, bug: Option<Bug>) -> Option<String> {
     plant(bug);
     tear(TORN_EVERY);
@@ -147,7 +148,7 @@ fn seek(hunt: &Hunt) -> Option<Found> {
     })
 }
 
-/// Does `work` for every index below `count`, on all cores; results in order.
+/// Runs `work` for every index below `count` on all cores. Returns the results in order.
 fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(BTreeMap::new());
@@ -171,7 +172,7 @@ fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
     done.into_values().collect()
 }
 
-/// Seeds of the profiles hunted in that fail without any bug.
+/// Returns the seeds of the hunted profiles that fail without any bug.
 fn false_alarms(hunts: &[&Hunt]) -> Vec<(&'static str, u64, String)> {
     let mut most: BTreeMap<&'static str, u64> = BTreeMap::new();
     for hunt in hunts {
@@ -188,8 +189,8 @@ fn false_alarms(hunts: &[&Hunt]) -> Vec<(&'static str, u64, String)> {
         .collect()
 }
 
-/// Hunts one bug, or `all`, and prints what was found. Exit: 0 all found and no false alarm, 1
-/// otherwise, 2 no such bug.
+/// Hunts one bug, or `all`, and prints the result. Returns exit code 0 when all bugs were found
+/// without a false alarm, 1 otherwise, and 2 when there is no such bug.
 #[must_use]
 pub fn show(which: &str) -> ExitCode {
     let wanted = |hunt: &&Hunt| which == "all" || format!("{:?}", hunt.bug) == which;
@@ -200,7 +201,7 @@ pub fn show(which: &str) -> ExitCode {
         return ExitCode::from(2);
     }
     let began = Instant::now();
-    // A bug that ends in a panic is found as well; its text stands in the table.
+    // A bug that ends in a panic is found as well; the table shows the panic's text.
     std::panic::set_hook(Box::new(|_| {}));
     let results = on_all_cores(hunts.len(), |at| seek(hunts[at]));
     let alarms = false_alarms(&hunts);

@@ -1,4 +1,4 @@
-//! What runs add up to.
+//! Totals: the counters of one run, and their sums over many runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use crate::checks::delivery::Stream;
 use crate::checks::first_nack::Seen;
 use crate::faults::weather::FaultCounts;
 
-/// Numbers of one run or of many.
+/// Counters of one run or of many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Events of the simulation.
     pub events: u64,
-    /// Datagrams sent, each line for itself.
+    /// Datagrams sent, counted once per line.
     pub datagrams: u64,
-    /// Datagrams that came to a subscriber.
+    /// Datagrams that arrived at a subscriber.
     pub heard: u64,
     /// Connections established.
     pub connections: u64,
@@ -25,19 +25,19 @@ pub struct Tally {
     pub sealed: u64,
     /// Records delivered, all subscribers together.
     pub records: u64,
-    /// Datagrams that came although nothing was missing there.
+    /// Datagrams that arrived although the subscriber was not missing them.
     pub duplicates: u64,
     /// Sequences found missing.
     pub gaps: u64,
-    /// Of those, recovered.
+    /// Missing sequences that were recovered.
     pub recovered: u64,
-    /// History wanted by joiners.
+    /// Sequences of history that joiners requested.
     pub history: u64,
-    /// Sequences that NACKs asked for, as publishers counted them.
+    /// Sequences that NACKs requested, as publishers counted them.
     pub nacked: u64,
-    /// Of those, answered to the asker alone.
+    /// Sequences nacked that were repaired by unicast to the requester alone.
     pub answered: u64,
-    /// Of those, answered by a multicast.
+    /// Sequences nacked that were repaired by multicast.
     pub answered_by_multicast: u64,
     /// Multicast repairs sent.
     pub multicast_repairs: u64,
@@ -45,26 +45,27 @@ pub struct Tally {
     pub published: u64,
     /// Bytes sealed.
     pub sealed_bytes: u64,
-    /// Bytes of repair sent, to one or to all.
+    /// Bytes of repair sent, by unicast and by multicast.
     pub repair_bytes: u64,
-    /// NACK messages that came to publishers.
+    /// NACK messages that arrived at publishers.
     pub nack_messages: u64,
-    /// Sequences asked for on NACK connections, as subscribers counted them.
+    /// Sequences requested on NACK connections, as subscribers counted them.
     pub rc_asked: u64,
-    /// Of those, the ones that were not answered in time.
+    /// Sequences requested on NACK connections that were not repaired in time.
     pub nack_link_timeouts: u64,
-    /// What was repaired, of one run alone.
+    /// The repairs of one run; not summed over runs.
     #[serde(skip)]
     pub repairs: Repairs,
-    /// Of those nacked, refused.
+    /// Sequences nacked that were refused.
     pub refused: u64,
-    /// Of those, because the ring no longer holds them.
+    /// Sequences refused because the ring no longer holds them.
     pub refused_window: u64,
-    /// Of those, because a budget was used up.
+    /// Sequences refused because a budget was exhausted.
     pub refused_budget: u64,
-    /// Of those nacked, dropped with the connection of the asker, or waiting at the end.
+    /// Sequences nacked whose repair was dropped with the requester's connection or still queued at the
+    /// end.
     pub repairs_cancelled: u64,
-    /// Slots that were overwritten while they were copied.
+    /// Slots that were overwritten during a copy.
     pub lapped_copies: u64,
     /// Epochs followed.
     pub epochs: u64,
@@ -72,34 +73,34 @@ pub struct Tally {
     pub missing_lost: u64,
     /// Sequences of gaps still open at the end of a run.
     pub missing_open: u64,
-    /// Sequences that NACKs asked for, as subscribers counted them.
+    /// Sequences that NACKs requested, as subscribers counted them.
     pub asked: u64,
-    /// Datagrams dropped because their epoch was over.
+    /// Datagrams dropped because their epoch had ended.
     pub old_epoch: u64,
-    /// Datagrams dropped because nobody had confirmed their epoch.
+    /// Datagrams dropped because their epoch was not confirmed.
     pub unknown_epoch: u64,
-    /// Alarms of two publishers with one epoch.
+    /// Alarms that two publishers have one epoch.
     pub fencing_violations: u64,
-    /// Records delivered that were told later not to be the publisher's.
+    /// Records delivered before an alarm reported that they were not the publisher's.
     pub fenced_records: u64,
     /// Sequences declared lost, by cause.
     pub unrecoverable: BTreeMap<String, u64>,
-    /// Loss events whose size nobody knows.
+    /// Loss events of unknown size.
     pub losses_of_unknown_size: u64,
-    /// First questions that had to come by a certain time, and did.
+    /// First NACKs that were due by a deadline and met it.
     pub asked_in_time: u64,
-    /// Gaps that had to be given up by a certain time, and were.
+    /// Gaps that had to be given up by a deadline and were.
     pub given_up_in_time: u64,
-    /// What other checks looked at, how often.
+    /// Number of cases that each other check examined, by check.
     pub looked_at: BTreeMap<&'static str, u64>,
 }
 
-/// What was repaired, and how long it took.
+/// The repaired sequences and the time that repair took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// Sequences that somebody missed, each once.
+    /// Distinct sequences that at least one subscriber missed.
     pub sequences: BTreeSet<u64>,
-    /// Repairs by the nanoseconds they took, from when a gap was found.
+    /// Number of repairs by duration in nanoseconds, measured from the detection of the gap.
     pub took: BTreeMap<u64, u64>,
 }
 
@@ -112,7 +113,8 @@ impl Repairs {
         }
     }
 
-    /// The time in nanoseconds within which this share (of 100) of the repairs came; 0 without any.
+    /// Returns the time in nanoseconds within which this share (of 100) of the repairs completed; 0
+    /// without any.
     #[must_use]
     pub fn percentile(&self, share: u64) -> u64 {
         let all: u64 = self.took.values().sum();
@@ -127,7 +129,7 @@ impl Repairs {
 }
 
 impl Tally {
-    /// Adds what a subscriber counted.
+    /// Adds the counters of a subscriber.
     pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream, seen: Seen) {
         self.asked_in_time += seen.asked;
         self.given_up_in_time += seen.given_up;
@@ -155,12 +157,12 @@ impl Tally {
         }
     }
 
-    /// A check looked at something so often.
+    /// Adds `times` to the number of cases that a check examined.
     pub(crate) fn looked_at(&mut self, what: &'static str, times: u64) {
         *self.looked_at.entry(what).or_default() += times;
     }
 
-    /// Adds what a publisher counted.
+    /// Adds the counters of a publisher.
     pub fn publisher(&mut self, c: &RepairCounters, sender: &SenderCounters) {
         self.sealed += sender.sealed_datagrams.get();
         self.sealed_bytes += sender.sealed_bytes.get();
@@ -182,7 +184,7 @@ impl Tally {
             + c.refused_malformed.get();
     }
 
-    /// What went wrong as the cores saw it, to be listed beside what was done to them.
+    /// Adds the failures that the cores counted to the faults that were injected.
     pub(crate) fn count_as_faults(&self, faults: &mut FaultCounts) {
         for (fault, count) in [
             ("lapped_copy", self.lapped_copies),
@@ -249,67 +251,68 @@ impl Tally {
     }
 }
 
-/// How one run ended.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its seed.
+    /// The run's seed.
     pub seed: u64,
-    /// Its profile.
+    /// The run's profile.
     pub profile: &'static str,
-    /// What was untrue, if anything.
+    /// The first violation, if any.
     pub violation: Option<String>,
-    /// The hash of its event log.
+    /// The hash of the event log.
     pub hash: u64,
-    /// Lines of its event log.
+    /// Number of lines of the event log.
     pub lines: u64,
-    /// The last of those.
+    /// The last lines of the event log.
     pub recent: Vec<String>,
     /// Virtual time that passed.
     pub simulated: Nanos,
-    /// From the end of the feed until everyone had reached it, where the faults stopped.
+    /// Time from the end of the feed until every subscriber reached it; `None` in runs whose faults do
+    /// not stop.
     pub settled: Option<Nanos>,
     /// Faults that happened.
     pub faults: FaultCounts,
-    /// Its numbers.
+    /// Counters of the run.
     pub tally: Tally,
 }
 
-/// What many runs add up to; written as JSON.
+/// Totals over many runs, written as JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Seeds run.
+    /// Number of seeds run.
     pub seeds: u64,
-    /// Seeds of each profile.
+    /// Number of seeds by profile.
     pub profiles: BTreeMap<&'static str, u64>,
-    /// Virtual seconds.
+    /// Virtual seconds simulated.
     pub simulated_seconds: f64,
-    /// By profile, the most milliseconds from the end of the feed until everyone had reached it,
-    /// and the seed of that.
+    /// By profile, the longest time in milliseconds from the end of the feed until every subscriber
+    /// reached it, and its seed.
     pub settled_ms: BTreeMap<&'static str, (f64, u64)>,
-    /// The numbers of all runs.
+    /// Counters summed over all runs.
     pub tally: Tally,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Faults by profile and kind.
     pub faults_of: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
-    /// Runs in which something was untrue.
+    /// Number of runs with a violation.
     pub violations: u64,
-    /// Their seeds and what it was.
+    /// Seeds of these runs, each with its violation.
     pub failed: Vec<(u64, String)>,
-    /// Real seconds.
+    /// Real seconds that all runs took.
     pub wall_seconds: f64,
-    /// Seeds in a real minute.
+    /// Seeds run per real minute.
     pub seeds_per_minute: f64,
 }
 
 impl Summary {
-    /// Notes how long all of it took.
+    /// Records the total real time in seconds.
     pub fn took(&mut self, wall_seconds: f64) {
         self.wall_seconds = wall_seconds;
         self.seeds_per_minute = self.seeds as f64 * 60.0 / wall_seconds.max(0.001);
     }
 
-    /// Adds a run.
+    /// Adds the result of a run.
     pub fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
         *self.profiles.entry(outcome.profile).or_default() += 1;

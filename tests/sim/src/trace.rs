@@ -1,5 +1,5 @@
-//! The event log of a run: one line for each thing that happened, hashed as it goes. Two runs
-//! whose hashes are equal did the same.
+//! The event log of a run: one line per event, hashed incrementally. Two runs with equal hashes had
+//! the same events.
 
 use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
@@ -8,7 +8,7 @@ use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::delivery::{Event as Told, Item};
 use tickcast_reliability::types::Nanos;
 
-/// How many of the last lines are kept to be shown beside a violation.
+/// Number of the last lines that are kept, to be shown beside a violation.
 const RECENT: usize = 60;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl std::fmt::Display for Line {
     }
 }
 
-/// See the module.
+/// The event log of one run.
 pub struct Trace {
     hash: u64,
     lines: u64,
@@ -50,7 +50,8 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// A log that is also written to `out`, one line each: time in µs, what, who, two numbers.
+    /// Returns a log that is also written to `out`, one line per event: time in µs, event, actor, two
+    /// numbers.
     #[must_use]
     pub fn to(out: Box<dyn Write>) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl Trace {
         }
     }
 
-    /// Something happened to `who`.
+    /// Appends an event of actor `who`, with two numbers.
     #[inline]
     pub fn note(&mut self, at: Nanos, what: &'static str, who: usize, a: u64, b: u64) {
         let mut hash = self.hash;
@@ -85,31 +86,31 @@ impl Trace {
         }
         self.recent.push_back(line);
         if let Some(out) = &mut self.out {
-            // A log that can't be written is seen by its length; the run goes on.
+            // A failed write is visible in the length of the log; the run goes on.
             let _ = writeln!(out, "{line}");
         }
     }
 
-    /// The hash of all lines so far.
+    /// Returns the hash of all lines so far.
     #[must_use]
     pub const fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many lines there were.
+    /// Returns the number of lines so far.
     #[must_use]
     pub const fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// The last lines, oldest first.
+    /// Returns the last lines, oldest first.
     #[must_use]
     pub fn recent(&self) -> Vec<String> {
         self.recent.iter().map(Line::to_string).collect()
     }
 }
 
-/// What an application was told, in the event log.
+/// Appends an item that was delivered to an application to the event log.
 pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Item<'_>) {
     match item {
         Item::Record(position, _) => {

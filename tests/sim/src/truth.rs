@@ -1,4 +1,4 @@
-//! What was really published: every datagram sealed and the content of every record, kept apart
+//! The ground truth of a run: every datagram sealed and the content of every record, kept apart
 //! from the code under test. A record's content follows from its number and the key of its ring.
 
 use std::collections::BTreeMap;
@@ -7,23 +7,23 @@ use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
-/// A datagram that was sealed.
+/// A sealed datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// What it is.
+    /// The datagram's kind.
     pub kind: Kind,
-    /// Number of its first record, or of the next one where it has none.
+    /// Number of its first record, or of the next record when the datagram has none.
     pub first_record: u64,
-    /// Records in it.
+    /// Number of records in the datagram.
     pub count: u64,
 }
 
-/// Decides the content of all records of one ring.
+/// Key that decides the content of all records of one ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentKey(u64);
 
 impl ContentKey {
-    /// The key of a ring: the `nth` that was opened for this channel and epoch.
+    /// Returns the key of the `nth` ring that was opened for this channel and epoch.
     #[must_use]
     pub const fn of(channel: ChannelId, epoch: Epoch, nth: usize) -> Self {
         Self(epoch.0 ^ (channel.0 as u64) << 48 ^ (nth as u64) << 44)
@@ -33,7 +33,7 @@ impl ContentKey {
 /// All datagrams of one ring.
 #[derive(Clone, Debug)]
 pub struct EpochTruth {
-    /// Its first sequence.
+    /// The ring's first sequence.
     pub first: Sequence,
     key: ContentKey,
     first_record: u64,
@@ -41,20 +41,20 @@ pub struct EpochTruth {
 }
 
 impl EpochTruth {
-    /// The datagram of this sequence.
+    /// Returns the datagram of this sequence, or `None` when it was not sealed in this ring.
     #[must_use]
     pub fn get(&self, sequence: Sequence) -> Option<&Sealed> {
         let at = sequence.0.checked_sub(self.first.0)?;
         self.sealed.get(usize::try_from(at).ok()?)
     }
 
-    /// The last sequence sealed.
+    /// Returns the last sequence sealed.
     #[must_use]
     pub fn last(&self) -> Sequence {
         Sequence(self.first.0 - 1 + self.sealed.len() as u64)
     }
 
-    /// Number of the first record at or after this sequence.
+    /// Returns the number of the first record at or after this sequence.
     #[must_use]
     pub fn record_at(&self, sequence: Sequence) -> u64 {
         if sequence <= self.first {
@@ -66,7 +66,7 @@ impl EpochTruth {
         }
     }
 
-    /// Whether these bytes are the record of this number.
+    /// Returns whether these bytes are the record of this number.
     #[must_use]
     pub fn is_record(&self, number: u64, bytes: &[u8]) -> bool {
         if number.is_multiple_of(5) {
@@ -76,19 +76,19 @@ impl EpochTruth {
         }
     }
 
-    /// Whether it ends with END.
+    /// Returns whether the last datagram sealed is END.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.sealed.last().is_some_and(|s| s.kind == Kind::End)
     }
 
-    /// How many records were sealed in these sequences.
+    /// Returns the number of records sealed in these sequences.
     #[must_use]
     pub fn records_in(&self, range: SequenceRange) -> u64 {
         self.record_at(range.last.next()) - self.record_at(range.first)
     }
 
-    /// Number of the record after the last one sealed.
+    /// Returns the number of the record after the last one sealed.
     #[must_use]
     pub fn next_record(&self) -> u64 {
         self.sealed
@@ -96,7 +96,7 @@ impl EpochTruth {
             .map_or(self.first_record, |s| s.first_record + s.count)
     }
 
-    /// Notes that a datagram was sealed.
+    /// Records that a datagram was sealed.
     pub fn seal(&mut self, kind: Kind, count: u64) {
         let first_record = self.next_record();
         self.sealed.push(Sealed {
@@ -107,18 +107,18 @@ impl EpochTruth {
     }
 }
 
-/// Where an epoch goes on with the stream of another.
+/// The point at which an epoch continues the stream of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The epoch that it continues.
+    /// The epoch that is continued.
     pub from: Epoch,
-    /// The last sequence of that one that counts.
+    /// The last valid sequence of that epoch.
     pub last: Sequence,
-    /// Number of the record after it.
+    /// Number of the record after that sequence.
     pub next_record: u64,
 }
 
-/// All rings. Two of one channel and epoch are two publishers that both believe to be it.
+/// All rings. Two rings of one channel and epoch mean that two publishers claim the same epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     rings: BTreeMap<(ChannelId, Epoch), Vec<EpochTruth>>,
@@ -126,7 +126,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Notes that a ring was opened, and which one of its channel and epoch it is.
+    /// Records that a ring was opened. Returns its index among the rings of its channel and epoch.
     pub fn open(&mut self, channel: ChannelId, epoch: Epoch, first: (Sequence, u64)) -> usize {
         let rings = self.rings.entry((channel, epoch)).or_default();
         rings.push(EpochTruth {
@@ -138,8 +138,8 @@ impl Truth {
         rings.len() - 1
     }
 
-    /// Notes that an epoch was opened that continues another: its records have the same content.
-    /// `None`, without effect, when the other was never opened.
+    /// Records that an epoch was opened that continues another: its records have the same content.
+    /// Returns `None`, without effect, when the other epoch was never opened.
     pub fn go_on(&mut self, channel: ChannelId, epoch: Epoch, link: Link) -> Option<ContentKey> {
         let key = self.of(channel, link.from).first()?.key;
         self.open(channel, epoch, (link.last.next(), link.next_record));
@@ -148,13 +148,14 @@ impl Truth {
         Some(key)
     }
 
-    /// Where this epoch goes on with another, if it does.
+    /// Returns the link from this epoch to the epoch that it continues, if any.
     #[must_use]
     pub fn link(&self, channel: ChannelId, epoch: Epoch) -> Option<Link> {
         self.links.get(&(channel, epoch)).copied()
     }
 
-    /// Where `from` was continued on the way to `to`, if `to` descends from it.
+    /// Returns the link at which `from` was continued on the path to `to`, or `None` when `to` does not
+    /// descend from `from`.
     #[must_use]
     pub fn descent(&self, channel: ChannelId, from: Epoch, to: Epoch) -> Option<Link> {
         let first = self.link(channel, to);
@@ -162,7 +163,7 @@ impl Truth {
         links.find(|link| link.from == from)
     }
 
-    /// In which epoch this sequence was sealed, of the stream that `epoch` goes on with.
+    /// Returns the epoch in which this sequence of the stream of `epoch` was sealed.
     #[must_use]
     pub fn epoch_at(&self, channel: ChannelId, epoch: Epoch, sequence: Sequence) -> Epoch {
         let first = self.link(channel, epoch);
@@ -171,7 +172,7 @@ impl Truth {
         earlier.last().map_or(epoch, |link| link.from)
     }
 
-    /// The datagram of this sequence, of the stream that `epoch` goes on with.
+    /// Returns the datagram of this sequence in the stream of `epoch`.
     #[must_use]
     pub fn sealed_at(
         &self,
@@ -183,8 +184,7 @@ impl Truth {
         self.of(channel, epoch).first()?.get(sequence)
     }
 
-    /// Number of the first record at or after this sequence, of the stream that `epoch` goes on
-    /// with.
+    /// Returns the number of the first record at or after this sequence in the stream of `epoch`.
     #[must_use]
     pub fn record_at(&self, channel: ChannelId, epoch: Epoch, sequence: Sequence) -> u64 {
         let epoch = self.epoch_at(channel, epoch, sequence);
@@ -192,13 +192,14 @@ impl Truth {
         ring.map_or(1, |ring| ring.record_at(sequence))
     }
 
-    /// What was published in this epoch of this channel: one ring, or those of all that had it.
+    /// Returns the rings published in this epoch of this channel: more than one when several publishers
+    /// had the epoch.
     #[must_use]
     pub fn of(&self, channel: ChannelId, epoch: Epoch) -> &[EpochTruth] {
         self.rings.get(&(channel, epoch)).map_or(&[], Vec::as_slice)
     }
 
-    /// One ring, to be added to.
+    /// Returns one ring for appending.
     pub fn ring_mut(
         &mut self,
         channel: ChannelId,
@@ -208,14 +209,14 @@ impl Truth {
         self.rings.get_mut(&(channel, epoch))?.get_mut(nth)
     }
 
-    /// The highest epoch opened.
+    /// Returns the highest epoch opened.
     #[must_use]
     pub fn highest(&self) -> Epoch {
         let epochs = self.rings.keys().map(|(_, epoch)| *epoch);
         epochs.max().unwrap_or(Epoch::NONE)
     }
 
-    /// The epoch before this one, if there was one.
+    /// Returns the highest epoch below this one, if any was opened.
     #[must_use]
     pub fn before(&self, epoch: Epoch) -> Option<Epoch> {
         let epochs = self.rings.keys().map(|(_, epoch)| *epoch);

@@ -1,4 +1,4 @@
-//! Publishers, subscribers and standbys: the shipped cores, and what their processes hold.
+//! Publishers, subscribers and standbys: the shipped cores and the state of their processes.
 
 pub mod publisher;
 mod standby;

@@ -1,5 +1,5 @@
 //! A publisher in virtual time: the shipped cores of publishing and repair over small rings, one
-//! for each channel, and what its process is told while it runs, stands still or is gone.
+//! per channel, and the state of a process that runs, pauses or is gone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,62 +20,62 @@ use crate::network::cursors::Cursors;
 use crate::network::reads::Granted;
 use crate::truth::Truth;
 
-/// What happens to a publisher's process, kept while it is paused.
+/// An input to a publisher's process, queued while the process is paused.
 #[derive(Clone, Copy, Debug)]
 pub enum Arrival {
     /// A connection was accepted.
     Connected(usize),
-    /// Bytes came on it.
+    /// Bytes arrived on a connection.
     Bytes(usize),
-    /// It is over.
+    /// A connection closed.
     Closed(usize),
 }
 
-/// See the module.
+/// A publisher in virtual time.
 pub struct Publisher {
-    /// Publishing, channel by channel; only while it is an interruption, a feed is not here.
+    /// The feeds, one per channel. A feed is absent only while it runs as an interruption.
     pub feeds: Vec<Feed>,
-    /// Repair.
+    /// The repair service.
     pub repair: JournaledServer,
-    /// Its epoch.
+    /// The publisher's epoch.
     pub epoch: Epoch,
-    /// Whether the process is there.
+    /// Whether the process is running or paused.
     pub alive: bool,
-    /// Whether nobody would reset a connection to it: the host is gone.
+    /// Whether the host is gone, so that no connection to it is reset.
     pub dark: bool,
-    /// Whether it stands still.
+    /// Whether the process is paused.
     pub paused: bool,
-    /// Whether it seals nothing more, because a standby is to take its place.
+    /// Whether it seals nothing more, because it hands over to a standby.
     pub hands_over: bool,
-    /// Fan-outs that take no more.
+    /// Whether each fan-out's transport accepts no more datagrams.
     pub stalled: [bool; 2],
     /// Connections by peer.
     pub peers: BTreeMap<PeerId, usize>,
-    /// Who said that it leaves: it is to be let go at once.
+    /// Peers that announced that they leave; they must be removed at once.
     pub left: BTreeSet<PeerId>,
-    /// What came while it was paused.
+    /// Inputs queued while paused.
     pub waiting: VecDeque<Arrival>,
-    /// When it is woken next.
+    /// Time of the next wake-up.
     pub wakes_at: Nanos,
-    /// How often in a row it wanted to be woken at once.
+    /// Number of consecutive wake-ups that were due at once.
     pub spins: u32,
-    /// Budgets, and what was asked and given, as seen from outside.
+    /// Check on budgets, requests and repairs, from outside.
     pub budgets: BudgetCheck,
-    /// What it may refuse.
+    /// Check on refusals.
     pub refusals: RefusalCheck,
-    /// What it answers by multicast, and by STATUS.
+    /// Check on multicast repairs and STATUS messages.
     pub replies: MulticastRepairCheck,
-    /// What may be READ.
+    /// Granted READs.
     pub granted: Granted,
-    /// What subscribers write of themselves.
+    /// Cursors that subscribers write.
     pub cursors: Cursors,
 }
 
 impl Publisher {
-    /// A publisher that opens `epoch`, on each channel with the first sequence and record given.
+    /// Opens `epoch`, on each channel with the given first sequence and record.
     ///
     /// # Errors
-    /// What of the plan can't be.
+    /// Settings of the plan that are impossible.
     pub fn open(
         plan: &Plan,
         epoch: Epoch,
@@ -91,7 +91,7 @@ impl Publisher {
         Ok(Self::with(plan, (epoch, 0), feeds, now))
     }
 
-    /// A publisher with these feeds, one for each channel: of its epoch, the process of this number.
+    /// Returns a publisher of this epoch and process number with these feeds, one per channel.
     #[must_use]
     pub fn with(plan: &Plan, (epoch, life): (Epoch, u64), feeds: Vec<Feed>, now: Now) -> Self {
         let line = UdpLine {
@@ -151,10 +151,10 @@ impl Publisher {
         }
     }
 
-    /// Writes down what its feeds sealed.
+    /// Adds the datagrams that the feeds sealed to the truth.
     ///
     /// # Errors
-    /// What does not follow from what its feeds made up.
+    /// A record number in the ring that does not follow from the records that the feed made.
     pub fn write_down(&mut self, truth: &mut Truth) -> Result<(), String> {
         for feed in &mut self.feeds {
             let ring = truth.ring_mut(feed.channel, self.epoch, feed.nth);
@@ -177,10 +177,11 @@ impl Publisher {
         Ok(())
     }
 
-    /// Repair gave this out: it must be as it was sealed, and the ring as it was before.
+    /// Checks repairs that were sent: they equal the sealed datagrams, and the ring is unchanged.
     ///
     /// # Errors
-    /// What nobody asked for, or what changed.
+    /// A sequence that was not requested, a datagram or slot that changed, or too many multicast
+    /// repairs of one sequence.
     pub fn gave_out(&mut self, destination: Destination, out: &[u8]) -> Result<(), String> {
         let (only, peer) = match destination {
             Destination::Multicast(channel) => (Some(channel), None),
@@ -202,13 +203,13 @@ impl Publisher {
         Ok(())
     }
 
-    /// The feed of a channel.
+    /// Returns the feed of a channel.
     #[must_use]
     pub fn feed(&self, channel: ChannelId) -> Option<&Feed> {
         self.feeds.iter().find(|feed| feed.channel == channel)
     }
 
-    /// Whether all of its feeds have ended.
+    /// Returns whether all feeds have ended.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.feeds.iter().all(|feed| feed.finished)

@@ -1,4 +1,4 @@
-//! A subscriber that keeps a mirror of each channel.
+//! Standbys: subscribers that keep a mirror of each channel.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::faults::plan::Plan;
 use crate::feed::torn_copy;
 
 impl Subscriber {
-    /// Its driver makes the mirror of a channel, where there is none that this offer fits.
+    /// Creates the mirror of a channel, as the driver does, unless a mirror that fits this offer
+    /// exists.
     ///
     /// # Errors
-    /// That there can be none.
+    /// An offer that can't be mirrored, or a core that takes no mirror for the channel.
     pub(crate) fn keeps_mirror(&mut self, plan: &Plan, offer: &ChannelOffer) -> Result<(), String> {
         let known = self.core.mirror(offer.channel);
         if known.is_some_and(|mirror| mirror.fits(offer)) {
@@ -35,7 +36,8 @@ impl Subscriber {
         }
     }
 
-    /// Takes the mirrors of all channels, if each can be promoted.
+    /// Takes the mirrors of all channels. Returns `None`, without effect, when one can't be
+    /// promoted.
     pub(crate) fn take_mirrors(&mut self) -> Option<Vec<Mirror>> {
         let channels: Vec<ChannelId> = self.following.iter().map(|of| of.channel).collect();
         let is_ready = |channel: &ChannelId| {

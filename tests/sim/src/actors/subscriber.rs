@@ -1,5 +1,5 @@
-//! A subscriber in virtual time: the shipped core, sockets of finite size, and what its
-//! application was told on each channel.
+//! A subscriber in virtual time: the shipped core, sockets of finite size, and the events that its
+//! application received on each channel.
 
 use std::collections::VecDeque;
 
@@ -26,79 +26,81 @@ use crate::feed::flight_record::record;
 use crate::network::packet::Packet;
 use crate::network::reads::READS;
 
-/// READs at a time, and bytes of a slot.
+/// Returns the number of READs in flight at once, and the slot length in bytes.
 const fn reads_of(plan: &Plan) -> (u32, u32) {
     (if plan.read_path { READS } else { 0 }, plan.slot_len)
 }
 
 /// One channel of a subscriber.
 pub struct Following {
-    /// Which.
+    /// The channel.
     pub channel: ChannelId,
-    /// What it was set to.
+    /// Settings of the channel.
     pub config: ReceiverConfig,
-    /// Where it began.
+    /// Start of the channel.
     pub start: Start,
-    /// What the application was told.
+    /// Check on the delivered stream.
     pub stream: Stream,
-    /// What was asked for.
+    /// Check on NACKs and READs.
     pub asked: NackCheck,
-    /// What the application was told beside the stream.
+    /// Check on liveness events.
     pub silence: SilenceCheck,
-    /// Whether it began where it should, and was told to be live when it was.
+    /// Check that the channel starts where it should and is reported live when it is.
     pub beginning: JoinCheck,
-    /// Whether what it was told had a reason.
+    /// Check that each loss has a reason.
     pub loss_reason: LossReasonCheck,
-    /// Whether what it misses is asked for, and given up, in time.
+    /// Check that gaps are requested, and given up, in time.
     pub first_nack: FirstNackCheck,
-    /// Alarms told within the input that is going on.
+    /// Alarms emitted during the current input.
     pub alarms: Vec<Alarm>,
-    /// Whether its kernel is a member of the groups, for each line.
+    /// Whether the kernel is a member of the channel's group, by line.
     pub member: [bool; 2],
-    /// When the publisher last made a heartbeat, as its control page was last READ to say.
+    /// Time of the publisher's last heartbeat, as the last READ of its control page showed it.
     pub page_beat: u64,
-    /// Sequences it missed while it joined.
+    /// Sequences that were missing while joining.
     pub gaps_of_joining: u64,
-    /// Every record as (epoch, number, when), where a run is compared with another.
+    /// Every record as (epoch, number, time), for runs that are compared with another.
     pub log: Vec<(u64, u64, Nanos)>,
 }
 
-/// See the module.
+/// A subscriber in virtual time.
 pub struct Subscriber {
-    /// The core.
+    /// The subscriber core.
     pub core: JournaledCore,
-    /// Its channels, in the order of the core's settings.
+    /// The channels, in the order of the core's settings.
     pub following: Vec<Following>,
-    /// Decides how its connections and links behave.
+    /// Generator that decides how its connections and links behave.
     pub rng: ChaCha8Rng,
-    /// Decides what of it is lost: apart, so that the same is lost whatever others do.
+    /// Generator that decides its losses. It is separate, so that the losses do not depend on other
+    /// subscribers.
     pub weather: ChaCha8Rng,
-    /// Which incarnation this is.
+    /// Number of this incarnation.
     pub life: u64,
-    /// Whether it is there at all.
+    /// Whether the process is running.
     pub alive: bool,
     /// Whether the application does not poll.
     pub stalled: bool,
-    /// Datagrams that wait for the application.
+    /// Datagrams buffered for the application.
     pub socket: VecDeque<(u8, Packet)>,
-    /// Its connections: repair, replay, NACKs, READs.
+    /// Connections for repair, replay, NACKs and READs.
     pub connections: [Option<usize>; 4],
-    /// The number of the latest attempt to connect each.
+    /// Number of the last attempt to connect, by path.
     pub attempts: [u64; 4],
-    /// When it is woken next.
+    /// Time of the next wake-up.
     pub wakes_at: Nanos,
-    /// How often in a row it wanted to be woken at once without having anything to do.
+    /// Number of consecutive immediate wake-ups without work.
     pub spins: u32,
 }
 
 impl Subscriber {
-    /// The subscriber of this number in this life, which begins each channel as told.
+    /// Returns the subscriber of this number and incarnation, with these starts by channel.
     #[must_use]
     pub fn new(plan: &Plan, number: usize, life: u64, starts: &[Start], now: Nanos) -> Self {
         let seed = plan.seed ^ (number as u64) << 32 ^ life;
         let following: Vec<Following> = (channels(plan).zip(starts).enumerate())
             .map(|(index, (channel, &start))| {
-                // The second channel is set like the next subscriber's first, but for a standby.
+                // The second channel takes the settings of the next subscriber, except for a
+                // standby.
                 let like = match plan.is_standby(number) {
                     true => number,
                     false => number + index,
@@ -157,7 +159,7 @@ impl Subscriber {
         }
     }
 
-    /// Gives the core something, and passes on what it tells of which channel.
+    /// Passes an input to the core, and each item that the core emits to `told` with its channel.
     pub fn input(
         &mut self,
         f: impl FnOnce(&mut JournaledCore, &mut dyn FnMut(Item<'_>)),
@@ -177,26 +179,26 @@ impl Subscriber {
         });
     }
 
-    /// One of its channels.
+    /// Returns the state of one channel.
     pub fn following_mut(&mut self, channel: ChannelId) -> Option<&mut Following> {
         self.following.iter_mut().find(|of| of.channel == channel)
     }
 
-    /// Its kernel is a member of no group any more.
+    /// Drops all group memberships of the kernel.
     pub fn lose_membership(&mut self) {
         for of in &mut self.following {
             of.member = [false; 2];
         }
     }
 
-    /// Whether its kernel is a member of a channel's group on this line.
+    /// Returns whether the kernel is a member of a channel's group on this line.
     #[must_use]
     pub fn is_member(&self, channel: ChannelId, line: u8) -> bool {
         let of = self.following.iter().find(|of| of.channel == channel);
         of.is_some_and(|of| of.member[usize::from(line)])
     }
 
-    /// A connection is up or down: counting of questions begins anew.
+    /// Records that a connection went up or down, which resets the counts of requests.
     pub fn reconnected(&mut self, path: Path, now: Nanos) {
         for of in &mut self.following {
             if path == Path::Read {
@@ -207,7 +209,7 @@ impl Subscriber {
         }
     }
 
-    /// Its application polls again.
+    /// Records that the application polls again.
     pub fn awakes(&mut self, now: Nanos) {
         for of in &mut self.following {
             of.asked.pace.awakes(now);
@@ -216,10 +218,11 @@ impl Subscriber {
         }
     }
 
-    /// Checks what it sends: whole frames, and nothing asked for that should not be.
+    /// Checks frames that the subscriber sends: they are whole, and each request is allowed.
     ///
     /// # Errors
-    /// What it should not have sent.
+    /// A frame that is not whole, a PROGRESS beyond the settled sequence, or a NACK that a check
+    /// rejects.
     pub fn check_sent(&mut self, path: Path, mut frames: &[u8], now: Nanos) -> Result<(), String> {
         while !frames.is_empty() {
             let read = Message::read(frames, 1 << 20).map_err(|e| e.to_string())?;
@@ -248,7 +251,7 @@ impl Subscriber {
             let Some(receiver) = self.core.receiver(channel) else {
                 return Err(format!("a NACK of channel {channel}"));
             };
-            // A loss that waits to be told has been passed already.
+            // A loss that is not yet emitted is already behind `progress`.
             let next = receiver.progress().0.next();
             let Some(of) = self.following_mut(channel) else {
                 return Err(format!("a NACK of channel {channel}"));
@@ -264,7 +267,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Something comes on a path that questions give way on.
+    /// Records a datagram or a refusal that arrives on the NACK connection or another repair path.
     pub fn answers(&mut self, channel: ChannelId, path: Path, message: &Message<'_>, now: Nanos) {
         let epoch = self.core.receiver(channel).map(|receiver| receiver.epoch());
         let Some(of) = self.following_mut(channel) else {

@@ -1,45 +1,45 @@
 //! Searches small worlds exhaustively: `exhaustive [--large] [--sample SEED] [--only NAME] [--states-max N]`.
-//! Exit: 0 every interleaving is right, 1 one is not or a search ended early, 2 usage.
+//! Exit codes: 0 every interleaving is correct, 1 one is not or a search stopped early, 2 usage.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use tickcast_sim::exhaustive::{sample, search::search, worlds};
 
-/// Every interleaving of one publisher, two receivers and three or four datagrams.
+/// Checks every interleaving of one publisher, two receivers and three or four datagrams.
 #[derive(Parser)]
 struct Options {
-    /// Wider bounds, for minutes rather than seconds.
+    /// Uses wider bounds, which take minutes rather than seconds.
     #[arg(long)]
     large: bool,
-    /// Wider bounds for one world in five, which this seed chooses.
+    /// Uses wider bounds for one world in five, chosen by this seed.
     #[arg(long, value_name = "SEED", conflicts_with = "large")]
     sample: Option<u64>,
-    /// Only worlds whose name contains this.
+    /// Searches only worlds whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Give up a world after so many states.
+    /// Gives up a world after this many states.
     #[arg(long, default_value_t = 100_000_000)]
     states_max: u64,
-    /// Datagrams dropped, instead of the world's own bound; likewise the others.
+    /// Maximum number of datagrams dropped; the default is the world's own bound.
     #[arg(long)]
     drops: Option<u8>,
-    /// Datagrams that overtake another.
+    /// Maximum number of datagrams that overtake another; the default is the world's own bound.
     #[arg(long)]
     overtakes: Option<u8>,
-    /// Datagrams that arrive twice.
+    /// Maximum number of datagrams that arrive twice; the default is the world's own bound.
     #[arg(long)]
     duplicates: Option<u8>,
-    /// Connections cut.
+    /// Maximum number of connections cut; the default is the world's own bound.
     #[arg(long)]
     cuts: Option<u8>,
-    /// Restarts of the publisher.
+    /// Maximum number of publisher restarts; the default is the world's own bound.
     #[arg(long)]
     restarts: Option<u8>,
-    /// Timers that fire while faults go on.
+    /// Maximum number of timers that fire before the faults stop; the default is the world's own bound.
     #[arg(long)]
     ticks: Option<u8>,
-    /// Plants each deliberate bug that a small world can show, and says how it is found.
+    /// Plants each deliberate bug that a small world can expose, and reports how it is found.
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: bool,

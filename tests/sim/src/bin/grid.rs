@@ -1,5 +1,5 @@
-//! Runs the grid of loss and receivers and holds it against the committed table. Exit: 0 the same,
-//! 1 it differs or breaks a rule, 2 usage.
+//! Runs the grid of loss and receivers and compares it with the committed table. Exit codes: 0 they
+//! are equal, 1 they differ or a rule is broken, 2 usage.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::time::Instant;
 use clap::Parser;
 use tickcast_sim::grid::{broken, cells, difference, measure, table};
 
-/// The grid: what repair costs for every kind of loss, rate and size of group, in virtual time.
+/// Measures the cost of repair for every kind of loss, rate and group size, in virtual time.
 #[derive(Parser)]
 struct Args {
     /// Writes the table instead of comparing with it.
     #[arg(long)]
     write: bool,
-    /// Shows only the rows with at most this many receivers, and compares nothing.
+    /// Prints only the rows with at most this many receivers, and compares nothing.
     #[arg(long)]
     receivers_max: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! Runs seeds of the simulation, shows how far it is, and adds up. Exit: 0 whole, 1 a violation,
-//! 2 usage.
+//! Runs seeds of the simulation, shows progress, and prints totals. Exit codes: 0 no violation, 1 a
+//! violation, 2 usage.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -14,36 +14,36 @@ use tickcast_sim::report::{Outcome, Summary};
 use tickcast_sim::trace::Trace;
 use tickcast_sim::world::run;
 
-/// The protocol in virtual time: runs seeds, checks every step, replays any seed to the byte.
+/// Runs the protocol in virtual time: checks every step, and replays any seed byte for byte.
 #[derive(Parser)]
 struct Args {
-    /// Seeds to run: A..B without B, or one.
+    /// Seeds to run: a range A..B that excludes B, or one seed.
     #[arg(long, default_value = "0..350")]
     seeds: String,
-    /// One kind of trouble; left out, seeds cycle over all.
+    /// Profile of faults; by default the seeds cycle over all profiles.
     #[arg(long)]
     profile: Option<String>,
-    /// How many subscribers; left out, the seed decides.
+    /// Number of subscribers; by default the seed decides.
     #[arg(long)]
     receivers: Option<usize>,
-    /// Writes the figures to this file as JSON.
+    /// Writes the totals to this file as JSON.
     #[arg(long)]
     summary: Option<std::path::PathBuf>,
     /// Writes the event log of the first seed to this file.
     #[arg(long)]
     trace: Option<std::path::PathBuf>,
-    /// Threads; each runs seeds of its own.
+    /// Number of threads; each runs its own seeds.
     #[arg(long)]
     threads: Option<usize>,
-    /// Goes on after this many violations at most.
+    /// Stops after this many violations.
     #[arg(long, default_value_t = 10)]
     violations_max: u64,
-    /// Hunts a deliberate bug by its name, or all of them, instead.
+    /// Hunts a deliberate bug by its name, or all of them, instead of running seeds.
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: Option<String>,
-    /// During one in so many of the copies that repair makes the ring comes round, as it does while
-    /// bugs are hunted.
+    /// Tears one in this many repair copies, as the hunt for bugs does: the writer laps the ring
+    /// during the copy. 0 tears none.
     #[cfg(feature = "planted-bugs")]
     #[arg(long, default_value_t = 0)]
     tear_every: u32,

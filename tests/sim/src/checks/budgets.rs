@@ -1,5 +1,5 @@
-//! What a publisher gives out, measured outside of it: bytes against budgets in every window, and
-//! its counters against the frames that really left.
+//! Checks on a publisher's output, measured from outside: bytes against budgets in every window,
+//! and counters against the frames that were sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use tickcast_reliability::types::{Nanos, SequenceRange};
 
 use crate::feed::Feed;
 
-/// Holds bytes against a rate with a burst, over all windows at once: what the bytes of any window
-/// exceed `rate × time` by is at most `burst`.
+/// Compares bytes with a rate and a burst, over all windows at once: in no window do the bytes
+/// exceed `rate × time` by more than `burst`.
 #[derive(Clone, Debug)]
 pub struct Meter {
     bytes_per_s: u128,
@@ -20,11 +20,11 @@ pub struct Meter {
     at: Nanos,
 }
 
-/// Nanoseconds in a second: debts are kept in billionths of a byte.
+/// Nanoseconds per second: debts are kept in billionths of a byte.
 const SCALE: u128 = 1_000_000_000;
 
 impl Meter {
-    /// Nothing has passed yet.
+    /// Returns a meter without debt.
     #[must_use]
     pub fn new(bytes_per_s: u64, burst_bytes: u64) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Meter {
         }
     }
 
-    /// Bytes passed; tells whether that was too much.
+    /// Adds bytes at this time. Returns whether they exceed the rate and the burst.
     pub fn pass(&mut self, now: Nanos, bytes: u64) -> bool {
         let paid = u128::from(now.since(self.at).0) * self.bytes_per_s;
         self.debt = self.debt.saturating_sub(paid) + u128::from(bytes) * SCALE;
@@ -44,7 +44,7 @@ impl Meter {
     }
 }
 
-/// What a publisher's counters say so far, all channels together.
+/// Repair counters of a publisher, summed over all channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     repair: u64,
@@ -69,19 +69,19 @@ impl Counted {
     }
 }
 
-/// See the module.
+/// Check of a publisher's repairs against its budgets and counters.
 pub struct BudgetCheck {
     repair: Meter,
     joiners: Meter,
     of_a_peer: Meter,
     peers: BTreeMap<PeerId, Meter>,
     seen: Counted,
-    /// They asked for something that was not counted: they must be on their way out.
+    /// Peers with a NACK that was not counted: they must be leaving.
     unheard: BTreeSet<PeerId>,
 }
 
 impl BudgetCheck {
-    /// Nothing was given out yet, and these are the budgets.
+    /// Returns a check for these budgets.
     #[must_use]
     pub fn new(r: &RepairConfig) -> Self {
         Self {
@@ -94,11 +94,11 @@ impl BudgetCheck {
         }
     }
 
-    /// `out` was given out; where it is for one peer, on a connection of this kind, at the cost of
-    /// this one.
+    /// Checks repairs that were sent. A repair for one peer names the kind of its connection and
+    /// the peer whose budget pays.
     ///
     /// # Errors
-    /// Which budget it breaks, or which counter does not tell the truth about it.
+    /// A budget that is exceeded, or a counter that does not match the bytes sent.
     pub fn given(
         &mut self,
         now: Nanos,
@@ -160,10 +160,10 @@ impl BudgetCheck {
         Ok(())
     }
 
-    /// `peer` may READ so many bytes more, whenever it likes: they count as given now.
+    /// Checks a grant of further bytes that `peer` may READ at any time: they count as sent now.
     ///
     /// # Errors
-    /// Which budget that breaks.
+    /// A budget that is exceeded.
     pub fn granted(&mut self, now: Nanos, peer: PeerId, bytes: u64) -> Result<(), String> {
         let fresh = || self.of_a_peer.clone();
         let theirs = self.peers.entry(peer).or_insert_with(fresh);
@@ -173,11 +173,12 @@ impl BudgetCheck {
         Ok(())
     }
 
-    /// `peer` asked for these on a channel whose ring has so many slots, and the publisher has heard it. Each
-    /// sequence counts, but of each part of a range that is refused no more than a ring.
+    /// Checks that a NACK of `peer` was counted, for a channel whose ring has this many slots.
+    /// Every sequence counts, but each refused part of a range counts at most once per slot of the
+    /// ring.
     pub fn asked(&mut self, peer: PeerId, ranges: &[SequenceRange], slots: u64, feeds: &[Feed]) {
         let counted = Counted::of(feeds).nacked;
-        // What is held, what is no longer, and what is not yet: a range has three parts at most.
+        // A range has at most three parts: held, no longer held, and not yet sent.
         let of = |most: u64| ranges.iter().map(|it| it.len().min(most)).sum::<u64>();
         if !(of(slots)..=of(slots.saturating_mul(3))).contains(&(counted - self.seen.nacked)) {
             self.unheard.insert(peer);
@@ -185,10 +186,11 @@ impl BudgetCheck {
         self.seen.nacked = counted;
     }
 
-    /// Everything was given out that can be, and these peers are left.
+    /// Checks at the end of a turn that uncounted NACKs belong to removed peers. `left` are the
+    /// peers that remain.
     ///
     /// # Errors
-    /// Who was not heard and was not told to go either.
+    /// A remaining peer with a NACK that was not counted.
     pub fn settled(&mut self, left: &BTreeMap<PeerId, usize>) -> Result<(), String> {
         match self.unheard.iter().find(|peer| left.contains_key(peer)) {
             Some(peer) => Err(format!(
@@ -202,7 +204,7 @@ impl BudgetCheck {
     }
 }
 
-/// How many datagrams are among these frames, and the bytes of their frames.
+/// Returns the number of datagrams in these frames, and the bytes of their frames.
 fn datagrams_in(mut frames: &[u8]) -> Result<(u64, u64), String> {
     let (mut datagrams, mut bytes) = (0, 0);
     while !frames.is_empty() {

@@ -1,4 +1,4 @@
-//! Relations between counters that hold at every moment.
+//! Checks on relations between counters that hold at every moment.
 
 use tickcast_reliability::types::{ReceiverCounters, RepairCounters};
 
@@ -15,10 +15,11 @@ fn equal(left: (&str, u64), right: (&str, u64)) -> Result<(), String> {
     ))
 }
 
-/// Checks what a subscriber counted, against itself and against what its application was told.
+/// Checks a subscriber's counters against each other and against the events that its application
+/// received.
 ///
 /// # Errors
-/// Which relation does not hold.
+/// A relation that does not hold.
 pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
     let settled = c.missing_recovered.get() + c.missing_lost.get();
     let gaps = settled + c.missing_superseded.get() + c.missing_open.get();
@@ -26,7 +27,7 @@ pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
         ("missing_datagrams", c.missing_datagrams.get()),
         ("recovered + lost + forgotten + open", gaps),
     )?;
-    // A run is told once all of it is settled, unless the last of it was lost.
+    // A run is reported once all of it is settled, unless its last part was lost.
     let all_told = c.missing_lost.get() + c.missing_superseded.get() + c.missing_open.get() == 0;
     if all_told || stream.recovered > c.missing_recovered.get() {
         equal(
@@ -58,10 +59,10 @@ pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
     )
 }
 
-/// Checks what the repair service counted.
+/// Checks the counters of the repair service against each other.
 ///
 /// # Errors
-/// Which relation does not hold.
+/// A relation that does not hold.
 pub fn repair(c: &RepairCounters) -> Result<(), String> {
     let settled = c.answered.get()
         + c.answered_by_multicast.get()
@@ -79,11 +80,11 @@ pub fn repair(c: &RepairCounters) -> Result<(), String> {
     )
 }
 
-/// Checks what a subscriber counted of its questions against those it really sent, where nothing
-/// waits to be sent.
+/// Checks a subscriber's NACK counters against the NACKs that it sent, when no message waits to be
+/// sent.
 ///
 /// # Errors
-/// Which relation does not hold.
+/// A relation that does not hold.
 pub fn asked(c: &ReceiverCounters, asked: &NackCheck) -> Result<(), String> {
     for (part, whole) in [
         (
@@ -123,7 +124,7 @@ pub fn asked(c: &ReceiverCounters, asked: &NackCheck) -> Result<(), String> {
             ));
         }
     }
-    // What was not sent before its connection was over was counted all the same.
+    // NACKs that were not sent before their connection closed were counted as well.
     if c.nacks_sent.get() < asked.asked.0 || c.nacked_sequences.get() < asked.asked.1 {
         return Err(format!(
             "{} NACKs for {} sequences are counted, {:?} were sent",

@@ -1,5 +1,6 @@
-//! What one application was told, held against what was published: every record once, in its
-//! place, as it was sealed; and every record that did not come declared, to the record.
+//! Checks on one application's stream against the published one: every record is delivered once, in
+//! order and as it was sealed. Every record that is not delivered is declared lost, to the exact
+//! number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,64 +13,66 @@ use tickcast_reliability::wire::{Datagram, Kind};
 use crate::checks::epoch_lineage::Told;
 use crate::truth::{EpochTruth, Link, Truth};
 
-/// The place of one subscriber in the stream of one channel, and what it got.
+/// The position and the counts of one subscriber in the stream of one channel.
 #[derive(Debug)]
 pub struct Stream {
     channel: ChannelId,
-    /// It named the sequence that it begins with: nobody knows that record's number.
+    /// Whether the subscriber named its first sequence, so that the number of the first record is
+    /// unknown.
     begins_anywhere: bool,
     in_arrival_order: bool,
     epoch: Epoch,
-    /// The epoch that its core follows, which `epoch` is or leads to.
+    /// The epoch that the core follows; it equals `epoch` or descends from it.
     followed: Epoch,
-    /// What dead ends of the stream told.
+    /// Records that dead ends of the stream delivered or passed.
     told: Told,
-    /// A loss of unknown size, and nothing after it: who knows what it was.
+    /// First sequence of a loss of unknown size after which nothing was delivered.
     unknown_from: Option<Sequence>,
-    /// How many records the next change may be said to repeat, at least and at most.
+    /// Minimum and maximum of the repeated records that the next `EpochContinued` may report.
     repeats: Option<(u64, u64)>,
-    /// It was continued behind this sequence, which is to be passed on.
+    /// Sequence behind which the stream was continued, not yet passed on to other checks.
     cut: Option<Sequence>,
-    /// The next sequence, and how many of its records came already.
+    /// The next sequence, and the number of its records already delivered.
     next: Sequence,
     part: u64,
-    /// Of which ring those are, where two publishers have the epoch.
+    /// Ring of these records, when two publishers have the epoch.
     ring: usize,
-    /// Of which ring the copies are that came over the repair path and are not delivered yet.
+    /// Ring of the undelivered copies that arrived over the repair path, by sequence.
     decided: BTreeMap<u64, usize>,
-    /// What `next` was when it joined.
+    /// Value of `next` when the subscriber joined.
     joined: Sequence,
-    /// In arrival order: delivered beyond `next`.
+    /// In arrival order, the sequences delivered beyond `next`.
     early: BTreeSet<u64>,
     ended: bool,
-    /// The last loss, and what it cost, if nobody said: only the end of an epoch excuses that.
+    /// The last loss and its real cost, if its size was not reported. Only the end of an epoch
+    /// excuses an unknown size.
     of_unknown_size: Option<(SequenceRange, u64)>,
-    /// The size of the loss right before was unknown, as it may be when a publisher is dead.
+    /// Whether the size of the previous loss was unknown, as it may be when a publisher is dead.
     unknown_before: bool,
-    /// The tail of the epoch was declared lost: only another epoch can follow.
+    /// Whether the tail of the epoch was declared lost, so that only another epoch can follow.
     tail_lost: bool,
     /// Records delivered.
     pub records: u64,
-    /// Loss events, and the records they declared.
+    /// Number of loss events.
     pub losses: u64,
-    /// Records that they declared lost.
+    /// Records that the loss events declared lost.
     pub lost_records: u64,
     /// Loss events of unknown size.
     pub losses_of_unknown_size: u64,
-    /// Sequences that it was told were recovered.
+    /// Sequences reported as recovered.
     pub recovered: u64,
-    /// The same run by run: first sequence, how many, and the nanoseconds they took.
+    /// Recovered runs: first sequence, number of sequences, duration in nanoseconds.
     pub repairs: Vec<(u64, u64, u64)>,
     /// Sequences declared lost, by cause as in [`LossCause::ALL`].
     pub lost_by_cause: [u64; LossCause::ALL.len()],
-    /// Every record by its number, epoch by epoch.
+    /// Digest of the numbers of all records, epoch by epoch.
     pub digest: u64,
 }
 
 type Checked = Result<(), String>;
 
 impl Stream {
-    /// A stream of which nothing came yet.
+    /// Returns a stream without any item.
     #[must_use]
     pub fn new(channel: ChannelId, delivery: Delivery, start: Start) -> Self {
         Self {
@@ -103,46 +106,47 @@ impl Stream {
         }
     }
 
-    /// The epoch it is in.
+    /// Returns the epoch of the last item.
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The epoch that its core follows.
+    /// Returns the epoch that the core follows.
     #[must_use]
     pub const fn followed(&self) -> Epoch {
         self.followed
     }
 
-    /// Behind which sequence it was continued within the input that is over.
+    /// Removes and returns the sequence behind which the stream was continued during the last
+    /// input.
     pub const fn take_cut(&mut self) -> Option<Sequence> {
         self.cut.take()
     }
 
-    /// The input is over, and the core follows this epoch.
+    /// Records, after an input, the epoch that the core follows.
     pub fn follows(&mut self, truth: &Truth, epoch: Epoch) {
         if let Some(link) = truth.descent(self.channel, self.followed, epoch) {
             self.go_on(truth, epoch, link);
         }
     }
 
-    /// The next sequence to be delivered or declared.
+    /// Returns the next sequence that must be delivered or declared lost.
     #[must_use]
     pub const fn next(&self) -> Sequence {
         self.next
     }
 
-    /// Whether the end of the session was told.
+    /// Returns whether the end of the session was delivered.
     #[must_use]
     pub const fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Takes what the application was told next.
+    /// Checks the next item that the application received.
     ///
     /// # Errors
-    /// What is untrue about it.
+    /// An item that is untrue or out of order.
     pub fn take(&mut self, truth: &Truth, item: &Item<'_>) -> Checked {
         match item {
             Item::Record(position, record) => {
@@ -153,8 +157,8 @@ impl Stream {
         }
     }
 
-    /// This copy of a datagram that was not delivered yet came over the repair path: whatever came
-    /// before, this is what it says.
+    /// Records that a copy of an undelivered datagram arrived over the repair path: its content
+    /// overrides earlier copies.
     pub fn decided(&mut self, truth: &Truth, datagram: &Datagram<'_>) {
         let header = datagram.header();
         let number = header.first_record.0;
@@ -170,10 +174,10 @@ impl Stream {
         }
     }
 
-    /// Takes one record.
+    /// Checks the next record.
     ///
     /// # Errors
-    /// What is untrue about it.
+    /// A record that is not the published one, is out of order, or is a duplicate.
     pub fn record(&mut self, truth: &Truth, position: &Position, bytes: &[u8]) -> Checked {
         let (sequence, number) = (position.sequence, position.record.0);
         self.nothing_of_unknown_size()?;
@@ -252,7 +256,8 @@ impl Stream {
     fn event(&mut self, truth: &Truth, position: &Position, event: &Event) -> Checked {
         match event {
             Event::Joined { after } => {
-                // It may move on into an epoch that continues the one it was to begin in.
+                // The subscriber may move to an epoch that continues the one in which it was to
+                // start.
                 let line = truth.epoch_at(self.channel, self.followed, after.next());
                 let moves = line == position.epoch
                     && (self.next, self.part) == (self.joined, 0)
@@ -306,7 +311,8 @@ impl Stream {
                     return Err("the end, which was not published".into());
                 }
                 self.ended = true;
-                // It may come although its datagram was declared lost, or was another's.
+                // The end may be delivered although its datagram was declared lost or came from
+                // another publisher.
                 let last = position.sequence;
                 let lost = ended.any(|of| last == of.last() && self.next > last);
                 if lost || (rings.len() > 1 && last != self.next) {
@@ -356,7 +362,7 @@ impl Stream {
         if sequence == self.next {
             return Ok(());
         }
-        // An END that only another publisher with this epoch sent is passed without a word.
+        // An END that only another publisher with this epoch sent is skipped without an event.
         let rings = truth.of(self.channel, self.epoch);
         let end = |of: &EpochTruth| of.get(self.next).map(|s| s.kind) == Some(Kind::End);
         if rings.len() > 1 && sequence == self.next.next() && rings.iter().any(end) {
@@ -404,12 +410,12 @@ impl Stream {
             self.nothing_of_unknown_size()?;
         }
         if self.epoch == Epoch::NONE {
-            // The past of a subscriber that names an epoch which is over.
+            // History of a subscriber that names an epoch which has ended.
             return Ok(());
         }
         let rings = truth.of(self.channel, self.epoch);
         if loss.cause == LossCause::Fenced {
-            // Of what was delivered: it was not the publisher's.
+            // A delivered record turned out to be another publisher's.
             self.lost_by_cause[cause_index(loss.cause)] += range.len();
             let delivered = range.last < self.next || self.early.contains(&range.last.0);
             return if rings.len() > 1 && delivered {
@@ -451,10 +457,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Checks what a loss is said to cost against what it did, where that can be known.
+    /// Checks the reported cost of a loss against its real cost, where that is known.
     fn cost(&mut self, loss: &Loss, numbers: std::ops::Range<u64>) -> Checked {
         let range = loss.sequences;
-        // What a dead end delivered is not lost with another copy of it.
+        // Records that a dead end delivered are not lost with another copy.
         let (least, most) = self.told.within(&numbers);
         let all = numbers.end - numbers.start;
         let (real, may_be) = (all - least, all - most.min(all));
@@ -464,7 +470,7 @@ impl Stream {
                     "loss of {range} is said to cost {records} records, it cost {real}"
                 ));
             }
-            // Right behind a loss of unknown size its own beginning is unknown.
+            // The start of this loss is unknown, because the loss before it had an unknown size.
             None if self.unknown_before => {}
             None if loss.cause == LossCause::PublisherDead => self.unknown_before = true,
             None => self.of_unknown_size = Some((range, real)),
@@ -485,7 +491,7 @@ impl Stream {
             return Err(format!("epoch {to} was never opened"));
         }
         if !known {
-            // `Joined` follows.
+            // `Joined` is emitted next.
             return Ok(());
         }
         let first = truth.of(self.channel, to).iter().map(|ring| ring.first);
@@ -504,7 +510,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Another epoch goes on behind `last`: here, or it was known before.
+    /// Checks that epoch `to` continues epoch `from` behind `last`, now or earlier.
     fn continued(
         &mut self,
         truth: &Truth,
@@ -537,8 +543,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The core follows an epoch that continues the one before: what came beyond is remembered, and
-    /// the stream stands there again.
+    /// Moves to an epoch that continues the one before. Records beyond the link are remembered as a
+    /// dead end, and `next` returns to the link.
     fn go_on(&mut self, truth: &Truth, to: Epoch, link: Link) {
         let (channel, from) = (self.channel, self.followed);
         let exact = self.told.is_empty();
@@ -547,7 +553,7 @@ impl Stream {
             let to_number = truth.record_at(channel, from, self.next) + self.part;
             let unknown = self.unknown_from.map(|s| truth.record_at(channel, from, s));
             let known = match unknown {
-                // Nobody knew the number that it begins with.
+                // The number of the first record was unknown.
                 None if self.begins_anywhere && self.joined == self.next => link.next_record,
                 known => known.unwrap_or(to_number).max(link.next_record),
             };
@@ -570,7 +576,7 @@ impl Stream {
         self.cut = Some(cut);
     }
 
-    /// Passes what was told of a dead end and is not told again.
+    /// Skips sequences whose records a dead end delivered, because they are not emitted again.
     fn catch_up(&mut self, truth: &Truth, to: Sequence) {
         let at = self.caught_up(truth, to);
         if at > self.next {
@@ -578,8 +584,8 @@ impl Stream {
         }
     }
 
-    /// The first sequence, below `to`, that must still be told of: what lies before it was told
-    /// early, or holds nothing but what was told of a dead end.
+    /// Returns the first sequence, at most `to`, that must still be emitted. All sequences before
+    /// it were delivered early or hold only records of a dead end.
     fn caught_up(&self, truth: &Truth, to: Sequence) -> Sequence {
         let line = (self.channel, self.followed);
         let (mut at, mut part) = (self.next, self.part);
@@ -591,7 +597,7 @@ impl Stream {
         at
     }
 
-    /// What a subscriber that knows of everything up to `heard` has neither got nor been told of.
+    /// Returns the sequences up to `heard` that were neither delivered nor declared lost.
     #[must_use]
     pub fn unaccounted(&self, truth: &Truth, heard: Sequence) -> Option<SequenceRange> {
         if self.tail_lost || self.epoch == Epoch::NONE {
@@ -606,7 +612,7 @@ fn cause_index(cause: LossCause) -> usize {
     at.unwrap_or(0)
 }
 
-/// Whether something can be lost for this cause by a subscriber with these settings.
+/// Returns whether a subscriber with these settings can lose a sequence for this cause.
 #[must_use]
 pub fn can_be_lost(config: &ReceiverConfig, cause: LossCause) -> bool {
     match cause {

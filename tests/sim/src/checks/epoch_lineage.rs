@@ -1,5 +1,5 @@
-//! What the dead ends of a stream delivered: an epoch that continues another publishes it once more,
-//! and nobody may be told it twice.
+//! Records that the dead ends of a stream delivered. An epoch that continues another publishes them
+//! again, and no application may receive them twice.
 
 use std::collections::BTreeSet;
 
@@ -8,44 +8,45 @@ use tickcast_reliability::wire::Kind;
 
 use crate::truth::Truth;
 
-/// Records by their number, since the stream was first continued.
+/// Numbers of the records delivered or passed since the stream was first continued.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    /// Whether it was.
+    /// Whether the stream was continued.
     continued: bool,
-    /// These were delivered.
+    /// Delivered records.
     delivered: BTreeSet<u64>,
-    /// These were declared lost, or came before the beginning: whether they come again is not said.
+    /// Records that were declared lost or came before the start: they may be delivered again or
+    /// not.
     passed: BTreeSet<u64>,
 }
 
 impl Told {
-    /// The stream goes on elsewhere; numbers mean the same.
+    /// Records that the stream continues in another epoch with the same record numbers.
     pub(crate) fn continues(&mut self) {
         self.continued = true;
     }
 
-    /// Another stream: numbers mean something else.
+    /// Forgets everything, because record numbers have another meaning in a new stream.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes that these were delivered; gives how many of them are news.
+    /// Records that these were delivered. Returns how many of them are new.
     pub(crate) fn deliver(&mut self, numbers: std::ops::Range<u64>) -> u64 {
         let new = numbers.filter(|number| self.delivered.insert(*number));
         new.count() as u64
     }
 
-    /// Notes that these were passed without being delivered, for certain; gives their number.
+    /// Records that these were certainly passed without delivery. Returns how many of them are new.
     pub(crate) fn pass(&mut self, numbers: std::ops::Range<u64>) -> u64 {
         let new = numbers.filter(|number| self.passed.insert(*number));
         new.count() as u64
     }
 
-    /// A record is told.
+    /// Checks a delivered record.
     ///
     /// # Errors
-    /// That it was told before.
+    /// A record that was delivered before.
     pub(crate) fn record(&mut self, number: u64) -> Result<(), String> {
         if self.continued && !self.delivered.insert(number) {
             return Err(format!("record {number} a second time, in another epoch"));
@@ -53,25 +54,25 @@ impl Told {
         Ok(())
     }
 
-    /// Whether this record need not be told.
+    /// Returns whether this record may be left out.
     pub(crate) fn may_skip(&self, number: u64) -> bool {
         self.continued && (self.delivered.contains(&number) || self.passed.contains(&number))
     }
 
-    /// How many of these records were told: at least, and at most.
+    /// Returns how many of these records were delivered: minimum and maximum.
     pub(crate) fn within(&self, numbers: &std::ops::Range<u64>) -> (u64, u64) {
         let count = |of: &BTreeSet<u64>| of.range(numbers.clone()).count() as u64;
         let (least, more) = (count(&self.delivered), count(&self.passed));
         (least, least + more)
     }
 
-    /// Whether nothing was told of any dead end.
+    /// Returns whether no dead end delivered or passed any record.
     pub(crate) fn is_empty(&self) -> bool {
         self.delivered.is_empty() && self.passed.is_empty()
     }
 
-    /// Whether this datagram holds nothing more that must be told, the first `part` records of it
-    /// having been.
+    /// Returns whether all records of this datagram may be left out, apart from the first `part`,
+    /// which were delivered.
     pub(crate) fn may_skip_all(
         &self,
         truth: &Truth,

@@ -1,10 +1,13 @@
-//! That what is missing is not left to lie: a gap is asked for the first time when it is due, and
-//! given up when its time is over (docs/PROTOCOL.md §5.3, §5.4, §7).
+//! Checks that each gap has its first NACK in time, and is given up in time (docs/PROTOCOL.md §5.3,
+//! §5.4, §7).
 //!
-//! Looked at is the oldest gap, which has the earliest of all deadlines and lies in the window; each
-//! gap is the oldest some time. What was sent before the subscriber came has no deadline, and is
-//! asked for as fast as the replay may be; runs that are too long for repair too. What is to be READ
-//! may wait while no READ can be begun, and no longer.
+//! The check follows the oldest gap, which has the earliest of all deadlines and is inside the
+//! window. Each gap is the oldest at some time.
+//!
+//! - Sequences sent before the subscriber joined have no deadline: they are requested at the replay
+//!   rate.
+//! - Runs that are too long for repair have no deadline either.
+//! - Sequences to be READ may wait as long as no READ can begin, and no longer.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,39 +20,41 @@ use crate::checks::loss_reason::Found;
 
 type Checked = Result<(), String>;
 
-/// As late as a timer may fire.
+/// Tolerance for a late timer.
 const SLACK: Nanos = Nanos(5_000);
-/// No longer hold-off is believed.
+/// Longest hold-off that is accepted.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
-/// No longer round trip counts.
+/// Longest round trip that counts.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
 
-/// What can be READ just now.
+/// The READs that are possible at present.
 #[derive(Debug)]
 struct Reads {
-    /// At a time, by one subscriber on all of its channels; and bytes of one slot.
+    /// Maximum number of READs in flight of one subscriber over all channels, and the slot length
+    /// in bytes.
     most: u32,
     slot_len: u64,
-    /// When those under way were begun: they are done in that order.
+    /// Start times of the READs in flight; they complete in this order.
     begun: VecDeque<Nanos>,
-    /// Bytes that may be READ by the grants that came, if any came, and those READ already.
+    /// The last grant, if any, and the bytes already READ under it.
     granted: Option<Grant>,
     used: u64,
-    /// When no more tokens were left, if none are; and when there was room again, for a READ or for its
-    /// bytes.
+    /// Time at which the tokens ran out, if they did, and the last time at which room for a READ or
+    /// its bytes became free.
     dry_from: Option<Nanos>,
     free_at: Nanos,
-    /// The longest that a round trip of one may be taken to be.
+    /// Upper bound of the round trip of a READ.
     rtt_most: Nanos,
 }
 
 impl Reads {
-    /// Whether as many are under way as can be.
+    /// Returns whether the maximum number of READs is in flight.
     fn is_full(&self) -> bool {
         self.granted.is_some() && self.begun.len() >= self.most as usize
     }
 
-    /// Whether there are no tokens any more. Who never had any waits for none.
+    /// Returns whether the tokens are used up. A grant that never had enough tokens does not delay
+    /// anything.
     fn is_dry(&self) -> bool {
         self.granted.is_some_and(|grant| {
             let left = grant.tokens.saturating_sub(self.used);
@@ -57,7 +62,7 @@ impl Reads {
         })
     }
 
-    /// Something of this changes.
+    /// Applies a change, and records when room or tokens became free or ran out.
     fn change(&mut self, now: Nanos, f: impl FnOnce(&mut Self)) {
         let before = (self.is_full(), self.is_dry());
         f(self);
@@ -69,16 +74,16 @@ impl Reads {
     }
 }
 
-/// What was looked at.
+/// Number of cases that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// First questions that had to come by a certain time, and did.
+    /// First NACKs that were due by a deadline and met it.
     pub asked: u64,
-    /// Gaps that had to be given up by a certain time, and were.
+    /// Gaps that had to be given up by a deadline and were.
     pub given_up: u64,
 }
 
-/// What must have happened by when, if nothing else comes.
+/// The deadlines of the oldest gap, if no further input arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
     epoch: Epoch,
@@ -88,39 +93,40 @@ struct Due {
     given_up_by: Nanos,
 }
 
-/// See the module.
+/// Check on the first NACK and the end of the oldest gap of one channel.
 #[derive(Debug)]
 pub struct FirstNackCheck {
     config: ReceiverConfig,
-    /// From when a gap is found until it is asked for, but for a hold-off and READ.
+    /// Time from the detection of a gap to its NACK, without a hold-off or READ.
     wait: Nanos,
-    /// Where the ladder has READs.
+    /// State of READ, if the repair order includes it.
     reads: Option<Reads>,
-    /// The longest that an answer to a NACK took.
+    /// Longest response time of a NACK.
     rtt_most: Nanos,
-    /// Everything up to the newest of the WELCOME is settled.
+    /// Whether everything up to the newest sequence of the WELCOME is settled.
     live: bool,
     epoch: Epoch,
-    /// Up to here it was sent before this epoch was followed.
+    /// Last sequence sent before this epoch was followed.
     history_to: Sequence,
-    /// As it was after the input before.
+    /// The next sequence after the previous input.
     next: Sequence,
-    /// Asked for on the present connection.
+    /// Sequences requested on the current connection.
     asked: BTreeSet<u64>,
     connected_since: Option<Nanos>,
     awake_at: Nanos,
-    /// Hold-offs as advised, and since when: the one in force when the gap was found, and later ones.
+    /// Advised hold-offs with their start times: the one in force when the gap was found, and later
+    /// ones.
     hold_offs: VecDeque<(Nanos, Nanos)>,
-    /// Where the window ended, and since when.
+    /// Ends of the window, each with the time from which it applied.
     ends: VecDeque<(Sequence, Nanos)>,
     due: Option<Due>,
-    /// What was looked at.
+    /// Number of cases that were checked.
     pub seen: Seen,
 }
 
 impl FirstNackCheck {
-    /// Nothing is missing yet. So many READs can be begun at a time, of slots of this length; none
-    /// where there is no such path.
+    /// Returns a check without a gap. `reads` is the maximum number of READs in flight, of slots of
+    /// this length; 0 without a READ path.
     #[must_use]
     pub fn new(config: ReceiverConfig, lines: u8, (reads, slot_len): (u32, u32)) -> Self {
         let skew = if lines > 1 { config.line_skew_us } else { 0 };
@@ -152,17 +158,17 @@ impl FirstNackCheck {
         }
     }
 
-    /// A heartbeat advises a hold-off.
+    /// Records the hold-off that a heartbeat advises.
     pub fn advised(&mut self, hold_off: Nanos, now: Nanos) {
         self.hold_offs.push_back((now, hold_off.min(HOLD_OFF_MAX)));
     }
 
-    /// The application polls again.
+    /// Records that the application polls again.
     pub const fn awakes(&mut self, now: Nanos) {
         self.awake_at = now;
     }
 
-    /// These are asked for, in whatever way.
+    /// Records a request for these sequences, on any path.
     pub fn asks(&mut self, range: SequenceRange) {
         let bounded = self.due.filter(|due| due.asked_by < Nanos::MAX);
         let first = bounded.filter(|due| range.contains(due.sequence));
@@ -172,7 +178,7 @@ impl FirstNackCheck {
         self.asked.extend(range.first.0..=range.last.0);
     }
 
-    /// No answer to a NACK took longer than the first of these, nor a READ than the second.
+    /// Sets upper bounds of the response time of a NACK and of a READ.
     pub const fn answered_within(&mut self, rtt_most: Nanos, read_most: Nanos) {
         self.rtt_most = rtt_most;
         if let Some(reads) = &mut self.reads {
@@ -180,7 +186,8 @@ impl FirstNackCheck {
         }
     }
 
-    /// Something is begun that takes the place of a READ; of this channel it READs so many bytes.
+    /// Records the start of a READ or of another operation that takes its place, with the bytes
+    /// that it READs of this channel.
     pub fn begins_read(&mut self, bytes: u64, now: Nanos) {
         if let Some(reads) = &mut self.reads {
             reads.change(now, |reads| {
@@ -190,7 +197,7 @@ impl FirstNackCheck {
         }
     }
 
-    /// What was begun first, in the place of a READ, is done.
+    /// Records that the oldest READ, or operation in its place, completed.
     pub fn ends_read(&mut self, now: Nanos) {
         if let Some(reads) = &mut self.reads {
             reads.change(now, |reads| {
@@ -199,7 +206,7 @@ impl FirstNackCheck {
         }
     }
 
-    /// A grant comes for this channel.
+    /// Records a grant for this channel.
     pub fn granted(&mut self, grant: &Grant, now: Nanos) {
         if let Some(reads) = &mut self.reads {
             let before = reads.granted.map(|before| before.attempt);
@@ -215,7 +222,7 @@ impl FirstNackCheck {
         }
     }
 
-    /// Whether what is missing may be READ.
+    /// Returns whether missing sequences may be READ.
     #[must_use]
     pub fn may_read(&self) -> bool {
         self.reads
@@ -223,7 +230,7 @@ impl FirstNackCheck {
             .is_some_and(|reads| reads.granted.is_some())
     }
 
-    /// The connection for READs is another, or none.
+    /// Records that the READ connection changed or closed.
     pub fn reads_anew(&mut self, now: Nanos) {
         if let Some(reads) = &mut self.reads {
             reads.change(now, |reads| {
@@ -233,7 +240,7 @@ impl FirstNackCheck {
         }
     }
 
-    /// The application was told this.
+    /// Records an event that the application received.
     pub const fn told(&mut self, event: &Event) {
         match event {
             Event::Joined { .. } | Event::EpochChanged { .. } => self.live = false,
@@ -242,10 +249,10 @@ impl FirstNackCheck {
         }
     }
 
-    /// The core is given something: what was due before that must have happened.
+    /// Checks before an input that no deadline has passed.
     ///
     /// # Errors
-    /// What did not.
+    /// A gap that was not requested or not given up by its deadline.
     pub fn on_time(&self, now: Nanos) -> Checked {
         let Some(due) = self.due else { return Ok(()) };
         let late = |by: Nanos| by < Nanos::MAX && now > by.max(self.awake_at).after(SLACK);
@@ -260,8 +267,8 @@ impl FirstNackCheck {
         Ok(())
     }
 
-    /// The input is over, and this epoch is followed. What was sent under it before it was is history,
-    /// whatever it continues.
+    /// Records, after an input, the epoch that is followed. Sequences sent before it was followed
+    /// are history, even when it continues another epoch.
     pub fn follows(&mut self, epoch: Epoch, heard: Sequence) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.restarted();
@@ -269,8 +276,9 @@ impl FirstNackCheck {
         }
     }
 
-    /// The input is over: `next` is due, all up to `heard` is known of, and when `next` was found
-    /// missing, if it is; the repair connection is up, or is not.
+    /// Computes the deadlines after an input. `next` is the next sequence to deliver, and `heard`
+    /// the last known one. `found` is the detection of `next` as missing, and `connected` the state
+    /// of the repair connection.
     pub fn settled(
         &mut self,
         (next, heard): (Sequence, Sequence),
@@ -330,7 +338,7 @@ impl FirstNackCheck {
             return Nanos::MAX;
         }
         let from = found.at.max(since).max(self.awake_at);
-        // What lies beyond the window can't be asked for yet.
+        // Sequences beyond the window can't be requested yet.
         let entered = self.ends.iter().find(|(end, _)| sequence < *end);
         let from = from.max(entered.map_or(Nanos::ZERO, |(_, at)| *at));
         let hold_off = self.hold_offs.iter().map(|(_, hold_off)| *hold_off).max();
@@ -346,7 +354,7 @@ impl FirstNackCheck {
         by.max(room.unwrap_or(by)).max(tokens.unwrap_or(by))
     }
 
-    /// The longest that a first retry waits, where answers took no longer than this.
+    /// Returns the longest first retry timeout when no response took longer than this.
     fn first_retry(&self, rtt_most: Nanos) -> Nanos {
         let least = Nanos::from_us(self.config.nack_retry_us.into());
         Nanos(rtt_most.min(RTT_MAX).times(4).max(least).0 / 4 * 5)
@@ -372,7 +380,8 @@ mod tests {
         Nanos::from_us(us)
     }
 
-    /// Live, connected since 1 us, eight READs at a time; 5 is missing since 10 us.
+    /// Returns a check that is live, connected since 1 us, with eight READs in flight at most;
+    /// sequence 5 is missing since 10 us.
     fn check(config: ReceiverConfig) -> FirstNackCheck {
         let mut check = FirstNackCheck::new(config, 1, (8, 1_024));
         check.told(&Event::Live);
@@ -386,7 +395,7 @@ mod tests {
         Some(Found { at, too_long })
     }
 
-    /// Something comes at this time that changes nothing.
+    /// Passes an input at this time that changes nothing.
     fn settle(check: &mut FirstNackCheck, at: u64) {
         let connected = check.connected_since.is_some();
         check.settled((Sequence(5), Sequence(8)), missing(10), connected, us(at));
@@ -451,7 +460,7 @@ mod tests {
     #[test]
     fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry() {
         let config = ReceiverConfig::default();
-        // Nothing was granted, or there is enough: no excuse.
+        // No grant, or enough tokens: no excuse.
         assert!(check(config).on_time(us(16)).is_err());
         let mut of = check(config);
         of.answered_within(us(250), us(250));
@@ -460,13 +469,13 @@ mod tests {
         assert!(of.on_time(us(17)).is_err());
         of.begins_read(1, us(12));
         settle(&mut of, 12);
-        // Four times that, and a quarter more; another READ does not make it longer.
+        // Four times the round trip plus a quarter; another READ does not extend it.
         let retry = 1_250;
         of.begins_read(0, us(600));
         settle(&mut of, 600);
         assert_eq!(of.on_time(us(12 + retry)), Ok(()));
         assert!(of.on_time(us(12 + retry + 6)).is_err());
-        // Who never had any waits for none.
+        // A subscriber that never had enough tokens does not wait for any.
         let mut of = check(config);
         of.granted(&grant(1_023), us(11));
         settle(&mut of, 11);

@@ -1,4 +1,4 @@
-//! Where a subscriber begins, and when it is live, held against the WELCOME that it was given
+//! Checks the start of a subscriber, and the time at which it is live, against its WELCOME
 //! (docs/PROTOCOL.md §5.1).
 
 use tickcast_reliability::control::{ChannelOffer, Message, RefusalReason, Start};
@@ -7,31 +7,31 @@ use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
 type Checked = Result<(), String>;
 
-/// A sequence, and the number of the first record in it, 0 where nobody knows.
+/// A sequence, and the number of its first record; 0 when unknown.
 type Place = (Sequence, RecordNumber);
 
-/// See the module.
+/// Check on the start of one subscriber on one channel.
 #[derive(Debug)]
 pub struct JoinCheck {
     start: Start,
-    /// The epoch that is followed, once there is one.
+    /// The epoch that is followed, if any.
     epoch: Epoch,
-    /// Where the WELCOME makes it begin.
+    /// The start that follows from the WELCOME.
     begins: Option<Place>,
     joined: bool,
-    /// *Live* is due when everything up to here is settled.
+    /// Last sequence that must be settled before *Live* is emitted.
     live_to: Option<Sequence>,
     leaves: bool,
-    /// Everything up to here is known of.
+    /// Last known sequence.
     heard: Sequence,
-    /// Where the ring begins by what was refused within the input that goes on.
+    /// Start of the ring according to a refusal during the current input.
     moved_on: Option<Place>,
-    /// How often it was told to have joined, and to be live.
+    /// Number of *Joined* and *Live* events.
     pub seen: (u64, u64),
 }
 
 impl JoinCheck {
-    /// A subscriber that wants to begin here, and was welcomed by nobody.
+    /// Returns the check of a subscriber with this start, before any WELCOME.
     #[must_use]
     pub const fn new(start: Start) -> Self {
         Self {
@@ -47,14 +47,14 @@ impl JoinCheck {
         }
     }
 
-    /// The publisher welcomes it with this offer.
+    /// Records the offer of a WELCOME.
     pub fn welcomed(&mut self, offer: &ChannelOffer) {
         let ahead = match self.start {
             Start::At(epoch, _) if self.epoch == Epoch::NONE => epoch,
             _ => self.epoch,
         };
         if offer.epoch < ahead {
-            // A zombie's.
+            // The WELCOME of a zombie publisher.
             return;
         }
         if self.epoch == Epoch::NONE {
@@ -68,7 +68,7 @@ impl JoinCheck {
         self.epoch = offer.epoch;
     }
 
-    /// Another control message is about to be given to the core.
+    /// Records another control message that is about to be passed to the core.
     pub fn message(&mut self, message: &Message<'_>) {
         if let Message::Refused(refused) = message
             && (refused.reason, refused.epoch) == (RefusalReason::Window, self.epoch)
@@ -77,15 +77,15 @@ impl JoinCheck {
         }
     }
 
-    /// The application leaves: what is open is given up, and nobody need be told that it is live.
+    /// Records that the application leaves: open gaps are given up, and *Live* need not be emitted.
     pub const fn leaves(&mut self) {
         self.leaves = true;
     }
 
-    /// The application was told this.
+    /// Checks an event that the application received.
     ///
     /// # Errors
-    /// What is untrue about it.
+    /// An event with a wrong start, or at a wrong time.
     pub fn told(&mut self, channel: ChannelId, position: &Position, event: &Event) -> Checked {
         match event {
             Event::Joined { after } => {
@@ -122,10 +122,11 @@ impl JoinCheck {
         Ok(())
     }
 
-    /// The input is over: `next` is due, and all up to `heard` is known of.
+    /// Checks the state after an input. `next` is the next sequence to deliver, `heard` the last
+    /// known one.
     ///
     /// # Errors
-    /// What was not told.
+    /// A *Live* that was due and not emitted.
     pub fn settled(&mut self, next: Sequence, heard: Sequence) -> Checked {
         self.moved_on = None;
         self.heard = heard;
@@ -137,7 +138,7 @@ impl JoinCheck {
     }
 }
 
-/// Where one begins who wants to begin there and gets this offer.
+/// Returns the place at which a subscriber with this start and offer begins.
 fn place(start: Start, offer: &ChannelOffer) -> Place {
     let newest = (offer.newest.next(), offer.next_record);
     let oldest = offer.oldest_of_all();
@@ -149,7 +150,7 @@ fn place(start: Start, offer: &ChannelOffer) -> Place {
     let end = match offer.continues.of(epoch) {
         Some(it) => (it.last.next(), it.next_record),
         None if epoch == offer.epoch => newest,
-        // Its epoch is over.
+        // The named epoch has ended.
         None => return oldest,
     };
     match sequence {

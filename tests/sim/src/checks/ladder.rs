@@ -1,9 +1,10 @@
-//! That a READ, or a question on the NACK connection, that is not answered gives way in time
-//! (docs/PROTOCOL.md §5.4): within one first retry of it, or of the last answer on its connection.
+//! Checks that the next rung is tried in time when a READ, or a NACK on the NACK connection, has no
+//! response (docs/PROTOCOL.md §5.4). The bound is one first retry timeout after the request, or
+//! after the last response on its connection.
 //!
-//! What a first retry is follows from a round trip that is the subscriber's own affair. Here it is the
-//! longest that any answer on that connection took, and half as much again for each answer that came
-//! when something had given way before.
+//! The first retry timeout depends on the subscriber's own RTT estimate. The check uses an upper
+//! bound: the longest response time on that connection, increased by half for each response that
+//! arrived after a timeout.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,16 @@ use tickcast_reliability::types::{Nanos, Sequence};
 
 type Checked = Result<(), String>;
 
-/// As late as a timer may fire.
+/// Tolerance for a late timer.
 const SLACK: Nanos = Nanos(5_000);
-/// The round trip assumed before the first one was measured.
+/// Round trip assumed before the first measurement.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
-/// No longer round trip counts.
+/// Longest round trip that counts.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
-/// Questions of which it is remembered when they were asked.
+/// Maximum number of sequences whose last request time is kept.
 const REMEMBERED_MAX: usize = 1 << 13;
 
-/// What may give way.
+/// A repair path that can time out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
     /// READ.
@@ -30,32 +31,32 @@ pub enum Rung {
     Nack,
 }
 
-/// One of them.
+/// State of one rung.
 #[derive(Clone, Debug)]
 struct Of {
     answered_at: Nanos,
     rtt_most: Nanos,
     gave_way: bool,
-    /// When each sequence was asked for last, be it open or not.
+    /// Time of the last request for each sequence, open or not.
     asked: BTreeMap<u64, Nanos>,
 }
 
-/// See the module.
+/// Check on timeouts of the repair paths.
 #[derive(Debug)]
 pub struct LadderCheck {
     config: ReceiverConfig,
     of: [Of; 2],
-    /// Which one each sequence waits for.
+    /// Rung and request time of each sequence that waits for a response.
     open: BTreeMap<u64, (Rung, Nanos)>,
     awake_at: Nanos,
     /// The oldest gap.
     oldest: Option<Sequence>,
-    /// How often one gave way in time.
+    /// Number of timeouts that happened in time.
     pub seen: u64,
 }
 
 impl LadderCheck {
-    /// Nothing was asked.
+    /// Returns a check without requests.
     #[must_use]
     pub fn new(config: ReceiverConfig) -> Self {
         let of = Of {
@@ -74,15 +75,16 @@ impl LadderCheck {
         }
     }
 
-    /// The application polls again.
+    /// Records that the application polls again.
     pub const fn awakes(&mut self, now: Nanos) {
         self.awake_at = now;
     }
 
-    /// A sequence is asked for, over one of these or, `None`, over TCP: what it waited for gives way.
+    /// Checks a request for a sequence, on this rung or, for `None`, over TCP. The rung that it
+    /// waited for before has timed out.
     ///
     /// # Errors
-    /// That this comes too late.
+    /// A timeout that is too late.
     pub fn asks(&mut self, rung: Option<Rung>, sequence: Sequence, now: Nanos) -> Checked {
         if let Some((before, at)) = self.open.remove(&sequence.0) {
             self.of[before as usize].gave_way = true;
@@ -105,7 +107,7 @@ impl LadderCheck {
         Ok(())
     }
 
-    /// Something comes for this sequence on one of them, whatever it is worth.
+    /// Records a response for this sequence on a rung, whatever its content.
     pub fn answers(&mut self, rung: Rung, sequence: Sequence, now: Nanos) {
         let of = &mut self.of[rung as usize];
         of.answered_at = now;
@@ -117,8 +119,8 @@ impl LadderCheck {
         }
     }
 
-    /// A copy of a sequence comes, over whichever connection or sent again: what it waited for counts it
-    /// as its answer.
+    /// Records a copy of a sequence that arrived over any connection or as a retransmission. The
+    /// rung that the sequence waits for measures it as its response.
     pub fn comes(&mut self, sequence: Sequence, now: Nanos) {
         if let Some((rung, at)) = self.open.get(&sequence.0) {
             let of = &mut self.of[*rung as usize];
@@ -126,18 +128,19 @@ impl LadderCheck {
         }
     }
 
-    /// A sequence waits for none of them any more: it was refused.
+    /// Records that these sequences were refused, so that they no longer wait for a rung.
     pub fn refused(&mut self, range: std::ops::RangeInclusive<u64>) {
         self.open.retain(|s, _| !range.contains(s));
     }
 
-    /// The connection is up or over, or another epoch is followed: all is asked anew.
+    /// Forgets open requests, because the connection changed or another epoch is followed.
     pub fn restarted(&mut self) {
         self.open.clear();
         self.oldest = None;
     }
 
-    /// The input is over: `next` is due, and missing if all up to `heard` is known of.
+    /// Records the state after an input. `next` is the next sequence to deliver; it is missing when
+    /// it is not above `heard`.
     pub fn settled(&mut self, next: Sequence, heard: Sequence) {
         while self
             .open
@@ -149,10 +152,10 @@ impl LadderCheck {
         self.oldest = (next <= heard).then_some(next);
     }
 
-    /// The core is given something: what was due before that must have happened.
+    /// Checks before an input that the oldest gap's request has not passed its timeout.
     ///
     /// # Errors
-    /// What should have given way.
+    /// A rung that should have timed out.
     pub fn on_time(&self, now: Nanos) -> Checked {
         let open = self.oldest.and_then(|s| Some((s, *self.open.get(&s.0)?)));
         match open {
@@ -163,7 +166,7 @@ impl LadderCheck {
         }
     }
 
-    /// The longest that its round trip may be taken to be.
+    /// Returns the upper bound of a rung's round trip.
     #[must_use]
     pub fn rtt_most(&self, rung: Rung) -> Nanos {
         self.of[rung as usize].rtt_most
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn late_fallback_is_detected_answer_excuses() {
-        // The round trip is unknown: 1000 us, and a quarter.
+        // The round trip is unknown: 1000 us plus a quarter.
         assert_eq!(rungs().asks(None, S, us(2_255)), Ok(()));
         let late = rungs().asks(Some(Rung::Nack), S, us(2_256));
         assert!(late.unwrap_err().contains("Read gives way"));
@@ -232,7 +235,7 @@ mod tests {
         let mut of = rungs();
         of.comes(S, us(1_500));
         of.asks(Some(Rung::Read), S.next(), us(2_000)).unwrap();
-        // Four round trips of 500 us, and a quarter.
+        // Four round trips of 500 us plus a quarter.
         assert_eq!(of.asks(None, S.next(), us(4_505)), Ok(()));
     }
 
@@ -242,7 +245,7 @@ mod tests {
         of.asks(None, S, us(2_000)).unwrap();
         of.answers(Rung::Read, S, us(2_000));
         of.asks(Some(Rung::Read), S, us(10_000)).unwrap();
-        // Four round trips of 1500 us, and a quarter.
+        // Four round trips of 1500 us plus a quarter.
         assert_eq!(of.asks(None, S, us(17_505)), Ok(()));
     }
 }

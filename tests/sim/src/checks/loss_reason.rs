@@ -1,5 +1,5 @@
-//! Whether a loss, a death or a recovery that was told had its reason: what the publisher said,
-//! the clock, or the settings. And that a publisher refuses nothing that it holds.
+//! Checks that each reported loss, death or recovery had a reason: a message of the publisher, the
+//! clock, or the settings. Also checks that a publisher refuses nothing that its ring holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,58 +12,57 @@ use crate::feed::Feed;
 
 type Checked = Result<(), String>;
 
-/// Jumps of what a subscriber knows of that are remembered.
+/// Number of jumps of the last known sequence that are kept.
 const JUMPS_MAX: usize = 1 << 15;
-/// Sequences of one loss that are looked at one by one.
+/// Number of sequences of one loss that are checked individually.
 const LOOKED_AT_MAX: usize = 1 << 14;
 
-/// One step of what a subscriber knows of; what it skipped was found missing then.
+/// One increase of the last known sequence; the skipped sequences were found missing at that time.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     at: Nanos,
-    /// The earliest time that its deadline may count from: beyond the window a run may join the
-    /// one before it.
+    /// The earliest start of its deadline. Beyond the window, a run may join the one before it.
     counts_from: Nanos,
     len: u64,
-    /// The first sequence of the run that this may be a part of: what is found at one time, or beyond
-    /// the window, is one.
+    /// The first sequence of the run that this jump may belong to. Sequences found at one time, or
+    /// beyond the window, form one run.
     run_from: Sequence,
 }
 
-/// What is known of one that is missing.
+/// The detection of a missing sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Since when it was known to be sent.
+    /// Time since which the sequence was known to be sent.
     pub at: Nanos,
-    /// Whether the run that it was found in may have been too long for repair.
+    /// Whether the run in which it was found may have been too long for repair.
     pub too_long: bool,
 }
 
-/// What one subscriber was told on one channel, for good reason or not.
+/// Check on the reasons of events that one subscriber received on one channel.
 #[derive(Debug)]
 pub struct LossReasonCheck {
     config: ReceiverConfig,
     slots: u64,
     epoch: Epoch,
-    /// Those that it continues.
+    /// Earlier epochs that the current one continues.
     before: BTreeSet<Epoch>,
     next: Sequence,
     heard: Sequence,
-    /// By the last sequence of each.
+    /// Jumps by their last sequence.
     jumps: BTreeMap<u64, Jump>,
     /// Runs that may have been too long for repair.
     too_long: Runs,
-    /// The highest `oldest` that a publisher said, epoch by epoch.
+    /// The highest `oldest` that a publisher reported, by epoch.
     floors: BTreeMap<Epoch, Sequence>,
     too_slow: Runs,
     malformed: Runs,
-    /// All up to here was given up because the publisher was dead.
+    /// Last sequence that was given up because the publisher was dead.
     dead_to: Sequence,
-    /// When a word of the publisher came last, and whether the input that goes on carries one.
+    /// Time of the publisher's last sign of liveness, and whether the current input carries one.
     word_at: Nanos,
     word: bool,
     leaving: bool,
-    /// Told within the input that goes on.
+    /// Events emitted during the current input.
     losses: Vec<(Epoch, Loss)>,
     recovered: Vec<(Sequence, Nanos)>,
     left: Option<Epoch>,
@@ -71,7 +70,7 @@ pub struct LossReasonCheck {
 }
 
 impl LossReasonCheck {
-    /// A subscriber that was told nothing, of a publisher with so many slots.
+    /// Returns a check without events, for a publisher with this many slots.
     #[must_use]
     pub fn new(config: ReceiverConfig, slots: u64) -> Self {
         Self {
@@ -97,7 +96,8 @@ impl LossReasonCheck {
         }
     }
 
-    /// A control message is about to be given to the core; `of` is the channel in its head.
+    /// Records a control message that is about to be passed to the core; `of` is the channel in its
+    /// header.
     pub fn message(&mut self, channel: ChannelId, of: ChannelId, message: &Message<'_>) {
         self.word |= channel == of;
         match message {
@@ -120,23 +120,24 @@ impl LossReasonCheck {
         }
     }
 
-    /// The control page was READ: the publisher may be found alive by it.
+    /// Records a READ of the control page, which may show that the publisher is alive.
     pub const fn page(&mut self) {
         self.word = true;
     }
 
-    /// A slot that was READ holds so late a sequence that the ring begins with this one.
+    /// Records that a slot that was READ holds a later sequence, so that the ring begins at
+    /// `oldest`.
     pub fn lapped(&mut self, epoch: Epoch, oldest: Sequence) {
         self.floor(epoch, oldest);
     }
 
-    /// A datagram of the epoch that is followed is about to be given to the core.
+    /// Records a datagram of the followed epoch that is about to be passed to the core.
     pub fn datagram(&mut self, sequence: Sequence) {
         let leap = sequence.since(self.heard.max(self.next));
         self.word |= leap <= self.slots.min(self.config.burst_max.into());
     }
 
-    /// The core follows another epoch, which continues the one before behind this sequence.
+    /// Records that the core follows another epoch, which continues the one before behind `last`.
     pub fn continued(&mut self, epoch: Epoch, last: Sequence) {
         if let Some(floor) = self.floors.get(&self.epoch).copied() {
             self.floor(epoch, floor);
@@ -144,7 +145,7 @@ impl LossReasonCheck {
         self.before.insert(self.epoch);
         self.epoch = epoch;
         if self.heard > last {
-            // What is missing up to there was found when it was.
+            // Missing sequences up to `last` keep their detection time.
             let found = self.jumps.range(last.0..).next().map(|(_, jump)| *jump);
             self.jumps.split_off(&last.next().0);
             self.jumps.extend(found.map(|jump| (last.0, jump)));
@@ -153,12 +154,12 @@ impl LossReasonCheck {
         self.dead_to = self.dead_to.min(last);
     }
 
-    /// The application leaves: what is open is lost.
+    /// Records that the application leaves, so that open gaps are lost.
     pub const fn leaves(&mut self) {
         self.leaving = true;
     }
 
-    /// The application was told this.
+    /// Records an item that the application received.
     pub fn told(&mut self, item: &Item<'_>) {
         let Item::Event(position, event) = item else {
             return;
@@ -172,11 +173,11 @@ impl LossReasonCheck {
         }
     }
 
-    /// The input is over: the core follows `epoch`, `next` is due, and it knows of all up to
-    /// `heard`.
+    /// Checks the events of an input afterwards. The core follows `epoch`, `next` is the next
+    /// sequence to deliver, and `heard` the last known one.
     ///
     /// # Errors
-    /// What was told without a reason.
+    /// An event without a reason.
     pub fn settle(
         &mut self,
         epoch: Epoch,
@@ -247,13 +248,13 @@ impl LossReasonCheck {
         self.heard = heard;
     }
 
-    /// Checks the losses of the epoch that is followed.
+    /// Checks the losses of the followed epoch.
     fn all_had_a_reason(&self, losses: &[(Epoch, Loss)], now: Nanos) -> Checked {
         let is_here = |epoch| epoch == self.epoch || self.before.contains(&epoch);
         let here = losses.iter().filter(|(epoch, _)| is_here(*epoch));
         for (_, loss) in here {
             let range = loss.sequences;
-            // Losses next to each other are told as one, with the cause of the first.
+            // Adjacent losses are reported as one, with the cause of the first.
             if !self.is_cause(range.first, loss.cause, now) {
                 let known = self.known(range.first);
                 return Err(format!("{loss} without a reason; {known}"));
@@ -276,12 +277,12 @@ impl LossReasonCheck {
         self.left == Some(self.epoch)
             || LossCause::ALL
                 .iter()
-                // Of these nothing is known here.
+                // This check knows nothing about these causes.
                 .filter(|c| !matches!(c, LossCause::Fenced | LossCause::Unreadable))
                 .any(|cause| self.is_cause(sequence, *cause, now))
     }
 
-    /// Whether this sequence may be lost for this cause by now.
+    /// Returns whether this sequence may be lost for this cause at this time.
     fn is_cause(&self, sequence: Sequence, cause: LossCause, now: Nanos) -> bool {
         let found = self.jumps.range(sequence.0..).next().map(|(_, jump)| *jump);
         let delivery = self.config.delivery;
@@ -312,7 +313,7 @@ impl LossReasonCheck {
         }
     }
 
-    /// Checks that a run told as recovered began where something was missing, and when.
+    /// Checks that a recovered run began where a gap began, and took the reported time.
     fn was_missing(&self, first: Sequence, now: Nanos, took: Nanos) -> Checked {
         let remembered = self.jumps.first_key_value();
         if remembered.is_none_or(|(known, _)| first.0 <= *known) {
@@ -329,14 +330,14 @@ impl LossReasonCheck {
         ))
     }
 
-    /// When this sequence was found missing, within the window.
+    /// Returns the time at which this sequence was found missing, if it was within the window.
     #[must_use]
     pub fn found(&self, sequence: Sequence) -> Option<Nanos> {
         let (_, jump) = self.jumps.range(sequence.0..).next()?;
         (jump.counts_from == jump.at).then_some(jump.at)
     }
 
-    /// What is known of a sequence that is missing, if it is known to have been sent.
+    /// Returns the detection of a missing sequence, if it is known to have been sent.
     #[must_use]
     pub fn known_of(&self, sequence: Sequence) -> Option<Found> {
         let (_, jump) = self.jumps.range(sequence.0..).next()?;
@@ -354,7 +355,7 @@ impl LossReasonCheck {
     }
 }
 
-/// Runs of sequences by their first one, apart from each other.
+/// Disjoint runs of sequences, by their first sequence.
 #[derive(Debug, Default)]
 struct Runs(BTreeMap<u64, u64>);
 
@@ -375,11 +376,11 @@ impl Runs {
     }
 }
 
-/// Checks what a publisher with these feeds says to a subscriber about its rings: all is served
-/// that they hold but for the slots at their old end, which might be overwritten meanwhile.
+/// Checks messages of a publisher about its rings. A publisher serves all sequences that they hold,
+/// except the slots at the old end, which might be overwritten meanwhile.
 ///
 /// # Errors
-/// What it holds, and says is gone.
+/// A sequence that the ring holds and that a message declares gone.
 pub fn nothing_held_is_refused(feeds: &[Feed], slots: u64, mut frames: &[u8]) -> Checked {
     let gone = |channel, last: Sequence, what: &str| {
         let safe = slots - (slots / 64).max(16).min(slots / 4);
@@ -403,7 +404,8 @@ pub fn nothing_held_is_refused(feeds: &[Feed], slots: u64, mut frames: &[u8]) ->
         match message {
             Message::Refused(refused) => {
                 gone(channel, refused.oldest.previous(), "a refusal")?;
-                // With planted bugs copies are torn on purpose, and refused although the slot is held.
+                // With planted bugs, copies are torn on purpose, and are refused although the slot
+                // is held.
                 let torn = cfg!(feature = "planted-bugs");
                 if refused.reason == RefusalReason::Window && !torn {
                     gone(channel, refused.range.last, "a refusal (window)")?;

@@ -1,4 +1,4 @@
-//! The checks of one channel, or one connection, after every step.
+//! Checks on one channel or one connection, run after every step.
 
 pub mod budgets;
 pub mod counters;

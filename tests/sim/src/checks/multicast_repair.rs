@@ -1,13 +1,16 @@
-//! What a publisher answers by multicast, and says by STATUS, held against what it was asked
-//! (docs/PROTOCOL.md §6.2, §6.3). A question counts as answered by multicast only where one goes out
-//! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS,
-//! which answers the last PROGRESS, says how the ring stands (where it is written meanwhile, how it stood
-//! at some time since).
+//! Checks a publisher's multicast repairs and STATUS messages against the NACKs and PROGRESS
+//! messages that it received (docs/PROTOCOL.md §6.2, §6.3).
 //!
-//! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
-//! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked
-//! holds a window: in larger rings it may have forgotten what is known here, and how many asked is
-//! not looked at.
+//! - A request counts as repaired by multicast only when a multicast is sent that it waited for, or
+//!   was sent just before it arrived.
+//! - A multicast needs enough requesters.
+//! - STATUS responds to the last PROGRESS and describes the ring. When the ring is written
+//!   meanwhile, it describes a state since then.
+//!
+//! The check derives the waiting requests from NACKs and repairs alone. It does not subtract
+//! requests that the core refuses for lack of room, so that it may count more waiting requests and
+//! requesters than there are. The core's log of requesters holds a window. With larger rings the
+//! core may have forgotten requests, and the check ignores the number of requesters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,42 +25,42 @@ use crate::feed::Feed;
 
 type Checked = Result<(), String>;
 
-/// What the log of who asked holds.
+/// Number of sequences in the core's log of requesters.
 const LOG: u64 = 4_096;
 
-/// One sequence that was asked for.
+/// The requests for one sequence.
 #[derive(Debug, Default)]
 struct Wanted {
-    /// Connections that asked, and have no answer yet.
+    /// Connections with a NACK that has no response yet.
     waits: BTreeSet<PeerId>,
-    /// Subscribers that may have asked in this round.
+    /// Subscribers that may have sent a NACK in this round.
     askers: BTreeSet<PeerId>,
-    /// When it began at the earliest and, since what seemed to be asked before may have been refused, at
-    /// the latest.
+    /// The earliest start of the round, and the latest. They differ, because an earlier request may
+    /// have been refused.
     began: Nanos,
     asked_at: Nanos,
-    /// Whether anyone was answered in it for certain.
+    /// Whether a repair was certainly sent in this round.
     answered: bool,
     multicast_at: Option<Nanos>,
 }
 
-/// See the module.
+/// Check on a publisher's multicast repairs and STATUS messages.
 #[derive(Debug)]
 pub struct MulticastRepairCheck {
     config: RepairConfig,
     wanted: BTreeMap<(ChannelId, u64), Wanted>,
-    /// Answered by multicast, and bytes of repair, as counted so far.
+    /// Counters so far: requests repaired by multicast, and bytes of repair.
     counted: BTreeMap<ChannelId, (u64, u64)>,
-    /// What STATUS would have said to the last PROGRESS, where that waits.
+    /// The STATUS that was correct when the last PROGRESS arrived, while its response is due.
     statuses: BTreeMap<(PeerId, ChannelId), Status>,
-    /// STATUS messages that were looked at.
+    /// Number of STATUS messages checked.
     pub statuses_seen: u64,
-    /// Questions that a multicast answered.
+    /// Number of requests that a multicast repaired.
     pub answered_seen: u64,
 }
 
 impl MulticastRepairCheck {
-    /// Nothing was asked yet.
+    /// Returns a check without requests.
     #[must_use]
     pub const fn new(config: RepairConfig) -> Self {
         Self {
@@ -70,10 +73,10 @@ impl MulticastRepairCheck {
         }
     }
 
-    /// A NACK was given to the core, on a connection of the subscriber `asker`.
+    /// Checks a NACK that was passed to the core, on a connection of the subscriber `asker`.
     ///
     /// # Errors
-    /// That questions count as answered by multicasts that were not.
+    /// Requests that count as repaired by a multicast that was not sent.
     pub fn asked(
         &mut self,
         (peer, asker): (PeerId, PeerId),
@@ -90,7 +93,7 @@ impl MulticastRepairCheck {
         let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
         let sent = feed.reader.sent_by_any();
         let forgets = is_forgetful(feed);
-        // Some of it may have found no room, and be no question to the core.
+        // Without room, the core may have refused a part, which is then no request.
         let has_room = feed.repair.pending.get() < self.config.pending_ranges_max as u64;
         let mut may = 0;
         for range in ranges {
@@ -104,7 +107,7 @@ impl MulticastRepairCheck {
                     continue;
                 }
                 let is_new = of.waits.insert(peer);
-                // Who seems to wait may do so no longer, and begin a round.
+                // A request that seems to wait may be over, so that this one may start a round.
                 let surely_new = is_new && has_room;
                 if surely_new && of.answered && now.since(of.asked_at) > coalesce {
                     of.askers.clear();
@@ -112,7 +115,7 @@ impl MulticastRepairCheck {
                 if of.askers.is_empty() {
                     (of.began, of.answered) = (now, false);
                 } else if now.since(of.began) > coalesce {
-                    // If it was answered, this may be another round.
+                    // If a repair was sent, this may be another round.
                     of.answered = false;
                 }
                 of.askers.insert(asker);
@@ -129,7 +132,7 @@ impl MulticastRepairCheck {
         Ok(())
     }
 
-    /// What of a channel was counted since the last time.
+    /// Returns the increase of a channel's counters since the last call.
     fn newly(&mut self, feed: &Feed) -> (u64, u64) {
         let c = &feed.repair;
         let counted = (c.answered_by_multicast.get(), c.repair_bytes.get());
@@ -138,7 +141,7 @@ impl MulticastRepairCheck {
         (counted.0 - before.0, counted.1 - before.1)
     }
 
-    /// Nobody can wait for what the ring has lost.
+    /// Forgets sequences that the ring no longer holds, because no request can wait for them.
     fn forget(&mut self, feed: &Feed) {
         let most = 4 * feed.reader.geometry().slots();
         if self.wanted.len() as u64 > most {
@@ -147,16 +150,17 @@ impl MulticastRepairCheck {
         }
     }
 
-    /// PROGRESS was given to the core.
+    /// Records a PROGRESS that was passed to the core.
     pub fn told(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
         let status = status_of(feed, progress.sent_at, now);
         self.statuses.insert((peer, feed.channel), status);
     }
 
-    /// Bytes go out; `paused` of these peers read nothing now, and keep what waits.
+    /// Checks bytes that are sent. `paused` tells which peers do not read at present and keep their
+    /// waiting requests.
     ///
     /// # Errors
-    /// An answer or a STATUS that is not what was asked for.
+    /// A repair or a STATUS that no request explains.
     pub fn given(
         &mut self,
         destination: Destination,
@@ -219,7 +223,7 @@ impl MulticastRepairCheck {
         Ok(())
     }
 
-    /// How many questions a multicast answered, and how many asked for it.
+    /// Returns the number of requests that a multicast repaired, and the number of its requesters.
     fn multicast(
         &mut self,
         key: (ChannelId, u64),
@@ -232,7 +236,7 @@ impl MulticastRepairCheck {
         of.waits.retain(|peer| paused(*peer));
         of.askers.clear();
         (of.answered, of.multicast_at) = (true, Some(now));
-        // The check of what is counted at all is that of `meters.rs`.
+        // `budgets.rs` checks which requests are counted at all.
         match answered > waited {
             true => Err(format!(
                 "a multicast of {} answered {answered} questions, {waited} waited",
@@ -256,7 +260,7 @@ impl MulticastRepairCheck {
     }
 }
 
-/// What STATUS says of the ring as it stands.
+/// Returns the STATUS that describes the ring at present.
 fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
     let reader = &feed.reader;
     let slots = reader.geometry().slots();
@@ -275,7 +279,7 @@ fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
     }
 }
 
-/// Whether a STATUS tells what was, between two that would have been right.
+/// Checks that a STATUS lies between two correct ones.
 fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> Checked {
     let between = Status {
         newest: status.newest.clamp(before.newest, after.newest),
@@ -292,7 +296,7 @@ fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> 
     }
 }
 
-/// Whether the core may have forgotten what is known here.
+/// Returns whether the core may have forgotten requests that this check knows.
 fn is_forgetful(feed: &Feed) -> bool {
     feed.reader.geometry().slots() > LOG
 }

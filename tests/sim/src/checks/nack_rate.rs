@@ -1,9 +1,9 @@
-//! How soon and how often one subscriber asks on one channel, held against the formulas of
-//! docs/PROTOCOL.md §5.4 and §5.5: never sooner than its backoff allows, never later than it
-//! promises, and in a large group no more at once than are scouts.
+//! Checks the times and numbers of one subscriber's NACKs on one channel against the formulas of
+//! docs/PROTOCOL.md §5.4 and §5.5. A NACK is never sent before its back-off ends, and never later
+//! than promised. In a large group only the scouts send NACKs at once.
 //!
-//! The round trip in these formulas is the subscriber's own affair. Here it is bounded from both
-//! sides: by the least and the most that any answer to a question took.
+//! The round trip in these formulas is the subscriber's own estimate. The check bounds it from both
+//! sides, by the shortest and the longest response time.
 
 use std::collections::BTreeMap;
 
@@ -13,49 +13,49 @@ use tickcast_reliability::types::{Nanos, Sequence};
 
 type Checked = Result<(), String>;
 
-/// As late as a timer may fire, and a smoothed round trip may be rounded.
+/// Tolerance for a late timer and for rounding of the smoothed round trip.
 const SLACK: Nanos = Nanos(5_000);
-/// With so many words that no STATUS has answered the next one waits for longer.
+/// Number of PROGRESS messages without a STATUS after which the next one is delayed.
 const UNANSWERED_MAX: u64 = 4;
-/// What is said to be ahead is asked for again after this at the latest.
+/// Longest time after which a sequence that was refused as ahead is requested again.
 const DENIED_MAX: Nanos = Nanos::from_ms(100);
-/// The round trip assumed before the first one was measured.
+/// Round trip assumed before the first measurement.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
-/// No longer round trip counts.
+/// Longest round trip that counts.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
-/// Retries double at most this often.
+/// Maximum number of doublings of the retry timeout.
 const DOUBLINGS_MAX: u32 = 8;
-/// No longer hold-off is believed.
+/// Longest hold-off that is accepted.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
 
-/// What was asked about one sequence since the connection was established.
+/// The requests for one sequence since the connection was established.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Nanos,
-    /// When it was asked last; `None` since it was refused, or asked elsewhere.
+    /// Time of the last NACK; `None` after a refusal or a request on another path.
     at: Option<Nanos>,
-    /// Since it was refused: when it is due again, at the soonest and at the latest.
+    /// After a refusal, the earliest and the latest time of the next request.
     again: Option<(Nanos, Nanos)>,
-    /// Questions that count as tries, and of those the ones since the last refusal.
+    /// Number of NACKs that count as tries, and those of them since the last refusal.
     tries: u32,
     sure: u32,
 }
 
-/// First questions of a large group, all that were found to be missing and those asked at once.
+/// First NACKs in a large group: those expected at once, and those sent at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scouts {
-    /// Questions at once that are to be expected, and their variance.
+    /// Expected number of immediate NACKs.
     pub expected: f64,
-    /// Its variance.
+    /// Variance of that number.
     pub variance: f64,
-    /// Questions at once.
+    /// Number of immediate NACKs.
     pub at_once: u64,
-    /// READs at once.
+    /// Number of immediate READs.
     pub read_at_once: u64,
 }
 
 impl Scouts {
-    /// Adds another subscriber's.
+    /// Adds the numbers of another subscriber.
     pub fn add(&mut self, other: &Self) {
         self.expected += other.expected;
         self.variance += other.variance;
@@ -63,10 +63,10 @@ impl Scouts {
         self.read_at_once += other.read_at_once;
     }
 
-    /// Whether no more asked at once than chance explains (six standard deviations).
+    /// Checks that no more requests were immediate than chance explains (six standard deviations).
     ///
     /// # Errors
-    /// How many did.
+    /// More immediate NACKs or READs than that.
     pub fn check(&self) -> Checked {
         let most = self.expected + 6.0 * self.variance.sqrt() + 3.0;
         if self.at_once as f64 > most {
@@ -75,7 +75,8 @@ impl Scouts {
                 self.at_once, self.expected
             ));
         }
-        // What belongs to a run that was found before is READ with it; that is some.
+        // Some immediate READs are expected: sequences are READ together with an earlier run that
+        // they belong to.
         let most = self.expected / 4.0 + 6.0 * self.variance.sqrt() + 3.0;
         if self.read_at_once as f64 > most {
             return Err(format!(
@@ -87,48 +88,49 @@ impl Scouts {
     }
 }
 
-/// See the module.
+/// Check on the rate of one subscriber's NACKs on one channel.
 #[derive(Clone, Debug)]
 pub struct NackRateCheck {
     config: ReceiverConfig,
     questions: BTreeMap<u64, Question>,
-    /// Of the connection before: until the next one is there, a copy sent again by multicast may
-    /// still answer them.
+    /// Requests of the previous connection. Until the next connection is up, a multicast repair may
+    /// still be their response.
     over: BTreeMap<u64, Question>,
     rtt_least: Nanos,
     rtt_most: Nanos,
-    /// When answers came, by sequence: only those after which none came for a lower sequence. A
-    /// question waits for its turn while they are below it.
+    /// Response times by sequence; only those after which no lower sequence had a response. A
+    /// request waits for its turn while responses are below it.
     answered: BTreeMap<u64, Nanos>,
-    /// When the application last began to poll again, and when it was welcomed last.
+    /// Time at which the application last resumed polling, and time of the last WELCOME.
     awake_at: Nanos,
     welcomed_at: Nanos,
-    /// Whether what is missing may be READ, and so wait for that.
+    /// Whether missing sequences may be READ, and so wait for a READ.
     may_read: bool,
-    /// Whether the publisher welcomed it, and since when multicast is silent.
+    /// Whether a WELCOME arrived, and the time since which multicast is silent.
     is_up: bool,
     stale_at: Option<Nanos>,
-    /// When it was told how far it is last, and whether the next such word may come at any time.
+    /// Time of the last PROGRESS, and whether the next one may be sent at any time.
     progress_at: Option<Nanos>,
     progress_free: bool,
-    /// How many of those words no STATUS has answered.
+    /// Number of PROGRESS messages without a STATUS.
     unanswered: u64,
     answered_at: Nanos,
-    /// Hold-off and group as advised, since when, and the runs that were found missing until now.
+    /// Advised hold-off and group size, the time of the advice, and the number of runs found
+    /// missing.
     advice: (Nanos, u32),
     advised_at: Nanos,
     episodes: u64,
     counted: Nanos,
-    /// How often it said how far it is, each time before it was late.
+    /// Number of PROGRESS messages that were sent in time.
     pub said: u64,
-    /// Questions that waited as a refusal says.
+    /// Number of requests that waited as long as a refusal demanded.
     pub refusals_heeded: u64,
-    /// Of this subscriber.
+    /// Immediate requests of this subscriber.
     pub scouts: Scouts,
 }
 
 impl NackRateCheck {
-    /// Nothing was asked yet.
+    /// Returns a check without requests.
     #[must_use]
     pub const fn new(config: ReceiverConfig) -> Self {
         Self {
@@ -162,7 +164,7 @@ impl NackRateCheck {
         }
     }
 
-    /// The most that an answer took.
+    /// Returns the longest response time.
     #[must_use]
     pub const fn rtt_most(&self) -> Nanos {
         self.rtt_most
@@ -173,10 +175,10 @@ impl NackRateCheck {
         rtt.min(RTT_MAX).times(4).max(least).0
     }
 
-    /// A NACK of class repair goes out that names this sequence.
+    /// Checks a NACK of class repair for this sequence.
     ///
     /// # Errors
-    /// That it comes too soon or too late.
+    /// A NACK that is too early or too late.
     pub fn asks(&mut self, sequence: Sequence, now: Nanos) -> Checked {
         let (least, most) = (self.base(self.rtt_least), self.base(self.rtt_most));
         let awake_at = self.awake_at;
@@ -222,11 +224,11 @@ impl NackRateCheck {
         Ok(())
     }
 
-    /// This sequence is READ, or asked for on the NACK connection: but once there, and the next
-    /// question goes to the next rung, when this one gives way ([`crate::checks::ladder`]).
+    /// Checks a READ of this sequence, or a NACK on the NACK connection. It is sent once on that
+    /// path; after a timeout the next request uses the next rung ([`crate::checks::ladder`]).
     ///
     /// # Errors
-    /// That it was to wait, or should have come before.
+    /// A request before or long after the time that a refusal set.
     pub fn asks_elsewhere(&mut self, sequence: Sequence, now: Nanos) -> Checked {
         self.waited_as_told(sequence, now)?;
         let question = Question {
@@ -240,8 +242,8 @@ impl NackRateCheck {
         Ok(())
     }
 
-    /// This sequence is asked for: not before a refusal said, and not long after. What is READ then may
-    /// have had to wait for room or tokens, and what another line may bring for that line.
+    /// Checks that a request comes neither before the time that a refusal set, nor long after it. A
+    /// READ may have waited for room or tokens, and a gap that another line may fill for that line.
     fn waited_as_told(&mut self, sequence: Sequence, now: Nanos) -> Checked {
         let patience = Nanos(self.base(self.rtt_most) / 4 * 5);
         let below = self.answered.range(..sequence.0).next_back();
@@ -269,7 +271,7 @@ impl NackRateCheck {
         Ok(())
     }
 
-    /// A copy of a sequence comes over a connection, or is one that was sent again.
+    /// Records a copy of a sequence that arrived over a connection or as a retransmission.
     pub fn comes(&mut self, sequence: Sequence, by_connection: bool, now: Nanos) {
         if by_connection {
             self.answer(sequence, now);
@@ -282,8 +284,8 @@ impl NackRateCheck {
         }
     }
 
-    /// A connection is given up that did not answer for so long: the round trip may be taken to be
-    /// that long.
+    /// Records that a connection was closed after this time without a response: the subscriber may
+    /// assume a round trip of that length.
     pub fn gives_up(&mut self, waited: Nanos) {
         self.rtt_most = self.rtt_most.max(waited.min(RTT_MAX));
     }
@@ -293,13 +295,13 @@ impl NackRateCheck {
         self.answered.insert(sequence.0, now);
     }
 
-    /// Whether what is missing may be READ.
+    /// Sets whether missing sequences may be READ.
     pub const fn may_read(&mut self, may_read: bool) {
         self.may_read = may_read;
     }
 
-    /// These were refused: no try that failed, and asked again when the refusal says, unless it is of
-    /// an epoch other than that which is followed.
+    /// Records a refusal. In the followed epoch, a refused NACK is no failed try, and is repeated
+    /// at the time that the refusal sets.
     pub fn refused(&mut self, refused: &Refused, is_ours: bool, now: Nanos) {
         let range = refused.range;
         self.answer(range.last, now);
@@ -314,7 +316,7 @@ impl NackRateCheck {
                 let soonest = now.after(Nanos(least / 4 * 3)).0.saturating_sub(SLACK.0);
                 (Nanos(soonest), now.after(Nanos(most / 4 * 5)))
             }
-            // One that keeps saying so is asked less often.
+            // After repeated refusals of this kind, the sequence is requested less often.
             RefusalReason::Ahead => (now.after(wait), now.after(wait.max(DENIED_MAX))),
             _ => (now.after(wait), now.after(wait)),
         };
@@ -326,7 +328,7 @@ impl NackRateCheck {
         }
     }
 
-    /// Everything below is settled.
+    /// Forgets requests below `next`, because these sequences are settled.
     pub fn settled(&mut self, next: Sequence) {
         let below = self.answered.range(..next.0).next_back();
         if let Some(below) = below.map(|(s, _)| *s) {
@@ -339,44 +341,47 @@ impl NackRateCheck {
         }
     }
 
-    /// The connection is up or over, or another epoch is followed: its questions are asked anew.
+    /// Moves all requests to those of the previous connection, because the connection changed or
+    /// another epoch is followed.
     pub fn restarted(&mut self) {
         self.over.append(&mut self.questions);
     }
 
-    /// The application polls again.
+    /// Records that the application polls again.
     pub const fn awakes(&mut self, now: Nanos) {
         self.awake_at = now;
     }
 
-    /// A WELCOME comes.
+    /// Records a WELCOME.
     pub fn welcomed(&mut self, now: Nanos) {
         self.over.clear();
         (self.welcomed_at, self.is_up, self.unanswered) = (now, true, 0);
         self.progress_free = true;
     }
 
-    /// Silence is told, and since when it lasts, or its end. It is a reason to say at once how far it is.
+    /// Records that silence was reported, with its start, or its end. Silence permits a PROGRESS at
+    /// once.
     pub const fn stale(&mut self, since: Option<Nanos>) {
         self.stale_at = since;
         self.progress_free |= since.is_some();
     }
 
-    /// The end is told, another reason.
+    /// Records that the end was reported, which permits a PROGRESS at once.
     pub const fn ends(&mut self) {
         self.stale_at = None;
         self.progress_free = true;
     }
 
-    /// The repair connection is another, or none: nobody is told anything until the next WELCOME.
+    /// Records that the repair connection changed or closed: no PROGRESS is due until the next
+    /// WELCOME.
     pub const fn disconnected(&mut self) {
         self.is_up = false;
     }
 
-    /// The core is given something: what was due before that must have been said.
+    /// Checks before an input that no PROGRESS is late.
     ///
     /// # Errors
-    /// That it was long ago that it said how far it is.
+    /// A PROGRESS that was due and not sent.
     pub fn on_time(&self, now: Nanos) -> Checked {
         let every_us = match self.stale_at {
             Some(_) if self.unanswered < UNANSWERED_MAX => self.config.follow_us,
@@ -394,10 +399,10 @@ impl NackRateCheck {
         Ok(())
     }
 
-    /// It says how far it is, and so asks for STATUS.
+    /// Checks a PROGRESS that is sent, which requests a STATUS.
     ///
     /// # Errors
-    /// That it asked just before.
+    /// A PROGRESS too soon after the one before.
     pub fn says(&mut self, now: Nanos) -> Checked {
         let free = std::mem::take(&mut self.progress_free);
         let before = self.progress_at.replace(now);
@@ -419,7 +424,7 @@ impl NackRateCheck {
         }
     }
 
-    /// STATUS comes, of the epoch that is followed, to the PROGRESS that it echoes.
+    /// Records a STATUS of the followed epoch that responds to the echoed PROGRESS.
     pub fn status(&mut self, echo: Nanos, now: Nanos) {
         self.answered_at = now;
         self.unanswered = match self.progress_at == Some(echo) {
@@ -428,7 +433,7 @@ impl NackRateCheck {
         };
     }
 
-    /// A heartbeat advises a hold-off for a group of this many.
+    /// Records a hold-off that a heartbeat advises for a group of this size.
     pub fn advised(&mut self, hold_off: Nanos, group: u32, now: Nanos) {
         let advice = (hold_off.min(HOLD_OFF_MAX), group);
         if advice != self.advice {
@@ -436,7 +441,7 @@ impl NackRateCheck {
         }
     }
 
-    /// So many runs were found missing until now.
+    /// Records the number of runs found missing so far.
     pub fn found(&mut self, episodes: u64, connected: bool) {
         let new = episodes.saturating_sub(self.episodes);
         self.episodes = episodes;
@@ -448,7 +453,7 @@ impl NackRateCheck {
         }
     }
 
-    /// A run that was found missing at `found` is asked for, or READ.
+    /// Records the first NACK or READ for a run that was found missing at `found`.
     pub fn asks_run(&mut self, found: Option<Nanos>, by_read: bool, now: Nanos) {
         let (hold_off, _) = self.advice;
         let Some(found) = found.filter(|_| hold_off > Nanos::ZERO) else {
@@ -465,7 +470,7 @@ impl NackRateCheck {
         }
     }
 
-    /// Whether this sequence was asked about on this connection.
+    /// Returns whether this sequence was requested on this connection.
     #[must_use]
     pub fn has_asked(&self, sequence: Sequence) -> bool {
         self.questions.contains_key(&sequence.0)
@@ -491,7 +496,7 @@ mod tests {
 
     #[test]
     fn early_or_late_request_is_detected_answer_excuses() {
-        // The round trip is unknown: a second question is due after 1000 us, give or take 250.
+        // The round trip is unknown: a second NACK is due after 1000 us, give or take 250.
         assert!(pace().asks(S, us(1_700)).unwrap_err().contains("soonest"));
         assert_eq!(pace().asks(S, us(1_750)), Ok(()));
         assert_eq!(pace().asks(S, us(2_250)), Ok(()));
@@ -530,7 +535,7 @@ mod tests {
         let wrong = |at| again(RefusalReason::Budget, 300, at).unwrap_err();
         assert!(wrong(2_299).contains("soonest"));
         assert!(wrong(2_306).contains("latest"));
-        // At least the least of a retry, and where the window moved on a whole one.
+        // The minimum retry timeout applies, and a whole one when the window moved on.
         assert!(again(RefusalReason::Ahead, 0, 2_049).is_err());
         assert_eq!(again(RefusalReason::Ahead, 0, 2_050), Ok(()));
         assert!(again(RefusalReason::Window, 0, 2_740).is_err());
@@ -558,7 +563,7 @@ mod tests {
             }
             of.comes(S, false, us(1_100));
             of.asks(Sequence(6), us(2_000)).unwrap();
-            // Four round trips of 100 us, less a quarter.
+            // Four round trips of 100 us minus a quarter.
             of.asks(Sequence(6), us(2_300))
         };
         assert_eq!(first_nack(false), Ok(()));

@@ -1,5 +1,6 @@
-//! What one subscriber asks for on one channel, held against what it was given: never too often,
-//! too much, or what it has; and what two publishers say of one sequence is told.
+//! Checks one subscriber's NACKs on one channel against the datagrams that it received. It never
+//! requests a sequence too often, too many sequences, or one that it has. It emits an alarm when
+//! two publishers send different contents of one sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,69 +13,70 @@ use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use crate::checks::ladder::{LadderCheck, Rung};
 use crate::checks::nack_rate::NackRateCheck;
 
-/// A datagram that is about to be given to a core.
+/// A datagram that is about to be passed to a core.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
-    /// Its sequence.
+    /// The datagram's sequence.
     pub sequence: Sequence,
-    /// The identity of its content.
+    /// The CRC, which identifies the content.
     pub crc: u32,
-    /// Whether it came over the repair path, whose copy decides.
+    /// Whether it arrived over the repair path, whose copy decides.
     pub decides: bool,
-    /// Whether nobody asked for it: how long it took says nothing.
+    /// Whether it was not requested, so that its response time means nothing.
     pub unasked: bool,
-    /// Whether it is a copy that was sent again.
+    /// Whether it is a retransmission.
     pub again: bool,
-    /// When.
+    /// Time of arrival.
     pub at: Nanos,
 }
 
-/// An alarm that a core owes, or gave.
+/// An alarm that a core must emit, or emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
-    /// The sequence that had two contents.
+    /// The sequence with two contents.
     pub sequence: Sequence,
-    /// Whether the wrong one had been delivered.
+    /// Whether the wrong content had been delivered.
     pub wrong_one_delivered: bool,
 }
 
-/// See the module.
+/// Check on one subscriber's NACKs and READs on one channel.
 #[derive(Debug)]
 pub struct NackCheck {
     config: ReceiverConfig,
     slots: u64,
-    /// Questions for each sequence since the connection was established or it was refused, and
-    /// when the last of them was asked.
+    /// For each sequence, the class, number and last time of its NACKs since the connection was
+    /// established or the sequence was refused.
     tries: BTreeMap<u64, (NackClass, u32, Nanos)>,
-    /// Asked for on the NACK connection, and neither refused nor asked anew in another session.
+    /// Sequences requested on the NACK connection that were neither refused nor requested again in
+    /// another session.
     on_nack: BTreeSet<u64>,
-    /// Contents taken: waiting for their turn, or delivered not long ago.
+    /// Contents received: buffered, or delivered recently.
     taken: BTreeMap<u64, u32>,
     doubts: BTreeSet<u64>,
-    /// Those that were asked about, or of which the publisher's own copy has come since the first:
-    /// one question is enough.
+    /// Sequences with two contents that were requested again, or whose authoritative copy arrived
+    /// after the first. One request is enough.
     decided: BTreeSet<u64>,
-    /// Those it may doubt beside them, which take up room until it asks: declared lost meanwhile, or
-    /// at the edge of what it remembers.
+    /// Further sequences that the core may consider conflicting, which take up room until it
+    /// requests them: declared lost meanwhile, or at the edge of its memory.
     excused: BTreeSet<u64>,
-    /// What was taken below this is not known any more.
+    /// First sequence whose received content is still known.
     taken_from: Sequence,
-    /// Two contents came of these: an alarm is due, unless they turn out to be lost.
+    /// Sequences with two contents: an alarm is due, unless they are declared lost.
     owed: BTreeSet<u64>,
-    /// Sequences that an alarm was told for: they may be asked for although they came.
+    /// Sequences with an alarm: they may be requested although they arrived.
     alarmed: BTreeSet<u64>,
-    /// How soon and how often.
+    /// Check on the times and numbers of NACKs.
     pub pace: NackRateCheck,
-    /// What gives way when.
+    /// Check on timeouts of the repair paths.
     pub rungs: LadderCheck,
-    /// NACK messages, and the sequences they asked for.
+    /// Number of NACK messages, and of the sequences that they requested.
     pub asked: (u64, u64),
-    /// Of those messages, the ones on the NACK connection.
+    /// Number of NACK messages on the NACK connection.
     pub asked_on_nack: u64,
 }
 
 impl NackCheck {
-    /// Nothing was asked yet. The publisher's ring has so many slots.
+    /// Returns a check without requests, for a publisher whose ring has this many slots.
     #[must_use]
     pub fn new(config: ReceiverConfig, slots: u64) -> Self {
         Self {
@@ -100,7 +102,7 @@ impl NackCheck {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
-    /// Whether another one has come since that the window keeps in the place of this one.
+    /// Returns whether a later sequence arrived that takes this one's place in the window.
     fn displaced(&self, sequence: Sequence) -> bool {
         let last = self.taken.last_key_value().map_or(0, |(last, _)| *last);
         let places = (1..).map(|n| sequence.0.saturating_add(self.span().saturating_mul(n)));
@@ -108,8 +110,8 @@ impl NackCheck {
             .any(|place| self.taken.contains_key(&place))
     }
 
-    /// Whether a datagram of this sequence is doubted by a core that stands at `next` and knows of
-    /// everything up to `heard`.
+    /// Returns whether a core considers this sequence a leap. `next` is its next sequence to
+    /// deliver, `heard` the last known one.
     #[must_use]
     pub fn leaps(&self, sequence: Sequence, next: Sequence, heard: Sequence) -> bool {
         let leap_max = match self.config.delivery {
@@ -119,20 +121,20 @@ impl NackCheck {
         sequence.since(heard.max(next)) > leap_max
     }
 
-    /// Whether this content of a sequence was taken last.
+    /// Returns whether this content was the last one received for a sequence.
     #[must_use]
     pub fn took(&self, sequence: Sequence, crc: u32) -> bool {
         self.taken.get(&sequence.0) == Some(&crc)
     }
 
-    /// Whether another content of a sequence was taken.
+    /// Returns whether another content was received for a sequence.
     #[must_use]
     pub fn took_another(&self, sequence: Sequence, crc: u32) -> bool {
         self.taken.get(&sequence.0).is_some_and(|it| *it != crc)
     }
 
-    /// A datagram of the epoch followed is given to a core that stands at `next` and knows of
-    /// everything up to `heard`; tells the alarm that is due.
+    /// Records a datagram of the followed epoch that is passed to a core. `next` is the core's next
+    /// sequence to deliver, `heard` the last known one. Returns the alarm that is due.
     pub fn give(&mut self, given: Given, next: Sequence, heard: Sequence) -> Option<Alarm> {
         let (sequence, span) = (given.sequence, self.span());
         let in_order = self.config.delivery != Delivery::Arrival;
@@ -165,7 +167,7 @@ impl NackCheck {
             return None;
         }
         if forgotten {
-            // At the edge of what it remembers it may doubt all the same.
+            // At the edge of its memory, the core may still detect the conflict.
             if !given.decides && !self.doubts.contains(&sequence.0) {
                 self.excused.insert(sequence.0);
             }
@@ -177,8 +179,8 @@ impl NackCheck {
         } else if !is_decided {
             self.doubts.insert(sequence.0);
         }
-        // Others give up what is missing, and may have given this up before it came: that will be
-        // told, and what is lost is neither true nor false.
+        // Other delivery modes give up gaps and may have given this one up before the datagram
+        // arrived. The loss is reported then, and a lost sequence needs no alarm.
         let patient = self.config.delivery == Delivery::Ordered && self.config.repair;
         if !patient {
             self.owed.insert(sequence.0);
@@ -189,10 +191,11 @@ impl NackCheck {
         })
     }
 
-    /// A NACK was sent; `next` is due. `found`: when a sequence was found missing.
+    /// Checks a NACK that was sent. `next` is the next sequence to deliver, and `found` returns
+    /// when a sequence was found missing.
     ///
     /// # Errors
-    /// What it should not have asked.
+    /// A sequence that must not be requested, a request at a wrong time, or too many requests.
     pub fn nack(
         &mut self,
         path: Path,
@@ -232,7 +235,7 @@ impl NackCheck {
             }
             for sequence in range.iter() {
                 if path == Path::Nack {
-                    // What it did not answer is the next rung's.
+                    // After a timeout, the sequence is requested on the next rung.
                     if !self.on_nack.insert(sequence.0) {
                         return Err(format!("{sequence} a second time on the NACK connection"));
                     }
@@ -263,10 +266,10 @@ impl NackCheck {
         Ok(())
     }
 
-    /// These are READ.
+    /// Checks a READ of these sequences.
     ///
     /// # Errors
-    /// That this was not due, or should have been done before.
+    /// A READ that is too early or too late.
     pub fn reads(
         &mut self,
         range: SequenceRange,
@@ -283,20 +286,21 @@ impl NackCheck {
         Ok(())
     }
 
-    /// What was READ of these has come: they may be asked for otherwise from now on.
+    /// Records that the READ of these sequences completed: they may be requested on another path.
     pub fn read(&mut self, range: SequenceRange, now: Nanos) {
         for sequence in range.iter() {
             self.rungs.answers(Rung::Read, sequence, now);
         }
     }
 
-    /// The application was told that two publishers say different things of this sequence.
+    /// Records an alarm that two publishers sent different contents of this sequence.
     pub fn alarmed(&mut self, sequence: Sequence) {
         self.alarmed.insert(sequence.0);
         self.owed.remove(&sequence.0);
     }
 
-    /// The application was told that these are lost: whatever came of them was dropped.
+    /// Records that these sequences were declared lost, so that their received contents were
+    /// dropped.
     pub fn lost(&mut self, range: SequenceRange) {
         let within = |s: &u64| range.contains(Sequence(*s));
         self.taken.retain(|s, _| !within(s));
@@ -305,13 +309,13 @@ impl NackCheck {
         self.owed.retain(|s| !within(s));
     }
 
-    /// A sequence of which two contents came, and that was neither said nor lost.
+    /// Returns a sequence with two contents that has neither an alarm nor a loss.
     #[must_use]
     pub fn owed(&self) -> Option<u64> {
         self.owed.first().copied()
     }
 
-    /// The publisher refused these: no try that failed, where it is of the epoch that is followed.
+    /// Records a refusal. In the followed epoch, a refused NACK is no failed try.
     pub fn refused(&mut self, refused: &Refused, is_ours: bool, now: Nanos) {
         let range = refused.range;
         self.pace.refused(refused, is_ours, now);
@@ -328,17 +332,17 @@ impl NackCheck {
         (self.on_nack).retain(|s| *s < range.first.0 || *s > range.last.0);
     }
 
-    /// The repair connection is given up, because it does not answer what it was asked.
+    /// Records that the subscriber closed the repair connection for lack of a response.
     pub fn gives_up(&mut self, now: Nanos) {
         let open = (self.tries.iter()).filter(|(s, _)| !self.taken.contains_key(s));
         let waited = open.map(|(_, (_, _, at))| now.since(*at)).max();
         self.pace.gives_up(waited.unwrap_or(Nanos::ZERO));
     }
 
-    /// The publisher welcomed it: nobody could be asked about what was forgotten meanwhile.
+    /// Records a WELCOME. Conflicts that the core forgot meanwhile could not be requested again.
     pub fn welcomed(&mut self, now: Nanos) {
         self.pace.welcomed(now);
-        // What took its place may itself be too long ago for this list.
+        // The sequence that took its place may itself be too old for this list.
         let (span, from) = (self.span(), self.taken_from);
         let forgotten = |s: &u64| Sequence(*s).plus(span) < from || self.displaced(Sequence(*s));
         let forgotten: Vec<u64> = self.doubts.iter().copied().filter(forgotten).collect();
@@ -348,7 +352,7 @@ impl NackCheck {
         }
     }
 
-    /// A connection was established or is over: its questions count no more.
+    /// Records that a connection was established or closed, so that its requests no longer count.
     pub fn reconnected(&mut self, path: Path) {
         match path {
             Path::Repair => {
@@ -359,12 +363,12 @@ impl NackCheck {
                 self.on_nack.clear();
             }
             Path::Replay => (self.tries).retain(|_, (class, ..)| *class != NackClass::Replay),
-            // What it was asked for is not asked for there again.
+            // Sequences requested on these paths are not requested there again.
             Path::Nack | Path::Read => {}
         }
     }
 
-    /// Another epoch: nothing of the one before counts any more.
+    /// Forgets everything, because another epoch is followed.
     pub fn restarted(&mut self) {
         self.pace.restarted();
         self.rungs.restarted();
@@ -379,7 +383,7 @@ impl NackCheck {
         self.alarmed.clear();
     }
 
-    /// The epoch is continued by another behind this sequence: what came beyond it counts no more.
+    /// Forgets sequences above `last`, because another epoch continues this one behind it.
     pub fn continued(&mut self, last: Sequence) {
         let counts = |s: &u64| *s <= last.0;
         self.pace.restarted();
@@ -399,7 +403,7 @@ impl NackCheck {
         }
     }
 
-    /// A sequence that two publishers said different things of and that nobody asked about yet.
+    /// Returns a sequence with two contents that was not requested again yet.
     #[must_use]
     pub fn doubt(&self) -> Option<u64> {
         self.doubts.first().copied()
@@ -446,7 +450,8 @@ mod tests {
             first: Sequence(first),
             last: Sequence(last),
         };
-        // Each when it is due, if all ask for the same: a millisecond that doubles.
+        // Each NACK is sent when it is due, if all request the same sequences: after a millisecond
+        // that doubles.
         let now = Nanos::from_us(1_000).times((1 << asked.asked.0) - 1);
         asked.nack(Path::Repair, (class, &[range]), NEXT, |_| None, now)
     }

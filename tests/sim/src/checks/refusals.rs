@@ -1,10 +1,11 @@
-//! What a publisher refuses, held against what it was asked, what its ring held then, and what it
-//! had to do (docs/PROTOCOL.md §6.3). Windows are checked in [`crate::checks::loss_reason`], too: nothing is
-//! refused that the ring still holds.
+//! Checks a publisher's refusals against the NACKs that it received, the content of its ring at
+//! that time, and its load (docs/PROTOCOL.md §6.3). [`crate::checks::loss_reason`] checks windows
+//! as well: nothing is refused that the ring still holds.
 //!
-//! What follows from the NACK alone is worked out here anew. Of what depends on the core's own state
-//! bounds are: as many sequences wait for one peer as for all at most, the live stream is as fast as
-//! it ever was between two ticks, of the longest datagrams, and as many replay as are connected.
+//! Conditions that follow from the NACK alone are computed again. Conditions that depend on the
+//! core's own state are bounded: one peer may have as many sequences waiting as all together. The
+//! live stream is as fast as the fastest interval between two ticks, in datagrams of the greatest
+//! length. All connected peers may be replaying.
 
 use std::collections::BTreeMap;
 
@@ -19,30 +20,30 @@ use crate::feed::Feed;
 
 type Checked = Result<(), String>;
 
-/// Microseconds to wait: for what was not sent yet, or belongs on another connection; for a replay
-/// that is too slow; for a budget at most.
+/// Retry delays in microseconds: for a sequence that is not sent yet or belongs on another
+/// connection, for a replay that is too slow, and the maximum for a budget.
 const AHEAD_RETRY_US: u64 = 100;
 const TOO_SLOW_RETRY_US: u64 = 1_000_000;
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
-/// The live stream is measured this often.
+/// Interval at which the rate of the live stream is measured.
 const TICK: Nanos = Nanos::from_ms(100);
 
-/// Who asks.
+/// The sender of a NACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The connection.
     pub peer: PeerId,
-    /// Of which kind.
+    /// Kind of the connection.
     pub path: Path,
-    /// Whether its subscriber has a connection for replay.
+    /// Whether the subscriber has a replay connection.
     pub replays: bool,
-    /// Whether it has another one that repair is asked for on.
+    /// Whether the subscriber has another connection on which it requests repair.
     pub asks_elsewhere: bool,
-    /// Connections of the publisher.
+    /// Number of connections of the publisher.
     pub peers: u64,
 }
 
-/// What may be refused, for one reason, and how long it may tell to wait.
+/// A permitted refusal: its reason, its range, and the bounds of its retry delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct May {
     reason: RefusalReason,
@@ -50,7 +51,7 @@ struct May {
     retry_us: (u64, u64),
 }
 
-/// The fastest that a channel was.
+/// The highest rate of a channel's live stream.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     tick_at: Nanos,
@@ -58,18 +59,18 @@ struct Live {
     bytes_per_s_most: u128,
 }
 
-/// See the module.
+/// Check on a publisher's refusals.
 #[derive(Debug)]
 pub struct RefusalCheck {
     config: RepairConfig,
     may: BTreeMap<(PeerId, ChannelId), Vec<May>>,
     live: BTreeMap<ChannelId, Live>,
-    /// Refusals that were looked at.
+    /// Number of refusals checked.
     pub seen: u64,
 }
 
 impl RefusalCheck {
-    /// Nothing was asked of a publisher with these feeds.
+    /// Returns a check for a publisher with these feeds, without requests.
     #[must_use]
     pub fn new(config: RepairConfig, feeds: &[Feed], now: Nanos) -> Self {
         let live = feeds.iter().map(|feed| {
@@ -88,7 +89,7 @@ impl RefusalCheck {
         }
     }
 
-    /// The publisher is told what time it is.
+    /// Measures the live rates when the publisher receives the time.
     pub fn ticks(&mut self, feeds: &[Feed], now: Nanos) {
         for feed in feeds {
             let Some(live) = self.live.get_mut(&feed.channel) else {
@@ -110,7 +111,7 @@ impl RefusalCheck {
         }
     }
 
-    /// A NACK for this channel was given to the core.
+    /// Records a NACK for this channel that was passed to the core.
     pub fn asked(
         &mut self,
         asker: &Asker,
@@ -160,8 +161,8 @@ impl RefusalCheck {
         of.append(&mut may);
     }
 
-    /// Whether what the ring holds of a question may be refused because it would never be answered in
-    /// time.
+    /// Returns the permitted refusal of held sequences that the replay would not reach in time, if
+    /// any.
     fn too_slow(
         &self,
         asker: &Asker,
@@ -181,7 +182,7 @@ impl RefusalCheck {
         })
     }
 
-    /// Whether it may be refused because too much waits already.
+    /// Returns the permitted refusal of held sequences because too many are queued already, if any.
     fn budget(
         &self,
         asker: &Asker,
@@ -207,7 +208,7 @@ impl RefusalCheck {
             let us = u64::try_from(us).unwrap_or(u64::MAX);
             us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX)
         };
-        // Its other connection may have used up the bound alone.
+        // The subscriber's other connection may have used up the bound alone.
         let least = match class {
             NackClass::Repair if asker.asks_elsewhere => 0,
             _ => bound,
@@ -219,10 +220,10 @@ impl RefusalCheck {
         })
     }
 
-    /// This goes to a peer.
+    /// Checks the refusals in frames for a peer.
     ///
     /// # Errors
-    /// What it refuses without a reason.
+    /// A refusal without a reason.
     pub fn given(&mut self, peer: PeerId, feeds: &[Feed], mut frames: &[u8]) -> Checked {
         while let Some((channel, message, taken)) =
             Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).map_err(|e| e.to_string())?
@@ -245,7 +246,8 @@ impl RefusalCheck {
         }
         let retry_us = u64::from(refused.retry_after_us);
         if refused.reason == RefusalReason::Window {
-            // With planted bugs copies are torn on purpose, and refused although the slot is held.
+            // With planted bugs, copies are torn on purpose, and are refused although the slot is
+            // held.
             let torn = cfg!(feature = "planted-bugs");
             return match refused.range.last < floor(feed) || torn {
                 true if retry_us == 0 => Ok(()),
@@ -254,7 +256,8 @@ impl RefusalCheck {
         }
         let may = self.may.get(&(peer, feed.channel));
         let mut may = may.into_iter().flatten();
-        // What a question begins with is not refused with it where it is on its way already.
+        // A refusal does not include the first sequences of a request when they are already in
+        // flight.
         let answered = matches!(
             refused.reason,
             RefusalReason::TooSlow | RefusalReason::Budget
@@ -275,18 +278,18 @@ impl RefusalCheck {
         ))
     }
 
-    /// All that there was to say was said.
+    /// Forgets permitted refusals at the end of a turn, because all refusals have been sent.
     pub fn settled(&mut self) {
         self.may.clear();
     }
 }
 
-/// Of the longest one in its frame.
+/// Returns the length of the longest datagram in its frame, in bytes.
 fn datagram_len(feed: &Feed) -> u64 {
     (feed.reader.geometry().slot_len() + FRAME_HEAD_LEN) as u64
 }
 
-/// The oldest sequence that is served: the slots at the old end might be overwritten meanwhile.
+/// Returns the oldest sequence that is served. Slots at the old end might be overwritten meanwhile.
 fn floor(feed: &Feed) -> Sequence {
     let from = feed.core.sealed().next().minus(safe(feed));
     feed.reader.oldest().max(from)
@@ -308,7 +311,7 @@ mod tests {
     const EPOCH: Epoch = Epoch(5);
     const PEER: PeerId = PeerId(3);
 
-    /// A ring of which everything is sent, up to this sequence.
+    /// Returns a ring that is sent completely, and its last sequence.
     fn feed() -> (Feed, u64) {
         let now = Now {
             monotonic: Nanos::ZERO,
@@ -336,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Whether this refusal of a question of this class and epoch passes.
+    /// Returns whether this refusal of a request of this class and epoch passes the check.
     fn passes(
         (epoch, class, asked): (Epoch, NackClass, SequenceRange),
         (reason, refused, retry_after_us): (RefusalReason, SequenceRange, u32),
@@ -394,7 +397,7 @@ mod tests {
         assert!(passes(other, (RefusalReason::Epoch, held, 0)));
         let none = (EPOCH, repair, range(0, 4));
         assert!(passes(none, (RefusalReason::Malformed, range(0, 4), 0)));
-        // Who has a connection for replay is to use it.
+        // A subscriber with a replay connection must use it for replay.
         let elsewhere = (EPOCH, replay, held);
         assert!(passes(elsewhere, (RefusalReason::Budget, held, 100)));
         assert!(!passes(

@@ -1,6 +1,6 @@
-//! What one application is told beside the stream of one channel: silence and its end, lost
-//! multicast, lines and the repair connection. Each alternates, has its reason in what the
-//! subscriber was given, and comes when it is due (docs/PROTOCOL.md §5.3, §5.5).
+//! Checks the liveness events of one channel: silence and recovery, lost multicast, lines, and the
+//! repair connection. Events of a kind alternate, have their reason in the subscriber's input, and
+//! are emitted when due (docs/PROTOCOL.md §5.3, §5.5).
 
 use tickcast_reliability::delivery::{Event, StreamState};
 use tickcast_reliability::receive::ReceiverConfig;
@@ -8,14 +8,14 @@ use tickcast_reliability::types::Nanos;
 
 type Checked = Result<(), String>;
 
-/// As late as a timer may fire.
+/// Tolerance for a late timer.
 const SLACK: Nanos = Nanos(5_000);
-/// The longest interval between heartbeats that is believed.
+/// Longest heartbeat interval that is accepted.
 const INTERVAL_MAX: Nanos = Nanos::from_secs(10);
-/// While it is silent the groups are joined anew this often.
+/// Interval at which the groups are rejoined during silence.
 const REJOIN_EVERY: Nanos = Nanos::from_ms(200);
 
-/// See the module.
+/// Check on the liveness events of one channel.
 #[derive(Debug)]
 pub struct SilenceCheck {
     config: ReceiverConfig,
@@ -23,27 +23,27 @@ pub struct SilenceCheck {
     ended: bool,
     stale: bool,
     multicast_lost: bool,
-    /// Something was heard since silence was told.
+    /// Whether a datagram arrived since silence was reported.
     heard_since: bool,
-    /// When the time of silence began anew, because another epoch did after an end.
+    /// Time at which the silence timer restarted, because another epoch began after an end.
     silent_since: Nanos,
-    /// What the events so far come to.
+    /// State that follows from the events so far.
     pub state: StreamState,
     link_down: bool,
     line_down: [bool; 2],
-    /// When something was heard last of each line, and what the last heartbeat announced.
+    /// Time of the last datagram of each line, and the interval that the last heartbeat announced.
     heard_at: [Nanos; 2],
     interval: Nanos,
-    /// When the groups are to be joined anew at the latest.
+    /// Latest time at which the groups must be rejoined.
     rejoin_due: Nanos,
     connected: bool,
-    /// What the input that goes on carries: a line's datagram, a STATUS.
+    /// Content of the current input: a datagram of a line, a STATUS.
     line: Option<usize>,
     status: bool,
 }
 
 impl SilenceCheck {
-    /// A subscriber that was told nothing.
+    /// Returns a check without events.
     #[must_use]
     pub fn new(config: ReceiverConfig) -> Self {
         Self {
@@ -66,8 +66,8 @@ impl SilenceCheck {
         }
     }
 
-    /// A datagram that is believed is about to be given to the core, by this line; a heartbeat
-    /// announces an interval.
+    /// Records an accepted datagram of this line that is about to be passed to the core. A
+    /// heartbeat announces an interval.
     pub fn hears(&mut self, line: usize, interval: Option<Nanos>, now: Nanos) {
         (self.line, self.heard_at[line]) = (Some(line), now);
         self.heard_since = self.stale;
@@ -76,17 +76,17 @@ impl SilenceCheck {
         }
     }
 
-    /// A STATUS is about to be given to the core.
+    /// Records a STATUS that is about to be passed to the core.
     pub const fn status(&mut self) {
         self.status = true;
     }
 
-    /// The input is over.
+    /// Records the end of an input.
     pub const fn input_over(&mut self) {
         (self.line, self.status) = (None, false);
     }
 
-    /// The groups are joined anew.
+    /// Records that the groups were rejoined.
     pub fn rejoined(&mut self, now: Nanos) {
         if self.stale {
             self.rejoin_due = now.after(REJOIN_EVERY);
@@ -101,19 +101,19 @@ impl SilenceCheck {
         self.heard_at[0].max(self.heard_at[1])
     }
 
-    /// When silence is due if nothing is heard.
+    /// Returns the time at which silence is due if nothing arrives.
     fn silent_at(&self) -> Nanos {
         let since = self.last_heard().max(self.silent_since);
         since.after(self.silence(self.config.stale_us))
     }
 
-    /// The core stands like this after an input.
+    /// Checks the core's state after an input.
     ///
     /// # Errors
-    /// That the application, which goes by the events, believes something else.
+    /// A state that differs from the one that follows from the events.
     pub fn stands(&self, core: StreamState) -> Checked {
         let told = self.state;
-        // A word of the publisher ends this one without an event.
+        // A message of the publisher ends this state without an event.
         let publisher_dead = told.publisher_dead;
         if told
             == (StreamState {
@@ -126,10 +126,10 @@ impl SilenceCheck {
         Err(format!("stands {core}, and was told {told}"))
     }
 
-    /// The application is told this.
+    /// Checks an event that the application received.
     ///
     /// # Errors
-    /// What is wrong about it.
+    /// An event without a reason or at a wrong time.
     pub fn told(&mut self, event: &Event, now: Nanos) -> Checked {
         let state = (self.stale, self.multicast_lost);
         self.state.follow(event);
@@ -147,7 +147,7 @@ impl SilenceCheck {
             }
             Event::EpochChanged { .. } | Event::EpochContinued { .. } => {
                 if std::mem::replace(&mut self.ended, false) {
-                    // What was heard after the end was not told, and is not in arrears.
+                    // No liveness events were emitted after the end, so restart the silence timer.
                     (self.silent_since, self.heard_since) = (now, false);
                 }
                 true
@@ -168,7 +168,7 @@ impl SilenceCheck {
                 state == (true, false) && by_line
             }
             Event::MulticastRestored => {
-                // `Fresh` follows at once.
+                // `Recovered` follows at once.
                 self.multicast_lost = false;
                 state == (true, true) && by_line
             }
@@ -198,10 +198,10 @@ impl SilenceCheck {
         ))
     }
 
-    /// The subscriber has done everything it wants now: nothing is late.
+    /// Checks that nothing is late after the subscriber has performed all its actions.
     ///
     /// # Errors
-    /// What should have been told or done.
+    /// An event or a rejoin that was due.
     pub fn on_time(&mut self, connected: bool, now: Nanos) -> Checked {
         if connected && !self.connected {
             self.rejoin_due = self.rejoin_due.max(now);
@@ -238,7 +238,7 @@ mod tests {
         Nanos::from_us(us)
     }
 
-    /// Joined at 0; silent after 5 ms.
+    /// Returns a check that joined at 0 and is silent after 5 ms.
     fn check() -> SilenceCheck {
         let config = ReceiverConfig {
             stale_us: 5_000,

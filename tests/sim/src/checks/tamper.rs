@@ -1,4 +1,4 @@
-//! Deliberate errors of the harness between core and application: the checks must see them.
+//! Deliberate errors of the harness between core and application, which the checks must detect.
 
 use tickcast_reliability::delivery;
 use tickcast_reliability::delivery::Item;
@@ -6,30 +6,30 @@ use tickcast_reliability::delivery::Item;
 use crate::checks::delivery::Stream;
 use crate::truth::Truth;
 
-/// A deliberate error of the harness between core and application: the checks must see it.
+/// A deliberate error of the harness between core and application, which the checks must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
-    /// The nth record is told twice.
+    /// The nth record is delivered twice.
     Twice(u64),
-    /// The nth record is not told.
+    /// The nth record is not delivered.
     Drop(u64),
-    /// The nth record is told with another content.
+    /// The nth record is delivered with another content.
     Alter(u64),
-    /// The nth loss is not told.
+    /// The nth loss is not delivered.
     HideLoss(u64),
-    /// No alarm of two publishers is told.
+    /// Alarms about two publishers are not delivered.
     HideAlarms,
     /// The nth frame with a NACK is sent twice.
     AskTwice(u64),
-    /// The nth repair that a publisher gives out leaves twice.
+    /// The nth repair of a publisher is sent twice.
     GiveTwice(u64),
-    /// The others are served later where there is a broken one, by this many microseconds.
+    /// Other subscribers are served later while one is broken, by this many microseconds.
     DelayOthers(u64),
-    /// The nth record of others is not told where there is a broken one.
+    /// The nth record of other subscribers is not delivered while one is broken.
     StarveOthers(u64),
 }
 
-/// A tamper, and how many of what it waits for came by.
+/// A tamper, and the number of its candidates so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tampering {
     pub(crate) tamper: Option<Tamper>,
@@ -41,7 +41,7 @@ impl Tampering {
         Self { tamper, count: 0 }
     }
 
-    /// Counts one more of what this tamper waits for, and tells whether it is the one.
+    /// Counts a candidate of this tamper. Returns whether it is the one to tamper with.
     pub(crate) fn is_it(&mut self, of: impl FnOnce(Tamper) -> Option<u64>) -> bool {
         let Some(nth) = self.tamper.and_then(of) else {
             return false;
@@ -50,7 +50,7 @@ impl Tampering {
         self.count == nth
     }
 
-    /// Hands an item to the application, or something else where the run is tampered with.
+    /// Passes an item to the application, tampered with if it is the one.
     pub(crate) fn tell(
         &mut self,
         stream: &mut Stream,

@@ -1,9 +1,9 @@
-//! The cores of a small world. Each runs once for each of its own states and inputs: what it does
-//! then is known from there on, however many states of the world that happens in.
+//! The cores of a small world. Each core runs once for each of its states and inputs. The result is
+//! cached, however many states of the world share it.
 //!
-//! A state of a core is a number, and stands for the inputs that first led to it: who needs the
-//! core itself lets it run again from its beginning. That this leads to the same state, to the
-//! [`super::fingerprint`], is checked each time.
+//! A core state is a number, which stands for the inputs that first led to it. When the core itself
+//! is needed, these inputs run again from the beginning. Each time, the [`super::fingerprint`] is
+//! checked to be the same.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -18,25 +18,25 @@ use super::transcript::Said;
 use super::world::Checked;
 use super::{BEGIN, Plan};
 
-/// A core with the driver that does for it what it wants done.
+/// A core with a driver that performs its actions.
 pub trait Core: Sized {
-    /// What may happen to it.
+    /// The inputs of the core.
     type Input: Copy + Eq + Hash;
-    /// What it has others do.
+    /// The outputs of the core.
     type Output;
-    /// What the world must know of its state.
+    /// The part of the core's state that the world needs.
     type Facts: Copy;
 
-    /// The one of this number, at the time that all begin with.
+    /// Creates the core of this number, at the common start time.
     ///
     /// # Errors
-    /// What its parts refuse.
+    /// Settings that a part of the core refuses.
     fn begin(plan: &Plan, number: u64) -> Result<Self, String>;
 
-    /// Takes an input, and tells what comes of it.
+    /// Passes an input to the core and collects its outputs.
     ///
     /// # Errors
-    /// The property that does not hold.
+    /// A property that does not hold.
     fn take(
         &mut self,
         said: &mut Said,
@@ -45,19 +45,19 @@ pub trait Core: Sized {
         does: &mut Does<Self::Output>,
     ) -> Checked;
 
-    /// Two states with equal ones are one.
+    /// Returns the fingerprint of the state. Two states with equal fingerprints are one.
     fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128;
 
-    /// Of its state.
+    /// Returns the facts of the state.
     fn facts(&self, now: Nanos) -> Self::Facts;
 }
 
-/// What a core does upon an input.
+/// The outputs of a core for one input.
 #[derive(Debug)]
 pub struct Does<O> {
-    /// What it has others do, in this order.
+    /// Outputs, in order.
     pub outputs: Vec<O>,
-    /// What its application is told, in words.
+    /// Items for the application, as text.
     pub told: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl<O> Default for Does<O> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId(pub u32);
 
-/// What leads from one state of a core to another.
+/// A transition from one state of a core to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Move<I> {
     Wait(Nanos),
@@ -95,20 +95,21 @@ struct State<C: Core> {
 
 type Known<C> = (StateId, Rc<Does<<C as Core>::Output>>);
 
-/// All that is known of one kind of core.
+/// The known states and transitions of one kind of core.
 pub struct States<C: Core> {
     states: Vec<State<C>>,
     ids: HashMap<u128, StateId>,
     begun: HashMap<u64, StateId>,
     known: HashMap<(StateId, Move<C::Input>), Known<C>>,
-    /// Whether it remembers: if not, the core runs for every input, and no two states are one.
+    /// Whether results are cached. If not, the core runs for every input, and all states are
+    /// distinct.
     remembers: bool,
-    /// Those that ran last, each with its clock.
+    /// The cores that ran last, each with its state and clock.
     at_hand: VecDeque<(StateId, C, Nanos)>,
     printer: Printer,
 }
 
-/// One for each receiver, and some to go back to.
+/// Number of cores kept: one for each receiver, and some to go back to.
 const AT_HAND_MAX: usize = 8;
 
 impl<C: Core> States<C> {
@@ -124,25 +125,25 @@ impl<C: Core> States<C> {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of states.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.states.len()
     }
 
-    /// How many inputs to them were tried.
+    /// Returns the number of cached pairs of state and input.
     #[must_use]
     pub fn inputs(&self) -> usize {
         self.known.len()
     }
 
-    /// Of a state.
+    /// Returns the facts of a state.
     #[must_use]
     pub fn facts(&self, of: StateId) -> C::Facts {
         self.states[of.0 as usize].facts
     }
 
-    /// Of a state.
+    /// Returns the fingerprint of a state.
     #[must_use]
     pub fn fingerprint(&self, of: StateId) -> u128 {
         self.states[of.0 as usize].fingerprint
@@ -182,7 +183,7 @@ impl<C: Core> States<C> {
         Ok((to, does))
     }
 
-    /// The core in this state, by the way that led there first.
+    /// Recreates the core in this state by repeating the inputs that first led to it.
     fn again(&mut self, plan: &Plan, said: &mut Said, to: StateId) -> Result<(C, Nanos), String> {
         let (mut moves, mut at) = (Vec::new(), to);
         let number = loop {
@@ -244,26 +245,26 @@ fn apply<C: Core>(
     }
 }
 
-/// All that is known of the cores of a world.
+/// The known states of all cores of a world.
 pub struct Cores<'p> {
-    /// The world.
+    /// Plan of the world.
     pub plan: &'p Plan,
-    /// What is said in it.
+    /// Datagrams and messages of the world.
     pub said: Said,
-    /// Of its receivers.
+    /// States of the receivers.
     pub receivers: States<Receiver>,
-    /// Of its publishers, of each epoch.
+    /// States of the publishers of all epochs.
     pub publishers: States<Publisher>,
 }
 
 impl<'p> Cores<'p> {
-    /// Nothing is known yet.
+    /// Returns an empty cache.
     #[must_use]
     pub fn new(plan: &'p Plan) -> Self {
         Self::with(plan, true)
     }
 
-    /// Nothing is ever known: each core runs for every input, one after the other.
+    /// Returns a cache that keeps nothing: each core runs for every input.
     #[must_use]
     pub fn forgetful(plan: &'p Plan) -> Self {
         Self::with(plan, false)
@@ -278,26 +279,26 @@ impl<'p> Cores<'p> {
         }
     }
 
-    /// A receiver at its beginning.
+    /// Returns the initial state of a receiver.
     ///
     /// # Errors
-    /// What its parts refuse.
+    /// Settings that a part of the core refuses.
     pub fn receiver(&mut self, number: usize) -> Result<StateId, String> {
         self.receivers.begin(self.plan, number as u64)
     }
 
-    /// The publisher of this epoch at its beginning.
+    /// Returns the initial state of the publisher of this epoch.
     ///
     /// # Errors
-    /// What its parts refuse.
+    /// Settings that a part of the core refuses.
     pub fn publisher(&mut self, epoch: u64) -> Result<StateId, String> {
         self.publishers.begin(self.plan, epoch)
     }
 
-    /// A receiver takes an input.
+    /// Passes an input to a receiver. Returns the next state and the outputs.
     ///
     /// # Errors
-    /// The property that does not hold.
+    /// A property that does not hold.
     pub fn receive(
         &mut self,
         at: StateId,
@@ -307,10 +308,10 @@ impl<'p> Cores<'p> {
         self.receivers.step(with, at, Move::Take(input))
     }
 
-    /// A publisher takes an input.
+    /// Passes an input to a publisher. Returns the next state and the outputs.
     ///
     /// # Errors
-    /// The property that does not hold.
+    /// A property that does not hold.
     pub fn serve(
         &mut self,
         at: StateId,
@@ -320,20 +321,20 @@ impl<'p> Cores<'p> {
         self.publishers.step(with, at, Move::Take(input))
     }
 
-    /// Time passes for a receiver.
+    /// Advances the clock of a receiver and returns its next state.
     ///
     /// # Errors
-    /// None but those of [`Cores::receive`].
+    /// The errors of [`Cores::receive`].
     pub fn receiver_waits(&mut self, at: StateId, span: Nanos) -> Result<StateId, String> {
         let with = (self.plan, &mut self.said);
         let (to, _) = self.receivers.step(with, at, Move::Wait(span))?;
         Ok(to)
     }
 
-    /// Time passes for a publisher.
+    /// Advances the clock of a publisher and returns its next state.
     ///
     /// # Errors
-    /// None but those of [`Cores::serve`].
+    /// The errors of [`Cores::serve`].
     pub fn publisher_waits(&mut self, at: StateId, span: Nanos) -> Result<StateId, String> {
         let with = (self.plan, &mut self.said);
         let (to, _) = self.publishers.step(with, at, Move::Wait(span))?;

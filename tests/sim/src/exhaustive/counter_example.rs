@@ -1,4 +1,4 @@
-//! A path through a small world to what must not be: as short as it can be, and told in words.
+//! Counter-examples: minimal paths through a small world to a violation, described in text.
 
 use std::fmt::Write;
 
@@ -8,20 +8,20 @@ use super::search::Ends;
 use super::transcript::Identity;
 use super::world::{Step, World};
 
-/// See the module.
+/// A minimal path to a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterExample {
-    /// The steps.
+    /// The steps of the path.
     pub path: Vec<Step>,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
-    /// The path, step by step, with what receivers were told.
+    /// The path as text, step by step, with the items that receivers emitted.
     pub story: String,
 }
 
 impl CounterExample {
-    /// Of a path on which this is wrong: leaves out every step that is not needed for something to
-    /// go wrong. Each try runs by itself, on cores of which nothing is known yet.
+    /// Minimises a path with this violation: removes every step without which there is still a
+    /// violation. Each try runs with an empty cache.
     #[must_use]
     pub fn of(plan: &Plan, mut path: Vec<Step>, mut what: String) -> Self {
         if fails(plan, &path).is_none() {
@@ -42,7 +42,7 @@ impl CounterExample {
     }
 }
 
-/// What goes wrong on a path, with the end that follows it, if anything.
+/// Returns the violation on a path and on its continuation to the end, if any.
 fn fails(plan: &Plan, path: &[Step]) -> Option<String> {
     let mut cores = Cores::new(plan);
     let world = World::new(&mut cores).and_then(|mut world| {

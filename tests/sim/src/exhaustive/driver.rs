@@ -1,4 +1,4 @@
-//! What a step does: the input of a core, and all that follows from it at once.
+//! The effect of a step: the input of a core, and all its immediate consequences.
 
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::Nanos;
@@ -9,11 +9,11 @@ use super::receiver::{ReceiverEvent, ReceiverInput, ReceiverOutput};
 use super::transcript::{FrameId, Identity, PacketId};
 use super::world::{Checked, Connection, Place, Step, World, spend};
 
-/// The least that the clock moves on.
+/// Smallest advance of the clock.
 const SOON: Nanos = Nanos(1_000);
 
 impl World {
-    /// The clock moves on to the next timer of any core, and whose time has come is woken.
+    /// Advances the clock to the next timer of any core, and wakes the cores that are due.
     pub(super) fn tick(&mut self, cores: &mut Cores<'_>) -> Checked {
         let publisher = cores.publishers.facts(self.publisher).due;
         let receivers = self.receivers.iter().map(|place| match place.started {
@@ -68,7 +68,8 @@ impl World {
         Ok(true)
     }
 
-    /// The next message of a connection arrives at the publisher.
+    /// Delivers the next message of a connection to the publisher. Returns `false` when there is
+    /// none.
     pub(super) fn up(
         &mut self,
         cores: &mut Cores<'_>,
@@ -89,7 +90,8 @@ impl World {
         Ok(true)
     }
 
-    /// The next message of a connection arrives at the receiver.
+    /// Delivers the next message of a connection to the receiver. Returns `false` when there is
+    /// none.
     pub(super) fn down(
         &mut self,
         cores: &mut Cores<'_>,
@@ -131,7 +133,7 @@ impl World {
         self.serve(cores, PublisherInput::Look)
     }
 
-    /// The publisher's side learns that a connection is over.
+    /// Notifies the publisher's side that a connection closed.
     pub(super) fn hang_up(&mut self, cores: &mut Cores<'_>, r: usize, path: usize) -> Checked {
         let place = &mut self.receivers[r];
         match place.connections[path].take() {
@@ -140,13 +142,13 @@ impl World {
         }
     }
 
-    /// The receiver's side learns that a connection is over.
+    /// Notifies the receiver's side that a connection closed.
     fn lose_connection(&mut self, cores: &mut Cores<'_>, r: usize, path: usize) -> Checked {
         self.receivers[r].connections[path] = None;
         self.receive(cores, r, ReceiverEvent::Disconnected(path))
     }
 
-    /// A receiver takes an input, and what it does then is done.
+    /// Passes an input to a receiver and performs its actions.
     pub(super) fn receive(
         &mut self,
         cores: &mut Cores<'_>,
@@ -186,7 +188,7 @@ impl World {
         Ok(())
     }
 
-    /// The publisher takes an input, and what it sends is on its way.
+    /// Passes an input to the publisher and puts its output in flight.
     pub(super) fn serve(&mut self, cores: &mut Cores<'_>, input: PublisherInput) -> Checked {
         let (to, does) = cores.serve(self.publisher, input)?;
         self.publisher = to;
@@ -211,7 +213,8 @@ impl World {
 }
 
 impl Place {
-    /// Puts a datagram on its way. A heartbeat takes the place of the oldest, where as many are.
+    /// Puts a datagram in flight. A heartbeat replaces the oldest one when the maximum is in
+    /// flight.
     fn send(&mut self, cores: &Cores<'_>, packet: PacketId) {
         let identity = cores.said.identity(packet);
         if identity.is_heartbeat() {

@@ -1,18 +1,19 @@
-//! Whether two states of a core are the same: its `Debug` text, in which times are counted from
-//! now and what decides nothing is left out, as 128 bits.
+//! Fingerprints of core states, which decide whether two states are equal. A fingerprint is a
+//! 128-bit hash of the `Debug` text, with times relative to now and without fields that cannot
+//! influence behaviour.
 //!
-//! Left out, of the struct that is named and of no other:
-//! - `Receiver.counters`: no core reads a counter but to report it. Those that a check reads are put
-//!   in beside the core (`receive/mod.rs`).
-//! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets, whose bursts
-//!   are larger than all that is repaired in a small world, so that nobody ever waits for it.
-//! - `Peer.heard_at`: a publisher gives a connection up after 2 s without a JOIN or 60 s without a word;
-//!   few timers of milliseconds fire here.
-//! - `Line.heard_at`, `Line.since`, `Lines.checked_at`, `Lines.silence`: silent lines are told apart
-//!   only where there are two, and here is one.
-//! - `Held.received_at`, `Held.missing_for`: of a datagram that was held or delivered; they go to the
-//!   application, which measures with them. A standby's mirror would ask whether it was missing at
-//!   all; none is here.
+//! These fields are left out, only of the struct that is named:
+//! - `Receiver.counters`: no core reads a counter except to report it. The counters that a check
+//!   reads are added beside the core (`receive/mod.rs`).
+//! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets. Their
+//!   bursts exceed all repairs of a small world, so that no repair ever waits for credit.
+//! - `Peer.heard_at`: a publisher closes a connection after 2 s without a JOIN or 60 s without a
+//!   message, and only few timers of milliseconds fire here.
+//! - `Line.heard_at`, `Line.since`, `Lines.checked_at`, `Lines.silence`: silent lines are reported
+//!   only with two lines, and small worlds have one.
+//! - `Held.received_at`, `Held.missing_for`: times of a buffered or delivered datagram. They go to
+//!   the application, which only measures with them. A standby's mirror would check whether the
+//!   datagram was missing at all, but small worlds have none.
 
 use std::fmt::{Debug, Write};
 
@@ -21,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::BEGIN;
 
-/// Struct and field of what decides nothing; the module says why.
+/// Struct and field of everything left out; the module documentation gives the reasons.
 const LEFT_OUT: [(&str, &str); 11] = [
     ("Receiver", "counters"),
     ("Session", "bucket"),
@@ -37,17 +38,17 @@ const LEFT_OUT: [(&str, &str); 11] = [
 ];
 const TIME: &str = "Nanos";
 
-/// Reused memory.
+/// Computes fingerprints, with reused buffers.
 #[derive(Debug, Default)]
 pub struct Printer {
     text: String,
     normal: Vec<u8>,
-    /// Which of [`LEFT_OUT`] there was.
+    /// Whether each entry of [`LEFT_OUT`] was found so far.
     met: [bool; LEFT_OUT.len()],
 }
 
 impl Printer {
-    /// The fingerprint of something at this time.
+    /// Returns the fingerprint of a value at this time.
     pub fn of(&mut self, what: &impl Debug, now: Nanos) -> u128 {
         self.text.clear();
         if write!(self.text, "{what:?}").is_err() {
@@ -58,13 +59,13 @@ impl Printer {
         xxh3_128(&self.normal)
     }
 
-    /// What the last one was made of.
+    /// Returns the bytes that were hashed last.
     #[cfg(test)]
     pub(super) fn normal(&self) -> &[u8] {
         &self.normal
     }
 
-    /// What is to be left out and was in nothing that this has seen, nor that `other` has.
+    /// Returns the entries of [`LEFT_OUT`] that neither this printer nor `other` has found.
     #[cfg(test)]
     pub(super) fn never_met(&self, other: &Self) -> Vec<(&'static str, &'static str)> {
         let met = self.met.iter().zip(other.met).map(|(a, b)| *a || b);
@@ -74,10 +75,10 @@ impl Printer {
     }
 }
 
-/// Appends `text` with times counted from `now` and without the fields of [`LEFT_OUT`].
+/// Appends `text` with times relative to `now` and without the fields of [`LEFT_OUT`].
 fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>, met: &mut [bool; LEFT_OUT.len()]) {
     let bytes = text.as_bytes();
-    // The structs around what comes next; maps, sets and lists have no name.
+    // Names of the enclosing structs; maps, sets and lists have no name.
     let mut structs: Vec<&str> = Vec::new();
     let (mut at, mut word) = (0, "");
     while at < bytes.len() {
@@ -121,7 +122,7 @@ fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>, met: &mut [bool; LEFT_OU
             at += 1 + len;
             match digits[..len].parse::<u64>() {
                 Ok(u64::MAX) | Err(_) => out.extend_from_slice(b"never"),
-                // Not a time, but that there is none, or a span: the clock begins later.
+                // The clock starts at a larger value, so that this is a span, or no time at all.
                 Ok(span) if span < BEGIN.0 / 2 => {
                     out.push(b's');
                     out.extend_from_slice(&span.to_le_bytes());
@@ -138,13 +139,13 @@ fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>, met: &mut [bool; LEFT_OU
     }
 }
 
-/// Length of a name or number at the beginning.
+/// Returns the length of the name or number at the beginning.
 fn word_len(bytes: &[u8]) -> usize {
     let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
     bytes.iter().take_while(|b| is_word(b)).count()
 }
 
-/// Length of a string at the beginning, with both its quotation marks.
+/// Returns the length of the string at the beginning, including both quotation marks.
 fn string_len(bytes: &[u8]) -> usize {
     let mut escaped = false;
     let end = bytes.iter().skip(1).position(|byte| {
@@ -155,7 +156,7 @@ fn string_len(bytes: &[u8]) -> usize {
     end.map_or(bytes.len(), |end| end + 2)
 }
 
-/// Length of a value, up to the comma or bracket that ends it.
+/// Returns the length of a value, up to the comma or bracket that ends it.
 fn value_len(bytes: &[u8]) -> usize {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate() {
@@ -185,7 +186,7 @@ mod tests {
         next: u64,
     }
 
-    /// Nothing of it is left out, whatever its fields are called.
+    /// A struct of which no field is left out, whatever the fields are called.
     #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
     struct Other {
@@ -224,7 +225,7 @@ mod tests {
         assert_ne!(one, printer.of(&core(6, 1, 3), BEGIN));
     }
 
-    /// In lists within each other, before and behind them.
+    /// Covers fields in nested lists, and before and after them.
     #[test]
     fn a_field_of_the_same_name_counts_in_any_other_struct() {
         let mut printer = Printer::default();

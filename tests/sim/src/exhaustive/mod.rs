@@ -1,36 +1,51 @@
 //! Every interleaving of a small world: one publisher, two receivers, three or four datagrams, on
-//! the shipped cores. Whatever the network does within stated bounds, nobody is told anything
-//! untrue, and from every state the end is reached.
+//! the shipped cores. Within stated bounds of network faults, no event is untrue, and the end is
+//! reachable from every state.
 //!
-//! A [`Plan`] says what is published and which faults may happen how often; [`world`] has the
-//! states of the cores and what is on its way between them; [`search`] tries every [`world::Step`]
-//! in every state, depth first. A core runs once for each of its own states and inputs, and what
-//! it does is known from there on ([`cores`]): most steps of the search are a look into a table.
-//! Two states of a core with equal [`fingerprint`]s are one, and so are two states of a world
-//! whose cores and ways are the same.
+//! A [`Plan`] defines the datagrams to publish and the maximum number of each fault. [`world`]
+//! holds the states of the cores and everything in flight between them. [`search`] tries every
+//! [`world::Step`] in every state, depth first. Each core runs once for each of its states and
+//! inputs, and the result is cached ([`cores`]). Most steps of the search are therefore table
+//! lookups. Two states of a core with equal [`fingerprint`]s are one. Two states of a world are one
+//! when their cores and everything in flight are equal.
 //!
-//! **Steps**: something is published; the publisher restarts with a new epoch; a receiver joins; a
-//! datagram arrives, is dropped, or arrives with a copy of it still on its way; the next message of
-//! a connection arrives, in either direction; a connection breaks; time passes until the next
-//! timer of any core. Any datagram on its way may be the next, or none: the order is free, and any
-//! number of timers (within the bound) may go before it. A copy goes behind all that was sent.
+//! **Steps**:
+//! - A datagram is published.
+//! - The publisher restarts with a new epoch.
+//! - A receiver joins.
+//! - A datagram arrives, is dropped, or arrives while a copy of it stays in flight. A copy goes
+//!   behind all datagrams already sent.
+//! - The next message of a connection arrives, in either direction.
+//! - A connection breaks.
+//! - Time passes until the next timer of any core.
 //!
-//! **Checked** after every step: each record once, in its place, as it was published; each loss
-//! where it stands, exact, and of a cause that this world allows; all balances of counters; no
-//! core is busy without end. In every state faults are also let stop: everything on its way
-//! arrives, in order, the rest is published, and within [`Plan::settle_ticks`] timers all receivers
-//! reach the end with nothing open.
+//! Any datagram in flight may be the next one, or none. The order is free, and any number of timers
+//! (within the bound) may fire before it.
 //!
-//! **Part of a state** is also what the checks know: all that each application was told so far, and the
-//! counters of gaps that are held against it.
+//! **Checked** after every step:
+//! - Each record is delivered once, in order and as it was published.
+//! - Each loss is declared at its place, with its exact size and a cause that this world allows.
+//! - All relations between counters hold.
+//! - No core stays busy without end.
 //!
-//! **Abstracted.** A clock of which only the distance to now counts: cores know no other time. The
-//! clock of dates stands still: it only measures, as does the publisher's in STATUS. The clock of a
-//! PROGRESS is its number while it is on its way and owed: what counts is whether it is the last.
-//! What decides nothing, which [`fingerprint`] lists with the reasons. A younger heartbeat takes the
-//! place of an older one on its way, where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
-//! Random waits are those of one seed, and their number is part of the state. Connecting takes no
-//! time, both sides learn at once that a connection is over, and a control message arrives whole.
+//! From every state, faults are also stopped. Everything in flight then arrives in order, and the
+//! rest is published. Within [`Plan::settle_ticks`] timers all receivers must reach the end without
+//! open gaps.
+//!
+//! **Part of a state** is also the knowledge of the checks: all items that each application
+//! received so far, and the counters of gaps that are compared with them.
+//!
+//! **Abstracted**:
+//! - Only the distance of a time to now counts, because cores know no other time.
+//! - UTC stands still, because it only measures, as does the publisher's clock in STATUS.
+//! - A PROGRESS in flight or without response carries its number instead of its clock, because only
+//!   whether it is the last one matters.
+//! - Fields without influence, which [`fingerprint`] lists with the reasons, are left out.
+//! - A younger heartbeat replaces an older one in flight, when [`Plan::heartbeats_max`] are in
+//!   flight: heartbeats may be lost without counting as a drop.
+//! - Random waits are those of one seed, and their number is part of the state.
+//! - Connecting takes no time, both sides are notified at once that a connection closed, and a
+//!   control message arrives whole.
 
 pub mod cores;
 pub mod counter_example;
@@ -51,27 +66,27 @@ use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
 use tickcast_reliability::types::Nanos;
 
-/// When it begins: so late that no span is as long.
+/// Start of the clock, late enough that no span is as long.
 pub(crate) const BEGIN: Nanos = Nanos::from_secs(1_000);
 
-/// How often each fault may happen.
+/// Maximum number of each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Datagrams dropped.
     pub drops: u8,
-    /// Datagrams that arrive before one that was sent earlier.
+    /// Datagrams that overtake an earlier one.
     pub overtakes: u8,
-    /// Datagrams of which a copy stays on its way.
+    /// Datagrams of which a copy stays in flight.
     pub duplicates: u8,
     /// Connections cut.
     pub cuts: u8,
-    /// Publishers that come back with a new epoch.
+    /// Restarts of the publisher with a new epoch.
     pub restarts: u8,
-    /// Timers that fire while faults can still happen.
+    /// Timers that fire while faults are still possible.
     pub ticks: u8,
 }
 
-/// What is published next.
+/// The next datagram to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Publish {
     /// A datagram with this many records.
@@ -82,43 +97,44 @@ pub enum Publish {
     End,
 }
 
-/// A receiver.
+/// Settings of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// How it wants the stream.
+    /// Delivery mode.
     pub delivery: Delivery,
-    /// Where it begins.
+    /// Start of the stream.
     pub start: Start,
-    /// Whether it joins while the search goes on, and not before.
+    /// Whether the receiver joins as a step of the search, instead of at the beginning.
     pub late: bool,
 }
 
 /// A small world and its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Its name.
+    /// Name of the world.
     pub name: &'static str,
-    /// States that a search finds at least. Fewer would say that the world does less than it did.
+    /// Minimum number of states that a search must find. Fewer states indicate that the world
+    /// covers less than it did.
     pub states_min: u64,
-    /// Its receivers.
+    /// Receivers of the world.
     pub receivers: Vec<Who>,
-    /// What is published in each epoch; the last stands for all further ones.
+    /// Datagrams published in each epoch; the last list also applies to all further epochs.
     pub epochs: Vec<Vec<Publish>>,
-    /// What may go wrong.
+    /// Maximum number of each fault.
     pub faults: Faults,
     /// Slots of the receivers' windows.
     pub window_slots: u32,
-    /// Heartbeats of one epoch that can be on their way to a receiver; a further one takes the
-    /// place of the oldest.
+    /// Maximum number of heartbeats of one epoch in flight to a receiver; a further one replaces
+    /// the oldest.
     pub heartbeats_max: usize,
-    /// Causes of loss that may be told: all others would be a loss without need.
+    /// Permitted causes of loss: a loss of any other cause would be unnecessary.
     pub causes: Vec<LossCause>,
-    /// Timers within which everything is at its end once faults have stopped.
+    /// Maximum number of timers, once faults have stopped, until everything has reached its end.
     pub settle_ticks: u32,
 }
 
 impl Plan {
-    /// What is published in this epoch, of which the first is 1.
+    /// Returns the datagrams to publish in this epoch; the first epoch is 1.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> &[Publish] {
         let nth = usize::try_from(epoch.saturating_sub(1)).unwrap_or(usize::MAX);

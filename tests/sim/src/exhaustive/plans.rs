@@ -1,4 +1,4 @@
-//! The small worlds that are searched.
+//! The small worlds that the search covers.
 
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
@@ -21,12 +21,12 @@ const NONE: Faults = Faults {
     ticks: 0,
 };
 
-/// All worlds, of which one in five has wider bounds. The seed chooses which.
+/// Returns all worlds, of which one in five, chosen by the seed, has wider bounds.
 #[must_use]
 pub fn sample(seed: u64) -> Vec<Plan> {
     let mut small = worlds(false).into_iter();
     let large = worlds(true).into_iter().zip(seed..);
-    // The small world has the place of the large one; the last of the large ones has no small one.
+    // The small world has the same index as the large one; the last large world has no small one.
     let of_each = large.map(|(large, turn)| (turn.is_multiple_of(5), large, small.next()));
     let chosen = of_each.filter_map(|(is_large, large, small)| match is_large {
         true => Some(large),
@@ -35,11 +35,11 @@ pub fn sample(seed: u64) -> Vec<Plan> {
     chosen.collect()
 }
 
-/// All worlds; `large` has wider bounds, for a run by hand.
+/// Returns all worlds; `large` selects wider bounds, for manual runs.
 #[must_use]
 pub fn worlds(large: bool) -> Vec<Plan> {
     use Publish::{Data, End, Opened};
-    // One more of a fault in a run by hand.
+    // Manual runs allow one more of a fault.
     let one = u8::from(large);
     let plan = Plan {
         name: "loss",
@@ -64,7 +64,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         start: Start::Oldest,
         ..late
     };
-    // Before the first heartbeat after it.
+    // The deadline is before the first heartbeat after a loss.
     let within = Who {
         delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
         ..ORDERED
@@ -80,7 +80,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let mut worlds = vec![
         plan.clone(),
         Plan {
-            // One that was sent before another, and before newer data, arrives after them.
+            // A heartbeat arrives after a later heartbeat and after newer data.
             name: "old heartbeats",
             states_min: 1_000_000,
             epochs: match large {
@@ -106,7 +106,8 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
         Plan {
-            // Both ask for the same, are answered by multicast, and that may be lost as well.
+            // Both receivers send the same NACK and are repaired by multicast, which may be lost as
+            // well.
             name: "common loss",
             states_min: 120,
             epochs: vec![vec![Data(1), End]],
@@ -152,7 +153,8 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
         Plan {
-            // So long that what the old publisher sent comes after the WELCOME of the new one.
+            // Enough timers for datagrams of the old publisher to arrive after the WELCOME of the
+            // new one.
             name: "old epoch",
             states_min: 14_000,
             receivers: vec![ORDERED],
@@ -206,7 +208,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
         Plan {
-            // What does not come in time is lost, to the record.
+            // A datagram that misses its deadline is lost, to the exact record.
             name: "deadline",
             states_min: 8_500,
             receivers: vec![within; 2],

@@ -1,6 +1,6 @@
-//! Proof that small worlds find bugs: each deliberate one that they can show must be found in the
-//! world named for it, within a stated number of states. That the world is right without it says
-//! the search itself.
+//! Proof that small worlds find bugs: each deliberate bug that they can expose must be found in the
+//! world named for it, within a stated number of states. The search itself shows that the world is
+//! correct without the bug.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use tickcast_reliability::planted::{Bug, plant};
 use super::search::search;
 use super::{Plan, worlds};
 
-/// Where a bug is to be found, and within how many states.
+/// A bug, the world that finds it, and the number of states within which it must be found.
 struct Hunt {
     bug: Bug,
     world: &'static str,
@@ -21,8 +21,8 @@ const fn hunt(bug: Bug, world: &'static str, states: u64) -> Hunt {
     Hunt { bug, world, states }
 }
 
-/// Bounds are measured, with room for a change of the order in which steps are tried. All others
-/// need what no small world has (docs/VERIFICATION.md).
+/// The bounds are measured, with a margin for changes in the order of steps. All other bugs need
+/// conditions that no small world has (docs/VERIFICATION.md).
 const HUNTS: [Hunt; 20] = [
     hunt(Bug::WindowOffByOne, "narrow window", 500),
     hunt(Bug::BackwardJumpBelieved, "loss", 100),
@@ -46,7 +46,8 @@ const HUNTS: [Hunt; 20] = [
     hunt(Bug::ReconnectForgotten, "restart", 100),
 ];
 
-/// After how many states it is found, and what is told; `Err`: not, in so many states.
+/// Returns the number of states after which a bug is found, and the violation, or `Err` with the
+/// number of states searched in vain.
 fn seek(hunt: &Hunt, plan: &Plan) -> Result<(u64, String), u64> {
     plant(Some(hunt.bug));
     let found = catch_unwind(AssertUnwindSafe(|| search(plan, hunt.states)));
@@ -60,8 +61,8 @@ fn seek(hunt: &Hunt, plan: &Plan) -> Result<(u64, String), u64> {
     }
 }
 
-/// Hunts all bugs that small worlds can show, and prints how each is found. Exit: 0 all found, 1
-/// otherwise.
+/// Hunts all bugs that small worlds can expose, and prints how each is found. Returns exit code 0
+/// when all are found, and 1 otherwise.
 #[must_use]
 pub fn show() -> ExitCode {
     let plans = worlds(false);

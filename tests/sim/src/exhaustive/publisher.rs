@@ -1,4 +1,4 @@
-//! The publisher of a small world: the shipped cores over the smallest ring there is.
+//! The publisher of a small world: the shipped cores over the smallest possible ring.
 
 use std::sync::Arc;
 
@@ -24,70 +24,70 @@ use crate::checks::counters;
 use crate::faults::plan::CHANNEL;
 use crate::truth::{ContentKey, Truth, push_record};
 
-/// A heartbeat at this interval, whatever is sent: one timer that matters.
+/// Constant heartbeat interval, whatever is sent, so that only one timer matters.
 const HEARTBEAT_US: u64 = 1_000;
 
-/// See the module.
+/// The publisher of a small world.
 pub struct Publisher {
-    /// Publishing.
+    /// The publisher core.
     pub core: PublisherCore,
-    /// Repair.
+    /// The repair core.
     pub repair: RepairCore,
-    /// What repair counts.
+    /// Counters of repair.
     pub counters: Arc<RepairCounters>,
-    /// Its epoch.
+    /// The publisher's epoch.
     pub epoch: Epoch,
-    /// How much of its epoch's list was published.
+    /// Number of datagrams published from its epoch's list.
     pub published: usize,
-    /// What was published, of this epoch and those that were handed to it.
+    /// The truth of this epoch and of the earlier ones passed to it.
     pub truth: Truth,
     position: u64,
 }
 
-/// What may happen to a publisher.
+/// Inputs of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PublisherInput {
-    /// Nothing but that it is looked after: a timer fires.
+    /// A poll only: a timer fires.
     Look,
-    /// It publishes.
+    /// A datagram to publish.
     Publish(Publish),
-    /// Somebody connects.
+    /// A peer connects.
     Connected(PeerId),
-    /// A connection is over.
+    /// A connection closes.
     Disconnected(PeerId),
     /// A message arrives.
     Message(PeerId, FrameId),
 }
 
-/// What a publisher has done.
+/// Outputs of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublisherOutput {
-    /// A datagram goes to the group.
+    /// A datagram sent to the group.
     Multicast(PacketId),
-    /// A message goes to one connection.
+    /// A message sent on one connection.
     Send(PeerId, FrameId),
 }
 
-/// What a world must know of a publisher.
+/// The part of a publisher's state that a world needs.
 #[derive(Clone, Copy, Debug)]
 pub struct PublisherFacts {
-    /// When its next timer fires, from now; [`Nanos::MAX`]: never.
+    /// Time from now until its next timer; [`Nanos::MAX`] means never.
     pub due: Nanos,
-    /// What it has sent.
+    /// Last sequence sent.
     pub posted: Sequence,
-    /// How much of its epoch's list was published.
+    /// Number of datagrams published from its epoch's list.
     pub published: usize,
-    /// Whether it knows that all are at their end.
+    /// Whether all subscribers are known to have reached the end.
     pub all_reached_end: bool,
-    /// Sequences that wait for an answer.
+    /// Number of sequences whose repair is pending.
     pub pending: u64,
 }
 
 impl Publisher {
-    /// A publisher that opens `epoch` after what `truth` says.
+    /// Opens `epoch` after the epochs in `truth`.
     ///
     /// # Errors
-    /// What the cores refuse.
+    /// Settings that the cores refuse.
     pub fn open(epoch: Epoch, mut truth: Truth) -> Result<Self, String> {
         let now = both_clocks(BEGIN);
         let geometry = Geometry::new(1024, 16).map_err(|e| e.to_string())?;
@@ -139,7 +139,7 @@ impl Publisher {
     /// Publishes one datagram.
     ///
     /// # Errors
-    /// What the core refused, or sealed otherwise than it should.
+    /// A datagram that the core refuses or seals incorrectly.
     pub fn publish(&mut self, what: Publish, now: Now) -> Checked {
         let ring = self.truth.ring_mut(CHANNEL, self.epoch, 0);
         let of = ring.ok_or("no such epoch")?;
@@ -186,7 +186,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Does everything that the cores want done.
+    /// Performs all actions that the cores request.
     fn serve(&mut self, said: &mut Said, now: Now, does: &mut Does<PublisherOutput>) -> Checked {
         let out = &mut does.outputs;
         self.core.handle_timeout(now);

@@ -1,5 +1,5 @@
-//! A receiver of a small world: the shipped core, the driver that does for it what it wants done,
-//! and the check of what its application is told.
+//! A receiver of a small world: the shipped core, the driver that performs its actions, and the
+//! check of the items for its application.
 
 use tickcast_reliability::control::{ChannelName, Message, Start};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, LossCause};
@@ -20,56 +20,56 @@ use crate::faults::plan::CHANNEL;
 use crate::network::stream::index_of;
 use crate::truth::Truth;
 
-/// What may happen to a receiver.
+/// Inputs of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiverEvent {
-    /// Nothing but that it is looked after: it starts, or a timer fires.
+    /// A poll only: the receiver starts, or a timer fires.
     Look,
     /// A datagram arrives.
     Datagram(PacketId),
-    /// A message of a connection arrives; of a WELCOME also what the publisher had sent when it
-    /// took the JOIN.
+    /// A message of a connection arrives. With a WELCOME comes the last sequence sent when the
+    /// publisher received the JOIN.
     Message(usize, FrameId, Option<Sequence>),
-    /// A connection is over.
+    /// A connection closes.
     Disconnected(usize),
 }
 
-/// The same at a time when this had been published.
+/// An input together with the datagrams published so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReceiverInput {
-    /// What happens.
+    /// The input.
     pub event: ReceiverEvent,
-    /// What was published.
+    /// The datagrams published so far.
     pub truth: TruthId,
 }
 
-/// What a receiver has done.
+/// Outputs of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiverOutput {
-    /// A message goes to the publisher.
+    /// A message sent to the publisher.
     Send(usize, FrameId),
-    /// A connection is made, which takes no time.
+    /// A connection is opened, which takes no time.
     Connect(usize),
     /// A connection is closed.
     Disconnect(usize),
-    /// It becomes a member of the group.
+    /// The receiver joins the group.
     Listen,
 }
 
-/// What a world must know of a receiver.
+/// The part of a receiver's state that a world needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverFacts {
-    /// When its next timer fires, from now; [`Nanos::MAX`]: never.
+    /// Time from now until its next timer; [`Nanos::MAX`] means never.
     pub due: Nanos,
-    /// Where its application stands.
+    /// Position of its application in the stream.
     pub at: (Epoch, Sequence),
-    /// Whether it was told the end.
+    /// Whether the end was delivered.
     pub ended: bool,
-    /// Sequences that it misses.
+    /// Number of missing sequences.
     pub open: u64,
 }
 
-/// See the module.
+/// A receiver of a small world.
 pub struct Receiver {
     core: SubscriberCore,
     stream: Stream,
@@ -79,9 +79,9 @@ pub struct Receiver {
     clock: Clock,
 }
 
-/// The clock of the last PROGRESS of the connection for repair, and its number, which goes in its place on
-/// the way and comes back in STATUS: a core reads no more of it than whether it is the last, and so
-/// messages that differ only in when they were said are one.
+/// The clock of the last PROGRESS on the repair connection, and its number. The number replaces the
+/// clock in flight and returns in STATUS. A core only reads whether it belongs to the last
+/// PROGRESS, so that messages that differ only in their time become equal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     number: u64,
@@ -89,7 +89,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// A message leaves for the publisher.
+    /// Replaces the clock in a message to the publisher.
     fn leaves(&mut self, message: &mut Message<'_>) {
         if let Message::Progress(progress) = message {
             self.number += 1;
@@ -97,10 +97,11 @@ impl Clock {
         }
     }
 
-    /// A message of the publisher arrives.
+    /// Restores the clock in a message of the publisher.
     fn returns(&mut self, path: Path, message: &mut Message<'_>) {
         match message {
-            // PROGRESS is of the connection for repair: that for replay begins nothing anew.
+            // PROGRESS is sent on the repair connection, so that a WELCOME for replay resets
+            // nothing.
             Message::Welcome(_) if path == Path::Repair => *self = Self::default(),
             Message::Status(status) => {
                 let is_last = status.echo == Nanos(self.number);
@@ -111,17 +112,17 @@ impl Clock {
     }
 }
 
-/// Rounds of one core at one time that are too many.
+/// Number of rounds of one core at one time that is a violation.
 const ROUNDS_MAX: u32 = 100;
 
 impl Receiver {
-    /// The receiver of this number.
+    /// Returns the receiver of this number.
     fn new(plan: &Plan, number: u64) -> Self {
         let who = plan.receivers[number as usize];
         let config = ReceiverConfig {
             delivery: who.delivery,
             window_slots: plan.window_slots,
-            // As long as four round trips of unknown length, so that measuring changes nothing.
+            // Equal to four default round trips, so that measuring has no effect.
             nack_retry_us: 1_000,
             stale_us: 4_000,
             dead_us: 1_000_000,
@@ -152,7 +153,7 @@ impl Receiver {
         }
     }
 
-    /// Gives the core an input, and checks what it tells and counts.
+    /// Passes an input to the core, and checks the items and counters that it emits.
     fn input<T>(
         &mut self,
         (truth, joined_at): (&Truth, Option<Sequence>),
@@ -178,7 +179,7 @@ impl Receiver {
         Ok(result)
     }
 
-    /// Does everything that the core wants done.
+    /// Performs all actions that the core requests.
     fn pump(
         &mut self,
         said: &mut Said,
@@ -273,9 +274,9 @@ impl Core for Receiver {
     }
 
     fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
-        // Who it is, and what it may lose, follows from its number. All that it was told is in, and
-        // the counters that are held against that and each other; the rest of those equal a total
-        // of the stream's.
+        // The number decides the receiver's settings and its permitted losses. The fingerprint
+        // includes all items emitted, and the counters that are compared with them and with each
+        // other. Each other counter equals a total of the stream.
         let counted = self.core.counters().map(|c| {
             let all = [
                 &c.missing_datagrams,
@@ -306,7 +307,7 @@ impl Core for Receiver {
     }
 }
 
-/// Sequences that it misses.
+/// Returns the number of missing sequences.
 fn open(core: &SubscriberCore) -> u64 {
     let counters = core.counters();
     counters
@@ -314,7 +315,7 @@ fn open(core: &SubscriberCore) -> u64 {
         .sum()
 }
 
-/// What the general check of a stream can't know: what this world allows.
+/// Checks the rules of this world, which the general check of a stream does not know.
 fn allowed(
     item: &Item<'_>,
     who: Who,
@@ -329,7 +330,7 @@ fn allowed(
         Item::Event(_, Event::Joined { after }) => {
             let due = match who.start {
                 Start::Live => joined_at,
-                // The ring begins with 1, and in these worlds never forgets it.
+                // The ring begins with sequence 1, and in these worlds it never drops it.
                 Start::Oldest if !causes.contains(&LossCause::Window) => Some(Sequence::NONE),
                 _ => return Ok(()),
             };
@@ -354,7 +355,7 @@ mod tests {
     use super::super::worlds;
     use super::*;
 
-    /// Its `Debug` has every field.
+    /// Relies on the `Debug` text of the stream, which has every field.
     #[test]
     fn all_that_an_application_was_told_is_in_the_fingerprint() {
         let mut receiver = Receiver::new(&worlds(false)[0], 0);

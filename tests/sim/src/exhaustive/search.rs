@@ -1,5 +1,5 @@
-//! Every path through a small world, depth first: no state twice. From each state faults are also
-//! let stop, and the end must be reached.
+//! Every path through a small world, depth first, without visiting a state twice. From each state,
+//! faults are also stopped, and the end must be reached.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -9,32 +9,32 @@ use super::cores::Cores;
 use super::counter_example::CounterExample;
 use super::world::{Checked, Step, World};
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The world.
+    /// Name of the world.
     pub name: &'static str,
-    /// States that differ; from each the end was reached.
+    /// Number of distinct states; from each the end was reached.
     pub states: u64,
-    /// Steps taken, also into states that were known.
+    /// Number of steps taken, including steps into known states.
     pub transitions: u64,
-    /// Steps of the longest path.
+    /// Number of steps of the longest path.
     pub depth: usize,
-    /// The most timers that it took from a state to the end once faults stopped.
+    /// Maximum number of timers from a state to the end once faults stopped.
     pub ticks_to_end: u32,
-    /// States of single cores.
+    /// Number of states of single cores.
     pub core_states: usize,
-    /// How often a core ran, once for each of its states and inputs.
+    /// Number of runs of a core, one for each of its states and inputs.
     pub core_inputs: usize,
-    /// Whether every state within the bounds was seen.
+    /// Whether every state within the bounds was visited.
     pub exhaustive: bool,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// A path to what must not be, if there is one.
+    /// A path to a violation, if there is one.
     pub counter_example: Option<CounterExample>,
 }
 
-/// A path without time passing that is too long: something goes round in circles.
+/// Depth of a path that is a violation, because it indicates a cycle in which no time passes.
 const DEPTH_MAX: usize = 1_000;
 
 struct Frame {
@@ -50,7 +50,7 @@ struct Search<'p> {
     scratch: Vec<u8>,
 }
 
-/// Searches a world; gives up after `states_max` states.
+/// Searches a world, and gives up after `states_max` states.
 #[must_use]
 pub fn search(plan: &Plan, states_max: u64) -> Outcome {
     let begun = Instant::now();
@@ -134,23 +134,25 @@ impl Search<'_> {
     }
 }
 
-/// From where the end is known to be reached once faults have stopped, and after how many timers.
+/// States from which the end is reached once faults have stopped, and the number of timers needed.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// By halves of fingerprints: in less memory.
+    /// Keyed by the halves of the fingerprints, which takes less memory.
     known: HashMap<[u64; 2], u8>,
     on_the_way: Vec<([u64; 2], u32)>,
     scratch: Vec<u8>,
 }
 
-/// More steps than it takes to the end without time passing.
+/// Number of steps without reaching the end that is a violation.
 const STEPS_MAX: u32 = 100_000;
 
 impl Ends {
-    /// Lets faults stop, and time pass until all is at its end; tells how many timers that takes.
+    /// Stops all faults and advances time until everything has reached its end. Returns the number
+    /// of timers needed.
     ///
     /// # Errors
-    /// What is not at its end after [`Plan::settle_ticks`] timers, or goes wrong on the way.
+    /// A receiver or publisher that has not reached its end after [`Plan::settle_ticks`] timers, or
+    /// a violation on the path.
     pub fn settle(&mut self, cores: &mut Cores<'_>, mut world: World) -> Result<u32, String> {
         let (mut ticks, ticks_max) = (0, cores.plan.settle_ticks);
         self.on_the_way.clear();

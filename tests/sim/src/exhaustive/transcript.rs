@@ -1,5 +1,5 @@
-//! What is said in a small world, each datagram and message once: it goes by its number. Two
-//! messages that differ in nothing but what only measures have the same.
+//! The datagrams and messages of a small world, each stored once under a number. Messages that
+//! differ only in values that merely measure have the same number.
 
 use std::collections::HashMap;
 
@@ -11,23 +11,23 @@ use super::world::Checked;
 use super::{Plan, publisher::Publisher};
 use crate::truth::Truth;
 
-/// What a datagram is.
+/// The identity of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// Its epoch.
+    /// The datagram's epoch.
     pub epoch: u64,
-    /// Its kind: heartbeats are 3.
+    /// The datagram's kind: heartbeats are 3.
     pub kind: u8,
-    /// Its sequence.
+    /// The datagram's sequence.
     pub sequence: u64,
     /// The relay byte.
     pub relay: u8,
-    /// A hash of all of it.
+    /// A hash of all bytes.
     pub rest: u64,
 }
 
 impl Identity {
-    /// Of these bytes.
+    /// Returns the identity of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let rest = xxhash_rust::xxh3::xxh3_64(bytes);
@@ -50,7 +50,7 @@ impl Identity {
         }
     }
 
-    /// Whether it is a heartbeat.
+    /// Returns whether the datagram is a heartbeat.
     #[must_use]
     pub const fn is_heartbeat(&self) -> bool {
         self.kind == 3
@@ -70,7 +70,7 @@ impl FrameId {
     pub const CLOSED: Self = Self(0);
 }
 
-/// The number of what was published by some time.
+/// The number of a state of the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TruthId(pub u32);
 
@@ -87,7 +87,7 @@ struct Frame {
     is_welcome: bool,
 }
 
-/// See the module.
+/// The datagrams, messages and truths of a small world.
 pub struct Said {
     packets: Vec<Packet>,
     packet_ids: HashMap<Identity, PacketId>,
@@ -97,7 +97,7 @@ pub struct Said {
     truth_ids: HashMap<Vec<usize>, TruthId>,
 }
 
-/// More than any frame here.
+/// Larger than any frame in a small world, in bytes.
 const FRAME_MAX: usize = 1 << 20;
 
 impl Default for Said {
@@ -114,7 +114,7 @@ impl Default for Said {
 }
 
 impl Said {
-    /// The number of this datagram.
+    /// Returns the number of this datagram.
     pub fn packet(&mut self, bytes: &[u8]) -> PacketId {
         let identity = Identity::of(bytes);
         *self.packet_ids.entry(identity).or_insert_with(|| {
@@ -132,23 +132,23 @@ impl Said {
         })
     }
 
-    /// What it is.
+    /// Returns the identity of a datagram.
     #[must_use]
     pub fn identity(&self, id: PacketId) -> Identity {
         self.packets[id.0 as usize].identity
     }
 
-    /// Its bytes, at an aligned address.
+    /// Returns the bytes of a datagram, at an aligned address.
     #[must_use]
     pub fn packet_bytes(&self, id: PacketId) -> &[u8] {
         let packet = &self.packets[id.0 as usize];
         &tickcast_reliability::record::words_as_bytes(&packet.words)[..packet.len]
     }
 
-    /// The numbers of these messages, one after the other, as `change` leaves them.
+    /// Passes the numbers of these messages to `each`, in order, after `change` has modified them.
     ///
     /// # Errors
-    /// One that is not whole or not valid.
+    /// A message that is incomplete or invalid.
     pub fn frames(
         &mut self,
         mut bytes: &[u8],
@@ -178,31 +178,31 @@ impl Said {
         Ok(())
     }
 
-    /// What a message says.
+    /// Returns the content of a message.
     ///
     /// # Errors
-    /// None of those that [`Said::frames`] took.
+    /// No error for a message that [`Said::frames`] accepted.
     pub fn message(&self, id: FrameId) -> Result<(ChannelId, Message<'_>), String> {
         let (channel, message, _) = read(&self.frames[id.0 as usize].bytes)?;
         Ok((channel, message))
     }
 
-    /// Whether it is a JOIN.
+    /// Returns whether the message is a JOIN.
     #[must_use]
     pub fn is_join(&self, id: FrameId) -> bool {
         self.frames[id.0 as usize].is_join
     }
 
-    /// Whether it is a WELCOME.
+    /// Returns whether the message is a WELCOME.
     #[must_use]
     pub fn is_welcome(&self, id: FrameId) -> bool {
         self.frames[id.0 as usize].is_welcome
     }
 
-    /// The number of the truth after so many of each epoch's datagrams were published.
+    /// Returns the number of the truth after this many datagrams of each epoch were published.
     ///
     /// # Errors
-    /// What the publisher's core refuses.
+    /// A datagram that the publisher's core refuses.
     pub fn truth_after(&mut self, plan: &Plan, published: &[usize]) -> Result<TruthId, String> {
         if let Some(id) = self.truth_ids.get(published) {
             return Ok(*id);
@@ -221,13 +221,13 @@ impl Said {
         Ok(id)
     }
 
-    /// What was published.
+    /// Returns the truth of this number.
     #[must_use]
     pub fn truth(&self, id: TruthId) -> &Truth {
         &self.truths[id.0 as usize].1
     }
 
-    /// How many of each epoch's datagrams that was.
+    /// Returns the number of datagrams published in each epoch of this truth.
     #[must_use]
     pub fn published(&self, id: TruthId) -> &[usize] {
         &self.truths[id.0 as usize].0
@@ -239,7 +239,7 @@ fn read(bytes: &[u8]) -> Result<(ChannelId, Message<'_>, usize), String> {
     read.ok_or_else(|| "a message that is not whole".into())
 }
 
-/// What a message says, without the publisher's clock in STATUS, which only measures.
+/// Returns a message as text, without the publisher's clock in STATUS, which only measures.
 fn text(message: &Message<'_>) -> String {
     match message {
         Message::Datagram(bytes) => format!("{:?}", Identity::of(bytes)),

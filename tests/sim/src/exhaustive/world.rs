@@ -1,4 +1,4 @@
-//! One state of a small world, the steps that lead on from it, and what each does.
+//! One state of a small world, its possible steps, and their effects.
 
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::session::Path;
@@ -11,18 +11,18 @@ use super::receiver::ReceiverEvent;
 use super::transcript::{FrameId, Identity, PacketId, TruthId};
 use super::{BEGIN, Faults, Publish};
 
-/// Something that may happen. Receivers are numbered, paths are 0 (repair) and 1 (replay).
+/// A step. Receivers are numbered; paths are 0 (repair) and 1 (replay).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The next datagram of the plan is published.
     Publish,
-    /// The publisher dies, and comes back with a new epoch.
+    /// The publisher dies and restarts with a new epoch.
     Restart,
-    /// A receiver that comes late joins.
+    /// A late receiver joins.
     Join(usize),
     /// A datagram arrives.
     Arrive(usize, Identity),
-    /// A datagram arrives, and a copy of it is still on its way.
+    /// A datagram arrives while a copy of it stays in flight.
     ArriveTwice(usize, Identity),
     /// A datagram is lost.
     Drop(usize, Identity),
@@ -30,51 +30,51 @@ pub enum Step {
     Up(usize, usize),
     /// The next message of a connection arrives at the receiver.
     Down(usize, usize),
-    /// A connection breaks, with everything on its way.
+    /// A connection breaks, and everything in flight on it is lost.
     Cut(usize, usize),
-    /// The clock moves on to the next timer of any core.
+    /// The clock advances to the next timer of any core.
     Tick,
 }
 
-/// A connection: whole messages, in order.
+/// A connection, which carries whole messages in order.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    /// As the publisher numbers it.
+    /// The publisher's number for this peer.
     pub(super) peer: PeerId,
-    /// To the publisher.
+    /// Messages in flight to the publisher.
     pub(super) up: Vec<FrameId>,
-    /// From the publisher.
+    /// Messages in flight from the publisher.
     pub(super) down: Vec<FrameId>,
 }
 
-/// A receiver, and what is on its way to it and from it.
+/// A receiver, and everything in flight to it and from it.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) core: StateId,
-    /// Whether it is there.
+    /// Whether the receiver has started.
     pub(super) started: bool,
-    /// Whether it is a member of the group.
+    /// Whether the receiver is a member of the group.
     pub(super) listens: bool,
-    /// Datagrams on their way to it, as they were sent.
+    /// Datagrams in flight to the receiver, in the order of sending.
     pub(super) packets: Vec<PacketId>,
-    /// Its connections: repair, replay.
+    /// Connections for repair and replay.
     pub(super) connections: [Option<Connection>; 2],
-    /// How often it connected each.
+    /// Number of attempts to connect, by path.
     pub(super) attempts: [u32; 2],
-    /// What the publisher had sent when it took its JOIN, until the WELCOME arrives.
+    /// Last sequence sent when the publisher received the JOIN; kept until the WELCOME arrives.
     pub(super) joined_at: Option<Sequence>,
 }
 
-/// See the module.
+/// One state of a small world.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(super) publisher: StateId,
-    /// What was published, epoch by epoch.
+    /// The datagrams published so far, by epoch.
     pub(super) truth: TruthId,
     pub(super) receivers: Vec<Place>,
-    /// Faults that may still happen.
+    /// Number of faults that are still possible.
     pub(super) left: Faults,
-    /// What receivers were told, where somebody reads it.
+    /// Items that receivers emitted, if they are recorded.
     pub(super) diary: Option<Vec<(usize, String)>>,
 }
 
@@ -84,10 +84,10 @@ pub(super) const FAN_OUT: FanOutId = FanOutId(0);
 pub(super) type Checked = Result<(), String>;
 
 impl World {
-    /// The first state: those who are there from the beginning have joined.
+    /// Returns the first state: receivers that are present from the beginning have joined.
     ///
     /// # Errors
-    /// What already went wrong.
+    /// A violation in the first inputs.
     pub fn new(cores: &mut Cores<'_>) -> Result<Self, String> {
         let plan = cores.plan;
         let mut receivers = Vec::new();
@@ -120,17 +120,18 @@ impl World {
         Ok(world)
     }
 
-    /// Writes down what receivers are told from here on.
+    /// Starts recording the items that receivers emit.
     pub fn keep_diary(&mut self) {
         self.diary = Some(Vec::new());
     }
 
-    /// Takes what was written down: receiver and words.
+    /// Removes and returns the recorded items: receiver and text.
     pub fn read_diary(&mut self) -> Vec<(usize, String)> {
         self.diary.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Two worlds with equal ones are one. `faults`: whether it counts which may still happen.
+    /// Returns the fingerprint: two worlds with equal fingerprints are one. `faults` tells whether
+    /// the remaining faults are included.
     #[must_use]
     pub fn fingerprint(&self, faults: bool, scratch: &mut Vec<u8>) -> u128 {
         scratch.clear();
@@ -163,7 +164,7 @@ impl World {
         xxh3_128(scratch)
     }
 
-    /// The fingerprints of its cores: of the publisher, and of each receiver.
+    /// Returns the fingerprints of the cores: the publisher's first, then each receiver's.
     #[must_use]
     pub fn core_fingerprints(&self, cores: &Cores<'_>) -> Vec<u128> {
         let mut all = vec![cores.publishers.fingerprint(self.publisher)];
@@ -172,7 +173,7 @@ impl World {
         all
     }
 
-    /// All steps that this state allows, always in the same order.
+    /// Returns all steps that this state allows, always in the same order.
     #[must_use]
     pub fn steps(&self, cores: &Cores<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -227,7 +228,7 @@ impl World {
         steps
     }
 
-    /// What happens next once faults have stopped: everything on its way arrives, in order.
+    /// Returns the next arrival once faults have stopped: everything in flight arrives, in order.
     fn next_arrival(&self, cores: &Cores<'_>) -> Option<Step> {
         for (r, receiver) in self.receivers.iter().enumerate() {
             for (path, connection) in receiver.connections.iter().enumerate() {
@@ -248,7 +249,8 @@ impl World {
         None
     }
 
-    /// The same with joining and publishing, which nothing holds up either.
+    /// Returns the next step once faults have stopped: an arrival first, then a late join, then a
+    /// publication.
     #[must_use]
     pub fn next_without_faults(&self, cores: &Cores<'_>) -> Option<Step> {
         if let Some(step) = self.next_arrival(cores) {
@@ -259,7 +261,7 @@ impl World {
         late.map(Step::Join).or(publish)
     }
 
-    /// What is not at its end yet, if anything.
+    /// Returns a description of the first part that has not reached its end, if any.
     #[must_use]
     pub fn unfinished(&self, cores: &Cores<'_>) -> Option<String> {
         let epoch = self.epoch(cores);
@@ -282,10 +284,10 @@ impl World {
         (facts.pending > 0).then(|| format!("{} sequences still wait for an answer", facts.pending))
     }
 
-    /// Lets it happen; `Ok(false)` where this state does not allow it.
+    /// Applies a step. Returns `Ok(false)` when this state does not allow it.
     ///
     /// # Errors
-    /// The property that does not hold.
+    /// A property that does not hold.
     pub fn apply(&mut self, cores: &mut Cores<'_>, step: Step) -> Result<bool, String> {
         match step {
             Step::Publish => {
@@ -326,7 +328,7 @@ impl World {
                 self.receive(cores, r, ReceiverEvent::Disconnected(path))?;
             }
             Step::Tick => {
-                // Where faults have stopped ticks are no longer counted.
+                // Ticks are not bounded once faults have stopped.
                 self.left.ticks = self.left.ticks.saturating_sub(1);
                 self.tick(cores)?;
             }
@@ -345,14 +347,15 @@ impl World {
     }
 }
 
-/// Uses one of a bound up; `false` when it was.
+/// Decrements a bound. Returns `false` when it was 0.
 pub(super) const fn spend(left: &mut u8) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(1);
     some
 }
 
-/// The clock of dates, which only measures, stands still: what is sealed is the same at any time.
+/// Returns both clocks. UTC only measures and stands still, so that sealed bytes are the same at
+/// any time.
 pub(super) const fn both_clocks(now: Nanos) -> Now {
     Now {
         monotonic: now,
@@ -360,7 +363,7 @@ pub(super) const fn both_clocks(now: Nanos) -> Now {
     }
 }
 
-/// How long until a timer fires; [`Nanos::MAX`]: never.
+/// Returns the time until a timer fires; [`Nanos::MAX`] means never.
 pub(super) fn from_now(at: Nanos, now: Nanos) -> Nanos {
     if at == Nanos::MAX { at } else { at.since(now) }
 }

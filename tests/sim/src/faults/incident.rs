@@ -1,98 +1,99 @@
-//! What happens once, at a time that the plan decides.
+//! Incidents: faults that happen once, at a time that the plan decides.
 
-/// A datagram that no publisher sent.
+/// A datagram that was not sent by any publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
-    /// An END whose CRC is wrong.
+    /// An END with a wrong CRC.
     BrokenEnd,
-    /// An END of an epoch that nobody opened.
+    /// An END of an epoch that was never opened.
     StrayEnd,
-    /// A heartbeat of this epoch that says that it has ended.
+    /// A heartbeat of the current epoch that claims that the epoch has ended.
     EndedHeartbeat,
-    /// A datagram of this epoch, many rings ahead.
+    /// A datagram of the current epoch, many rings ahead of the last sequence sealed.
     Leap,
 }
 
-/// A part of what connects a subscriber.
+/// One of a subscriber's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// What is multicast to it.
+    /// Multicast datagrams to the subscriber.
     Datagrams,
-    /// What it says to its publisher.
+    /// Messages from the subscriber to its publisher.
     Up,
-    /// What the publisher says to it.
+    /// Messages from the publisher to the subscriber.
     Down,
 }
 
-/// Something that happens once. `None` for a receiver means all of them.
+/// A fault or recovery that happens once. `None` for a receiver means all receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
-    /// No datagram passes to a receiver.
+    /// Datagrams no longer reach a receiver.
     DatagramsStop(Option<usize>),
-    /// They pass again.
+    /// Datagrams reach the receiver again.
     DatagramsPass(Option<usize>),
-    /// What a subscriber says does not reach its publisher.
+    /// Messages from a subscriber no longer reach its publisher.
     UpStops(Option<usize>),
-    /// It does again.
+    /// Messages from the subscriber reach its publisher again.
     UpPasses(Option<usize>),
-    /// What the publisher says does not reach a subscriber.
+    /// Messages from the publisher no longer reach a subscriber.
     DownStops(Option<usize>),
-    /// It does again.
+    /// Messages from the publisher reach the subscriber again.
     DownPasses(Option<usize>),
-    /// A link holds what it carries.
+    /// A link delays everything that it carries.
     Clog(usize, Link),
-    /// It lets go of it, in any order.
+    /// The link releases everything that it delayed, in any order.
     Unclog(usize, Link),
-    /// Its connections are reset.
+    /// A subscriber's connections are reset.
     Reset(Option<usize>),
-    /// Its NACK connection breaks, while TCP stays.
+    /// A subscriber's NACK connection breaks, while its TCP connections stay.
     RcResets(Option<usize>),
-    /// Nothing passes on its NACK connection, and nobody says so.
+    /// A subscriber's NACK connection carries nothing, without an error on either side.
     RcStops(Option<usize>),
-    /// It does again.
+    /// The NACK connection carries messages again.
     RcPasses(Option<usize>),
-    /// The application does not poll.
+    /// The subscriber's application stops polling.
     Stall(usize),
-    /// It polls again.
+    /// The application polls again.
     Resume(usize),
-    /// From now on NACKs for anything and everything come from it.
+    /// The subscriber sends NACKs for arbitrary sequences from now on.
     Flood(usize),
-    /// Its membership of a group is gone and nobody says so.
+    /// The subscriber loses its membership of a group, without an error.
     LoseMembership(usize),
-    /// A subscriber goes; on purpose, or not.
+    /// A subscriber leaves: in order when `true`, or by disappearing when `false`.
     Leave(usize, bool),
-    /// It comes (again).
+    /// A subscriber joins, possibly again.
     Join(usize),
-    /// The publisher stops for a while (all of its threads).
+    /// The publisher pauses: all of its threads stop.
     Pause,
-    /// It goes on.
+    /// The publisher resumes.
     GoOn,
-    /// The process ends; the kernel resets its connections.
+    /// The publisher's process ends, and the kernel resets its connections.
     Kill,
-    /// The host is gone; nobody says so.
+    /// The publisher's host disappears, without a reset of its connections.
     PowerCut,
     /// A publisher opens a new epoch and takes the address.
     Start,
-    /// A publisher opens the epoch that another one has, from its beginning or further on.
+    /// A publisher opens the epoch of another one: from its beginning when `false`, further on when
+    /// `true`.
     StartTwin(bool),
-    /// The publisher hands over to this standby: it ends when that has everything, and not before.
+    /// The publisher hands over to this standby: it ends only once the standby has everything.
     HandOver(usize),
-    /// This standby is promoted, with what its mirror has; it takes the address.
+    /// This standby is promoted with the content of its mirror and takes the address.
     Promote(usize),
-    /// The address leads to another publisher that is alive.
+    /// The address now leads to another publisher that is alive.
     Divert,
-    /// Someone sends a datagram that no publisher sent.
+    /// A forged datagram is sent.
     Forge(Forgery),
     /// UTC jumps by this many milliseconds.
     ClockStep(i64),
-    /// A fan-out's transport takes no more.
+    /// A fan-out's transport accepts no more datagrams.
     FanOutStalls(u8),
-    /// It does again.
+    /// The fan-out's transport accepts datagrams again.
     FanOutGoesOn(u8),
 }
 
 impl Incident {
-    /// What it is called in event logs and among the faults, and whom it concerns.
+    /// Returns the name used in event logs and fault counts, and the number of the actor concerned.
     #[must_use]
     pub const fn name(self) -> (&'static str, usize) {
         const fn who(whom: Option<usize>) -> usize {

@@ -1,41 +1,41 @@
-//! Kills at moments of the protocol: whose process, and when.
+//! Kills at moments of the protocol: the process that is killed, and the moment.
 
-/// Whose process is killed; it is started again, the publisher first.
+/// The process that is killed. It is restarted afterwards, the publisher first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The publisher.
     Publisher,
-    /// A subscriber; there are others beside it.
+    /// One subscriber, while others are running.
     Subscriber,
-    /// The publisher and that subscriber, at once.
+    /// The publisher and that subscriber, both at the same moment.
     Both,
 }
 
-/// When.
+/// The moment of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The subscriber has said JOIN, and the publisher has not heard it.
+    /// The subscriber has sent JOIN, and it has not arrived at the publisher.
     BeforeJoin,
-    /// The publisher has said WELCOME, and the subscriber has not heard it.
+    /// The publisher has sent WELCOME, and it has not arrived at the subscriber.
     DuringJoin,
-    /// The subscriber misses something and has asked, and the publisher has not heard it.
+    /// The subscriber has a gap and has sent a NACK, and it has not arrived at the publisher.
     MidGap,
     /// The publisher is in the middle of writing a slot.
     HalfSlot,
-    /// The first half of a slot that the subscriber READs was copied, and not the second.
+    /// The device has copied the first half of a slot that the subscriber READs, but not the second.
     MidRead,
-    /// Everything is sealed and END is sent; the subscriber has not heard yet that it is the end.
+    /// Everything is sealed and END is sent, and END has not arrived at the subscriber.
     AtEnd,
 }
 
 impl Who {
-    /// Whether the publisher is killed.
+    /// Returns whether the publisher is killed.
     #[must_use]
     pub fn publisher(self) -> bool {
         self != Self::Subscriber
     }
 
-    /// Whether the subscriber is.
+    /// Returns whether the subscriber is killed.
     #[must_use]
     pub fn subscriber(self) -> bool {
         self != Self::Publisher
@@ -43,7 +43,8 @@ impl Who {
 }
 
 impl Moment {
-    /// Whether a publisher that is killed then goes on in its epoch: not if its session was over.
+    /// Returns whether a publisher killed at this moment continues its epoch: it does not when its
+    /// session was over.
     #[must_use]
     pub fn goes_on(self) -> bool {
         self != Self::AtEnd

@@ -1,4 +1,4 @@
-//! Everything that a run decides before it begins: its plan, and what goes wrong in it.
+//! Everything that is decided before a run begins: its plan and its faults.
 
 pub mod incident;
 pub mod kill;

@@ -1,4 +1,4 @@
-//! What a run is made of: everything that is decided before it begins, by its profile and seed.
+//! The plan of a run: everything that its profile and seed decide before it begins.
 
 use std::ops::Range;
 
@@ -18,111 +18,112 @@ use crate::faults::weather::Weather;
 /// Whether the faults stop before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They go on: nothing untrue may be told.
+    /// The faults continue to the end: no event may be untrue.
     Safety,
-    /// They stop: everyone must reach the end within [`Plan::settle`] of the feed's.
+    /// The faults stop: every subscriber must reach the end within [`Plan::settle`] of the feed's end.
     Liveness,
 }
 
 /// Everything that is decided before a run begins.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Decides what chance decides on the way.
+    /// Seed of all random decisions during the run.
     pub seed: u64,
-    /// Its profile.
+    /// Name of the profile.
     pub profile: &'static str,
-    /// Whether the faults stop.
+    /// Whether the faults stop before the end.
     pub mode: Mode,
-    /// Subscribers.
+    /// Number of subscribers.
     pub receivers: usize,
-    /// Lines of each fan-out.
+    /// Number of lines of each fan-out.
     pub lines: u8,
-    /// Fan-outs of the ring; subscribers are spread over them.
+    /// Number of fan-outs of the ring; subscribers are spread over them.
     pub fan_outs: u8,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     pub ring_slots: u64,
-    /// Bytes of a slot.
+    /// Slot length in bytes.
     pub slot_len: u32,
     /// First sequence and record of the first epoch.
     pub first: (u64, u64),
-    /// From one burst of the feed to the next, on average.
+    /// Average time between two bursts of the feed.
     pub spacing: Nanos,
-    /// Messages in a burst at most.
+    /// Maximum number of messages in a burst.
     pub burst: u32,
-    /// When the feed begins.
+    /// Time at which the feed begins.
     pub feed_from: Nanos,
-    /// When the feed ends; faults stop before it.
+    /// Time at which the feed ends, after the faults stop.
     pub feed_until: Nanos,
-    /// When the faults stop.
+    /// Time at which the faults stop.
     pub faults_until: Nanos,
-    /// How long everything may take to settle after the feed's end.
+    /// Maximum time from the end of the feed until every subscriber has reached it.
     pub settle: Nanos,
-    /// Of the network, one way, least and most.
+    /// Shortest and longest one-way delay of the network.
     pub delay: (Nanos, Nanos),
-    /// Of a connection.
+    /// Bandwidth of a connection in bytes per second.
     pub connection_bytes_per_s: u64,
-    /// Datagrams that a socket holds while nobody polls.
+    /// Number of datagrams that a socket buffers while the application does not poll.
     pub socket_datagrams: usize,
-    /// By chance, until the faults stop.
+    /// Random faults, active until the faults stop.
     pub weather: Vec<Weather>,
-    /// Once each, in order of time.
+    /// Incidents with their times, in order of time.
     pub incidents: Vec<(Nanos, Incident)>,
-    /// Settings of each subscriber.
+    /// Settings and start of each subscriber.
     pub subscribers: Vec<(ReceiverConfig, Start)>,
-    /// Settings of repair.
+    /// Repair settings.
     pub repair: RepairConfig,
-    /// Settings of heartbeats.
+    /// Heartbeat settings.
     pub heartbeat: HeartbeatConfig,
-    /// Times of the subscribers' connections.
+    /// Timers of the subscribers' connections.
     pub link: LinkTimers,
-    /// Subscribers from this one on must not notice anything: whatever happens to the others.
+    /// Index of the first subscriber that must be unaffected by faults of the others.
     pub untouched_from: usize,
-    /// Whether nobody has a reason to ask for anything once all have joined.
+    /// Whether no subscriber has a reason to send a NACK once all have joined.
     pub unasked: bool,
-    /// Whether all subscribers are there from the start.
+    /// Whether all subscribers are present from the start.
     pub all_join_first: bool,
-    /// Whether the publisher that goes does not come back.
+    /// Whether the publisher that disappears does not come back.
     pub gone: bool,
-    /// Whether NACK connections are offered and made.
+    /// Whether NACK connections are offered and used.
     pub nack_path: bool,
-    /// Whether rings may be READ, and are.
+    /// Whether READ of rings is offered and used.
     pub read_path: bool,
-    /// Whether what is sealed is written to standbys.
+    /// Whether sealed datagrams are written to the inboxes of standbys.
     pub inboxes: bool,
-    /// Slots that one READ may bring at most.
+    /// Maximum number of slots of one READ.
     pub read_slots: u32,
-    /// Channels that every subscriber follows: 1 or 2.
+    /// Number of channels that every subscriber follows: 1 or 2.
     pub channels: usize,
-    /// By how much line B is slower.
+    /// Additional delay of line B.
     pub line_skew: Nanos,
-    /// Where each subscriber begins that names a sequence; it is resolved when it comes.
+    /// Start of each subscriber that names a sequence; it is resolved when the subscriber joins.
     pub starts_at: Vec<Option<StartAt>>,
-    /// Share of the repair service's copies in the middle of which the writer comes round.
+    /// Share of the repair service's copies during which the writer laps the ring.
     pub lapped_mid_copy: f64,
-    /// A subscriber that is broken for good: the others must not notice, whether it is there or
-    /// not.
+    /// A subscriber that is permanently broken. The others must be unaffected, whether it is present
+    /// or absent.
     pub broken: Option<usize>,
-    /// Whether each subscriber's core is recorded, and in so many bytes.
+    /// Length in bytes of the flight record of each subscriber's core; `None` when not recorded.
     pub recorded: Option<usize>,
-    /// So many of the subscribers, the last ones, are standbys: they keep a mirror.
+    /// Number of subscribers, counted from the last, that are standbys: they keep a mirror.
     pub standbys: usize,
-    /// Subscribers that are not there at all: what a run with broken ones or many more is compared with.
+    /// Subscribers that are absent from the run. A run with broken or many more subscribers is compared
+    /// with it.
     pub absent: Range<usize>,
-    /// Whether it is written down when each record was delivered, and when anybody tried to connect.
+    /// Whether the times of each delivery and each connection attempt are logged.
     pub timed: bool,
-    /// What the publishers' host can send, multicast and all connections together, one after the other;
-    /// `None`: whatever there is, at once.
+    /// Bandwidth of the publishers' host in bytes per second, shared by multicast and all connections,
+    /// which are sent one after the other. `None`: unlimited.
     pub uplink_bytes_per_s: Option<u64>,
 }
 
-/// A sequence that a subscriber names as its beginning.
+/// A sequence that a subscriber names as its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartAt {
-    /// So many before the last one sealed.
+    /// This many sequences before the last one sealed.
     Back(u64),
-    /// So many after the last one sealed.
+    /// This many sequences after the last one sealed.
     Ahead(u64),
-    /// This one of the epoch before, if there was one.
+    /// This sequence of the epoch before, if there was one.
     EpochBefore(u64),
 }
 
@@ -201,7 +202,7 @@ impl Plan {
             unasked: false,
             all_join_first: true,
             gone: false,
-            // By itself, so that everything else is as it would be without.
+            // A separate generator, because an extra draw would change all later decisions of the seed.
             nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
             read_path: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_6164).random_bool(0.4),
             inboxes: false,
@@ -222,13 +223,13 @@ impl Plan {
         }
     }
 
-    /// Whether this subscriber keeps a mirror.
+    /// Returns whether this subscriber keeps a mirror.
     #[must_use]
     pub const fn is_standby(&self, number: usize) -> bool {
         number + self.standbys >= self.receivers
     }
 
-    /// Names of the standbys that are written to: not all, where there are two.
+    /// Returns the names of the standbys that the publisher writes to: for some seeds only the first.
     #[must_use]
     pub fn written_to(&self) -> Vec<String> {
         let first = self.receivers - self.standbys;
@@ -240,7 +241,7 @@ impl Plan {
         all.map(|number| format!("s{number}")).collect()
     }
 
-    /// Which rungs of the ladder each subscriber goes by.
+    /// Chooses the repair order of each subscriber.
     pub(crate) fn ladders(&mut self, rng: &mut ChaCha8Rng) {
         let all = [
             RepairOrder::Read,
@@ -252,7 +253,7 @@ impl Plan {
         }
     }
 
-    /// What may differ in every profile: channels, the lines' skew, and where subscribers begin.
+    /// Chooses the settings that may differ in every profile: channels, line skew, and starts.
     pub(crate) fn variety(&mut self, rng: &mut ChaCha8Rng) {
         self.channels = pick(rng, &[1, 1, 1, 2]);
         self.line_skew = pick(rng, &[us(30), us(30), us(300), ms(2)]);
@@ -263,7 +264,7 @@ impl Plan {
         }
     }
 
-    /// This subscriber comes a while after the others and names where it begins.
+    /// Makes this subscriber join later than the others and name the sequence at which it starts.
     pub(crate) fn begins_at(&mut self, of: usize, rng: &mut ChaCha8Rng) {
         self.starts_at[of] = Some(match rng.random_range(0..6) {
             0 => StartAt::Ahead(rng.random_range(1..20)),
@@ -310,10 +311,10 @@ pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
 
 /// The first channel of every run.
 pub const CHANNEL: ChannelId = CHANNELS[0];
-/// The channels there can be in a run, in the order in which subscribers want them.
+/// All channels that a run can have, in the order in which subscribers request them.
 pub const CHANNELS: [ChannelId; 2] = [ChannelId(7), ChannelId(9)];
 
-/// The channels of a run.
+/// Returns the channels of a run.
 pub fn channels(plan: &Plan) -> impl Iterator<Item = ChannelId> + use<> {
     CHANNELS.into_iter().take(plan.channels)
 }

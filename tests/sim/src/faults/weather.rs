@@ -1,4 +1,4 @@
-//! Weather: what each datagram meets by chance. Incidents, which happen once, are in
+//! Weather: random faults of each datagram. Faults that happen once are in
 //! [`crate::faults::incident`].
 
 use std::collections::BTreeMap;
@@ -10,25 +10,25 @@ use tickcast_reliability::wire::{Datagram, Kind, datagram_flags, relay_flags};
 
 pub use crate::faults::incident::Incident;
 
-/// Whom weather meets.
+/// The receivers that weather affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// Every receiver, each by its own chance.
+    /// Every receiver, each independently.
     Each,
-    /// All receivers alike: it happens before the network forks.
+    /// All receivers at once: the fault happens before the network forks.
     Common,
-    /// This receiver alone.
+    /// This receiver only.
     One(usize),
 }
 
-/// What weather meets.
+/// The datagrams that weather affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Every datagram.
     Any,
-    /// What is sent for the first time: no heartbeats, no repairs.
+    /// Datagrams sent for the first time: no heartbeats, no repairs.
     Fresh,
-    /// Repairs by multicast.
+    /// Multicast repairs.
     Repairs,
     /// Heartbeats.
     Heartbeats,
@@ -37,7 +37,7 @@ pub enum What {
 }
 
 impl What {
-    /// What a drop of it is counted as.
+    /// Returns the name under which a drop of these datagrams is counted.
     const fn dropped(self) -> &'static str {
         match self {
             Self::Any | Self::Fresh => "drop",
@@ -69,31 +69,32 @@ impl What {
     }
 }
 
-/// Loss, damage and disorder by chance.
+/// Random loss, damage and reordering.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// Whom it meets.
+    /// The affected receivers.
     pub whom: Whom,
-    /// What it meets.
+    /// The affected datagrams.
     pub what: What,
-    /// On one line only.
+    /// The affected line; `None` means all lines.
     pub line: Option<u8>,
-    /// Share dropped, each for itself.
+    /// Share of datagrams dropped, each independently.
     pub drop: f64,
-    /// Gilbert-Elliott: share lost in the long run, mean length of a burst.
+    /// Gilbert-Elliott parameters: long-run share lost, and mean length of a burst.
     pub burst: Option<(f64, f64)>,
-    /// Share that comes twice.
+    /// Share of datagrams that arrive twice.
     pub duplicate: f64,
-    /// Share that is late, and by how much at most: late enough, it is overtaken.
+    /// Share of datagrams delayed, and the longest additional delay; a delayed datagram may be
+    /// overtaken.
     pub late: Option<(f64, Nanos)>,
-    /// Share with flipped bits.
+    /// Share of datagrams with flipped bits.
     pub corrupt: f64,
-    /// Share cut short.
+    /// Share of datagrams truncated.
     pub truncate: f64,
 }
 
 impl Weather {
-    /// Fair weather for `whom`.
+    /// Returns weather without any fault.
     #[must_use]
     pub const fn fair(whom: Whom) -> Self {
         Self {
@@ -110,55 +111,55 @@ impl Weather {
     }
 }
 
-/// How a copy of a datagram is damaged.
+/// The damage to a copy of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Not at all.
+    /// No damage.
     None,
-    /// This many bits from this one on are flipped.
+    /// Flipped bits.
     Flip {
-        /// Which bit.
+        /// Index of the first flipped bit.
         first: usize,
-        /// How many.
+        /// Number of flipped bits.
         bits: usize,
     },
-    /// It ends here.
+    /// Truncated to this many bytes.
     Cut(usize),
 }
 
-/// A copy that arrives.
+/// A copy of a datagram that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// Later than usual by this.
+    /// Additional delay.
     pub late: Nanos,
-    /// Damaged like this.
+    /// The damage to the copy.
     pub damage: Damage,
 }
 
-/// How often each fault happened.
+/// Number of occurrences of each fault, by name.
 pub type FaultCounts = BTreeMap<&'static str, u64>;
 
-/// The state of one piece of weather: bursts have a memory for each path.
+/// The state of one piece of weather. Bursts are tracked separately for each path.
 pub struct Storm {
     weather: Weather,
     in_burst: Vec<bool>,
 }
 
 impl Storm {
-    /// Weather over this many paths (receiver × line).
+    /// Returns weather over this many paths (receiver × line).
     #[must_use]
     pub fn new(weather: Weather, paths: usize) -> Self {
         let in_burst = vec![false; paths.max(1)];
         Self { weather, in_burst }
     }
 
-    /// Whom it meets.
+    /// Returns the affected receivers.
     #[must_use]
     pub const fn whom(&self) -> Whom {
         self.weather.whom
     }
 
-    /// Changes the fate of a datagram on one path: `copies` holds what arrives.
+    /// Applies the weather to a datagram on one path. `copies` holds the copies that arrive.
     pub fn meet(
         &mut self,
         path: usize,

@@ -1,4 +1,4 @@
-//! Recording the cores of a run in flight records.
+//! Flight records of the cores in a run.
 
 use tickcast_journal::layout::RECORD_LEN_MIN;
 use tickcast_journal::{
@@ -6,30 +6,30 @@ use tickcast_journal::{
 };
 use tickcast_reliability::types::Now;
 
-/// Room for few runs of any profile.
+/// Length in bytes of a record that holds a few runs of any profile.
 pub(crate) const SHORT_LEN: usize = RECORD_LEN_MIN;
 
-/// Records a core from now on, in so many bytes, with all its outputs in words.
+/// Starts recording a subscriber's core in `len` bytes, with a log of all its outputs.
 pub(crate) fn record(core: &mut JournaledCore, len: usize) {
     let origin = JournalOrigin {
         name: "simulated".into(),
         ..JournalOrigin::default()
     };
-    // A record of at least the least length can be kept.
+    // `len` is at least the minimum, so that creating the record can't fail.
     if let Ok(mut recorder) = JournalWriter::new(Box::new(vec![0; len]), &origin) {
         recorder.keep_log();
         core.record(recorder);
     }
 }
 
-/// Records a publisher's core from now on, in little room.
+/// Starts recording a publisher's core in a short record.
 pub(crate) fn record_publisher(core: &mut JournaledPublisher, now: Now) {
     if let Some(recorder) = recorder(JournalSide::Publisher, SHORT_LEN, now) {
         core.record(recorder);
     }
 }
 
-/// The same of a repair service's, in more.
+/// Starts recording a repair service's core in a record four times as long.
 pub(crate) fn record_repair(core: &mut JournaledServer, now: Now) {
     if let Some(recorder) = recorder(JournalSide::Repair, 4 * SHORT_LEN, now) {
         core.record(recorder);

@@ -1,5 +1,5 @@
-//! The feed of one channel of a publisher: it makes up messages from a seed of its own, publishes
-//! them through the shipped core, and keeps a journal of what was sealed.
+//! The feed of one channel of a publisher. It makes messages from its own seed, publishes them
+//! through the shipped core, and keeps a journal of the sealed datagrams.
 
 pub(crate) mod flight_record;
 pub mod publisher_output;
@@ -23,42 +23,42 @@ use self::publisher_output::OutputCheck;
 use crate::faults::plan::Plan;
 use crate::truth::{ContentKey, push_record};
 
-/// See the module.
+/// The feed of one channel of a publisher.
 pub struct Feed {
-    /// Publishing.
+    /// The publisher core.
     pub core: JournaledPublisher,
-    /// Its ring, as others see it.
+    /// A reader of its ring.
     pub reader: RingReader,
-    /// Its channel.
+    /// The feed's channel.
     pub channel: ChannelId,
-    /// Which ring of its channel and epoch this is.
+    /// Index of the ring among those of its channel and epoch.
     pub nth: usize,
-    /// What sending counts.
+    /// Counters of the sender.
     pub sender: Arc<SenderCounters>,
-    /// What repair counts.
+    /// Counters of repair.
     pub repair: Arc<RepairCounters>,
-    /// What was sent and given out of it.
+    /// Check on the datagrams sent and repaired.
     pub output: OutputCheck,
-    /// Whether it has ended.
+    /// Whether the session has ended.
     pub finished: bool,
-    /// Kind, first record and records of what was sealed and is not yet written down as the truth.
+    /// Kind, first record and number of records of sealed datagrams that are not yet in the truth.
     pub journal: Vec<(Kind, u64, u64)>,
     rng: ChaCha8Rng,
     burst: u32,
     key: ContentKey,
     noted: Sequence,
     number: u64,
-    /// Records up to this one were published before, elsewhere.
+    /// Records below this number were published before by another publisher.
     behind: u64,
     position: u64,
     batch: RecordBatch,
 }
 
 impl Feed {
-    /// An empty ring for the `nth` publisher that opens `epoch` of `channel`.
+    /// Opens an empty ring for the `nth` publisher that opens `epoch` of `channel`.
     ///
     /// # Errors
-    /// What of the plan can't be.
+    /// Settings of the plan that are impossible.
     pub fn open(
         plan: &Plan,
         (channel, epoch, nth): (ChannelId, Epoch, usize),
@@ -82,7 +82,7 @@ impl Feed {
         Ok(Self::on(plan, (ring, nth), (key, output), now))
     }
 
-    /// The feed of the `nth` publisher of its epoch that goes on where this ring stands, with records
+    /// Returns the feed of the `nth` publisher of its epoch, which continues this ring with records
     /// of this content.
     #[must_use]
     pub fn on(
@@ -126,11 +126,11 @@ impl Feed {
         }
     }
 
-    /// A standby's feed, now that it is promoted: tells so first, and then what was published up to
-    /// this record and is not in its ring.
+    /// Starts the feed of a promoted standby. It publishes the promotion event first, and then the
+    /// records below `made` that are not in its ring.
     ///
     /// # Errors
-    /// What the core refused although it should not have.
+    /// An event that the core refused for another reason than the end of the sequences.
     pub fn promoted(&mut self, opened: &StreamEvent, made: u64, now: Now) -> Result<(), String> {
         match self.core.event(opened, now) {
             Ok(_) => {}
@@ -141,10 +141,10 @@ impl Feed {
         self.note_sealed()
     }
 
-    /// A burst of messages: publishes them, or ends the session where sequences end.
+    /// Publishes a burst of messages, or ends the session when sequences run out.
     ///
     /// # Errors
-    /// What the core refused although it should not have.
+    /// A message that the core refused although it is valid.
     pub fn burst(&mut self, now: Now) -> Result<(), String> {
         for _ in 0..self.rng.random_range(1..=self.burst) {
             self.message(now)?;
@@ -156,19 +156,19 @@ impl Feed {
         self.note_sealed()
     }
 
-    /// Seals what is open.
+    /// Seals the open slot.
     ///
     /// # Errors
-    /// As for [`Feed::burst`].
+    /// A sealed datagram in the ring that can't be read or has the wrong sequence.
     pub fn flush(&mut self, now: Now) -> Result<(), String> {
         self.core.flush(now, true);
         self.note_sealed()
     }
 
-    /// One message; what it fills is sealed, and the rest stays in an open slot.
+    /// Publishes one message. Slots that it fills are sealed; the rest stays in an open slot.
     ///
     /// # Errors
-    /// As for [`Feed::burst`].
+    /// A message that the core refused although it is valid.
     pub fn message(&mut self, now: Now) -> Result<(), String> {
         self.position += 1;
         let source = SourceId(self.rng.random_range(1..=2));
@@ -177,7 +177,7 @@ impl Feed {
         let kind = self.rng.random_range(0..1000);
         let is_event = (1..=10).contains(&kind);
         let records = match kind {
-            // Too large for a slot.
+            // Exceeds the slot length.
             0 => 200,
             1..=20 => 0,
             _ => self.rng.random_range(1..=6),
@@ -206,7 +206,8 @@ impl Feed {
         self.note_sealed()
     }
 
-    /// Publishes what the batch has; every other message of one record as handlers do that have but one.
+    /// Publishes the batch. Every other message of one record goes through the single-record calls,
+    /// as handlers with one record use them.
     fn publish(
         &mut self,
         source: SourceId,
@@ -228,7 +229,7 @@ impl Feed {
     /// Ends the session.
     ///
     /// # Errors
-    /// What the core refused.
+    /// The core refused to end the session.
     pub fn finish(&mut self, now: Now) -> Result<(), String> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
@@ -237,16 +238,17 @@ impl Feed {
         self.note_sealed()
     }
 
-    /// How many records its feed has made up so far, the first one's number included.
+    /// Returns the number of the next record that the feed makes.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// How long it waits for its next burst: mostly regular, now and then a lull.
+    /// Returns the time until the next burst in nanoseconds: mostly regular, with an occasional
+    /// lull.
     pub fn wait(&mut self, spacing: u64) -> u64 {
         if self.number < self.behind {
-            // What is published once more waits for nothing.
+            // Records that are published again are due at once.
             return 2_000;
         }
         if self.rng.random_bool(0.02) {
@@ -256,7 +258,7 @@ impl Feed {
         }
     }
 
-    /// Writes down what was sealed, as it stands in the ring.
+    /// Adds newly sealed datagrams to the journal, as they are in the ring.
     fn note_sealed(&mut self) -> Result<(), String> {
         let new = SequenceRange::new(self.noted.next(), self.core.sealed());
         for sequence in new.into_iter().flat_map(SequenceRange::iter) {
@@ -275,17 +277,17 @@ impl Feed {
     }
 }
 
-/// A feed that goes on between the two halves of a copy.
+/// A feed that publishes between the two halves of a copy.
 pub(crate) struct Interruption {
-    /// The feed that goes on.
+    /// The feed that publishes.
     pub(crate) feed: Feed,
-    /// Messages that it publishes: as many as it takes to come round.
+    /// Number of messages that it publishes, enough to lap the ring.
     pub(crate) messages: u64,
-    /// The time.
+    /// Time of the interruption.
     pub(crate) now: Now,
-    /// Copies that were interrupted.
+    /// Number of copies that were interrupted.
     pub(crate) happened: u64,
-    /// What went wrong.
+    /// Result of the publishing.
     pub(crate) result: Result<(), String>,
 }
 
@@ -298,7 +300,7 @@ impl torn_copy::Writer for Interruption {
 }
 
 impl Interruption {
-    /// The writer goes on now.
+    /// Publishes the messages now.
     pub(crate) fn run(&mut self) {
         self.happened += 1;
         self.result = self.go_on();
@@ -307,7 +309,7 @@ impl Interruption {
     fn go_on(&mut self) -> Result<(), String> {
         for _ in 0..self.messages {
             if !self.feed.finished {
-                // Without a flush: the last slot stays open, half written.
+                // Without a flush the last slot stays open and half written.
                 self.feed.message(self.now)?;
             }
         }

@@ -1,6 +1,6 @@
-//! What a publisher gives out, held against what it sealed, what it was asked for, and what it
-//! promised: slots never change, every copy is the one that was sealed, heartbeats come when they
-//! were announced and never say more than was sent.
+//! Checks on a publisher's output: slots never change, every copy equals the sealed datagram,
+//! repairs answer a NACK, and heartbeats are sent when announced and never claim more than was
+//! sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,38 +13,38 @@ use tickcast_reliability::wire::{Datagram, Heartbeat, Kind, RELAY_OFFSET, relay_
 
 type Checked = Result<(), String>;
 
-/// As late as a timer may fire: the world wakes nobody twice within a microsecond.
+/// Tolerance for a late timer: the world wakes no actor twice within a microsecond.
 const SLACK: Nanos = Nanos(2_000);
-/// Repairs of one sequence by multicast at most.
+/// Maximum number of multicast repairs of one sequence.
 const MULTICASTS_MAX: u32 = 3;
-/// Slots that are remembered.
+/// Number of sealed datagrams whose hashes are kept.
 const SEALED_MAX: usize = 4096;
 
-/// One fan-out as its receivers see it.
+/// The output of one fan-out so far.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The last sequence sent, or skipped.
+    /// The last sequence sent or skipped.
     sent: Sequence,
-    /// The highest floor of the ring that was told.
+    /// The highest floor of the ring that was sent.
     floor: u64,
-    /// When something must come at the latest.
+    /// Deadline of the next datagram.
     due: Nanos,
-    /// When a slot was sent last, and heartbeats since then.
+    /// Time at which the last slot was sent, and the number of heartbeats since then.
     slot_at: Nanos,
     heartbeats: u64,
 }
 
-/// See the module.
+/// Check on a publisher's output on one channel.
 #[derive(Debug)]
 pub struct OutputCheck {
     heartbeats: HeartbeatConfig,
     fan_outs: Vec<Seen>,
-    /// Hashes of what was sealed, the last of them for `sealed`.
+    /// Hashes of sealed datagrams; the last one belongs to `sealed`.
     hashes: VecDeque<u64>,
     sealed: Sequence,
-    /// What each peer asked for: runs by their first sequence.
+    /// Runs of sequences that each peer requested, by their first sequence.
     asked: BTreeMap<PeerId, BTreeMap<u64, u64>>,
-    /// How often each sequence was repaired by multicast.
+    /// Number of multicast repairs of each sequence.
     multicasts: BTreeMap<u64, u32>,
 }
 
@@ -55,8 +55,8 @@ fn hash_of(bytes: &[u8]) -> u64 {
 }
 
 impl OutputCheck {
-    /// A publisher whose first sequence is `first`, with this many fan-outs and heartbeats at these
-    /// intervals.
+    /// Returns the check of a publisher whose first sequence is `first`, with this many fan-outs
+    /// and heartbeats at these intervals.
     #[must_use]
     pub fn new(first: Sequence, fan_outs: u8, heartbeats: HeartbeatConfig) -> Self {
         let seen = Seen {
@@ -76,8 +76,8 @@ impl OutputCheck {
         }
     }
 
-    /// A publisher that goes on in a ring with these datagrams, which others sealed and sent; without
-    /// any, as [`OutputCheck::new`].
+    /// Continues in a ring with these datagrams, which another publisher sealed and sent. Without
+    /// any, this equals [`OutputCheck::new`].
     #[must_use]
     pub fn going_on<'a>(self, held: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut it = self;
@@ -90,12 +90,12 @@ impl OutputCheck {
         it
     }
 
-    /// On this fan-out it goes on behind what was sent before.
+    /// Makes this fan-out continue after `sent`, the last sequence sent before.
     pub fn goes_on_behind(&mut self, fan_out: usize, sent: Sequence) {
         self.fan_outs[fan_out].sent = sent;
     }
 
-    /// The next datagram was sealed.
+    /// Records that the next datagram was sealed.
     pub fn sealed(&mut self, bytes: &[u8]) {
         self.sealed = self.sealed.next();
         self.hashes.push_back(hash_of(bytes));
@@ -104,7 +104,7 @@ impl OutputCheck {
         }
     }
 
-    /// A peer asks for something.
+    /// Records the sequences that a peer requests.
     pub fn asked(&mut self, peer: PeerId, message: &Message<'_>) {
         let Message::Nack { ranges, .. } = message else {
             return;
@@ -112,7 +112,7 @@ impl OutputCheck {
         let of = self.asked.entry(peer).or_default();
         for range in ranges {
             let (mut first, mut last) = (range.first.0, range.last.0);
-            // Runs are kept apart: those that this one overlaps become part of it.
+            // Runs are disjoint: the runs that this one overlaps are merged into it.
             while let Some((&f, &l)) = of.range(..=last).next_back().filter(|(_, l)| **l >= first) {
                 (first, last) = (first.min(f), last.max(l));
                 of.remove(&f);
@@ -121,9 +121,9 @@ impl OutputCheck {
         }
     }
 
-    /// A fan-out was torn down; what it skipped counts as sent.
+    /// Records that a fan-out was torn down; the sequences that it skipped count as sent.
     pub fn skipped(&mut self, fan_out: usize, skipped: Option<SequenceRange>, now: Nanos) {
-        // It begins anew, and so does what it promised.
+        // The fan-out restarts, and so do its heartbeat deadlines.
         let due = now.after(Nanos::from_us(self.heartbeats.first_us));
         let seen = &mut self.fan_outs[fan_out];
         seen.due = seen.due.max(due);
@@ -133,10 +133,10 @@ impl OutputCheck {
         }
     }
 
-    /// A fan-out sends a slot.
+    /// Checks a slot that a fan-out sends.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A datagram that differs from the sealed one, is out of order, or claims a lower floor.
     pub fn slot(&mut self, fan_out: usize, bytes: &[u8], now: Nanos) -> Checked {
         let sequence = self.as_sealed(bytes, 0)?;
         let due = now.after(Nanos::from_us(self.heartbeats.first_us));
@@ -151,10 +151,13 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// A fan-out sends a heartbeat.
+    /// Checks a heartbeat that a fan-out sends.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// - A heartbeat that can't be parsed.
+    /// - A heartbeat that names another sequence than the last one sent.
+    /// - A heartbeat that claims a lower floor.
+    /// - More heartbeats than are due.
     pub fn heartbeat(&mut self, fan_out: usize, bytes: &[u8], now: Nanos) -> Checked {
         let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
         let body = Heartbeat::parse(datagram.payload()).ok_or("a heartbeat that can't be read")?;
@@ -176,9 +179,9 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// How many heartbeats are sent at most so long after a datagram: at intervals that double, and
-    /// those that come regardless; two more, of each kind one, that were due before a fan-out that stood
-    /// still sent the datagram.
+    /// Returns the maximum number of heartbeats in this time after a datagram: those at doubling
+    /// intervals plus the ambient ones. Two more, one of each kind, may have been due before a
+    /// stalled fan-out sent the datagram.
     fn heartbeats_within(&self, silent: Nanos) -> u64 {
         let of = self.heartbeats;
         let (mut count, mut interval_us) = (3 + silent.0 / 1_000 / of.ambient_us, of.first_us);
@@ -194,10 +197,10 @@ impl OutputCheck {
         count
     }
 
-    /// A sequence is sent to all once more.
+    /// Counts a multicast repair of a sequence.
     ///
     /// # Errors
-    /// That it was sent to all often enough.
+    /// A sequence that was repaired by multicast more than three times.
     pub fn multicast_again(&mut self, sequence: Sequence) -> Checked {
         let times = self.multicasts.entry(sequence.0).or_default();
         *times += 1;
@@ -209,10 +212,10 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// Fan-outs that take what they are given, at the end of a turn: none is late.
+    /// Checks that no fan-out is late whose transport accepts datagrams, at the end of a turn.
     ///
     /// # Errors
-    /// Which heartbeat did not come.
+    /// A heartbeat that was not sent by its deadline.
     pub fn on_time(&self, stalled: &[bool], now: Nanos) -> Checked {
         for (seen, _) in (self.fan_outs.iter().zip(stalled)).filter(|(_, stalled)| !**stalled) {
             if seen.due.after(SLACK) < now {
@@ -222,11 +225,11 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// The repair side gives something out for this channel: to a peer, or to the group. Gives the
-    /// sequences of the datagrams in it.
+    /// Checks repairs on this channel, sent to a peer or to the group. Returns the sequences of
+    /// their datagrams.
     ///
     /// # Errors
-    /// What nobody asked for, or what is not as it was sealed.
+    /// A sequence that was not requested, or a datagram that differs from the sealed one.
     pub fn answered(
         &self,
         channel: ChannelId,
@@ -261,15 +264,16 @@ impl OutputCheck {
         Ok(sequences)
     }
 
-    /// A slot of the ring, now that it was read.
+    /// Checks that a slot of the ring is unchanged after it was read.
     ///
     /// # Errors
-    /// That it changed.
+    /// A slot that differs from the sealed datagram.
     pub fn unchanged(&self, slot: &[u8]) -> Checked {
         self.as_sealed(slot, 0).map(|_| ())
     }
 
-    /// Checks that these bytes are what was sealed under their sequence, but for the relay byte.
+    /// Checks that these bytes equal the datagram sealed under their sequence, apart from the relay
+    /// byte.
     fn as_sealed(&self, bytes: &[u8], relay: u8) -> Result<Sequence, String> {
         let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
         let header = datagram.header();

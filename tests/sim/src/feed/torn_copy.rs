@@ -1,15 +1,15 @@
-//! Copies that are torn: the writer goes on in the middle of a copy, so the reader finds the second half of a
-//! slot written over, or half written.
+//! Torn copies: the writer continues during a copy, so that the reader finds the second half of a
+//! slot overwritten or half written.
 //!
-//! The memory of simulated rings calls [`interrupt`] in the middle of every copy. Nothing happens then
-//! unless [`during`] has armed a writer.
+//! The memory of simulated rings calls [`interrupt`] in the middle of every copy. The call has no
+//! effect unless [`during`] has armed a writer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What goes on in the middle of a copy.
+/// A writer that continues in the middle of a copy.
 pub(crate) trait Writer {
-    /// Goes on, at the first call.
+    /// Continues writing, at the first call only.
     fn interrupt(&mut self);
 }
 
@@ -17,7 +17,7 @@ thread_local! {
     static ARMED: RefCell<Option<Rc<RefCell<dyn Writer>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `copies` with the writer armed. Returns the writer as it is then.
+/// Runs `copies` with the writer armed. Returns the writer in its final state, and the result.
 pub(crate) fn during<W: Writer + 'static, T>(writer: W, copies: impl FnOnce() -> T) -> (W, T) {
     let armed = Rc::new(RefCell::new(writer));
     ARMED.set(Some(armed.clone()));

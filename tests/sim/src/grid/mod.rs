@@ -1,11 +1,11 @@
-//! What repair costs and how long it takes, for every kind of loss, rate, size of group and way to
-//! repair: a table that is the same bytes on every run and machine, kept in `tests/golden/grid.md`.
+//! The cost and duration of repair for every kind of loss, rate, group size and repair mode. The
+//! table has the same bytes on every run and machine, and is kept in `tests/golden/grid.md`.
 //!
-//! Each row is one run of the simulation with default settings of publisher and subscribers on a
-//! network with a round trip of 10 us, as `rtt_us` says. Loss meets heartbeats and repairs by
-//! multicast too. TCP loses nothing. Left out is unicast alone where its answers to a thousand
-//! exceed the budget of repair many times over. [`broken`] says what must hold whatever the
-//! figures are.
+//! Each row is one run of the simulation with default settings of publisher and subscribers, on a
+//! network with a round trip of 10 us, as `rtt_us` says. Loss also affects heartbeats and multicast
+//! repairs. TCP loses nothing. Rows are left out where unicast repairs to a thousand receivers
+//! exceed the repair budget many times over. [`broken`] returns the rules that must hold whatever
+//! the figures are.
 
 mod rules;
 mod table;
@@ -28,53 +28,54 @@ use crate::world::run;
 pub use rules::broken;
 pub use table::{difference, table};
 
-/// How datagrams are lost.
+/// The kind of loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Not at all.
+    /// No loss.
     None,
-    /// All receivers miss the same.
+    /// All receivers miss the same datagrams.
     Common,
-    /// One receiver alone misses some.
+    /// Only one receiver misses datagrams.
     One,
-    /// Each receiver misses some by its own chance.
+    /// Each receiver misses datagrams independently.
     Each,
-    /// As each, in bursts (Gilbert-Elliott) of 10 on average.
+    /// Each receiver misses datagrams independently, in bursts (Gilbert-Elliott) of 10 on average.
     Burst,
-    /// All receivers miss all of a fifth of the time, in one run.
+    /// All receivers miss one run that takes a fifth of the time.
     Run,
-    /// The same of half the time of a faster feed: nearly `burst_max` sequences, before anybody
-    /// takes the publisher for silent.
+    /// All receivers miss one run that takes half the time of a faster feed: nearly `burst_max`
+    /// sequences, before any receiver considers the publisher silent.
     Long,
 }
 
-/// What a row is about.
+/// The parameters of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// How datagrams are lost.
+    /// Kind of loss.
     pub loss: Loss,
-    /// How many of 1,000.
+    /// Share of datagrams lost, in thousandths.
     pub per_mille: u32,
-    /// Subscribers.
+    /// Number of subscribers.
     pub receivers: usize,
-    /// Whether the publisher advises a hold-off and repairs by multicast what many miss.
+    /// Whether the publisher advises a hold-off and repairs by multicast the sequences that many
+    /// miss.
     pub multicast: bool,
 }
 
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it is about.
+    /// Parameters of the row.
     pub cell: Cell,
-    /// What was counted.
+    /// Counters of the run.
     pub tally: Tally,
-    /// What should not have been, if anything.
+    /// The violation, if any.
     pub violation: Option<String>,
 }
 
-/// Sizes of groups.
+/// Group sizes.
 const RECEIVERS: [usize; 4] = [1, 10, 100, 1_000];
-/// Rates of loss, with how long the feed lasts: long enough that something is lost.
+/// Loss rates, each with a duration of the feed that is long enough for some loss.
 const RATES: [(u32, Nanos); 6] = [
     (0, Nanos::from_ms(10)),
     (1, Nanos::from_ms(100)),
@@ -83,18 +84,18 @@ const RATES: [(u32, Nanos); 6] = [
     (200, Nanos::from_ms(20)),
     (LONG_PER_MILLE, Nanos::from_us(37_500)),
 ];
-/// Everyone has joined by then.
+/// Start of the feed; all subscribers have joined by then.
 const BEGINS: Nanos = Nanos::from_ms(10);
-/// Of the feed and of chance.
+/// Seed of the feed and of the random faults.
 const SEED: u64 = 7;
 const ONE_WAY: Nanos = Nanos::from_us(5);
 const BURST_LEN: f64 = 10.0;
-/// The share of the feed that one run takes.
+/// Share of the feed that a run of loss takes, in thousandths.
 const RUN_PER_MILLE: u32 = 200;
-/// The same of a long one.
+/// Share of the feed that a long run of loss takes, in thousandths.
 const LONG_PER_MILLE: u32 = 500;
 
-/// Every cell with at most this many receivers, in the order of the table.
+/// Returns every cell with at most this many receivers, in the order of the table.
 #[must_use]
 pub fn cells(receivers_max: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -124,12 +125,13 @@ pub fn cells(receivers_max: usize) -> Vec<Cell> {
     cells
 }
 
-/// Runs these cells on all cores; rows come in the order of the cells. `done` is called after each.
+/// Runs these cells on all cores and calls `done` after each. Returns the rows in the order of the
+/// cells.
 #[must_use]
 pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<Row> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // The largest first, so that no thread is left with one at the end.
+    // The largest cells run first, so that no thread is left with one at the end.
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(cells[*at].receivers));
     let work = || {
@@ -174,7 +176,7 @@ impl Cell {
         }
     }
 
-    /// Runs it.
+    /// Runs the cell.
     #[must_use]
     pub fn run(self) -> Row {
         let outcome = run(self.plan(), Trace::default(), None);
@@ -204,7 +206,7 @@ impl Cell {
             ]
         };
         let config = ReceiverConfig {
-            // Memory for a thousand of them.
+            // Small windows, because a thousand receivers must fit in memory.
             window_slots: match self.loss {
                 Loss::Long => 4_096,
                 _ => 512,

@@ -1,30 +1,32 @@
-//! What must hold in the grid, whatever its figures are: how many questions and repairs a loss costs
-//! that is common to all, of a sequence here and there or of a run; and that nobody pays for what
-//! another one lost.
+//! Rules that the grid must satisfy whatever its figures are. They bound the NACKs and repairs for
+//! a common loss, of single sequences or of a run. They also ensure that a receiver does not pay
+//! for the loss of another.
 
 use super::{Loss, Row};
 
-/// NACK messages for one sequence that all of a large group missed, on average, when the repair
-/// reaches them. When that is lost to all as well, all of them ask once.
+/// Average number of NACK messages for one sequence that all of a large group missed, when the
+/// repair reaches them. When the repair is lost to all as well, each receiver sends one more.
 const NACKS_MAX: u64 = 16;
-/// The same with the repairs lost to all: then the hold-off widens.
+/// Average number of NACK messages for such a sequence when the repairs are lost to all: the
+/// hold-off widens then.
 const NACKS_MAX_OF_ALL: u64 = 64;
 /// NACK messages of a large group for one run that all missed.
 const NACKS_FOR_RUN_MAX: u64 = 16;
-/// NACK messages of each receiver for one run, where nobody holds off.
+/// NACK messages of each receiver for one run, without a hold-off.
 const NACKS_EACH_MAX: u64 = 2;
-/// The same in a large group for a long run, of which not all is sent within the hold-off.
+/// NACK messages of each receiver of a large group for a long run, which is not completely repaired
+/// within the hold-off.
 const NACKS_EACH_OF_LONG_MAX: u64 = 4;
-/// Repairs, by unicast and by multicast, of one sequence of a run that all of a group missed: those
-/// who asked before there were enough for a multicast, and the multicast.
+/// Unicast and multicast repairs of one sequence of a run that a whole group missed: one for each
+/// early requester, before there are enough for a multicast, and the multicast.
 const LOST_TOGETHER_MAX: u64 = 4;
-/// Sequences of a long run.
+/// Number of sequences of a long run.
 const LONG_MIN: u64 = 2_000;
-/// What a lone loss takes in a large group, in times of what it takes a lone receiver: a hold-off
-/// of up to two and a half round trips, and the repair.
+/// Repair time of a lone loss in a large group, as a multiple of the time with a lone receiver: a
+/// hold-off of up to two and a half round trips, and the repair.
 const SLOWER_MAX: u64 = 4;
 
-/// What does not hold.
+/// Returns the rules that these rows break.
 #[must_use]
 pub fn broken(rows: &[Row]) -> Vec<String> {
     let mut found = Vec::new();
@@ -51,7 +53,7 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
         let large = cell.multicast && cell.receivers >= 100;
         let distinct = t.repairs.sequences.len() as u64;
         must(
-            // A low rate may spare a short run.
+            // At a low rate, a short run may have no loss.
             distinct > 0 || cell.per_mille < 50,
             "something is missed",
         );
@@ -63,7 +65,7 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
                 t.nack_messages <= most,
                 "a common loss costs at most 16 NACKs, where its repair is not lost",
             );
-            // A repair is lost to all as often as a fresh datagram, and then repeated.
+            // A repair is lost to all as often as a fresh datagram, and is then repeated.
             let most = distinct + distinct * 2 * u64::from(cell.per_mille) / 1_000 + 1;
             must(
                 (distinct..=most).contains(&t.multicast_repairs),

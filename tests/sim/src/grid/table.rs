@@ -1,5 +1,5 @@
-//! Rows as text with fixed columns, by integer arithmetic alone; and the lines in which two such
-//! texts differ.
+//! Rows as text with fixed columns, formatted with integer arithmetic only, and the lines in which
+//! two tables differ.
 
 use super::{Cell, Loss, Row};
 
@@ -21,7 +21,7 @@ in virtual time, with the default settings and a round trip of 10 us.
   times over. A long run of 1,000 takes too long to simulate.
 ";
 
-/// Columns, each with its width.
+/// Columns with their widths.
 const COLUMNS: [(&str, usize); 17] = [
     ("loss", 6),
     ("rate", 6),
@@ -46,7 +46,7 @@ const fn is_text(column: usize) -> bool {
     column == 0 || column == 3
 }
 
-/// The table of these rows.
+/// Returns the table of these rows.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let line = |columns: [String; COLUMNS.len()]| {
@@ -72,8 +72,8 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The lines of `old` that `new` has not (`-`), and the other way round (`+`); `None` where both
-/// are the same.
+/// Returns the lines that only `old` has (`-`) and those that only `new` has (`+`), or `None` when
+/// both are equal.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> Option<String> {
     if old == new {
@@ -141,7 +141,7 @@ fn percent(of: u64, by: u64) -> String {
     ratio(of * 100, by, 3) + " %"
 }
 
-/// A ratio with this many digits, rounded down; a dash where there is nothing to divide by.
+/// Returns a ratio with this many digits, rounded down, or a dash when the divisor is 0.
 fn ratio(of: u64, by: u64, digits: u32) -> String {
     let unit = 10u64.pow(digits);
     let Some(scaled) = (of * unit).checked_div(by) else {

@@ -1,4 +1,4 @@
-//! Flight records: runs that are replayed from them, and losses staged one by one.
+//! Flight records: runs that are replayed from their records, and staged losses.
 
 pub mod replay;
 pub mod staged;

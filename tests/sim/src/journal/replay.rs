@@ -1,5 +1,5 @@
-//! Runs of the simulation whose cores are recorded, and run again from their records: they must give
-//! the same outputs, to the byte, and come to the same state.
+//! Runs of the simulation with recorded cores, replayed from their records. A replay must produce
+//! the same outputs, byte for byte, and end in the same state.
 
 use tickcast_journal::explain::explain;
 use tickcast_journal::layout::{FILE_HEAD_LEN, SEGMENTS};
@@ -17,39 +17,41 @@ use crate::faults::plan::Plan;
 use crate::feed::flight_record::SHORT_LEN;
 use crate::world::run_for_cores;
 
-/// What was looked at.
+/// Numbers of the records and inputs that were replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Records run to their end.
+    /// Records replayed to their end.
     pub replayed: u64,
-    /// Of those, records whose beginning had been overwritten.
+    /// Replayed records whose beginning had been overwritten.
     pub overwritten: u64,
-    /// Records of standbys, which can be run up to where the mirror begins.
+    /// Records of standbys, which can be replayed up to the start of the mirror.
     pub standbys: u64,
-    /// Records that begin nowhere: the state did not fit what room they have, or it is a standby's.
+    /// Records without a start: the snapshot did not fit, or the record is a standby's.
     pub unsnapped: u64,
-    /// Inputs run.
+    /// Inputs replayed.
     pub inputs: u64,
-    /// Bytes of outputs in words that were compared.
+    /// Bytes of output logs compared.
     pub words: u64,
-    /// Records of publishers run to their end, each from every segment that it has.
+    /// Replays of publishers' records to their end, counted once for each segment they started
+    /// from.
     pub republished: u64,
-    /// Of those, runs that did not begin with the core.
+    /// Replays of publishers that did not start with the core.
     pub overwritten_publishers: u64,
-    /// Sequences that repair services gave or refused, as their records say and their counters.
+    /// Sequences that repair services repaired or refused, according to their records and their
+    /// counters.
     pub served: u64,
-    /// Inputs of those runs.
+    /// Inputs of the publishers' replays.
     pub republished_inputs: u64,
 }
 
-/// Room for a run of any profile, as a rule.
+/// Length in bytes of a record that usually holds a whole run of any profile.
 const WHOLE_LEN: usize = 48 << 20;
 
-/// Runs the seed with every subscriber recorded, then every record, and compares. Every third seed
-/// has so little room that the beginning is overwritten, where the run is long.
+/// Runs the seed with every core recorded, replays every record, and compares. For every third seed
+/// the records are so short that long runs overwrite their beginning.
 ///
 /// # Errors
-/// The first thing that was not the same.
+/// A violation in the run, or the first difference in a replay.
 pub fn replay_seed(seed: u64) -> Result<Seen, String> {
     let len = if seed.is_multiple_of(3) {
         SHORT_LEN
@@ -79,15 +81,16 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Runs the record of a publisher's core from each of its segments, and compares it with the core.
+/// Replays the record of a publisher's core from each of its segments, and compares the result with
+/// the core.
 ///
 /// # Errors
-/// The first thing that was not the same.
+/// A record that can't be replayed, or the first difference.
 pub fn republish(core: &mut JournaledPublisher, seen: &mut Seen) -> Result<(), String> {
     let recorder = core.stop_recording().ok_or("it is not recorded")?;
     let inputs = recorder.inputs();
     let mut bytes = recorder.into_bytes();
-    // What is left of a record when its first segments are overwritten, one more each time.
+    // Each round erases the oldest segment and replays the rest.
     loop {
         let recording = match Journal::read(bytes.clone()) {
             Ok(recording) => recording,
@@ -124,7 +127,7 @@ pub fn republish(core: &mut JournaledPublisher, seen: &mut Seen) -> Result<(), S
     }
 }
 
-/// The generation of a segment, and where it stands.
+/// Returns the generation of a segment, and its offset.
 fn segment_of(bytes: &[u8], nth: usize) -> (u64, usize) {
     let word = |at: usize| {
         bytes[at..]
@@ -136,7 +139,8 @@ fn segment_of(bytes: &[u8], nth: usize) -> (u64, usize) {
     (word(at), at)
 }
 
-/// Whether two cores stand alike, and have sealed alike; published messages are not recorded.
+/// Checks that two cores have the same state and sealed the same datagrams. Published messages are
+/// not recorded, so their count is ignored.
 fn same_publisher(
     core: &PublisherCore,
     again: &PublisherCore,
@@ -176,16 +180,16 @@ fn same_publisher(
     Ok(())
 }
 
-/// Explains the record of a repair service, and holds it against what was counted.
+/// Explains the record of a repair service, and compares it with the counters.
 ///
 /// # Errors
-/// What differs.
+/// A damaged record, or counts that differ.
 fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
     let mut repair = publisher.repair;
     let recorder = repair.stop_recording().ok_or("it is not recorded")?;
     let recording = match Journal::read(recorder.into_bytes()) {
         Ok(recording) => recording,
-        // Nobody came.
+        // No peer connected.
         Err(JournalReadError::Empty) => return Ok(()),
         Err(error) => return Err(error.to_string()),
     };
@@ -227,10 +231,10 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the record of a core, and compares it with the core.
+/// Replays the record of a subscriber's core, and compares the result with the core.
 ///
 /// # Errors
-/// The first thing that was not the same.
+/// A record that can't be replayed, or the first difference.
 pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), String> {
     let recorder = core.stop_recording().ok_or("it is not recorded")?;
     let (inputs, log) = (recorder.inputs(), recorder.outputs().log().to_owned());
@@ -298,7 +302,7 @@ pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), Strin
     }
 }
 
-/// Where two logs part.
+/// Returns the first lines in which two logs differ.
 fn parting(one: &str, other: &str) -> String {
     let lines = one.lines().zip(other.lines()).enumerate();
     let parted = lines.skip_while(|(_, (a, b))| a == b).take(3);

@@ -1,5 +1,5 @@
-//! A recorded subscriber's core without a network: a test hands it what a network would, loses what it
-//! likes where it likes, and asks what the record says of it.
+//! A recorded subscriber's core without a network. A test passes it datagrams and messages, leaves
+//! out any of them, and checks the explanation of the record.
 
 use tickcast_journal::explain::Explanation;
 use tickcast_journal::layout::RECORD_LEN_MIN;
@@ -20,42 +20,43 @@ use tickcast_reliability::wire::{
     Header, Heartbeat, Kind, PublisherState, StreamEvent, crc_of, relay_flags,
 };
 
-/// The channel that is followed.
+/// The followed channel.
 pub const CHANNEL: ChannelId = ChannelId(7);
-/// The epoch that it is in at first.
+/// The first epoch of the channel.
 pub const EPOCH: Epoch = Epoch(100);
 /// The last sequence sent before the subscriber joins.
 pub const JOINED_AFTER: u64 = 10;
 const BEGAN: Nanos = Nanos::from_secs(1);
 
-/// See the module.
+/// A recorded subscriber's core that a test drives.
 pub struct Stage {
     core: JournaledCore,
     now: Nanos,
-    /// What is delivered, counted.
+    /// Number of items delivered.
     pub delivered: u64,
 }
 
 impl Stage {
-    /// A subscriber that has joined, live, and listens on so many lines.
+    /// Returns a subscriber that has joined live and listens on this many lines.
     #[must_use]
     pub fn new(config: ReceiverConfig, lines: usize) -> Self {
         Self::starting(config, lines, Start::Live)
     }
 
-    /// The same of one that begins there.
+    /// Returns a subscriber that has joined at `start` and listens on this many lines.
     #[must_use]
     pub fn starting(config: ReceiverConfig, lines: usize, start: Start) -> Self {
         Self::in_host(config, lines, start, "")
     }
 
-    /// The same, in the host with this boot id.
+    /// Returns a subscriber that has joined at `start`, in the host with this boot id.
     #[must_use]
     pub fn in_host(config: ReceiverConfig, lines: usize, start: Start, boot_id: &str) -> Self {
         Self::recorded((config, lines, start), boot_id, 16 << 20)
     }
 
-    /// One that joins live, and whose record has so little room that it is soon overwritten.
+    /// Returns a subscriber that has joined live, with a record so short that it is soon
+    /// overwritten.
     #[must_use]
     pub fn in_little_room(config: ReceiverConfig, lines: usize) -> Self {
         Self::recorded((config, lines, Start::Live), "", RECORD_LEN_MIN)
@@ -97,7 +98,7 @@ impl Stage {
         stage
     }
 
-    /// The publisher welcomes: so much was sent, and that is the oldest that can be had.
+    /// Passes a WELCOME with these newest and oldest sequences to the core.
     pub fn welcome(&mut self, epoch: Epoch, newest: u64, oldest: u64) {
         let offer = ChannelOffer {
             channel: CHANNEL,
@@ -129,27 +130,27 @@ impl Stage {
         self.settle();
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     pub const fn now(&self) -> Nanos {
         self.now
     }
 
-    /// A control message comes over the repair connection.
+    /// Passes a control message of the repair connection to the core.
     pub fn message(&mut self, message: &Message<'_>) {
         let (now, delivered) = (self.now, &mut self.delivered);
         let mut on = |_: Item<'_>| *delivered += 1;
         (self.core).handle_message(now, Path::Repair, CHANNEL, message, &mut on);
     }
 
-    /// The repair connection breaks; it is built anew when its time has come.
+    /// Breaks the repair connection; the core reconnects when its timer fires.
     pub fn disconnect(&mut self) {
         use tickcast_reliability::delivery::LinkDownReason::Closed;
         let mut on = |_: Item<'_>| ();
         (self.core).handle_disconnected(self.now, Path::Repair, Closed, &mut on);
     }
 
-    /// These bytes come on a line.
+    /// Passes these bytes to the core as a datagram on a line.
     pub fn bytes(&mut self, line: u8, bytes: &[u8]) {
         let (now, delivered) = (self.now, &mut self.delivered);
         let mut on = |_: Item<'_>| *delivered += 1;
@@ -157,7 +158,7 @@ impl Stage {
         (self.core).handle_received(now, CHANNEL, LineId(line), aligned.of(bytes), &mut on);
     }
 
-    /// Datagrams of these sequences come on a line, one every 10 microseconds.
+    /// Passes datagrams of these sequences to the core on a line, one every 10 microseconds.
     pub fn hear(&mut self, line: u8, sequences: std::ops::RangeInclusive<u64>) {
         for sequence in sequences {
             self.bytes(line, &data(EPOCH, sequence, 0));
@@ -165,7 +166,7 @@ impl Stage {
         }
     }
 
-    /// The same sequences come over the repair connection.
+    /// Passes datagrams of these sequences to the core as repairs on the repair connection.
     pub fn repair(&mut self, sequences: std::ops::RangeInclusive<u64>) {
         for sequence in sequences {
             let bytes = data(EPOCH, sequence, relay_flags::RETRANSMITTED);
@@ -174,7 +175,7 @@ impl Stage {
         self.settle();
     }
 
-    /// The publisher refuses these.
+    /// Passes a refusal of these sequences to the core.
     pub fn refuse(&mut self, first: u64, last: u64, reason: RefusalReason, oldest: u64) {
         let range = SequenceRange::new(Sequence(first), Sequence(last));
         self.message(&Message::Refused(Refused {
@@ -188,7 +189,7 @@ impl Stage {
         self.settle();
     }
 
-    /// The publisher says that it has sent so much.
+    /// Passes a STATUS with this newest sequence to the core.
     pub fn status(&mut self, newest: u64) {
         self.message(&Message::Status(Status {
             epoch: EPOCH,
@@ -202,12 +203,12 @@ impl Stage {
         self.settle();
     }
 
-    /// Something around the core is noted.
+    /// Records a note about the environment of the core.
     pub fn note(&mut self, note: Note) {
         self.core.note(self.now, note);
     }
 
-    /// The reader of the ring in this host was overrun.
+    /// Reports to the core that the reader of the ring in this host was overrun.
     pub fn overrun(&mut self, first: u64, last: u64) {
         let range = SequenceRange::new(Sequence(first), Sequence(last));
         if let Some(range) = range {
@@ -217,13 +218,13 @@ impl Stage {
         self.settle();
     }
 
-    /// Time passes, and the core is polled at its end.
+    /// Advances the clock, and polls the core at the end.
     pub fn pass_us(&mut self, us: u64) {
         self.now = self.now.after(Nanos::from_us(us));
         self.settle();
     }
 
-    /// Time passes, and the core is polled whenever it wants to be.
+    /// Advances the clock, and polls the core whenever a timer is due.
     pub fn wait_ms(&mut self, ms: u64) {
         let until = self.now.after(Nanos::from_ms(ms));
         while self.now < until {
@@ -233,7 +234,7 @@ impl Stage {
         }
     }
 
-    /// Does what the core wants done.
+    /// Performs the actions that the core requests.
     fn settle(&mut self) {
         let (now, mut out) = (self.now, Vec::new());
         let delivered = &mut self.delivered;
@@ -257,7 +258,7 @@ impl Stage {
         }
     }
 
-    /// What the core counted, by name.
+    /// Returns the value of a counter of the core.
     #[must_use]
     pub fn counted(&self, name: &str) -> u64 {
         let mut found = 0;
@@ -267,7 +268,8 @@ impl Stage {
         found
     }
 
-    /// Ends it: the record, which must replay to the same outputs.
+    /// Ends the stage and returns the record, after checking that its replay produces the same
+    /// outputs.
     #[must_use]
     pub fn record(mut self) -> Journal {
         let Some(recorder) = self.core.stop_recording() else {
@@ -283,14 +285,15 @@ impl Stage {
         recording
     }
 
-    /// Ends it: the record's bytes.
+    /// Ends the stage and returns the bytes of the record.
     #[must_use]
     pub fn bytes_of_record(mut self) -> Vec<u8> {
         let recorder = self.core.stop_recording();
         recorder.map_or_else(Vec::new, |it| it.into_bytes())
     }
 
-    /// Ends it: what is said of it, whose sums must be those that the core counted.
+    /// Ends the stage and returns the explanation of the record, after checking its sums against
+    /// the core's counters.
     #[must_use]
     pub fn explain(self) -> Explanation {
         let names = [
@@ -312,7 +315,7 @@ impl Stage {
     }
 }
 
-/// A datagram with one record.
+/// Returns a datagram with one record.
 #[must_use]
 pub fn data(epoch: Epoch, sequence: u64, relay: u8) -> Vec<u8> {
     let mut batch = RecordBatch::default();
@@ -324,7 +327,7 @@ pub fn data(epoch: Epoch, sequence: u64, relay: u8) -> Vec<u8> {
     datagram(Kind::Data, epoch, (sequence, 1), batch.bytes(), relay)
 }
 
-/// An event of the stream.
+/// Returns a datagram with an event of the stream.
 #[must_use]
 pub fn event(sequence: u64, event: &StreamEvent) -> Vec<u8> {
     let mut body = Vec::new();
@@ -332,7 +335,7 @@ pub fn event(sequence: u64, event: &StreamEvent) -> Vec<u8> {
     datagram(Kind::Event, EPOCH, (sequence, 0), &body, 0)
 }
 
-/// A heartbeat: so much was sent.
+/// Returns a heartbeat that announces `newest` as the last sequence sent.
 #[must_use]
 pub fn heartbeat(newest: u64) -> Vec<u8> {
     let body = Heartbeat {
@@ -345,7 +348,7 @@ pub fn heartbeat(newest: u64) -> Vec<u8> {
     datagram(Kind::Heartbeat, EPOCH, (newest, 0), &body.to_bytes(), 0)
 }
 
-/// A datagram of any kind, sealed.
+/// Returns a sealed datagram of any kind.
 #[must_use]
 pub fn datagram(
     kind: Kind,

@@ -1,5 +1,5 @@
-//! A recorded publisher beside a recorded subscriber, without a network between them: a test says what is
-//! sealed, what is sent and what of that comes, and asks what both records say.
+//! A recorded publisher and a recorded subscriber without a network between them. A test decides
+//! which datagrams are sealed, sent and received, and checks the explanation of both records.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::journal::staged::{CHANNEL, EPOCH, JOINED_AFTER, Stage};
 
-/// UTC less protocol time.
+/// UTC minus protocol time, in nanoseconds.
 const UTC: u64 = 1_700_000_000_000_000_000;
 const FAN_OUT: FanOutId = FanOutId(0);
 const SLOTS: u64 = 64;
-/// The source that everything is of.
+/// The source of all messages.
 pub const SOURCE: SourceId = SourceId(1);
 
-/// See the module.
+/// A recorded publisher and a recorded subscriber that a test drives.
 pub struct BothSides {
     /// The subscriber.
     pub subscriber: Stage,
@@ -37,7 +37,8 @@ pub struct BothSides {
 }
 
 impl BothSides {
-    /// A publisher of one fan-out, and a subscriber that has joined it and listens on so many lines.
+    /// Returns a publisher with one fan-out, and a subscriber that has joined it and listens on
+    /// this many lines.
     #[must_use]
     pub fn new(config: ReceiverConfig, lines: u8) -> Self {
         let subscriber = Stage::new(config, lines.into());
@@ -86,7 +87,7 @@ impl BothSides {
         SourcePosition::new(0, self.position)
     }
 
-    /// Seals so many datagrams of one record.
+    /// Seals this many datagrams of one record.
     pub fn seal(&mut self, count: u64) {
         for _ in 0..count {
             let position = self.next_position();
@@ -96,7 +97,7 @@ impl BothSides {
                 ..MboMsg::default()
             };
             let now = self.now();
-            // By either way.
+            // Both ways to publish a record take turns.
             if position.0.is_multiple_of(2) {
                 assert!(self.publisher.begin_record(&record, SOURCE, position, now));
             } else {
@@ -106,13 +107,13 @@ impl BothSides {
                 assert_eq!(published, Ok(()));
             }
             self.publisher.flush(now, true);
-            // A driver looks for what happened after each.
+            // A driver polls the events after each message.
             while self.publisher.poll().is_some() {}
         }
     }
 
-    /// Hands all that is sealed to the network, which brings it on every line, but not these sequences
-    /// on these lines; then some time passes.
+    /// Sends all sealed datagrams on every line, except these sequences on these lines, which are
+    /// lost. Then some time passes.
     pub fn send_but(&mut self, lost: &[(u8, u64)]) {
         self.publisher.handle_timeout(self.now());
         while let Some(transmit) = self.publisher.poll_transmit(FAN_OUT) {
@@ -132,12 +133,12 @@ impl BothSides {
         self.subscriber.pass_us(10);
     }
 
-    /// Hands all that is sealed to the network, which brings it.
+    /// Sends all sealed datagrams without loss.
     pub fn send(&mut self) {
         self.send_but(&[]);
     }
 
-    /// The network says that it refused so many datagrams so far on a line.
+    /// Records that the network has refused this many datagrams on a line so far.
     pub fn refused(&mut self, line: u8, refused: u64) {
         let sending = Sending {
             refused,
@@ -147,14 +148,14 @@ impl BothSides {
             .note(Note::Sending(FAN_OUT, LineId(line), sending));
     }
 
-    /// The publish thread does not come back for so long.
+    /// Keeps the publish thread from running for this many milliseconds.
     pub fn stall_ms(&mut self, ms: u64) {
         self.publisher.handle_timeout(self.now());
         self.subscriber.pass_us(ms * 1_000);
         self.publisher.handle_timeout(self.now());
     }
 
-    /// The source lost four messages.
+    /// Publishes an event that the source lost four messages.
     pub fn lose_source(&mut self, reason: SourceLossReason) {
         let from = self.next_position();
         let event = StreamEvent::SourceLost {
@@ -168,13 +169,14 @@ impl BothSides {
         assert!(self.publisher.event(&event, now).is_ok());
     }
 
-    /// The same, of packets that were dropped in the publisher's host.
+    /// Publishes the event that the source lost four messages, because packets were dropped in the
+    /// publisher's host.
     pub fn lose_unread(&mut self, unread: Unread) {
         self.publisher.note(Note::Unread(SOURCE, unread));
         self.lose_source(SourceLossReason::Gap);
     }
 
-    /// A message comes that no datagram can hold.
+    /// Publishes a message that exceeds the length of a datagram, which the core must refuse.
     pub fn too_large(&mut self) {
         let mut message = RecordBatch::default();
         for instrument in [9, 4, 9] {
@@ -188,13 +190,14 @@ impl BothSides {
         while self.publisher.poll().is_some() {}
     }
 
-    /// The session ends.
+    /// Ends the session.
     pub fn end(&mut self) {
         let now = self.now();
         assert!(self.publisher.end(now).is_ok());
     }
 
-    /// Both records, the subscriber's first; the publisher's must replay to the same.
+    /// Returns both records, the subscriber's first, after checking that the publisher's replays to
+    /// the same state.
     #[must_use]
     pub fn records(self) -> [Journal; 2] {
         let mut publisher = self.publisher;
@@ -208,14 +211,15 @@ impl BothSides {
         [self.subscriber.record(), recording]
     }
 
-    /// The bytes of the publisher's record.
+    /// Returns the bytes of the publisher's record.
     #[must_use]
     pub fn bytes_of_publisher(mut self) -> Vec<u8> {
         let recorder = self.publisher.stop_recording();
         recorder.map_or_else(Vec::new, |it| it.into_bytes())
     }
 
-    /// What the subscriber's record says alone, then what both say.
+    /// Returns the explanation of the subscriber's record alone, and the explanation of both
+    /// records together.
     #[must_use]
     pub fn explain(self) -> (Explanation, [Explanation; 2]) {
         let [subscriber, publisher] = self.records();

@@ -1,5 +1,5 @@
-//! What will happen, in order of time; what is due at the same time, in the order in which it was
-//! scheduled.
+//! The queue of future events, in order of time. Events due at the same time keep the order in
+//! which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,64 +12,65 @@ use crate::network::inboxes::HalfWrite;
 use crate::network::packet::Packet;
 use crate::network::reads::HalfRead;
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A publisher's feed has something, for this one of its channels.
+    /// The feed of a publisher publishes on this channel index.
     Feed(usize, usize),
-    /// A publisher's timer.
+    /// A publisher's timer fires.
     PublisherTimer(usize),
-    /// A subscriber's timer, in this life.
+    /// A subscriber's timer fires, valid only for this incarnation.
     SubscriberTimer(usize, u64),
-    /// A datagram arrives on a line.
+    /// A datagram arrives at a subscriber on a line.
     Datagram(usize, u8, Packet),
-    /// A direction of a connection moves on.
+    /// One direction of a connection makes progress; `true`: from subscriber to publisher.
     Move(usize, bool),
-    /// Bytes arrive.
+    /// Bytes arrive over one direction of a connection.
     Bytes(usize, bool, Vec<u8>),
-    /// An attempt to connect is answered, or not.
+    /// An attempt to connect completes or fails.
     Dial(usize, Path, u64),
-    /// One side (`true`: the publisher's) learns that a connection is over.
+    /// One side of a connection is notified that it closed; `true`: the publisher's side.
     Closed(usize, bool),
-    /// READs of a connection come to the publisher's device.
+    /// READs of a connection arrive at the publisher's device.
     Reads(usize),
-    /// One is copied as a whole.
+    /// The publisher's device copies the rest of a READ.
     ReadRest(HalfRead),
-    /// It comes back.
+    /// The result of a READ arrives at the subscriber.
     ReadDone(usize, RemoteRequest, Vec<u8>),
-    /// What came back is looked at again, where it could not be handed over.
+    /// READ results that could not be delivered are retried.
     ReadAgain(usize),
-    /// A slot that is written to a standby is copied as a whole.
+    /// The publisher's device copies the rest of a slot that it writes to a standby.
     WriteRest(HalfWrite),
-    /// It comes to the standby.
+    /// The written slot arrives at the standby.
     WriteArrives(HalfWrite),
-    /// What was held on the way is tried again.
+    /// Delayed WRITEs of a connection are retried.
     WritesAgain(usize),
-    /// The publisher's device says that one is done.
+    /// The publisher's device completes a WRITE.
     WriteDone(usize),
-    /// Whether a standby has everything of the publisher that hands over to it; tried until then.
+    /// Checks whether a standby has everything of the publisher that hands over; repeated until
+    /// this deadline.
     HandOver(usize, usize, Nanos),
     /// A publisher that has handed over ends.
     Ends(usize),
-    /// A subscriber that floods says something again.
+    /// A flooding subscriber sends its next NACK.
     Flood(usize),
-    /// The next incident of the plan.
+    /// The next incident of the plan happens.
     Incident(usize),
-    /// What was killed at its moment is there again.
+    /// The process that was killed at a protocol moment restarts.
     Revive(Who),
     /// The faults stop.
     Heal,
     /// The feed ends.
     Finish,
-    /// Everyone has joined.
+    /// All subscribers have joined.
     Joined,
 }
 
-/// See the module.
+/// A queue of events, ordered by time and then by the order of scheduling.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// When, in which order it was scheduled, and where in `events` it is: small, since they are moved
-    /// about a lot.
+    /// Time, scheduling order, and index into `events`. Events are stored apart, because heap
+    /// entries are moved often and should be small.
     heap: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
     events: Vec<Option<Event>>,
     free: Vec<usize>,
@@ -77,7 +78,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Something will happen; never, where `at` is the end of time.
+    /// Schedules an event; ignored when `at` is the end of time.
     pub(crate) fn push(&mut self, at: Nanos, event: Event) {
         if at == Nanos::MAX {
             return;
@@ -91,14 +92,14 @@ impl Queue {
         self.heap.push(Reverse((at, self.scheduled, place)));
     }
 
-    /// What happens next, and when.
+    /// Removes and returns the next event and its time.
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
         let Reverse((at, _, place)) = self.heap.pop()?;
         self.free.push(place);
         Some((at, self.events.get_mut(place)?.take()?))
     }
 
-    /// How much is on its way.
+    /// Returns the number of scheduled events.
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }

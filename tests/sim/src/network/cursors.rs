@@ -1,4 +1,4 @@
-//! Cursors of a publisher, as a device that places the words of a report in any order leaves them.
+//! Cursors of a publisher, written by a device that places the words of a report in any order.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::ChannelId;
 
-/// The cursors of a publisher, by the connection that each was granted to.
+/// The cursors of a publisher, by the connection and channel that each was granted to.
 #[derive(Debug, Default)]
 pub struct Cursors(pub(crate) BTreeMap<(usize, ChannelId), Entry>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) words: [u64; CURSOR_WORDS],
-    /// Reports that were made, the last one at the end.
+    /// Reports that were written, oldest first.
     pub(crate) made: Vec<Report>,
 }
 
-/// Where cursors stand: far from all rings.
+/// Returns the access to a cursor, at an address far from all rings.
 pub(crate) const fn cursor_at(connection: usize, channel: ChannelId) -> RemoteAccess {
     RemoteAccess {
         address: (1 << 60) | (connection as u64) << 24 | (channel.0 as u64) << 8,
@@ -40,10 +40,12 @@ impl Cursors {
         entry.ok_or_else(|| format!("{request:?} over a connection without a cursor"))
     }
 
-    /// The device begins: a swap is done at once, of a report some words are placed. The old word.
+    /// Begins a request: a swap completes at once; of a report only the words that `is_placed`
+    /// selects are placed. Returns the old session word.
     ///
     /// # Errors
-    /// RemoteOp is not granted.
+    /// A request that is not granted, a report that can't be parsed, or one whose number does not
+    /// follow the last.
     pub fn begin(
         &mut self,
         connection: usize,
@@ -86,10 +88,10 @@ impl Cursors {
         Ok(old.to_le_bytes().to_vec())
     }
 
-    /// The device places the rest.
+    /// Places all words of a report.
     ///
     /// # Errors
-    /// Where there is no such cursor.
+    /// A request over a connection without a cursor.
     pub fn finish(
         &mut self,
         connection: usize,

@@ -1,4 +1,4 @@
-//! WRITEs on their way to the inboxes of standbys.
+//! WRITEs in flight to the inboxes of standbys.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tickcast_reliability::ring::WrittenSlots;
 use tickcast_reliability::serve::MirrorWrite;
 use tickcast_reliability::types::ChannelId;
 
-/// A WRITE whose first half was copied.
+/// A WRITE whose first half has been copied.
 #[derive(Clone, Debug)]
 pub(crate) struct HalfWrite {
     pub(crate) connection: usize,
@@ -15,6 +15,6 @@ pub(crate) struct HalfWrite {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What was granted for each connection.
+/// The inbox granted to each connection and channel.
 #[derive(Default)]
 pub(crate) struct Inboxes(pub(crate) BTreeMap<(usize, ChannelId), (RemoteAccess, WrittenSlots)>);

@@ -1,4 +1,4 @@
-//! What is on its way between publishers and subscribers, and when it arrives.
+//! Everything in flight between publishers and subscribers, and when it arrives.
 
 pub(crate) mod clock_queue;
 pub(crate) mod cursors;

@@ -1,4 +1,4 @@
-//! A datagram on its way, whole or damaged.
+//! A datagram in flight, whole or damaged.
 
 use std::rc::Rc;
 
@@ -7,18 +7,18 @@ use tickcast_reliability::types::ChannelId;
 
 use crate::faults::weather::Damage;
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Of which channel's group.
+    /// Channel whose group the datagram is sent to.
     pub channel: ChannelId,
-    /// Its bytes, at an aligned address.
+    /// The bytes, at an aligned address.
     pub words: Rc<[u64]>,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A datagram for the group of a channel.
+/// Returns a datagram for the group of a channel.
 pub(crate) fn packet(channel: ChannelId, bytes: &[u8]) -> Packet {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
     words_as_bytes_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
@@ -29,7 +29,7 @@ pub(crate) fn packet(channel: ChannelId, bytes: &[u8]) -> Packet {
     }
 }
 
-/// The datagram as this damage leaves it.
+/// Returns the datagram with this damage applied.
 pub(crate) fn damaged(packet: &Packet, damage: Damage) -> Packet {
     let bytes = &words_as_bytes(&packet.words)[..packet.len];
     match damage {

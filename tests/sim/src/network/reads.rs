@@ -1,4 +1,4 @@
-//! READs on their way: what each connection was granted, and a copy of which half was made.
+//! READs in flight: the grants of each connection, and copies of which the first half is done.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,23 @@ use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::ChannelId;
 
-/// READs of a connection at a time.
+/// Maximum number of READs in flight on a connection.
 pub(crate) const READS: u32 = 8;
 
-/// RemoteOp may be READ over each connection of a publisher.
+/// READ grants over each connection of a publisher.
 #[derive(Debug, Default)]
 pub struct Granted {
     pub(crate) rings: BTreeMap<(usize, ChannelId), Grant>,
-    /// Bytes that were READ.
+    /// Bytes READ by connection and channel.
     pub(crate) used: BTreeMap<(usize, ChannelId), u64>,
 }
 
 impl Granted {
-    /// A subscriber is told this. How many bytes it may READ more than before.
+    /// Records the grants in frames sent to a subscriber. Returns the number of bytes that it may
+    /// READ in addition.
     ///
     /// # Errors
-    /// RemoteOp can't be read, or takes back what was granted.
+    /// A frame that can't be parsed, or a grant below an earlier one.
     pub fn told(&mut self, mut frames: &[u8]) -> Result<u64, String> {
         let mut more = 0;
         while let Some((channel, message, len)) =
@@ -45,7 +46,7 @@ impl Granted {
     }
 }
 
-/// A READ whose first half was copied.
+/// A READ whose first half has been copied.
 #[derive(Clone, Debug)]
 pub(crate) struct HalfRead {
     pub(crate) connection: usize,

@@ -1,5 +1,5 @@
 //! A connection in virtual time: two ordered, reliable byte streams that can be slow, stalled, cut,
-//! or half open. What one side wrote arrives in pieces of any size.
+//! or half open. Written bytes arrive in pieces of any size.
 
 use std::collections::VecDeque;
 
@@ -9,28 +9,28 @@ use tickcast_reliability::types::Nanos;
 
 use crate::network::inboxes::HalfWrite;
 
-/// Bytes that a side which does not read takes all the same.
+/// Bytes that the receive buffer of a side accepts although the side does not read.
 pub const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 pub struct Pipe {
-    /// Written and not yet on its way.
+    /// Bytes written and not yet in flight.
     pub unsent: VecDeque<u8>,
-    /// Bytes that are.
+    /// Number of bytes in flight.
     pub under_way: usize,
-    /// Arrived and not yet taken as whole frames.
+    /// Bytes that arrived and are not yet consumed as whole frames.
     pub received: Vec<u8>,
-    /// Whether a step is scheduled.
+    /// Whether the next step of this direction is scheduled.
     pub moving: bool,
-    /// When the latest piece arrives.
+    /// Arrival time of the last piece.
     pub last_arrival: Nanos,
-    /// The writer closes once everything is on its way.
+    /// Whether the writer closes once everything is in flight.
     pub closing: bool,
 }
 
 impl Pipe {
-    /// Takes up to `len` bytes to put on their way.
+    /// Puts up to `len` unsent bytes in flight and returns them.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let len = len.min(self.unsent.len());
         let mut piece = Vec::with_capacity(len);
@@ -51,42 +51,42 @@ pub struct Connection {
     pub publisher: usize,
     /// Index of the subscriber.
     pub subscriber: usize,
-    /// Which incarnation of that subscriber.
+    /// Incarnation of that subscriber.
     pub life: u64,
-    /// Which of its four.
+    /// The path that this connection serves.
     pub path: Path,
-    /// As the publisher numbers it.
+    /// The publisher's number for this peer.
     pub peer: PeerId,
-    /// Whose budget it draws on: of all connections of a session the first.
+    /// The peer whose budget pays for the connection: the first connection of the session.
     pub payer: PeerId,
     /// Whether the subscriber's side is open.
     pub near: bool,
     /// Whether the publisher's side is open.
     pub far: bool,
-    /// From subscriber to publisher.
+    /// The direction from subscriber to publisher.
     pub up: Pipe,
-    /// From publisher to subscriber.
+    /// The direction from publisher to subscriber.
     pub down: Pipe,
-    /// READs that its device has not seen.
+    /// READs that have not arrived at the publisher's device.
     pub reads_begun: VecDeque<RemoteRequest>,
-    /// What was READ over it and not handed over yet.
+    /// Results of READs that were not yet delivered to the core.
     pub reads_done: VecDeque<(RemoteRequest, Vec<u8>)>,
-    /// When the device has copied the last READ that came.
+    /// Time at which the device completes the last READ that arrived.
     pub read_at: Nanos,
-    /// What was written over it and is held on the way.
+    /// WRITEs that are delayed in flight.
     pub(crate) writes: VecDeque<HalfWrite>,
-    /// When the device has copied the last slot that it writes.
+    /// Time at which the device completes the copy of the last slot that it writes.
     pub write_at: Nanos,
 }
 
 impl Connection {
-    /// One of its directions.
+    /// Returns the direction towards the publisher (`up`) or towards the subscriber.
     pub const fn pipe(&mut self, up: bool) -> &mut Pipe {
         if up { &mut self.up } else { &mut self.down }
     }
 }
 
-/// Index of a path.
+/// Returns the index of a path.
 #[must_use]
 pub const fn index_of(path: Path) -> usize {
     match path {

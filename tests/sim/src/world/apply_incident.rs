@@ -1,4 +1,4 @@
-//! Lets incidents happen, and puts an end to all trouble where a run is to come to its end.
+//! Applies incidents, and ends all faults in runs that must reach the end of the stream.
 
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::Nanos;
@@ -98,7 +98,8 @@ impl World {
         Ok(())
     }
 
-    /// All trouble is over: the newest publisher lives, all paths are open, everyone is there.
+    /// Ends all faults: the newest publisher runs, all paths are open, and all subscribers are
+    /// present.
     pub(crate) fn heal(&mut self) -> Result<(), String> {
         self.trace.note(self.now, "heal", 0, 0, 0);
         self.weather = false;
@@ -115,7 +116,7 @@ impl World {
         if self.plan.gone {
             return Ok(());
         }
-        // Of two that have the same epoch, the one that the address leads to.
+        // When two publishers have one epoch, the one that the address leads to stays.
         let newest = self.publishers.len() - 1;
         let has_it = |p: &Publisher| p.alive && p.epoch == self.publishers[newest].epoch;
         let stays = if has_it(&self.publishers[self.endpoint]) {
@@ -171,7 +172,7 @@ impl World {
             return Ok(());
         }
         self.subscribers[number].awakes(self.now);
-        // An application may look at its connections first or at its socket.
+        // An application may read its connections or its socket first.
         if self.plan.seed.is_multiple_of(2) {
             self.read_connections(number)?;
         }
@@ -189,7 +190,7 @@ impl World {
         Ok(())
     }
 
-    /// A subscriber goes: says so and leaves in order, or is just not there any more.
+    /// Makes a subscriber leave: in order when `on_purpose`, otherwise it just disappears.
     pub(crate) fn goes(&mut self, number: usize, on_purpose: bool) -> Result<(), String> {
         let subscriber = &self.subscribers[number];
         if !subscriber.alive || subscriber.stalled {
@@ -215,7 +216,7 @@ impl World {
         Ok(())
     }
 
-    /// A subscriber comes, as a new process.
+    /// Starts a subscriber that is absent, as a new process.
     fn comes(&mut self, number: usize) -> Result<(), String> {
         if self.subscribers[number].alive || self.plan.absent.contains(&number) {
             return Ok(());
@@ -241,7 +242,7 @@ impl World {
         self.serve(index)
     }
 
-    /// A publisher's process ends, and its kernel says so to everyone connected.
+    /// Ends a publisher's process; its kernel closes the connections of all peers.
     pub(crate) fn kill(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
         if !std::mem::replace(&mut publisher.alive, false) {

@@ -1,4 +1,4 @@
-//! Connections: bytes in order until they are cut, which may be slow, held up, or half open.
+//! Connections: ordered byte streams that can be slow, delayed, half open, or cut.
 
 use std::collections::VecDeque;
 
@@ -17,11 +17,11 @@ use crate::network::stream::{Connection, Pipe, RECEIVE_BUFFER};
 use crate::world::World;
 use crate::world::drive_subscriber::Came;
 
-/// How soon something that does not pass is tried again.
+/// Interval at which a delayed transfer is retried.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
 
 impl World {
-    /// Puts what a subscriber says on its connection.
+    /// Checks frames that a subscriber sends, and puts them on its connection.
     pub(crate) fn send_up(
         &mut self,
         number: usize,
@@ -172,13 +172,13 @@ impl World {
         self.pump(number)
     }
 
-    /// Whether nothing passes on this link of a subscriber's connection: 1 is up, 2 is down.
+    /// Returns whether this link of a subscriber's connection carries nothing: 1 is up, 2 is down.
     pub(crate) fn is_closed(&self, number: usize, path: Path, link: usize) -> bool {
         let broken = matches!(path, Path::Nack | Path::Read) && self.cut[number][3];
         broken || self.cut[number][link] || self.clogged[number][link]
     }
 
-    /// Sets a direction in motion, if it stands still.
+    /// Schedules the next step of a direction that is idle and has something to send.
     pub(crate) fn kick(&mut self, connection: usize, up: bool) {
         let pipe = self.connections[connection].pipe(up);
         if !pipe.moving && (!pipe.unsent.is_empty() || pipe.closing) {
@@ -218,7 +218,8 @@ impl World {
         }
         let publisher = &self.publishers[index];
         if up && publisher.dark {
-            // Nobody answers; once another host has the address, it resets what it does not know.
+            // The host is gone, so that nothing is acknowledged. Once another host has the address,
+            // it resets connections that it does not know.
             let again = self.now.after(RETRANSMIT);
             if self.endpoint == index {
                 self.schedule(again, Event::Move(connection, up));
@@ -296,7 +297,7 @@ impl World {
         self.pump(number)
     }
 
-    /// The application reads what came on a connection.
+    /// Makes the application read the frames that arrived on a connection.
     pub(crate) fn read_down(&mut self, connection: usize) -> Result<(), String> {
         let of = &mut self.connections[connection];
         let (number, path) = (of.subscriber, of.path);
@@ -346,7 +347,7 @@ impl World {
             self.with_datagram(number, (bytes, Came::Answered), |core, now, mut on| {
                 core.handle_message(now, path, channel, &message, &mut on);
             })?;
-            // What it breaks off, it does not hear any more of.
+            // The core may close the connection in an action; it must not read later frames then.
             while let Some(action) = self.subscribers[number].core.poll_action() {
                 self.act(number, &action)?;
             }
@@ -355,7 +356,8 @@ impl World {
         Ok(())
     }
 
-    /// One side closed: the other (`far`: the publisher's) will learn of it.
+    /// Schedules the close notification of one side (`far`: the publisher's) after the other side
+    /// closed.
     pub(crate) fn tell_closed(&mut self, connection: usize, far: bool) {
         let delay = self.plan.delay.0;
         let arrival = self.connections[connection].pipe(far).last_arrival;

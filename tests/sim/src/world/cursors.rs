@@ -1,5 +1,6 @@
-//! Cursors in virtual time: a subscriber's device places the words of a report in any order, and the
-//! publisher may look in between. What it believes must be a report that was made.
+//! Cursors in virtual time: a subscriber's device places the words of a report in any order, and
+//! the publisher may poll in between. Every report that the publisher accepts must have been
+//! written.
 
 use rand::RngExt;
 use tickcast_reliability::control::Grant;
@@ -11,7 +12,8 @@ use crate::network::cursors::{Entry, cursor_at};
 use crate::world::{World, now_of};
 
 impl World {
-    /// The publisher's driver leases a cursor for a connection whose ring was granted; not for each.
+    /// Leases a cursor for a connection with a granted ring, as the publisher's driver does. Every
+    /// fourth connection gets none.
     pub(crate) fn lease(&mut self, index: usize, peer: PeerId, channel: ChannelId) {
         let publisher = &mut self.publishers[index];
         let Some(&connection) = publisher.peers.get(&peer) else {
@@ -26,7 +28,8 @@ impl World {
         entries.insert((connection, channel), Entry::default());
     }
 
-    /// The publisher's driver looks at all cursors.
+    /// Polls all cursors, as the publisher's driver does, and checks that each accepted report was
+    /// written.
     pub(crate) fn look_at_cursors(&mut self, index: usize) -> Result<(), String> {
         let now = now_of(self.now, self.utc);
         let publisher = &mut self.publishers[index];
@@ -57,7 +60,8 @@ impl World {
         Ok(())
     }
 
-    /// What is done with a cursor comes to the publisher's device. The word that goes back.
+    /// Begins a cursor request that arrived at the publisher's device. Returns the old session
+    /// word.
     pub(crate) fn cursor_begins(
         &mut self,
         connection: usize,
@@ -71,7 +75,7 @@ impl World {
             places = places.rotate_left(1);
             places & 1 == 1
         })?;
-        // The publisher may look just now.
+        // The publisher may poll at this moment.
         self.serve(index)?;
         Ok(back)
     }

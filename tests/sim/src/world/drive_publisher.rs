@@ -1,5 +1,5 @@
-//! Drives the cores of publishers as their driver would: after every input everything that they
-//! want done, and then the checks.
+//! Drives the cores of publishers as their driver would: after every input, it performs all actions
+//! that the core requests, and then runs the checks.
 
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
@@ -19,13 +19,13 @@ use crate::network::packet::packet;
 use crate::network::stream::Connection;
 use crate::world::{SPINS_MAX, World, now_of};
 
-/// A copy that found a writer at work, and how many there are in a run: each laps the ring, which
-/// makes more to repair, and so more copies.
+/// Name of the fault that a writer laps the ring during a copy, and its maximum number in a run.
+/// Each lap causes more repairs, and so more copies.
 const LAPPED: &str = "writer_in_mid_copy";
 const LAPS_MAX: u64 = 60;
 
 impl World {
-    /// Does everything that a publisher wants done.
+    /// Performs all actions that a publisher's cores request.
     pub(crate) fn serve(&mut self, index: usize) -> Result<(), String> {
         if !self.publishers[index].alive || self.publishers[index].paused {
             return Ok(());
@@ -225,7 +225,7 @@ impl World {
         Ok(())
     }
 
-    /// What repair gives out next; now and then the writer comes round in the middle of its copy.
+    /// Returns the next repair; the writer sometimes laps the ring during its copy.
     fn next_repair(
         &mut self,
         index: usize,
@@ -244,7 +244,7 @@ impl World {
         Ok(destination)
     }
 
-    /// Whether a publisher's writer comes round in the middle of a copy now.
+    /// Returns whether a publisher's writer laps the ring during the current copy.
     pub(crate) fn comes_round(&mut self, index: usize) -> bool {
         let share = self.plan.lapped_mid_copy;
         share > 0.0
@@ -254,7 +254,7 @@ impl World {
             && !self.publishers[index].finished()
     }
 
-    /// Takes a feed out, to go on in the middle of a copy.
+    /// Takes a feed out, so that it can publish in the middle of a copy.
     pub(crate) fn interrupt(&mut self, index: usize, at: usize) -> Interruption {
         Interruption {
             feed: self.publishers[index].feeds.remove(at),
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// Puts it back; what it published then is to be sent.
+    /// Puts the feed back and schedules the sending of the datagrams that it published.
     pub(crate) fn interrupted(
         &mut self,
         index: usize,
@@ -283,7 +283,8 @@ impl World {
         Ok(())
     }
 
-    /// Who asks by what came on a connection, as its publisher knows it.
+    /// Returns the identity of a NACK's sender, as the publisher of the connection knows it.
+    /// Returns `None` when the received bytes hold no NACK.
     fn asker(&self, connection: usize) -> Option<Asker> {
         let this = &self.connections[connection];
         let mut rest = &this.up.received[..];
@@ -308,7 +309,7 @@ impl World {
         })
     }
 
-    /// Something comes to a publisher's process, which may stand still.
+    /// Passes an input to a publisher's process, or queues it while the process is paused.
     pub(crate) fn arrives(&mut self, index: usize, arrival: Arrival) -> Result<(), String> {
         let publisher = &mut self.publishers[index];
         if !publisher.alive {
@@ -360,7 +361,7 @@ impl World {
                         } => Some((*epoch, *class, ranges.clone())),
                         _ => None,
                     };
-                    // As over TCP; a reliable connection over verbs does not tell.
+                    // TCP reports the bytes in flight; a reliable connection over verbs does not.
                     if asked.is_some() && path != Path::Nack {
                         let left = down.unsent.len() + down.under_way;
                         publisher.repair.handle_on_the_way(peer, left);
@@ -397,7 +398,7 @@ impl World {
                             Path::Replay => NackClass::Replay,
                             _ => class,
                         };
-                        // Of another epoch nothing is asked here.
+                        // A NACK of another epoch requests nothing from this ring.
                         let is_ours = epoch == feed.reader.identity().epoch;
                         let ranges = if is_ours { &ranges[..] } else { &[] };
                         (publisher.replies)

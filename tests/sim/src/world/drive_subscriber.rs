@@ -1,5 +1,5 @@
-//! Drives the cores of subscribers as their driver would: after every input everything that a core
-//! wants done, and then the checks.
+//! Drives the cores of subscribers as their driver would: after every input, it performs all
+//! actions that the core requests, and then runs the checks.
 
 use rand::RngExt;
 use tickcast_journal::JournaledCore;
@@ -21,22 +21,22 @@ use crate::trace::note_item;
 use crate::world::end::gaps_of;
 use crate::world::{SPINS_MAX, World};
 
-/// Bytes that a subscriber that floods leaves unsent at most.
+/// Maximum number of unsent bytes of a flooding subscriber.
 const FLOOD_UNSENT_MAX: usize = 256 << 10;
 
-/// How a datagram comes to a subscriber.
+/// The path on which a datagram arrived at a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// By multicast, on this line.
+    /// Multicast, on this line.
     Line(u8),
-    /// Over a connection, or by READ, because it was asked for.
+    /// A connection or a READ, in response to a request.
     Answered,
-    /// The publisher wrote it to the standby that this is.
+    /// A WRITE of the publisher to this standby.
     Written,
 }
 
 impl World {
-    /// Gives a subscriber's core an input, and checks what it tells and counts.
+    /// Passes an input to a subscriber's core, and checks the items and counters that it emits.
     pub(crate) fn with_core(
         &mut self,
         number: usize,
@@ -186,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives a core an input that carries this datagram, and checks that it says so where the
+    /// Passes an input with this datagram to a core. Checks that the core emits an alarm when the
     /// sequence had another content before.
     pub(crate) fn with_datagram(
         &mut self,
@@ -197,7 +197,8 @@ impl World {
         self.with_datagrams(number, &[bytes], came, f)
     }
 
-    /// The same of an input that carries several.
+    /// Passes an input with several datagrams to a core, with the checks of
+    /// [`World::with_datagram`].
     pub(crate) fn with_datagrams(
         &mut self,
         number: usize,
@@ -213,7 +214,7 @@ impl World {
             let Some((at, due)) = due else { continue };
             self.count("two_contents");
             let of = &self.subscribers[number].following[at];
-            // What came before it may have delivered the other content of a later one.
+            // An earlier datagram of the input may have delivered the other content of a later one.
             let other = Alarm {
                 wrong_one_delivered: true,
                 ..due
@@ -259,12 +260,13 @@ impl World {
             return None;
         }
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
-        // What comes over a connection is judged with its message, and a READ shows nobody alive.
+        // A datagram over a connection is checked with its message, and a READ is no sign of
+        // liveness.
         if line.is_some() {
             of.loss_reason.datagram(sequence);
         }
         let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
-        // What leaps is not believed in anything.
+        // A datagram that leaps must not change any expectation.
         let leaps = of.asked.leaps(sequence, next, heard);
         if let Some(line) = line.filter(|_| !leaps) {
             let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
@@ -287,7 +289,8 @@ impl World {
             again: header.relay & relay_flags::RETRANSMITTED != 0,
             at: now,
         };
-        // One before it may deliver the other content: then it comes too late to decide.
+        // An earlier datagram of the input may deliver the other content. This one is then too late
+        // to decide.
         let may_be_late = after_another && of.asked.took_another(sequence, crc);
         let due = of.asked.give(given, next, heard);
         let decides = decides && sequence >= next && !may_be_late;
@@ -297,7 +300,7 @@ impl World {
         Some((at, due?))
     }
 
-    /// Does everything that a subscriber's core wants done.
+    /// Performs all actions that a subscriber's core requests.
     pub(crate) fn pump(&mut self, number: usize) -> Result<(), String> {
         if self.subscribers[number].stalled || !self.subscribers[number].alive {
             return Ok(());
@@ -362,7 +365,7 @@ impl World {
         Ok(())
     }
 
-    /// Where a subscriber begins each of its channels, now that it comes.
+    /// Returns the start of each channel of a subscriber that joins now.
     pub(crate) fn starts(&self, number: usize) -> Vec<Start> {
         let publisher = &self.publishers[self.endpoint];
         let start = |channel| {
@@ -386,7 +389,8 @@ impl World {
         channels(&self.plan).map(start).collect()
     }
 
-    /// A subscriber that floods asks for anything: what it has, what is gone, what is to come.
+    /// Sends a flood of NACKs for arbitrary sequences: delivered ones, ones gone from the ring, and
+    /// future ones.
     pub(crate) fn flood(&mut self, number: usize) -> Result<(), String> {
         let again = self.subscribers[number].rng.random_range(20_000..200_000);
         self.schedule(self.now.after(Nanos(again)), Event::Flood(number));

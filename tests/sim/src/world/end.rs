@@ -1,5 +1,5 @@
-//! The end of a run: who has come to the end of the stream, what was left unsaid, and who noticed
-//! another's trouble.
+//! The end of a run: whether every subscriber reached the end of the stream, accounted for every
+//! sequence, and was unaffected by the faults of others.
 
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
@@ -12,7 +12,7 @@ use crate::checks::nack_rate::Scouts;
 use crate::world::{JOINED, World};
 
 impl World {
-    /// What has not come to its end, if anything.
+    /// Returns a description of the first stream that has not reached its end, if any.
     pub(crate) fn unfinished(&self) -> Option<String> {
         for (number, subscriber) in self.subscribers.iter().enumerate() {
             if self.plan.broken == Some(number) || self.plan.absent.contains(&number) {
@@ -77,7 +77,8 @@ impl World {
         doubt.map(|s| format!("heard two things of {s} and never asked which is true"))
     }
 
-    /// The end of a run whose faults went on: whatever was heard of must be accounted for.
+    /// Makes all subscribers leave at the end of a run whose faults continue: every sequence known
+    /// to a subscriber must be accounted for.
     pub(crate) fn everyone_leaves(&mut self) -> Result<(), String> {
         for number in 0..self.subscribers.len() {
             if self.subscribers[number].alive {
@@ -87,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells a core to leave, and checks that nothing it heard of is left unsaid.
+    /// Makes a core leave, and checks that it accounts for every sequence that it knows of.
     pub(crate) fn leave(&mut self, number: usize) -> Result<(), String> {
         let following = &mut self.subscribers[number].following;
         for of in following.iter_mut() {
@@ -98,7 +99,7 @@ impl World {
             core.leave(LossCause::PublisherDead, &mut on);
         })?;
         for of in &mut self.subscribers[number].following {
-            // What still comes finds a core that says nothing more.
+            // Later datagrams arrive at a core that emits nothing more.
             of.asked.reconnected(Path::Repair);
         }
         let subscriber = &self.subscribers[number];
@@ -107,7 +108,7 @@ impl World {
                 continue;
             };
             let (settled, heard) = receiver.progress();
-            // An END that came and that nobody has confirmed is told to nobody; nothing is lost with it.
+            // An unconfirmed END is not emitted, and no record is lost with it.
             let is_end = |range: &SequenceRange| {
                 let rings = self.truth.of(of.channel, receiver.epoch());
                 let mut sealed = rings.iter().filter_map(|ring| ring.get(range.first));
@@ -124,7 +125,7 @@ impl World {
         Ok(())
     }
 
-    /// Where a hold-off is advised, only scouts ask at once.
+    /// Checks that only scouts send NACKs at once where a hold-off is advised.
     pub(crate) fn nobody_hurried(&self) -> Result<(), String> {
         let mut all = Scouts::default();
         for of in self.subscribers.iter().flat_map(|s| &s.following) {
@@ -133,7 +134,7 @@ impl World {
         all.check()
     }
 
-    /// Those that nothing was done to have no gap but the one of joining, and no loss.
+    /// Checks that unaffected subscribers have no losses, and no gaps but those of joining.
     pub(crate) fn nobody_noticed(&mut self) -> Result<(), String> {
         let feeds = &self.publishers[self.endpoint].feeds;
         let nacked: u64 = feeds.iter().map(|feed| feed.repair.nacked.get()).sum();
@@ -171,7 +172,7 @@ impl World {
     }
 }
 
-/// What a core misses, for a message.
+/// Returns a description of a core's gaps for an error message.
 pub(crate) fn gaps_of(core: &SubscriberCore) -> String {
     let part = |text: &str, from: &str| -> String {
         let from = text.find(from).unwrap_or(text.len());

@@ -1,5 +1,4 @@
-//! Trouble that nobody may notice: what one line loses the other brings, an application that is
-//! busy for a moment misses nothing, and a forger's datagrams change nothing.
+//! Forged datagrams, which must not change anything.
 
 use tickcast_reliability::types::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
 use tickcast_reliability::types::{SourceId, SourcePosition};
@@ -11,7 +10,7 @@ use crate::network::packet::packet;
 use crate::world::World;
 
 impl World {
-    /// Someone on the network sends this to everyone.
+    /// Multicasts a forged datagram to all subscribers.
     pub(crate) fn forge(&mut self, forgery: Forgery) {
         let publisher = &self.publishers[self.endpoint];
         let (core, epoch) = (&publisher.feeds[0].core, publisher.epoch);

@@ -1,6 +1,6 @@
-//! WRITEs to standbys in virtual time: the publisher's device copies a slot while its process may seal
-//! it anew, and places the bytes in the standby's inbox in any order, while that looks. What was
-//! written and torn must never be taken, and what was not written must be had by repair.
+//! WRITEs to standbys in virtual time. The publisher's device copies a slot while its process may
+//! seal it again. It places the bytes in the standby's inbox in any order, while the standby polls.
+//! A torn WRITE must never be accepted, and a missing one must be repaired.
 
 use std::sync::Arc;
 
@@ -18,14 +18,15 @@ use crate::network::stream::index_of;
 use crate::world::World;
 use crate::world::drive_subscriber::Came;
 
-/// How soon what does not pass is tried again.
+/// Interval at which a delayed transfer is retried.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
-/// A device takes at most this long to copy a slot; now and then it is much slower.
+/// Longest time in nanoseconds that a device takes to copy a slot, usually and occasionally.
 const COPYING: u64 = 20_000;
 const COPYING_SLOWLY: u64 = 3_000_000;
 
 impl World {
-    /// A standby's driver makes an inbox and has a window of it bound to its connection for READ.
+    /// Creates an inbox and binds a window of it to the READ connection, as a standby's driver
+    /// does.
     pub(crate) fn make_inbox(
         &mut self,
         number: usize,
@@ -52,7 +53,7 @@ impl World {
         Ok(())
     }
 
-    /// The publisher's driver posts what is to be written.
+    /// Posts the requested WRITEs, as the publisher's driver does.
     pub(crate) fn begin_writes(&mut self, index: usize) -> Result<(), String> {
         while let Some((peer, write)) = self.publishers[index].repair.poll_write() {
             let publisher = &self.publishers[index];
@@ -72,7 +73,7 @@ impl World {
                 true => rng.random_range(0..COPYING_SLOWLY),
                 false => rng.random_range(0..COPYING),
             };
-            // One after the other, in the order in which they were begun.
+            // WRITEs complete one after the other, in the order in which they began.
             let of = &mut self.connections[connection];
             of.write_at = self.now.max(of.write_at).after(Nanos(takes));
             let at = of.write_at;
@@ -87,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// The device copies the rest, and the bytes go.
+    /// Copies the rest of a WRITE and puts the bytes in flight.
     pub(crate) fn write_rest(&mut self, mut half: HalfWrite) -> Result<(), String> {
         let of = &self.connections[half.connection];
         let (number, publisher) = (of.subscriber, &self.publishers[of.publisher]);
@@ -111,7 +112,8 @@ impl World {
         Ok(())
     }
 
-    /// The bytes come to the standby's device, which may be out of reach: then all behind them wait, too.
+    /// Delivers a WRITE to the standby's device. While the device is unreachable, this WRITE and
+    /// all later ones wait.
     pub(crate) fn write_arrives(&mut self, half: HalfWrite) -> Result<(), String> {
         let connection = half.connection;
         self.connections[connection].writes.push_back(half);
@@ -137,7 +139,7 @@ impl World {
                 places = places.rotate_left(1);
                 places & 1 == 1
             })?;
-            // The standby may look just now.
+            // The standby may poll at this moment.
             self.pump(number)?;
             self.place(connection, &write, &bytes, |_| true)?;
             self.pump(number)?;
@@ -147,7 +149,8 @@ impl World {
         Ok(())
     }
 
-    /// Some words of what is written are placed; only where that was granted.
+    /// Places the words of a WRITE that `is_written` selects, after checking that the access was
+    /// granted.
     fn place(
         &self,
         connection: usize,
@@ -167,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    /// The publisher's device says that one is done.
+    /// Reports a completed WRITE to the publisher, or retries later while it is paused.
     pub(crate) fn write_done(&mut self, connection: usize) -> Result<(), String> {
         let of = &self.connections[connection];
         let (index, peer, far) = (of.publisher, of.peer, of.far);
@@ -184,7 +187,7 @@ impl World {
         self.serve(index)
     }
 
-    /// A standby's driver takes what was written. Whether there was anything.
+    /// Takes written datagrams, as a standby's driver does. Returns whether there were any.
     pub(crate) fn take_written(&mut self, number: usize) -> Result<bool, String> {
         let mut found = false;
         while let Some(channel) = self.subscribers[number].core.look_for_written() {

@@ -1,17 +1,17 @@
-//! One broken subscriber changes nobody else's stream, and delays none of it by more than a stated
-//! bound: the run is compared with the same one in which the broken subscriber is absent.
+//! Isolation: one broken subscriber does not change the stream of any other, and delays it by no
+//! more than a stated bound. The run is compared with one in which the broken subscriber is absent.
 
 use tickcast_reliability::types::Nanos;
 
 use crate::world::World;
 
-/// By how much a record may come later to a subscriber because another one is broken.
+/// Longest additional delay of a record because another subscriber is broken.
 pub const DELAY_MAX: Nanos = Nanos::from_us(500);
 
-/// Compares what everyone but the broken subscriber was told, with it and without.
+/// Compares the streams of all but the broken subscriber in runs with and without it.
 ///
 /// # Errors
-/// Whose stream differs, or which record came too late.
+/// A stream that differs, or a record that is delayed by more than [`DELAY_MAX`].
 pub(crate) fn compare(with: &World, without: &World) -> Result<(), String> {
     let both = with.subscribers.iter().zip(&without.subscribers);
     for (number, (one, other)) in both.enumerate() {

@@ -1,6 +1,6 @@
-//! Kills at moments of the protocol: the publisher, a subscriber, or both are gone at exactly that moment,
-//! and come again a little later. A publisher finds its rings as they were, to the word, and goes on in its
-//! epoch; one whose session was over opens another.
+//! Kills at moments of the protocol: the publisher, a subscriber, or both end at exactly that
+//! moment and restart a little later. A publisher finds its rings unchanged, word for word, and
+//! continues its epoch. When its session was over, it opens another epoch.
 
 use std::sync::Arc;
 
@@ -26,20 +26,20 @@ use crate::truth::ContentKey;
 use crate::world::promotion::check_ring;
 use crate::world::{World, now_of};
 
-/// What [`Outcome::faults`] calls a kill that was done.
+/// Name under which [`Outcome::faults`] counts a kill.
 pub const KILLED: &str = "killed_at_its_moment";
-/// The one that is killed; it comes when the others are there.
+/// The subscriber that is killed; it joins after the others.
 const VICTIM: usize = 2;
-/// When it comes.
+/// Time at which the victim joins.
 const COMES: Nanos = ms(10);
-/// From when on a kill within the stream is due, and how long it then hears nothing, where it is to
-/// miss something.
+/// Earliest time of a kill within the stream, and the duration for which the victim then receives
+/// no datagrams where it must have a gap.
 const DUE: Nanos = ms(25);
 const DEAF: Nanos = ms(10);
-/// Until what was killed is there again.
+/// Time until the killed processes restart.
 const BLACK_OUT: Nanos = ms(3);
 
-/// Runs a seed in which this happens once.
+/// Runs a seed in which this kill happens once.
 #[must_use]
 pub fn run(seed: u64, who: Who, moment: Moment) -> Outcome {
     let mut world = World::new(plan(seed, moment), Trace::default(), None);
@@ -75,10 +75,10 @@ fn plan(seed: u64, moment: Moment) -> Plan {
 }
 
 impl World {
-    /// Kills whoever is to be killed, if this is the moment: before `event` happens. Whether that is
-    /// lost with whom it came from, or went to.
+    /// Kills the planned processes if this is the moment, before `event` happens. Returns whether
+    /// the event is lost with its sender or recipient.
     pub(crate) fn look_for_kill(&mut self, event: &Event) -> Result<bool, String> {
-        // What comes behind bytes that were lost in the kill is lost with them, as TCP would have it.
+        // Bytes behind those lost in the kill are lost as well, as over TCP.
         if let Event::Bytes(of, up, _) = event
             && self.torn == Some((*of, *up))
         {
@@ -107,7 +107,7 @@ impl World {
         Ok(self.torn.is_some())
     }
 
-    /// Whoever was killed is there again.
+    /// Restarts the killed processes.
     pub(crate) fn revive(&mut self, who: Who) -> Result<(), String> {
         if who.publisher() && self.publishers[self.endpoint].finished() {
             self.incident(Incident::Start)?;
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Each channel of the publisher has sealed something that it has not sent, and is in the middle of the
+    /// Makes each channel seal a datagram that it does not send, and leaves it in the middle of the
     /// next slot.
     fn begin_slots(&mut self) -> Result<(), String> {
         let now = now_of(self.now, self.utc);
@@ -163,7 +163,7 @@ impl World {
         publisher.write_down(&mut self.truth)
     }
 
-    /// A publisher goes on in the rings that the one which was killed left behind.
+    /// Starts a publisher that continues in the rings of the killed one.
     fn reopen(&mut self) -> Result<(), String> {
         let before = &self.publishers[self.endpoint];
         let (epoch, now) = (before.epoch, now_of(self.now, self.utc));

@@ -1,7 +1,7 @@
-//! One run: a clock, a queue of events, publishers, subscribers and what lies between them.
+//! One run: a clock, a queue of events, publishers, subscribers, and the network between them.
 //!
-//! Nothing here looks at a real clock or at anything but the plan and its seed. Every input of a
-//! core is followed by everything that core wants done, and then by the checks.
+//! A run depends only on the plan and its seed, and never on a real clock. After every input, all
+//! actions that the core requests are performed, and then the checks run.
 
 mod apply_incident;
 mod connections;
@@ -38,61 +38,63 @@ use crate::report::{Outcome, Tally};
 use crate::trace::Trace;
 use crate::truth::Truth;
 
-/// See the module.
+/// The state of one run.
 pub struct World {
     pub(crate) plan: Plan,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) now: Nanos,
-    /// UTC less protocol time, in nanoseconds.
+    /// UTC minus protocol time, in nanoseconds.
     pub(crate) utc: i64,
     queue: Queue,
     pub(crate) truth: Truth,
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
-    /// Cores of subscribers that are gone, where they are recorded.
+    /// Cores of earlier incarnations of subscribers, in runs that are recorded.
     pub(crate) retired: Vec<JournaledCore>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) inboxes: Inboxes,
     pub(crate) storms: Vec<Storm>,
     pub(crate) weather: bool,
-    /// Where the address leads.
+    /// Index of the publisher that the address leads to.
     pub(crate) endpoint: usize,
-    /// Receivers that no datagram reaches; whose words up, and down, do not pass; whose NACK
-    /// connection carries nothing.
+    /// For each receiver, whether each link is cut: datagrams, messages up, messages down, NACK
+    /// connection.
     pub(crate) cut: Vec<[bool; 4]>,
-    /// The first three of these links, where they hold what they carry.
+    /// For each receiver, whether each of the first three links delays what it carries.
     pub(crate) clogged: Vec<[bool; 3]>,
-    /// Datagrams that a clogged link holds.
+    /// Datagrams that a clogged link delays, by receiver.
     pub(crate) held: Vec<Vec<(u8, Packet)>>,
     pub(crate) faults: FaultCounts,
     pub(crate) tally: Tally,
     pub(crate) trace: Trace,
     pub(crate) tampering: Tampering,
-    /// Who is to be killed, and when.
+    /// The planned kill: the processes and the moment.
     pub(crate) kill: Option<(Who, Moment)>,
-    /// The direction of a connection (whether up) of which bytes were lost in the kill.
+    /// The connection and direction (`true`: up) whose bytes were lost in the kill.
     pub(crate) torn: Option<(usize, bool)>,
     violation: Option<String>,
-    /// Sequences that were asked for before everyone had joined.
+    /// Sequences that were nacked before all subscribers had joined.
     pub(crate) nacked_of_joining: u64,
-    /// When the last of what was sent has left the publishers' host, where that takes time.
+    /// Time at which the uplink of the publishers' host is free, when its bandwidth is limited.
     uplink_free_at: Nanos,
-    /// Attempts to connect, where they are written down: whose, which path, when.
+    /// Attempts to connect, in timed runs: subscriber, path, time.
     pub(crate) dials: Vec<(usize, Path, Nanos)>,
 }
 
-/// UTC at the beginning.
+/// UTC at the start of a run, in nanoseconds.
 const UTC: i64 = 1_700_000_000_000_000_000;
-/// Events on their way at most, so that a storm ends the run and not the machine.
+/// Maximum number of scheduled events. The bound ends a run with a message storm before it exhausts
+/// memory.
 const QUEUE_MAX: usize = 10_000_000;
-/// By then everyone has joined who is there from the start.
+/// Time by which all subscribers that are present from the start have joined.
 pub(crate) const JOINED: Nanos = Nanos::from_ms(10);
-/// Events of one run at most: more is a storm of its own making.
+/// Maximum number of events of one run; more indicate a message storm.
 const EVENTS_MAX: u64 = 60_000_000;
-/// Wake-ups in a row without anything to do that are one too many.
+/// Number of consecutive wake-ups without work that is a violation.
 pub(crate) const SPINS_MAX: u32 = 200;
 
-/// Runs a plan to its end or to the first violation.
+/// Runs a plan to its end or to the first violation. A plan with a broken subscriber is also
+/// compared with a run without it.
 #[must_use]
 pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
     let alone = plan.broken.map(|broken| Plan {
@@ -112,8 +114,8 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
     world.outcome()
 }
 
-/// Runs a plan as [`run`] does, and gives the cores of all its subscribers, and its publishers, as
-/// they stood at last.
+/// Runs a plan once. Returns the outcome, the cores of all subscribers, and the publishers, in
+/// their final state.
 #[must_use]
 pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<JournaledCore>, Vec<Publisher>) {
     let mut world = World::new(plan, Trace::default(), None);
@@ -126,16 +128,16 @@ pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<JournaledCore>, Vec<Publisher>
     (outcome, cores, world.publishers)
 }
 
-/// When what happened.
+/// Times of deliveries and connection attempts.
 #[derive(Debug)]
 pub struct Times {
-    /// Every record of the first channel that a subscriber was given, in order: epoch, number, when.
+    /// Records of the first channel that each subscriber received, in order: epoch, number, time.
     pub records: Vec<Vec<(u64, u64, Nanos)>>,
-    /// Every attempt to connect: whose, which path, when.
+    /// Attempts to connect: subscriber, path, time.
     pub dials: Vec<(usize, Path, Nanos)>,
 }
 
-/// Runs a plan as [`run`] does, and says when what happened.
+/// Runs a plan once. Returns the outcome and the times of deliveries and connection attempts.
 #[must_use]
 pub fn run_for_times(plan: Plan) -> (Outcome, Times) {
     let timed = Plan {
@@ -193,7 +195,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen.
+    /// Runs to the end or to the first violation, and returns the outcome.
     pub(crate) fn run_to_its_end(&mut self) -> Outcome {
         if let Err(what) = self.begin().and_then(|()| self.live()) {
             self.violated(what);
@@ -332,7 +334,8 @@ impl World {
         Epoch(self.truth.highest().0 + self.rng.random_range(1..1000))
     }
 
-    /// A publisher opens this epoch, each channel with the first sequence and record given.
+    /// Starts a publisher that opens this epoch, each channel with the given first sequence and
+    /// record. Returns its index.
     pub(crate) fn start_publisher(
         &mut self,
         epoch: Epoch,
@@ -343,7 +346,7 @@ impl World {
         Ok(self.add_publisher(publisher))
     }
 
-    /// A publisher begins.
+    /// Adds a publisher, schedules its feeds, and returns its index.
     pub(crate) fn add_publisher(&mut self, publisher: Publisher) -> usize {
         let index = self.publishers.len();
         let epoch = publisher.epoch;
@@ -356,7 +359,7 @@ impl World {
         index
     }
 
-    /// Wakes a publisher at this time at the latest.
+    /// Schedules a wake-up of a publisher at this time, unless an earlier one is scheduled.
     pub(crate) fn wake_publisher(&mut self, index: usize, at: Nanos) {
         if at < self.publishers[index].wakes_at {
             self.publishers[index].wakes_at = at;
@@ -385,7 +388,7 @@ impl World {
         Ok(())
     }
 
-    /// When so many bytes that are sent now have left the publishers' host.
+    /// Returns the time at which this many bytes, sent now, have left the publishers' host.
     pub(crate) fn left_at(&mut self, bytes: usize) -> Nanos {
         let Some(bytes_per_s) = self.plan.uplink_bytes_per_s else {
             return self.now;
@@ -420,7 +423,7 @@ impl World {
         }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);
-            // The last sequence there is, is an END.
+            // The last possible sequence is an END.
             for (what, number) in [("passes_2_32", 1 << 32), ("reaches_2_64", u64::MAX - 1)] {
                 if self.plan.first.0 < number && feed.core.sealed().0 >= number {
                     *self.faults.entry(what).or_default() += 1;
@@ -466,7 +469,7 @@ impl World {
     }
 }
 
-/// Both clocks.
+/// Returns both clocks.
 pub(crate) const fn now_of(now: Nanos, utc: i64) -> Now {
     Now {
         monotonic: now,

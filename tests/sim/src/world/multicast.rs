@@ -1,4 +1,4 @@
-//! Multicast: datagrams that come or not, once or twice, whole or damaged, in any order.
+//! Multicast: datagrams that arrive or not, once or twice, whole or damaged, in any order.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -110,7 +110,7 @@ impl World {
         self.pump(number)
     }
 
-    /// A link lets go of the datagrams it holds, in any order.
+    /// Releases the datagrams that a clogged link delayed, in any order.
     pub(crate) fn release(&mut self, number: usize) {
         let mut held = std::mem::take(&mut self.held[number]);
         let rng = &mut self.subscribers[number].rng;

@@ -1,5 +1,5 @@
-//! Standbys in virtual time: subscribers that keep a mirror, and become the publisher. What a mirror
-//! holds is what was sealed, byte by byte, and what was not in it is published again.
+//! Standbys in virtual time: subscribers that keep a mirror and become the publisher. A mirror
+//! equals the sealed datagrams byte for byte, and records that are not in it are published again.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,14 @@ use crate::network::clock_queue::Event;
 use crate::truth::{Link, Truth};
 use crate::world::{World, now_of};
 
-/// How long a publisher waits for a standby to have everything before it goes on itself.
+/// Longest time for which a publisher waits for a standby to have everything, before it continues
+/// itself.
 const HAND_OVER_MAX: Nanos = Nanos::from_ms(30);
-/// How often it looks.
+/// Interval at which the publisher checks the standby.
 const LOOKS_EVERY: Nanos = Nanos::from_us(200);
 
 impl World {
-    /// The publisher seals nothing more, and ends once this standby has everything.
+    /// Makes the publisher stop sealing, and end once this standby has everything.
     pub(crate) fn hand_over(&mut self, number: usize) -> Result<(), String> {
         let index = self.endpoint;
         let publisher = &mut self.publishers[index];
@@ -63,7 +64,7 @@ impl World {
             self.serve(index)?;
             self.schedule(self.now.after(Nanos::from_ms(1)), Event::Ends(index));
         } else if self.now >= until || self.now >= self.plan.faults_until {
-            // Nobody takes its place: it goes on.
+            // The handover failed, so that the publisher continues.
             self.count("hand_over_given_up");
             self.publishers[index].hands_over = false;
         } else {
@@ -73,7 +74,8 @@ impl World {
         Ok(())
     }
 
-    /// A standby becomes the publisher, with what its mirrors have. Whether it could.
+    /// Promotes a standby to publisher with the content of its mirrors. Returns whether this was
+    /// possible.
     pub(crate) fn promote(&mut self, number: usize) -> Result<bool, String> {
         let subscriber = &mut self.subscribers[number];
         let is_there = subscriber.alive && !subscriber.stalled;
@@ -119,7 +121,7 @@ impl World {
             feed.promoted(&promotion.opened, made, now)?;
             feeds.push(feed);
         }
-        // The process that followed is the one that publishes now.
+        // The subscriber's process is the publisher's from now on.
         self.goes(number, false)?;
         let mut publisher = Publisher::with(&self.plan, (epoch, 0), feeds, now);
         publisher.write_down(&mut self.truth)?;
@@ -131,8 +133,8 @@ impl World {
     }
 }
 
-/// Checks that a ring that is gone on with holds what was sealed, as it was sealed, and that what was
-/// said of its sources is what they say.
+/// Checks that a continued ring holds the sealed datagrams unchanged, and that the positions
+/// reported for its sources are those in the ring.
 pub(crate) fn check_ring(
     truth: &Truth,
     ring: &RingWriter,
@@ -171,7 +173,7 @@ pub(crate) fn check_ring(
             && let Some(StreamEvent::SourceLost { source, from, .. }) =
                 StreamEvent::parse(datagram.payload())
         {
-            // What was told as lost is not to be told again.
+            // Messages reported as lost must not be reported again.
             found.insert(source, from);
         }
     }
@@ -186,7 +188,7 @@ pub(crate) fn check_ring(
     Ok(())
 }
 
-/// Checks that a promoted ring says of which line of epochs it is.
+/// Checks that a promoted ring names its lineage of epochs.
 fn check_line(truth: &Truth, ring: &RingWriter) -> Result<(), String> {
     let (channel, epoch) = (ring.identity().channel, ring.identity().epoch);
     let lineage = ring.lineage();

@@ -1,6 +1,6 @@
-//! READ in virtual time: the publisher's device copies bytes out of the ring without a look at what
-//! they are, whatever its process does meanwhile; a writer that goes on tears them. Only what was
-//! granted to a connection can be READ over it, and only as much.
+//! READ in virtual time: the publisher's device copies bytes out of the ring without parsing them,
+//! whatever its process does meanwhile, and a writer that continues tears them. A connection can
+//! READ only the ring and the number of bytes that were granted to it.
 
 use rand::RngExt;
 use tickcast_reliability::control::RemoteAccess;
@@ -17,14 +17,15 @@ use crate::network::stream::index_of;
 use crate::world::drive_subscriber::Came;
 use crate::world::{World, now_of};
 
-/// How soon what does not pass is tried again.
+/// Interval at which a delayed transfer is retried.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
-/// WRITEs at a time.
+/// Maximum number of WRITEs in flight.
 const WRITES: u32 = 2;
-/// A device takes at most this long to copy what is READ.
+/// Longest time in nanoseconds that a device takes to copy a READ.
 const COPYING: u64 = 20_000;
 
-/// Rings stand far apart, so that an address says of which channel it is.
+/// Returns the address of a channel's ring. Rings are far apart, so that an address identifies its
+/// channel.
 const fn ring_at(channel: ChannelId) -> u64 {
     (channel.0 as u64 + 1) << 40
 }
@@ -34,7 +35,7 @@ fn word(page: &[u8], at: usize) -> u64 {
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// The last sequence that any fan-out has sent, as a control page has it.
+/// Returns the last sequence sent by any fan-out, as a control page shows it.
 fn sent(page: &[u8]) -> Sequence {
     let fan_outs = word(page, offset::FAN_OUTS) as usize;
     let sent = (0..fan_outs).map(|at| word(page, offset::SENT + at * 8));
@@ -42,7 +43,7 @@ fn sent(page: &[u8]) -> Sequence {
 }
 
 impl World {
-    /// What a connection for READ can do.
+    /// Returns the limits of a READ connection.
     pub(crate) const fn read_limits(&self) -> ReadLimits {
         ReadLimits {
             reads: READS,
@@ -51,7 +52,7 @@ impl World {
         }
     }
 
-    /// The publisher's driver binds windows for a connection that joined for READ.
+    /// Binds windows for a connection that joined for READ, as the publisher's driver does.
     pub(crate) fn bind(&mut self, index: usize, event: &RepairEvent) -> Result<(), String> {
         let RepairEvent::ReadJoined { peer, channels, .. } = event else {
             return Ok(());
@@ -74,7 +75,8 @@ impl World {
         Ok(())
     }
 
-    /// The subscriber's driver begins all READs that its core wants.
+    /// Begins all READs that the core requests, as the subscriber's driver does. Returns whether
+    /// there were any.
     pub(crate) fn begin_reads(&mut self, number: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(request) = self.subscribers[number].core.poll_remote() {
@@ -107,7 +109,7 @@ impl World {
         Ok(busy)
     }
 
-    /// READs come to the publisher's device, in order.
+    /// Delivers READs to the publisher's device, in order.
     pub(crate) fn reads_arrive(&mut self, connection: usize) -> Result<(), String> {
         let of = &self.connections[connection];
         let (number, index) = (of.subscriber, of.publisher);
@@ -151,7 +153,7 @@ impl World {
         }
         let channel = request.channel;
         let used = granted.used.entry((connection, channel)).or_default();
-        // Looks at the control page are small, and not charged.
+        // READs of the control page are small and are not charged.
         if matches!(request.what, RemoteOp::Slots(_)) {
             *used += u64::from(request.len);
         }
@@ -167,7 +169,7 @@ impl World {
         self.rest_follows(connection, request, bytes)
     }
 
-    /// The device has done a part of what is wanted, and does the rest a little later.
+    /// Schedules the rest of a request that the device has done in part.
     fn rest_follows(
         &mut self,
         connection: usize,
@@ -181,7 +183,7 @@ impl World {
             request,
             bytes,
         };
-        // One after the other, in the order in which they were begun.
+        // Requests complete one after the other, in the order in which they began.
         let of = &mut self.connections[connection];
         of.read_at = self.now.max(of.read_at).after(Nanos(takes));
         let at = of.read_at;
@@ -189,7 +191,7 @@ impl World {
         Ok(())
     }
 
-    /// Now and then the writer comes round before the second half is copied.
+    /// Sometimes laps the ring before the second half of a READ is copied.
     fn tear(&mut self, index: usize, channel: ChannelId) -> Result<(), String> {
         if !self.comes_round(index) || self.publishers[index].paused {
             return Ok(());
@@ -203,7 +205,7 @@ impl World {
         self.interrupted(index, at, interruption)
     }
 
-    /// The device copies the rest, and the bytes go back.
+    /// Copies the rest of a READ and sends the bytes back.
     pub(crate) fn read_rest(&mut self, mut half: HalfRead) -> Result<(), String> {
         let of = &self.connections[half.connection];
         let (number, index) = (of.subscriber, of.publisher);
@@ -218,7 +220,7 @@ impl World {
             RemoteOp::Slots(_) | RemoteOp::Page => {
                 let feed = publisher.feed(half.request.channel).ok_or("no such ring")?;
                 let from = (half.request.address - grant.ring.address) as usize;
-                // Words are whole, and either half may be the later one.
+                // Words are copied whole, and either half may be copied last.
                 let words = half.bytes.len() / 8;
                 let rng = &mut self.subscribers[number].rng;
                 let split = rng.random_range(0..=words) * 8;
@@ -240,7 +242,7 @@ impl World {
         let (least, most) = self.plan.delay;
         let pipe = &self.connections[half.connection].down;
         let jitter = Nanos(rng.random_range(0..=most.0 - least.0));
-        // In the order in which they were begun.
+        // Results arrive in the order in which the READs began.
         let at = self.now.after(least).after(jitter).max(pipe.last_arrival);
         self.connections[half.connection].down.last_arrival = at;
         let done = Event::ReadDone(half.connection, half.request, half.bytes);
@@ -248,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    /// What was READ comes to the subscriber.
+    /// Delivers the result of a READ to the subscriber.
     pub(crate) fn read_done(
         &mut self,
         connection: usize,
@@ -263,7 +265,7 @@ impl World {
         self.take_reads(connection)
     }
 
-    /// The subscriber's driver hands over what was READ.
+    /// Passes completed READs to the core, as the subscriber's driver does.
     pub(crate) fn take_reads(&mut self, connection: usize) -> Result<(), String> {
         let number = self.connections[connection].subscriber;
         if self.is_closed(number, Path::Read, 2) || self.subscribers[number].stalled {
@@ -295,7 +297,8 @@ impl World {
         self.pump(number)
     }
 
-    /// Which of these are the datagrams that were wanted; what later ones say of the ring is noted.
+    /// Returns the requested datagrams among the slots of a READ. Later datagrams show that the
+    /// ring was lapped, which is recorded.
     fn judge_read<'a>(
         &mut self,
         number: usize,
@@ -351,7 +354,7 @@ impl World {
         good
     }
 
-    /// What a look at the control page says of the publisher is noted.
+    /// Records the signs of liveness in a control page.
     fn judge_page(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) {
         self.count("page_reads");
         let core = &self.subscribers[number].core;

@@ -1,4 +1,4 @@
-//! What hosts and processes do: stand still, end, come back, come in numbers, or misbehave.
+//! Faults of hosts and processes: they pause, end, restart, join in numbers, or misbehave.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -10,7 +10,7 @@ use crate::faults::plan::{Mode, Plan, ms, pick, us};
 use crate::faults::weather::{What, Whom};
 
 impl Plan {
-    /// Adds the trouble of this profile, if it is one of these.
+    /// Adds the faults of this profile and returns `true`, if it is one of this module.
     pub(super) fn add_hosts(
         &mut self,
         profile: &'static str,
@@ -21,12 +21,12 @@ impl Plan {
             "one-receiver" => {
                 self.receivers_at_least(3, rng);
                 self.untouched_from = 1;
-                // Room enough for what those miss who have only just joined.
+                // Room for the history that subscribers miss that have just joined.
                 self.ring_slots = 1024;
                 for (config, _) in &mut self.subscribers {
                     config.window_slots = 1024;
                 }
-                // Nothing overtakes, so that every gap is somebody's trouble.
+                // No reordering, so that every gap has an injected fault as its cause.
                 self.delay.1 = self.delay.0;
                 self.weather(Whom::One(0), |w| w.drop = share.max(0.05));
                 let (at, lasts) = (self.some_time(rng), ms(rng.random_range(1..60)));
@@ -147,14 +147,15 @@ impl Plan {
         true
     }
 
-    /// The first subscriber is broken in every way, and nobody else has any trouble but loss.
+    /// Breaks the first subscriber in every way; the only fault of the others is loss.
     fn break_one(&mut self, rng: &mut ChaCha8Rng) {
         self.receivers_at_least(3, rng);
         (self.broken, self.mode) = (Some(0), Mode::Liveness);
         self.starts_at.fill(None);
         self.incidents.clear();
         self.ring_slots = 1024;
-        // What it asks for fills this as well as a faster one, and costs a fiftieth to simulate.
+        // The broken subscriber's NACKs saturate this rate as well as a higher one, at a fiftieth of the
+        // simulation cost.
         self.connection_bytes_per_s = 20_000_000;
         for (config, start) in &mut self.subscribers {
             (config.window_slots, config.delivery) = (1024, Delivery::Ordered);
@@ -163,13 +164,13 @@ impl Plan {
         self.delay.1 = self.delay.0;
         for of in 1..self.receivers {
             let share = pick(rng, &[0.0, 0.001, 0.01]);
-            // The same is lost of it whether the broken one is there or not.
+            // The same loss applies whether the broken subscriber is present or absent.
             self.weather(Whom::One(of), |w| (w.what, w.drop) = (What::Fresh, share));
         }
         let share = pick(rng, &[0.1, 0.5]);
         self.weather(Whom::One(0), |w| (w.drop, w.corrupt) = (share, 0.1));
         self.weather(Whom::One(0), |w| (w.what, w.drop) = (What::Any, 0.1));
-        // It floods, and never reads again, or only now and then.
+        // The broken subscriber floods, and stops polling for good or for some spells.
         self.at(ms(12), Incident::Flood(0));
         match rng.random_range(0..3) {
             0 => {}

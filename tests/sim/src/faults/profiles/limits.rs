@@ -1,4 +1,4 @@
-//! Where something comes to an end: room in the ring, budgets, numbers; and more than one channel.
+//! Faults at limits: of the ring, of budgets, of sequence numbers; and runs with two channels.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -9,7 +9,7 @@ use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::Whom;
 
 impl Plan {
-    /// Adds the trouble of this profile, if it is one of these.
+    /// Adds the faults of this profile and returns `true`, if it is one of this module.
     pub(super) fn add_limits(
         &mut self,
         profile: &'static str,
@@ -45,8 +45,8 @@ impl Plan {
                 self.tight_bursts();
             }
             "long-runs" => {
-                // About as long as may be repaired and not replayed, in a ring and in windows that hold
-                // more than one of them.
+                // Runs about as long as the repair limit, beyond which replay is needed. The ring
+                // and the windows hold more than one of these runs.
                 (self.ring_slots, self.spacing, self.burst) = (8_192, us(100), 10);
                 self.connection_bytes_per_s = 1_000_000_000;
                 for (config, _) in &mut self.subscribers {

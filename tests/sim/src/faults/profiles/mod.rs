@@ -1,4 +1,4 @@
-//! Kinds of trouble, each with a name: what goes wrong in a run of that profile.
+//! Profiles: named kinds of faults, and the faults that each adds to a run.
 
 mod hosts;
 mod limits;
@@ -69,10 +69,12 @@ pub const PROFILES: [&str; 49] = [
     "long-runs",
 ];
 
-/// Chaos is made of the first so many: one that is added later would change what its seeds mean.
+/// Chaos draws from this many first profiles, because adding a later one would change the meaning of
+/// its seeds.
 const OF_CHAOS: usize = 47;
 
-/// Chaos itself, what decides where sequences begin, and what demands that nobody notices.
+/// Profiles that chaos excludes: itself, those that decide the first sequence, and those that demand
+/// that no subscriber is affected.
 const NOT_IN_CHAOS: [&str; 10] = [
     "chaos",
     "near-2-64",
@@ -86,18 +88,19 @@ const NOT_IN_CHAOS: [&str; 10] = [
     "broken-one",
 ];
 
-/// How long after the feed's end everyone may need to reach it, where budgets are not tight: some three
-/// times the most that any of a thousand seeds of the profile needed, but for what waits for a time
-/// that is set. Attempts to connect back off by 75 ms, and are given up after 60.
+/// Returns the maximum time from the end of the feed until every subscriber has reached it, for runs
+/// without tight budgets. The bound is about three times the longest of a thousand seeds of the
+/// profile. Where a subscriber waits for a fixed timer, the bound follows that timer. Attempts to
+/// connect back off by 75 ms and are given up after 60 ms.
 fn settles_within(profile: &str) -> Nanos {
-    // With planted bugs copies are torn on purpose, and each is asked for again after a first retry.
+    // With planted bugs, copies are torn on purpose, and each is requested again after a first retry.
     let torn = cfg!(feature = "planted-bugs");
     ms(match profile {
         _ if torn => 2_250,
-        // A subscriber that is gone without a word is waited for until it has been silent for 2 s, a
-        // publisher until it counts as dead, twice where the connection to it is given up first.
+        // A subscriber that disappeared is removed once it has been silent for 2 s. A publisher that
+        // disappeared is waited for until it counts as dead, twice when its connection times out first.
         "churn" | "gone" | "chaos" => 2_250,
-        // Nobody has to connect anew.
+        // No subscriber has to reconnect.
         "broken-one" | "one-line" | "busy-reader" => 30,
         "one-receiver" => 75,
         "lapped-mid-copy" | "forger" | "near-2-32" | "near-2-64" => 200,
@@ -110,7 +113,7 @@ fn settles_within(profile: &str) -> Nanos {
 }
 
 impl Plan {
-    /// The plan of a seed. `profile`: one of [`PROFILES`], or the seed's own.
+    /// Returns the plan of a seed. `profile` is one of [`PROFILES`], or `None` for the seed's own.
     #[must_use]
     pub fn of(seed: u64, profile: Option<&'static str>, receivers: Option<usize>) -> Self {
         let profile = profile.unwrap_or(PROFILES[(seed % PROFILES.len() as u64) as usize]);
@@ -119,7 +122,7 @@ impl Plan {
         plan.ladders(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x6c61_6464));
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
-        // By itself, so that a seed without standbys is as it would be without.
+        // A separate generator, so that seeds without standbys keep their meaning.
         let inboxes = ChaCha8Rng::seed_from_u64(seed ^ 0x696e_626f).random_bool(0.7);
         plan.inboxes = inboxes && plan.read_path && plan.standbys > 0;
         plan.settle = plan.settle.max(settles_within(profile));
@@ -129,7 +132,7 @@ impl Plan {
         plan
     }
 
-    /// Adds what goes wrong.
+    /// Adds the faults of the profile.
     fn trouble(&mut self, rng: &mut ChaCha8Rng) {
         match self.profile {
             "chaos" => {
@@ -170,13 +173,13 @@ impl Plan {
         self.incidents.push((at, incident));
     }
 
-    /// Something that begins, and ends after a while.
+    /// Adds an incident that begins at `at` and a second one that ends it after `lasts`.
     fn spell(&mut self, at: Nanos, lasts: Nanos, begins: Incident, ends: Incident) {
         self.at(at, begins);
         self.at(at.after(lasts), ends);
     }
 
-    /// A time at which trouble may begin.
+    /// Returns a random time at which a fault may begin.
     fn some_time(&self, rng: &mut ChaCha8Rng) -> Nanos {
         Nanos(rng.random_range(ms(10).0..self.faults_until.0 - ms(10).0))
     }

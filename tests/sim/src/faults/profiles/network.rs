@@ -1,5 +1,5 @@
-//! What the network does: loss, damage, disorder, partitions, and links that hold on to what
-//! they carry.
+//! Faults of the network: loss, damage, reordering, partitions, and links that delay what they
+//! carry.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -11,7 +11,7 @@ use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::{What, Whom};
 
 impl Plan {
-    /// Adds the trouble of this profile, if it is one of these.
+    /// Adds the faults of this profile and returns `true`, if it is one of this module.
     pub(super) fn add_network(
         &mut self,
         profile: &'static str,
@@ -50,7 +50,7 @@ impl Plan {
                     self.spell(at, lasts, stop, pass);
                 }
                 if rng.random_bool(0.4) {
-                    // Many ask again and again for what is lost on every way that it could come.
+                    // Many receivers repeat their NACKs, because their repairs are lost on every path.
                     self.receivers_at_least(8, rng);
                     self.repair.multicast_repair = true;
                     self.repair.repair_coalesce_us = 2_000;
@@ -90,7 +90,7 @@ impl Plan {
                 self.isolate(at, lasts, whom);
             }
             "outage" => {
-                // A second without the network, at a rate that laps the ring many times.
+                // One second without the network, at a rate that laps the ring many times.
                 self.spacing = us(50);
                 (self.faults_until, self.feed_until) = (ms(1_100), ms(1_150));
                 let whom = self.whom(rng);
@@ -134,7 +134,7 @@ impl Plan {
         true
     }
 
-    /// Some links hold what they carry, one after the other, and let go in another order.
+    /// Clogs some links one after the other and releases them in another order.
     fn swizzle(&mut self, rng: &mut ChaCha8Rng) {
         self.weather(Whom::Each, |w| w.drop = 0.01);
         for _ in 0..rng.random_range(1..=2) {

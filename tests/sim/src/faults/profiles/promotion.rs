@@ -1,5 +1,5 @@
-//! Standbys that are promoted: by a hand-over, after the publisher's death, or by force while it
-//! goes on.
+//! Promotions of standbys: by a handover, after the publisher's death, or forced while it is
+//! running.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +12,7 @@ use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::Whom;
 
 impl Plan {
-    /// Adds the trouble of this profile, if it is this one.
+    /// Adds the faults of the `promotion` profile and returns `true`; returns `false` for any other.
     pub(super) fn add_promotion(
         &mut self,
         profile: &'static str,
@@ -33,7 +33,7 @@ impl Plan {
             (config.window_slots, *start) = (1024, Start::Oldest);
         }
         if rng.random_bool(0.2) {
-            // A ring that comes round while a standby is out of reach: a hole.
+            // The writer laps the ring while a standby is unreachable, which leaves a hole in its mirror.
             (self.ring_slots, self.spacing) = (pick(rng, &[16, 32]), us(50));
         }
         let mut at = Nanos(rng.random_range(ms(12).0..self.faults_until.0 / 2));
@@ -49,10 +49,10 @@ impl Plan {
         true
     }
 
-    /// One promotion: how it comes to it, and what happens around it.
+    /// Adds one promotion: its cause, and the faults around it.
     fn promote(&mut self, standby: usize, at: Nanos, rng: &mut ChaCha8Rng) {
         if rng.random_bool(0.6) {
-            // The mirror lags when it happens: what was sent last is not there.
+            // The mirror lags at the promotion: the last datagrams sent are not in it.
             let lags = us(rng.random_range(200..8_000));
             let from = Nanos(at.0.saturating_sub(lags.0));
             let lasts = lags.after(us(rng.random_range(1..3_000)));
@@ -82,13 +82,13 @@ impl Plan {
                 Incident::Promote(standby),
             ),
             4 => {
-                // The old publisher stands still, and goes on when another has its place.
+                // The old publisher pauses, and resumes after another has taken its place.
                 self.at(at, Incident::Pause);
                 self.at(later, Incident::Promote(standby));
                 self.at(later.after(ms(rng.random_range(1..20))), Incident::GoOn);
             }
             _ => {
-                // It never stopped.
+                // The old publisher never stopped.
                 self.at(at, Incident::Promote(standby));
                 self.at(later, Incident::Reset(self.whom(rng)));
                 if rng.random_bool(0.5) {

@@ -1,5 +1,5 @@
-//! Trouble that nobody may notice: what one line loses the other brings, an application that is
-//! busy for a moment misses nothing, and a forger's datagrams change nothing.
+//! Faults without any effect on subscribers: the other line delivers the datagrams that one line
+//! loses, a briefly busy application misses nothing, and forged datagrams change nothing.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -19,7 +19,7 @@ const FORGERIES: [Forgery; 4] = [
 ];
 
 impl Plan {
-    /// Adds one of these troubles.
+    /// Adds the faults of this profile.
     pub(super) fn add_quiet(&mut self, profile: &str, rng: &mut ChaCha8Rng) {
         match profile {
             "one-line" => {
@@ -52,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// Nothing overtakes, there is room enough, and everyone follows live and in order.
+    /// Removes reordering, makes room enough, and makes every subscriber start live and in order.
     fn alike(&mut self) {
         (self.ring_slots, self.delay.1) = (1024, self.delay.0);
         self.line_skew = Nanos::from_us(30);
