@@ -18,8 +18,8 @@ use crate::observe::polled::Polled;
 
 /// Callbacks of a [`MirrorSubscriber`]: provides mirrors and receives records and events.
 pub trait MirrorKeeper {
-    /// Handles the offer of a publisher, which comes with each WELCOME. `wants_mirror` is set when the channel
-    /// has no mirror yet or none that fits. Returns a new mirror, or `None` for no mirror.
+    /// Handles the offer of a publisher, which comes with each WELCOME. `wants_mirror` is set when the
+    /// channel has no mirror yet or none that fits. Returns a new mirror, or `None` for no mirror.
     fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror>;
     /// Handles a mirrored record.
     fn record(&mut self, position: &Position, record: RecordRef<'_>);

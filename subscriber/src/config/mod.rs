@@ -152,8 +152,9 @@ impl ChannelBuilder {
         self
     }
 
-    /// Sets the lag alarm. [`Event::Lagging`](crate::Event::Lagging) is emitted once the application is more
-    /// than this many sequences behind the publisher. `CaughtUp` is emitted when the lag is at most half of it.
+    /// Sets the lag alarm. [`Event::Lagging`](crate::Event::Lagging) is emitted once the application is
+    /// more than this many sequences behind the publisher. `CaughtUp` is emitted when the lag is at most
+    /// half of that.
     ///
     /// ```
     /// # use tickcast_subscriber::ChannelBuilder;
