@@ -1087,9 +1087,9 @@ typedef struct {
      */
     double mean_ns;
     /*
-     Samples of all stages that show a difference of clocks: negative ones, which count as zero, and ones
-     of more than an hour, which are in no histogram. A replayed capture also causes them, because its
-     stamps are of the day of the capture.
+     Samples of all stages that show a difference of clocks. Negative samples count as zero, and samples
+     of more than an hour are in no histogram. A replayed capture also causes them, because its stamps
+     are of the day of the capture.
      */
     uint64_t clock_skewed;
 } TickcastLatency;

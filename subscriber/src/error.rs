@@ -270,7 +270,7 @@ pub enum CommandError {
     /// The thread has ended or is ending, so it follows no channel any more.
     #[error("the subscriber's thread has ended: join it, and build another subscriber")]
     Ended,
-    /// Called from the thread's own closure.
+    /// The command came from the thread's own closure.
     #[error(
         "the closure of a subscriber's thread can't wait for that thread: call from another one"
     )]
@@ -333,7 +333,7 @@ pub enum JoinError {
     /// The thread ended by a panic.
     #[error(transparent)]
     Panicked(#[from] Panicked),
-    /// Called from the thread's own closure. The thread was asked to stop.
+    /// The join was called from the thread's own closure. The thread was asked to stop.
     #[error(
         "the closure of a subscriber's thread can't wait for that thread to end: it was asked to \
          stop; join from another thread"

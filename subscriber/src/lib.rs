@@ -30,7 +30,7 @@
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
-//! 1. `split`: a subscriber on a thread of its own, and its readers
+//! 1. `split`: a subscriber on its own thread, and its readers
 //! 2. `mirror`: a subscriber that keeps mirrors, for a standby
 //! 3. `subscriber`: the subscriber and its polls
 //! 4. `io`: sockets and connections to the core, and back

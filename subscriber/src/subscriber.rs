@@ -157,8 +157,8 @@ impl Subscriber {
 
     /// Polls as [`poll`](Subscriber::poll) does, but delivers the records of a datagram as one run. A run of
     /// one record type is available as a slice of that type
-    /// ([`Records::all_of`](tickcast_reliability::record::Records::all_of)), so work that is common to all
-    /// records of the run is done once.
+    /// ([`Records::all_of`](tickcast_reliability::record::Records::all_of)). Work that is common to all
+    /// records of the run is then done once.
     ///
     /// # How it can fail
     /// It fails as [`poll`](Subscriber::poll) does: a panic of `to` poisons the subscriber.

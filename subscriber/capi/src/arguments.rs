@@ -1,5 +1,8 @@
-//! Checks of the arguments of C. The caller is trusted where a check is impossible: that a text ends, an
-//! array has its stated length, a callback can be called, and a struct to fill exists.
+//! Checks of the arguments of C. The caller is trusted where a check is impossible:
+//! - A text ends.
+//! - An array has its stated length.
+//! - A callback can be called.
+//! - A struct to fill exists.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -130,7 +133,7 @@ pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> 
 /// Returns the filter that passes these symbols.
 ///
 /// # Safety
-/// As for [`array`] and [`text`].
+/// The promises of [`array`] and [`text`] must hold.
 pub(crate) unsafe fn symbols(
     symbols: *const *const c_char,
     count: usize,
@@ -146,7 +149,7 @@ pub(crate) unsafe fn symbols(
 /// Returns the filter that passes these ids.
 ///
 /// # Safety
-/// As for [`array`].
+/// The promises of [`array`] must hold.
 pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilter, Error> {
     // SAFETY: as for `array`.
     let ids = unsafe { array(ids, count, "ids") }?;

@@ -160,7 +160,7 @@ impl Callback {
     #[inline]
     fn call(self, item: &Item) -> bool {
         // SAFETY: the caller promised that the callback can be called with this context, from this
-        // thread, for the duration of the call or of the thread that it was given to. `item` and its
+        // thread. The promise covers the call or the thread that received the callback. `item` and its
         // pointers live until it returns. Exercised by `the_same_powers_from_c_as_from_rust`.
         unsafe { (self.on)(self.context.0, from_ref(item)) == 0 }
     }

@@ -8,8 +8,8 @@
 //! - A handle is looked up, never followed ([`handle`]). A handle that was freed, is of another kind or
 //!   is in use is an error.
 //! - Sizes of structs are compared before anything is built, and in every call that fills one.
-//! - The caller is trusted where a check is impossible: that texts end, that arrays have their stated
-//!   length, and that a struct to fill exists.
+//! - The caller is trusted where a check is impossible: texts end, arrays have their stated length, and a
+//!   struct to fill exists.
 //!
 //! Order of files, top to bottom; each imports only those below it:
 //!

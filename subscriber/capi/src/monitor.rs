@@ -265,9 +265,9 @@ pub struct Latency {
     pub max_ns: u64,
     /// The mean.
     pub mean_ns: f64,
-    /// Samples of all stages that show a difference of clocks: negative ones, which count as zero, and ones
-    /// of more than an hour, which are in no histogram. A replayed capture also causes them, because its
-    /// stamps are of the day of the capture.
+    /// Samples of all stages that show a difference of clocks. Negative samples count as zero, and samples
+    /// of more than an hour are in no histogram. A replayed capture also causes them, because its stamps
+    /// are of the day of the capture.
     pub clock_skewed: u64,
 }
 

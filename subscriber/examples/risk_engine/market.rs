@@ -1,10 +1,10 @@
 //! The mark of an instrument: its value according to the stream.
 //!
 //! The mark is the middle of best bid and best ask if both exist, rounded towards zero to 1e-9.
-//! Otherwise it is the last trade, or nothing. Bid and ask are those of the newest quote (`Mbp1Msg`), or
-//! of the book (`MboMsg`) after the last record of an event, the one with flag LAST. Intermediate
-//! states of the book are not a market. A trade is an `MboMsg` or `TradeMsg` with action T, a price and
-//! a size. A trade that is broken later stays the last one.
+//! Otherwise it is the last trade, or nothing. Bid and ask come from the newest quote (`Mbp1Msg`)
+//! or from the book (`MboMsg`). The book counts after the last record of an event, the one with flag
+//! LAST. Intermediate states of the book are not a market. A trade is an `MboMsg` or `TradeMsg` with
+//! action T, a price and a size. A trade that is broken later stays the last one.
 //!
 //! A market is *suspect* after a loss of its records. Its mark then stays unchanged until a complete
 //! quote arrives or its book is cleared, because a book made of changes can't repair itself.

@@ -2,7 +2,7 @@
 //!
 //! *Cost* is the cost of the open quantity: signed, negative for a short position. A fill that
 //! reduces the position removes its share of the cost, `cost x closed / quantity`, rounded towards
-//! zero. The rest stays, so rounding loses nothing: a flat position has no cost, and its realised result
+//! zero. The rest stays, so rounding loses nothing. A flat position has no cost, and its realised result
 //! is exactly the money received less the money paid. A fill that reverses the position closes it and
 //! opens the rest at its own price. There are no fees.
 //!

@@ -33,9 +33,9 @@ pub(crate) struct ChannelInput {
     polled_at: Nanos,
     /// Datagrams of unknown senders that the transport dropped and the core has counted.
     strangers: u64,
-    /// The part of the transport's drops that is in the journal. `injected` is the same for injected faults:
-    /// for each line and each entry of its log, the last sequence in the journal.
+    /// The drops of the transport that are in the journal.
     dropped: Dropped,
+    /// The injected faults that are in the journal: per line and log entry, the last sequence written.
     injected: [Vec<Sequence>; LineId::MAX],
 }
 
@@ -135,7 +135,7 @@ impl ChannelInput {
         sockets.try_for_each(|socket| waker.watch(socket, true, false))
     }
 
-    /// Tells the receiver whether a thread waits on its descriptors.
+    /// Sets whether a thread waits on the receiver's descriptors.
     pub(crate) fn set_waited(&mut self, waited: bool) {
         self.receive_mut().set_waited(waited);
     }

@@ -45,9 +45,9 @@ pub enum Stage {
 #[derive(Clone, Debug)]
 pub struct ChannelLatency {
     stages: [Histogram<u64>; STAGES],
-    /// Samples that show a difference of clocks: negative ones, which count as zero, and ones of more than an
-    /// hour, which are in no histogram. A replayed capture also causes them, because its stamps are of the
-    /// day of the capture.
+    /// Samples that show a difference of clocks. Negative samples count as zero, and samples of more than an
+    /// hour are in no histogram. A replayed capture also causes them, because its stamps are of the day of
+    /// the capture.
     pub clock_skewed: u64,
 }
 

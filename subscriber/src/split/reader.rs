@@ -53,9 +53,9 @@ pub struct ReaderReport {
 /// this reader's place and then reads independently.
 ///
 /// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), with events in order. A `latest`
-/// channel delivers the newest records. A record delivered before an event may be newer than the event,
-/// as its position shows: its epoch and then its record number are not below the event's. The event is then
-/// out of date for that instrument, and the record does not come again.
+/// channel delivers the newest records. A record delivered before an event may be newer than the event.
+/// Its position shows that: its epoch and record number, compared in this order, are not below the event's.
+/// Such an event is out of date for the record's instrument, and the record does not come again.
 ///
 /// # How it can fail
 /// - A reader that is overtaken gets [`Event::Overrun`], in order, with the exact counts of its loss.
