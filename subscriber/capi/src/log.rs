@@ -83,7 +83,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // `Visit` provides other values only as `Debug`.
+        // Debug: `Visit` provides other values in no other form.
         let value = format!("{value:?}");
         match field.name() {
             "message" => self.message += &value,
