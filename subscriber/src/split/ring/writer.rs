@@ -52,7 +52,7 @@ impl Writer {
         Some((writer, cursor))
     }
 
-    /// Creates a ring as [`Writer::open`] does, and panics without memory.
+    /// Creates a ring as [`Writer::open`] does, and panics when there is no memory for it.
     #[cfg(test)]
     pub(crate) fn new(size_bytes: usize, totals: Box<[Totals]>) -> (Self, Cursor) {
         Self::open(size_bytes, totals).expect("memory")
