@@ -693,7 +693,7 @@ impl Drop for Subscriber {
 }
 
 /// Provides one descriptor for your own `epoll`. It becomes readable when there is something to do, and
-/// stays valid for the life of the subscriber. When it is readable, poll until a poll finds nothing.
+/// stays the same for the life of the subscriber. When it is readable, poll until a poll finds nothing.
 ///
 /// ```
 /// # use std::os::fd::AsFd;
