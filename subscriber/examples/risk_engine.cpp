@@ -1,6 +1,6 @@
 // The risk engine of examples/risk_engine, in C++17 over tickcast.hpp. Definitions, files, alerts and
-// summary are the same, and so are the results, to the last tick: see engine.rs, market.rs, position.rs and
-// input.rs there.
+// summary are identical, and the results are identical to the last tick. engine.rs, market.rs,
+// position.rs and input.rs of that folder document them.
 //
 //     risk_engine --publisher 127.0.0.1:7400 --channel all --fills fills.csv --limits limits.csv
 //                 [--summary out.json] [--split] [--drop 0.05 --seed 1] [--sleep-us 5000 --sleep-every 1000]
@@ -29,7 +29,7 @@ constexpr std::uint8_t LAST = 1 << 7, MBP = 1 << 4, MAYBE_BAD_BOOK = 1 << 2;
 
 i128 size_of(i128 amount) { return amount < 0 ? -amount : amount; }
 
-// An amount in 1e-9 as a decimal with all nine places.
+// Returns an amount in 1e-9 as a decimal with all nine places.
 std::string decimal(i128 amount) {
     u128 rest = static_cast<u128>(size_of(amount));
     std::string digits;
@@ -141,7 +141,7 @@ struct Market {
     bool is_suspect = false;
     std::uint16_t source = 0;
 
-    // Whether the mark is another now.
+    // Applies an item. Returns whether the mark changed.
     bool apply(const Item &item) {
         if (auto *m = item.as<MboMsg>()) {
             if (m->action == 'T') trade(m->price, m->size);
@@ -244,7 +244,7 @@ std::vector<Fill> read_fills(const std::string &path) {
     return fills;
 }
 
-// By what is limited and name.
+// The limits by kind and name.
 using Limits = std::map<std::pair<std::string, std::string>, i128>;
 
 Limits read_limits(const std::string &path) {
@@ -352,8 +352,8 @@ public:
         if (!symbol.empty()) by_id[id] = instrument(symbol);
     }
 
-    // What a directory says of the id of a record of `epoch`, if it is `known` to be of that one: the
-    // ids of another may name others.
+    // Adds a directory's name of an id of `epoch`. It is used only if the directory's epoch `known` is
+    // equal, because another epoch may give the id to another instrument.
     void learn(std::uint64_t epoch, std::uint32_t id, const char *symbol, std::uint64_t known) {
         if (symbol && known == epoch) name(id, symbol);
     }
@@ -441,7 +441,7 @@ private:
             lose(all);
             break;
         case TICKCAST_EVENT_KIND_FENCING_VIOLATION:
-            // Two publish: whose records came is not known.
+            // Two publishers send, so the origin of the delivered records is unknown.
             ++counts.losses;
             lose(all);
             break;
@@ -486,7 +486,7 @@ private:
         }
     }
 
-    // Record numbers and ids begin anew, so fills that are left have no place.
+    // Starts an epoch. Record numbers and ids begin again, so the remaining fills have no place.
     void begin_epoch() {
         unplaced += fills.size() - next_fill;
         fills.resize(next_fill);
@@ -494,7 +494,7 @@ private:
         for (auto &instrument : instruments) instrument.market.forget();
     }
 
-    // The publisher is heard, or not: whoever freezes all judges all when that is over.
+    // Sets whether the publisher is heard. The end of a silence checks all limits again.
     void hear(bool is_heard, std::uint64_t next) {
         bool was_silent = std::exchange(is_silent, !is_heard);
         counts.silences += !was_silent && !is_heard;
@@ -535,7 +535,7 @@ private:
     i128 result = 0;
 };
 
-// ---- What it ended with ---------------------------------------------------------------------------------
+// ---- The final output -----------------------------------------------------------------------------------
 
 std::string quoted(const std::string &text) {
     std::string out = "\"";
@@ -613,7 +613,7 @@ int run(Options options) {
     auto builder = tickcast::Subscriber::builder(options["publisher"]);
     builder.name("risk-engine-cpp").join_limit(std::chrono::milliseconds(count("join-limit-ms")));
     if (double drop = std::stod(options["drop"]); drop > 0) builder.drop(drop, count("seed"));
-    // A book is made of everything since the session began.
+    // A book needs everything since the session began.
     auto stale_us = static_cast<std::uint32_t>(count("stale-us"));
     builder.channel(options["channel"]).start(TICKCAST_START_AT_OLDEST).stale_us(stale_us);
     auto subscriber = builder.build();
@@ -625,11 +625,11 @@ int run(Options options) {
         auto unnamed = engine.counts.unnamed;
         engine.take(item);
         if (item.record()) {
-            // One who comes late has missed the records that name the instruments.
+            // A late subscriber has missed the records that name the instruments.
             if (engine.counts.unnamed > unnamed) {
                 auto names = monitor.directory();
                 auto id = item.record()->instrument_id;
-                // The epoch after the directory, which is never of a later one than it says.
+                // Read the epoch after the directory, which then is of this epoch or an earlier one.
                 engine.learn(item.position().epoch, id, names.symbol(id), monitor.channel(0).epoch);
             }
             if (sleep.count() && engine.counts.records % sleep_every == 0) std::this_thread::sleep_for(sleep);

@@ -1,9 +1,9 @@
 // tickcast for C++17: RAII over tickcast.h, header only.
 //
-// Handles are move-only and free themselves. What fails throws tickcast::Error; the try_ functions
-// do not. A callback may throw: the exception comes out of the poll that called it, and what was
-// polled is poisoned. The items that were not handed over are gone, and every later call throws an
-// Error with TICKCAST_STATUS_POISONED.
+// Handles are move-only and free themselves. A failed call throws tickcast::Error, except in the try_
+// functions. A callback may throw: the exception propagates out of the poll that called it, and the
+// polled object is poisoned. The remaining items are lost, and every later call throws an Error with
+// TICKCAST_STATUS_POISONED.
 #ifndef TICKCAST_HPP
 #define TICKCAST_HPP
 
@@ -31,7 +31,7 @@ using ChannelReport = TickcastChannelReport;
 using ReaderReport = TickcastReaderReport;
 using Latency = TickcastLatency;
 
-// Records, as DBN version 3 lays them out.
+// Records in the layout of DBN version 3.
 using RecordHeader = TickcastRecordHeader;
 using MboMsg = TickcastMboMsg;
 using TradeMsg = TickcastTradeMsg;
@@ -42,7 +42,7 @@ using SymbolMappingMsg = TickcastSymbolMappingMsg;
 using ImbalanceMsg = TickcastImbalanceMsg;
 using StatMsg = TickcastStatMsg;
 
-// The rtype of a record's type.
+// The rtype of a record type.
 template <class Record> struct TypeOf;
 
 #define TICKCAST_RECORD_(record, type, size)                                                       \
@@ -61,12 +61,12 @@ TICKCAST_RECORD_(StatMsg, 0x18, 80)
 #undef TICKCAST_RECORD_
 static_assert(sizeof(RecordHeader) == 16, "DBN version 3");
 
-// What a call came to that could not be done; its text says what to do.
+// The error of a failed call. Its text names the remedy.
 class Error : public std::runtime_error {
 public:
     Error(std::int32_t status, const char *text) : std::runtime_error(text), status_(status) {}
     static Error last() { return {tickcast_last_status(), tickcast_last_error()}; }
-    // A TickcastStatus.
+    // Returns a TickcastStatus.
     std::int32_t status() const noexcept { return status_; }
 
 private:
@@ -91,7 +91,7 @@ template <class Handle, std::int32_t (*free)(Handle *)> struct Free {
 template <class Handle, std::int32_t (*free)(Handle *)>
 using Owned = std::unique_ptr<Handle, Free<Handle, free>>;
 
-// A text of unknown length from a function that gives texts.
+// Returns a text of unknown length from a function that writes texts.
 template <class Write> std::string text(Write write) {
     std::string text(128, '\0');
     for (;;) {
@@ -104,8 +104,8 @@ template <class Write> std::string text(Write write) {
 
 } // namespace detail
 
-// Has `on` called with the level, the module and the text of every log line up to this level, until
-// the process ends: by any thread of the library, several at once. It may not throw.
+// Sets the callback for log lines up to this level, until the process ends. It receives the level, the
+// module and the text. Any thread of the library may call it, and several may at once. It must not throw.
 template <class On> void set_log_callback(TickcastLogLevel level, On on) {
     auto kept = std::make_unique<On>(std::move(on));
     auto line = [](void *context, std::uint32_t of, const char *target, const char *text) noexcept {
@@ -121,38 +121,38 @@ inline std::string text_of(const Event &event) {
     });
 }
 
-// A record or an event with its position; valid within the callback.
+// A record or an event with its position. It is valid during the callback.
 class Item {
 public:
     explicit Item(const TickcastItem &raw) noexcept : raw_(raw) {}
     const Position &position() const noexcept { return *raw_.position; }
-    // Null when it is an event.
+    // Returns the record, or null for an event.
     const RecordHeader *record() const noexcept { return raw_.record; }
-    // Null when it is a record.
+    // Returns the event, or null for a record.
     const Event *event() const noexcept { return raw_.event; }
-    // The record, if it is of this type; null otherwise.
+    // Returns the record if it is of this type, else null.
     template <class Record> const Record *as() const noexcept {
         bool is = raw_.record && raw_.record->rtype == TypeOf<Record>::value;
         return is ? reinterpret_cast<const Record *>(raw_.record) : nullptr;
     }
-    // Bytes of the record, 0 for an event.
+    // Returns the record's size in bytes, 0 for an event.
     std::size_t record_size() const noexcept { return raw_.record_size; }
-    // An event in words; empty for a record.
+    // Returns an event as text; empty for a record.
     std::string text() const { return raw_.event ? text_of(*raw_.event) : std::string(); }
 
 private:
     const TickcastItem &raw_;
 };
 
-// What a poll came to.
+// The result of a poll.
 class Polled {
 public:
     explicit Polled(std::int32_t bits) noexcept : bits_(bits) {}
-    // There was something to do: poll again before waiting.
+    // Returns whether there was something to do. If so, poll again before waiting.
     bool worked() const noexcept { return bits_ > 0 && (bits_ & TICKCAST_POLL_WORKED); }
-    // Something keeps the subscriber from working as configured; problem() says what.
+    // Returns whether a problem keeps the subscriber from working as configured. See problem().
     bool problem() const noexcept { return bits_ > 0 && (bits_ & TICKCAST_POLL_PROBLEM); }
-    // Of try_poll: a TickcastStatus below 0 when it could not be done, 0 otherwise.
+    // Returns the status of try_poll: a TickcastStatus below 0 on failure, else 0.
     std::int32_t status() const noexcept { return bits_ < 0 ? bits_ : 0; }
 
 private:
@@ -161,7 +161,7 @@ private:
 
 namespace detail {
 
-// The C callback of a callable that takes an Item, and gives nothing or whether to go on.
+// The C callback of a callable that takes an Item. The callable returns void, or whether to continue.
 template <class On> std::int32_t call(On &on, const TickcastItem *raw) {
     static_assert(std::is_invocable_v<On &, const Item &>, "a callback takes const Item &");
     Item item(*raw);
@@ -207,7 +207,7 @@ Polled try_poll(Handle *handle, Poll poll, On &on) noexcept {
     return Polled(poll(handle, &Catching<On>::item, &catching));
 }
 
-// The callback that this thread of the library's calls.
+// The callback that runs on the current thread of the library.
 inline const void *&calling() noexcept {
     static thread_local const void *callback = nullptr;
     return callback;
@@ -226,7 +226,7 @@ inline std::vector<const char *> pointers(const std::vector<std::string> &texts)
 
 } // namespace detail
 
-// Symbols and ids as they were when it was made. Callbacks and all threads may use it.
+// Symbols and ids at the time of the copy. Callbacks and all threads may use it.
 class Directory {
 public:
     explicit Directory(TickcastDirectory *raw) : raw_(detail::given(raw)) {}
@@ -240,7 +240,7 @@ public:
         detail::checked(status);
         return id;
     }
-    // Valid as long as the directory; null when the id is not known.
+    // Returns the symbol of an id, or null when it is not known. It is valid as long as the directory.
     const char *symbol(std::uint32_t id) const noexcept {
         return tickcast_directory_symbol(raw_.get(), id);
     }
@@ -255,7 +255,7 @@ public:
     explicit Monitor(TickcastMonitor *raw) : raw_(detail::given(raw)) {}
     bool is_joined() const { return detail::checked(tickcast_monitor_is_joined(raw_.get())) != 0; }
     bool ended() const { return detail::checked(tickcast_monitor_ended(raw_.get())) != 0; }
-    // Empty when there is none.
+    // Returns the problem that keeps the subscriber from working as configured, or an empty text.
     std::string problem() const {
         return detail::text([&](char *out, std::size_t size) {
             return tickcast_monitor_problem(raw_.get(), out, size);
@@ -279,7 +279,7 @@ public:
         detail::checked(tickcast_monitor_latency(raw_.get(), index, stage, &out, sizeof out));
         return out;
     }
-    // The value that this share (0 to 1) of a stage's samples is not above, in nanoseconds.
+    // Returns the upper bound of this share (0 to 1) of a stage's samples, in nanoseconds.
     std::uint64_t quantile(std::size_t index, TickcastLatencyStage stage, double share) const {
         std::uint64_t value = 0;
         detail::checked(tickcast_monitor_quantile(raw_.get(), index, stage, share, &value));
@@ -291,7 +291,7 @@ private:
     detail::Owned<TickcastMonitor, tickcast_monitor_free> raw_;
 };
 
-// Reads what a split subscriber receives, at its own speed.
+// Reads the items of a split subscriber at its own speed.
 class Reader {
 public:
     explicit Reader(TickcastReader *raw) : raw_(detail::given(raw)) {}
@@ -301,12 +301,12 @@ public:
     template <class On> Polled try_poll(On &&on) noexcept {
         return detail::try_poll(raw_.get(), tickcast_reader_poll, on);
     }
-    // Whether there is something to read.
+    // Waits until there is something to read or the thread has left. Returns whether that happened.
     bool wait(std::chrono::milliseconds timeout) {
         return detail::checked(tickcast_reader_wait(raw_.get(), detail::millis(timeout))) != 0;
     }
     bool is_over() const { return detail::checked(tickcast_reader_is_over(raw_.get())) != 0; }
-    // Another reader, from here on.
+    // Returns another reader, which starts at this reader's place.
     Reader clone() const { return Reader(tickcast_reader_clone(raw_.get())); }
     ReaderReport report(std::size_t index) const {
         ReaderReport out;
@@ -319,9 +319,9 @@ private:
     detail::Owned<TickcastReader, tickcast_reader_free> raw_;
 };
 
-// A subscriber on a thread of its own. Its end asks the thread to leave, and waits for it: the
-// callback is not called after that. Where its own callback ends it, it can't wait: the thread is
-// let go, and what the callback holds is kept for good.
+// A subscriber on its own thread. The destructor asks the thread to leave and waits for it, so the
+// callback is not called afterwards. A destructor that runs inside the thread's own callback can't
+// wait: it detaches the thread and never frees the callback.
 class Running {
 public:
     explicit Running(TickcastRunning *raw, std::shared_ptr<void> callback = nullptr)
@@ -338,7 +338,7 @@ public:
     bool is_finished() const {
         return detail::checked(tickcast_running_is_finished(raw_.get())) != 0;
     }
-    // As a Subscriber's, done by the thread: waits until it was.
+    // Rejoins a channel as Subscriber::rejoin does, on the subscriber's thread, and waits for it.
     void rejoin(std::uint16_t channel, TickcastStartAt at, std::uint64_t epoch = 0,
                 std::uint64_t sequence = 0) {
         detail::checked(tickcast_running_rejoin(raw_.get(), channel, at, epoch, sequence));
@@ -357,7 +357,7 @@ public:
     Summary join() {
         Summary out;
         auto status = tickcast_running_join(raw_.get(), &out, sizeof out);
-        // One that is busy goes on, and calls its callback.
+        // A busy thread continues and calls its callback, so keep the handle.
         if (status != TICKCAST_STATUS_BUSY) (void)raw_.release();
         detail::checked(status);
         return out;
@@ -368,7 +368,7 @@ private:
     void end() noexcept {
         if (!raw_) return;
         bool is_own = callback_ && detail::calling() == callback_.get();
-        // The one who uses it now does so for 2 seconds at most.
+        // Another call uses the handle for at most 2 seconds, so retry until it ends.
         while (tickcast_running_stop(raw_.get()) == TICKCAST_STATUS_BUSY) std::this_thread::yield();
         if (is_own) {
             while (tickcast_running_free(raw_.get()) == TICKCAST_STATUS_BUSY)
@@ -387,28 +387,28 @@ private:
 
 class Builder;
 
-// Follows channels of a publisher. One thread at a time uses it.
+// Follows channels of a publisher. Only one thread at a time may use it.
 class Subscriber {
 public:
     explicit Subscriber(TickcastSubscriber *raw) : raw_(detail::given(raw)) {}
-    // `host:port`, or several separated by commas.
+    // Creates a builder for publishers at `host:port`, separated by commas.
     static Builder builder(const std::string &publishers);
 
-    // Takes what has come, and calls `on` with each Item. `on` gives nothing, or whether to go on:
-    // not to poisons this subscriber, as an exception does.
+    // Receives datagrams and calls `on` with each Item. `on` returns void, or whether to continue.
+    // A stop poisons this subscriber, as an exception does.
     template <class On> Polled poll(On &&on) { return detail::poll(raw_.get(), tickcast_subscriber_poll, on); }
     template <class On> Polled try_poll(On &&on) noexcept {
         return detail::try_poll(raw_.get(), tickcast_subscriber_poll, on);
     }
-    // Whether there is something to do.
+    // Waits until there is something to do. Returns whether that happened within `timeout`.
     bool wait(std::chrono::milliseconds timeout) {
         return detail::checked(tickcast_subscriber_wait(raw_.get(), detail::millis(timeout))) != 0;
     }
-    // For an epoll of your own; it stays the subscriber's.
+    // Returns a descriptor for your own epoll. The subscriber owns it.
     int fd() const { return detail::checked(tickcast_subscriber_fd(raw_.get())); }
     bool ended() const { return detail::checked(tickcast_subscriber_ended(raw_.get())) != 0; }
     bool is_joined() const { return detail::checked(tickcast_subscriber_is_joined(raw_.get())) != 0; }
-    // Empty when there is none.
+    // Returns the problem that keeps the subscriber from working as configured, or an empty text.
     std::string problem() const {
         return detail::text([&](char *out, std::size_t size) {
             return tickcast_subscriber_problem(raw_.get(), out, size);
@@ -435,8 +435,8 @@ public:
     Monitor monitor() const { return Monitor(tickcast_subscriber_monitor(raw_.get())); }
     Directory directory() const { return monitor().directory(); }
 
-    // Polls on a thread pinned to `core`. `on` is called there, and may not throw: that ends the
-    // program. This subscriber is empty afterwards.
+    // Polls on a thread pinned to `core`. `on` runs on that thread and must not throw, because an
+    // exception ends the program. This subscriber is empty afterwards.
     template <class On>
     Running run_pinned(std::uint32_t core, On on, TickcastIdleWith idle = TICKCAST_IDLE_WITH_SPIN,
                        std::uint32_t idle_us = 0) {
@@ -448,8 +448,8 @@ public:
         auto *raw = tickcast_subscriber_run_pinned(raw_.release(), core, idle, idle_us, item, kept.get());
         return Running(raw, kept);
     }
-    // Receives on a thread pinned to `core` into a local ring that readers read at their own
-    // speed. This subscriber is empty afterwards.
+    // Receives on a thread pinned to `core`, into a local ring that readers read at their own speed.
+    // This subscriber is empty afterwards.
     std::pair<Running, Reader> split(std::uint32_t core, std::size_t size_bytes,
                                      TickcastIdleWith idle = TICKCAST_IDLE_WITH_SPIN,
                                      std::uint32_t idle_us = 0) {
@@ -458,14 +458,14 @@ public:
             tickcast_subscriber_split(raw_.release(), core, idle, idle_us, size_bytes, &reader));
         return {std::move(running), Reader(reader)};
     }
-    // Says good-bye. This subscriber is empty afterwards.
+    // Notifies the publisher and leaves. This subscriber is empty afterwards.
     Summary leave() {
         Summary out;
         detail::checked(tickcast_subscriber_leave(raw_.release(), nullptr, nullptr, &out, sizeof out));
         return out;
     }
-    // Likewise; what is declared lost goes to `on`, which is called no more once it gives false or
-    // throws.
+    // Leaves, and passes the losses of open gaps to `on`. After `on` returns false or throws, it is not
+    // called again. This subscriber is empty afterwards.
     template <class On> Summary leave(On &&on) {
         Summary out;
         detail::Catching<std::remove_reference_t<On>> catching{on};
@@ -480,7 +480,7 @@ private:
     detail::Owned<TickcastSubscriber, tickcast_subscriber_free> raw_;
 };
 
-// Describes a subscriber. The settings after channel() are of the channel added last.
+// Describes a subscriber. The settings after channel() apply to the channel added last.
 class Builder {
 public:
     explicit Builder(const std::string &publishers)
@@ -527,7 +527,7 @@ public:
     Builder &drop(double share, std::uint64_t seed) {
         return set(tickcast_builder_inject_loss(raw_.get(), share, seed));
     }
-    // This builder is empty afterwards.
+    // Builds the subscriber. This builder is empty afterwards.
     Subscriber build() { return Subscriber(tickcast_builder_build(raw_.release())); }
 
 private:

@@ -1,4 +1,4 @@
-//! What can go wrong: whoever configured or calls a subscriber is at fault, or the host.
+//! Error types of a subscriber. Each error is caused by the configuration, a call, or the host.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use tickcast_transport::verbs::VerbsError;
 const POISONED: &str = "a closure of this subscriber has panicked: nothing more is handed over; \
                         drop it and build another one";
 
-/// Why a subscriber can't be built, or can't go on as it was configured.
+/// The reason why a subscriber can't be built, or can't continue as configured.
 ///
 /// ```
 /// # use tickcast_subscriber::Subscriber;
@@ -46,104 +46,104 @@ pub enum SubscribeError {
     /// The publisher's address can't be looked up.
     #[error("the publisher {endpoint:?} can't be looked up: {source}; give host:port")]
     Endpoint {
-        /// What was given.
+        /// The endpoint as given.
         endpoint: String,
-        /// What the name service says.
+        /// The error of the name service.
         source: io::Error,
     },
-    /// Settings of a channel that do not fit each other.
+    /// Settings of a channel contradict each other.
     #[error("channel {channel}: {source}")]
     Config {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
-        /// What does not fit.
+        /// The contradiction.
         source: ReceiverConfigError,
     },
-    /// Fault settings that make no sense.
+    /// Invalid fault settings.
     #[error("faults: {0}")]
     Faults(#[from] FaultConfigError),
-    /// The file that a record was to be kept in can't be.
+    /// The journal file can't be created or mapped.
     #[error("no record: {0}")]
     Recording(#[from] MappingError),
-    /// It can't hold a record.
+    /// The file can't hold a journal.
     #[error("no record in {path}: {source}")]
     Recorder {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: JournalError,
     },
-    /// An interface that this host does not have.
+    /// This host does not have the interface.
     #[error("interface {interface}: {source}")]
     Interface {
-        /// As it was given.
+        /// The interface as given.
         interface: String,
-        /// What is wrong with it.
+        /// The reason.
         source: InterfaceError,
     },
-    /// The publisher does not offer the transport that was asked for, or none at all that is known.
+    /// The publisher does not offer the requested transport, or offers no known transport at all.
     #[error(
         "channel {channel}: the publisher does not offer the transport that was asked for; take `auto`, or add it to the channel's fan_out there"
     )]
     NoTransport {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
     },
-    /// The groups can't be joined.
+    /// The multicast groups can't be joined.
     #[error("channel {channel}: {source}")]
     Udp {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
-        /// Why not.
+        /// The reason.
         source: UdpError,
     },
     /// RDMA multicast can't be received.
     #[error("channel {channel}: {source}")]
     Verbs {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         source: VerbsError,
     },
     /// The publisher's ring can't be read.
     #[error("channel {channel}: {source}")]
     Shm {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         source: ShmError,
     },
     /// A receiver failed.
     #[error("channel {channel}: {source}")]
     Receive {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
-        /// How.
+        /// The failure.
         source: ReceiveError,
     },
-    /// The operating system gives no descriptor to wait on.
+    /// The operating system provides no descriptor to wait on.
     #[error("no descriptor to wait on: {source}; is the limit of open files reached?")]
     Descriptor {
-        /// What it says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// This process has no descriptor for a connection to the publisher. It is tried further.
+    /// This process has no descriptor for a connection to the publisher. The subscriber keeps trying.
     #[error(
         "no descriptor for a connection to the publisher: {source}; raise the limit of open files \
          (ulimit -n, LimitNOFILE=). It is tried further"
     )]
     Unconnected {
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nobody welcomed us within the limit. It is tried further.
+    /// No publisher has welcomed us within the limit. The subscriber keeps trying.
     #[error(
         "no publisher at {endpoints} welcomed us within {waited_ms} ms; is one running there? It is tried further"
     )]
     NotJoined {
-        /// Who was tried.
+        /// The endpoints that were tried.
         endpoints: String,
-        /// The limit.
+        /// The limit, in milliseconds.
         waited_ms: u64,
     },
     /// A filter names a symbol that the publisher has not announced.
@@ -151,27 +151,27 @@ pub enum SubscribeError {
         "channel {channel}: the filter names {symbol:?}, which the publisher has not announced; {known}"
     )]
     UnknownSymbol {
-        /// Which channel.
+        /// The name of the channel.
         channel: String,
         /// The symbol.
         symbol: String,
-        /// What is known instead, in words.
+        /// A text that lists known symbols.
         known: String,
     },
-    /// A closure panicked: the subscriber hands over nothing any more.
+    /// A closure has panicked, so the subscriber delivers nothing more.
     #[error("{POISONED}")]
     Poisoned,
     /// The publisher rejected the JOIN.
     #[error("the publisher rejected us ({code}): {text}")]
     Rejected {
-        /// For programs.
+        /// The reason as a code.
         code: RejectCode,
-        /// In its words.
+        /// The reason in the publisher's words.
         text: String,
     },
 }
 
-/// Why a call about a channel can't be done; nothing has changed.
+/// The reason why a call on a channel failed. Nothing has changed.
 ///
 /// ```
 /// # use tickcast_subscriber::{Start, Subscriber, ChannelId};
@@ -183,28 +183,28 @@ pub enum SubscribeError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// It is being joined anew, and the publisher has not answered yet.
+    /// The channel is rejoining, and the publisher has not answered yet.
     #[error("channel {channel} is being joined anew: wait for its event `joined`")]
     Rejoining {
-        /// The number given.
+        /// The channel number given.
         channel: ChannelId,
     },
     /// A closure of the subscriber has panicked.
     #[error("{POISONED}")]
     Poisoned,
-    /// It is not one that is followed, or no publisher has welcomed us to it yet.
+    /// The channel is not followed, or no publisher has welcomed us to it yet.
     #[error(
         "channel {channel} is not followed; followed are {followed}, each from its event `joined` on"
     )]
     Unknown {
-        /// The number given.
+        /// The channel number given.
         channel: ChannelId,
-        /// Names, and numbers where they are known.
+        /// The names of the followed channels, with their numbers where known.
         followed: String,
     },
 }
 
-/// Why a filter can't be set; the one before it goes on.
+/// The reason why a filter can't be set. The previous filter stays in force.
 ///
 /// ```
 /// # use tickcast_subscriber::{InstrumentFilter, Subscriber, ChannelId};
@@ -219,20 +219,20 @@ pub enum FilterError {
     /// There is no such channel.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// A symbol that nobody has announced. To wait for one that is announced later, give the
-    /// filter to the builder, or filter by id.
+    /// No publisher has announced this symbol. To filter on a symbol that is announced later, set the
+    /// filter in the builder, or filter by id.
     #[error("channel {channel} has no instrument {symbol:?}: {known}")]
     UnknownSymbol {
         /// The channel.
         channel: ChannelId,
         /// The symbol.
         symbol: String,
-        /// What is known instead, in words.
+        /// A text that lists known symbols.
         known: String,
     },
 }
 
-/// Why a [`Running`](crate::Running) subscriber did not do what it was asked; nothing has changed.
+/// The reason why a [`Running`](crate::Running) subscriber rejected a command. Nothing has changed.
 ///
 /// ```
 /// # use tickcast_subscriber::{CommandError, Core, Idle, Start, Subscriber, ChannelId};
@@ -251,33 +251,33 @@ pub enum CommandError {
     /// The filter can't be set.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// Others ask more than the thread gets to.
+    /// Too many commands wait for the thread.
     #[error("{queued} calls wait for the subscriber's thread already: try again later")]
     Busy {
-        /// How many.
+        /// The number of commands that wait.
         queued: usize,
     },
-    /// The thread did not begin it in time: its closure computes for long, or waits for what the
-    /// thread that asks holds. It will not be done.
+    /// The thread did not begin the command in time, and will not execute it. Either its closure computes for
+    /// long, or the closure waits for something that the calling thread holds.
     #[error(
         "the subscriber's thread did not get to it within {} ms: does its closure wait for \
          this thread? try again later", .limit.as_millis()
     )]
     Late {
-        /// How long it was waited for.
+        /// The time limit.
         limit: Duration,
     },
-    /// The thread has ended, or is about to: it follows nothing any more.
+    /// The thread has ended or is ending, so it follows no channel any more.
     #[error("the subscriber's thread has ended: join it, and build another subscriber")]
     Ended,
-    /// Called from the thread's own closure.
+    /// The command came from the thread's own closure.
     #[error(
         "the closure of a subscriber's thread can't wait for that thread: call from another one"
     )]
     OwnThread,
 }
 
-/// Why no thread could be started; the subscriber is gone, its connections closed.
+/// The reason why no thread could be started. The subscriber is gone and its connections are closed.
 ///
 /// ```
 /// # use tickcast_subscriber::{Core, Idle, SpawnError, Subscriber};
@@ -292,30 +292,30 @@ pub enum SpawnError {
     /// A closure of the subscriber has panicked.
     #[error("{POISONED}")]
     Poisoned,
-    /// It can't run on that core.
+    /// The thread can't be pinned to that core.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The operating system gives no thread.
+    /// The operating system provides no thread.
     #[error("no thread for the subscriber: {source}; is the limit of threads reached?")]
     Thread {
-        /// What it says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A local ring of this size can't be.
+    /// A local ring can't have this size.
     #[error("a local ring of {size_bytes} bytes can't be: give 1 MiB to 64 GiB")]
     Size {
-        /// As given.
+        /// The size as given, in bytes.
         size_bytes: usize,
     },
-    /// There is not so much memory.
+    /// The host does not have that much memory.
     #[error("there is no memory for a local ring of {size_bytes} bytes: give it less")]
     Memory {
-        /// As given.
+        /// The size as given, in bytes.
         size_bytes: usize,
     },
 }
 
-/// Why a thread could not be joined.
+/// The reason why a thread could not be joined.
 ///
 /// ```
 /// # use tickcast_subscriber::{JoinError, Running};
@@ -330,10 +330,10 @@ pub enum SpawnError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It ended by a panic.
+    /// The thread ended by a panic.
     #[error(transparent)]
     Panicked(#[from] Panicked),
-    /// Called from the thread's own closure. The thread was asked to stop.
+    /// The join was called from the thread's own closure. The thread was asked to stop.
     #[error(
         "the closure of a subscriber's thread can't wait for that thread to end: it was asked to \
          stop; join from another thread"
@@ -341,8 +341,8 @@ pub enum JoinError {
     OwnThread,
 }
 
-/// The thread of a subscriber ended by a panic, in the application's closure if not in ours. The
-/// publisher was not told that we leave; it finds the connection closed.
+/// The thread of a subscriber ended by a panic, usually of the application's closure. The publisher was
+/// not notified that we leave; it finds the connection closed.
 ///
 /// ```
 /// # use tickcast_subscriber::{JoinError, Panicked, Running};
@@ -355,6 +355,6 @@ pub enum JoinError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the subscriber's thread panicked: {message}")]
 pub struct Panicked {
-    /// What the panic said.
+    /// The message of the panic.
     pub message: String,
 }

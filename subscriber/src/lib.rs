@@ -1,4 +1,5 @@
-//! The library that a risk engine embeds: ticks in order, by reference, and an exact event for each loss.
+//! The library that a risk engine embeds. It delivers ticks in order and by reference, and one exact
+//! event for each loss.
 //!
 //! ```no_run
 //! use tickcast_subscriber::{Item, Subscriber};
@@ -16,20 +17,20 @@
 //!
 //! The library starts no threads unless you ask for one:
 //!
-//! | whose thread | call | for |
+//! | thread | call | use it for |
 //! |---|---|---|
-//! | yours | [`Subscriber::poll`] | a loop of your own; bounded, never blocks |
-//! | yours, asleep in between | [`Subscriber::wait`], or its descriptor in your `epoll` | shared cores |
-//! | one of its own | [`Subscriber::run_pinned`] | the closure is all there is |
-//! | one of its own, and yours | [`Subscriber::split`] and a [`Reader`] each | applications that pause for milliseconds |
+//! | your thread | [`Subscriber::poll`] | your own loop: a poll is bounded and never blocks |
+//! | your thread, asleep in between | [`Subscriber::wait`], or its descriptor in your `epoll` | shared cores |
+//! | its own thread | [`Subscriber::run_pinned`] | programs that consist of the closure |
+//! | its own thread and yours | [`Subscriber::split`] and a [`Reader`] each | applications that pause for milliseconds |
 //!
-//! [`Monitor`] watches a subscriber from any thread. After the start a tick costs no allocation, no lock and
-//! no system call but the receive itself. `tickcast-reliability` makes all decisions; this crate connects it
-//! to sockets and clocks.
+//! [`Monitor`] watches a subscriber from any thread. After the start, a tick costs no allocation, no lock
+//! and no system call except the receive itself. `tickcast-reliability` makes all decisions. This crate
+//! connects it to sockets and clocks.
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
-//! 1. `split`: a subscriber on a thread of its own, and its readers
+//! 1. `split`: a subscriber on its own thread, and its readers
 //! 2. `mirror`: a subscriber that keeps mirrors, for a standby
 //! 3. `subscriber`: the subscriber and its polls
 //! 4. `io`: sockets and connections to the core, and back
@@ -101,17 +102,17 @@ pub mod faults {
     };
 }
 
-/// The code of the documents, compiled as it stands there.
+/// The code of the README, compiled without changes.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct ReadmeExamples;
 
-/// The code of FIRST_DAY, compiled as it stands there.
+/// The code of FIRST_DAY, compiled without changes.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/FIRST_DAY.md")]
 pub struct FirstDayExamples;
 
-/// The code of EMBEDDING, compiled as it stands there.
+/// The code of EMBEDDING, compiled without changes.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/EMBEDDING.md")]
 pub struct EmbeddingExamples;

@@ -1,5 +1,5 @@
-//! A subscriber whose core keeps mirrors of the publisher's rings, for a standby. It follows, repairs
-//! and believes as any subscriber does; where both sides have RDMA, the publisher writes to it as well.
+//! A subscriber for a standby: its core keeps mirrors of the publisher's rings. It follows and repairs
+//! like any subscriber. When both sides have RDMA, the publisher also writes to its memory.
 
 use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
@@ -16,28 +16,28 @@ use crate::error::SubscribeError;
 use crate::io::driver::Driver;
 use crate::observe::polled::Polled;
 
-/// What whoever keeps mirrors has to do and to know.
+/// Callbacks of a [`MirrorSubscriber`]: provides mirrors and receives records and events.
 pub trait MirrorKeeper {
-    /// A publisher offers this, with each WELCOME. Where there is no mirror yet, or none that fits, it
-    /// wants one: a new one, unless there shall be none.
+    /// Handles the offer of a publisher, which comes with each WELCOME. `wants_mirror` is set when the
+    /// channel has no mirror yet or none that fits. Returns a new mirror, or `None` for no mirror.
     fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror>;
-    /// A record was mirrored.
+    /// Handles a mirrored record.
     fn record(&mut self, position: &Position, record: RecordRef<'_>);
-    /// Something happened to a channel, in order with what is mirrored.
+    /// Handles an event of a channel. Events and mirrored records come in stream order.
     fn event(&mut self, position: &Position, event: &Event);
 }
 
-/// See the module.
+/// A subscriber that keeps mirrors of the publisher's rings.
 pub struct MirrorSubscriber {
     driver: Driver,
 }
 
 impl MirrorSubscriber {
-    /// Builds it as [`SubscriberBuilder::build`] does. Its channels begin with the oldest, and are
-    /// delivered in order.
+    /// Builds the subscriber as [`SubscriberBuilder::build`] does. Its channels start with the oldest record
+    /// and are delivered in order.
     ///
     /// # Errors
-    /// [`SubscribeError`].
+    /// [`SubscribeError`] on the conditions of [`SubscriberBuilder::build`].
     pub fn new(builder: SubscriberBuilder) -> Result<Self, SubscribeError> {
         let parts = builder.check()?;
         let mut driver = Driver::new(builder, parts, SystemClock.now());
@@ -45,23 +45,23 @@ impl MirrorSubscriber {
         Ok(Self { driver })
     }
 
-    /// Takes what has come, and asks for what is missing; never blocks.
+    /// Receives datagrams and requests missing ones. Never blocks.
     pub fn poll(&mut self, keeper: &mut impl MirrorKeeper) -> Polled {
         self.driver.poll(SystemClock.now(), &mut Through(keeper))
     }
 
-    /// The core, to be looked at.
+    /// Returns the core, for inspection.
     #[must_use]
     pub fn core(&self) -> &SubscriberCore {
         &self.driver.core
     }
 
-    /// Takes the mirror of a channel out, to promote it.
+    /// Removes and returns the mirror of a channel, for its promotion.
     pub fn take_mirror(&mut self, channel: ChannelId) -> Option<Mirror> {
         self.driver.core.take_mirror(channel)
     }
 
-    /// What keeps it from working as it was configured.
+    /// Returns the reason why the subscriber does not work as configured, or `None`.
     #[must_use]
     pub fn problem(&self) -> Option<&SubscribeError> {
         self.driver.problems.first()

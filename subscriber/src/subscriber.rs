@@ -33,8 +33,8 @@ use crate::sync::wake::Wake;
 /// Follows channels of a publisher. It can be moved to another thread but not shared: its owner polls it.
 /// Other threads watch it through a [`Monitor`].
 ///
-/// A drop without [`Subscriber::leave`] is safe: sockets and memory are released, the publisher finds the
-/// connection closed, and open gaps are never declared lost.
+/// A drop without [`Subscriber::leave`] is safe. Sockets and memory are released, and the publisher finds
+/// the connection closed. Open gaps are never declared lost.
 ///
 /// Two threads can't poll it:
 /// ```compile_fail,E0277
@@ -44,7 +44,7 @@ use crate::sync::wake::Wake;
 /// shared_between_threads(subscriber); // `Subscriber` is not `Sync`
 /// # }
 /// ```
-/// Nor can the closure poll, for it is being polled:
+/// The closure can't poll the subscriber that is calling it:
 /// ```compile_fail,E0499
 /// # fn f(mut subscriber: tickcast_subscriber::Subscriber) {
 /// subscriber.poll(|_| {
@@ -52,7 +52,7 @@ use crate::sync::wake::Wake;
 /// });
 /// # }
 /// ```
-/// And no record outlives the call that it is lent for; copy what is to be kept:
+/// No record outlives the call that lends it. Copy the records to keep:
 /// ```compile_fail,E0521
 /// # use tickcast_subscriber::Item;
 /// # fn f(mut subscriber: tickcast_subscriber::Subscriber) {
@@ -131,14 +131,14 @@ impl Subscriber {
         }
     }
 
-    /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Bounded by a batch of
-    /// datagrams per line and a bounded read per connection. Never blocks.
+    /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Never blocks.
+    /// A call is bounded by a batch of datagrams per line and a bounded read per connection.
     ///
     /// # How it can fail
-    /// It goes on whatever happens; what keeps it from working as configured is its
-    /// [`Subscriber::problem`]. When `on` panics, the panic goes on to the caller, and the
-    /// subscriber is poisoned: the items that `on` was not given are gone, and every later call
-    /// reports that ([`Polled::poisoned`], [`SubscribeError::Poisoned`]).
+    /// A poll returns no error. [`Subscriber::problem`] returns the reason why the subscriber does not work
+    /// as configured. When `on` panics, the panic propagates to the caller and the subscriber is poisoned.
+    /// The items that `on` has not received are lost. Every later call reports the poisoning
+    /// ([`Polled::poisoned`], [`SubscribeError::Poisoned`]).
     ///
     /// ```
     /// # use tickcast_subscriber::{Item, Subscriber};
@@ -155,13 +155,13 @@ impl Subscriber {
         self.poll_batches(&mut on)
     }
 
-    /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
-    /// slice of their type where they are all of one
-    /// ([`Records::all_of`](tickcast_reliability::record::Records::all_of)). What is the same for all of
-    /// them is then looked at once.
+    /// Polls as [`poll`](Subscriber::poll) does, but delivers the records of a datagram as one run. A run of
+    /// one record type is available as a slice of that type
+    /// ([`Records::all_of`](tickcast_reliability::record::Records::all_of)). Work that is common to all
+    /// records of the run is then done once.
     ///
     /// # How it can fail
-    /// As there.
+    /// It fails as [`poll`](Subscriber::poll) does: a panic of `to` poisons the subscriber.
     ///
     /// ```
     /// use tickcast_subscriber::record::{MboMsg, Records};
@@ -193,7 +193,7 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn poll_batches(&mut self, to: &mut impl Deliver) -> Polled {
-        // Stays set if the application's code panics.
+        // Set the flag before the application's code runs, so that a panic leaves it set.
         if std::mem::replace(&mut self.poisoned, true) {
             return self.refuse_poll();
         }
@@ -274,13 +274,13 @@ impl Subscriber {
         polled
     }
 
-    /// Shows the problem to monitors, as text.
+    /// Publishes the text of the problem to the monitors.
     fn report_problem(&mut self, problem: Option<String>) {
         let shared = &self.dispatcher.shared;
         let is_problem = problem.is_some();
         shared.has_problem.store(is_problem, Relaxed);
         if is_problem || self.problem_reported {
-            // locks: only while there is a problem, and never waits.
+            // locks: taken only while there is a problem; `try_lock` never waits.
             if let Ok(mut reported) = shared.problem.try_lock() {
                 *reported = problem;
                 self.problem_reported = is_problem;
@@ -288,12 +288,12 @@ impl Subscriber {
         }
     }
 
-    /// Waits at most `timeout` for datagrams, messages of the publisher, or a timer of the protocol. Then
-    /// poll until a poll finds nothing to do.
+    /// Waits at most `timeout` for datagrams, messages of the publisher, or a protocol timer. After it
+    /// returns, poll until a poll finds nothing to do.
     ///
     /// # Errors
-    /// [`SubscribeError::Poisoned`] within, after a closure has panicked; and those of
-    /// `epoll_wait`, which a working system does not give.
+    /// - [`SubscribeError::Poisoned`], inside the [`io::Error`], after a closure has panicked.
+    /// - An error of `epoll_wait`, which does not occur on a working system.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -317,11 +317,11 @@ impl Subscriber {
     /// Restarts a channel at `start` with the next poll. Its open gaps are declared lost (cause `left`), and
     /// the repair connection is rebuilt. Records may be delivered a second time.
     ///
-    /// The channel is told [`Event::RepairLinkDown`](crate::Event::RepairLinkDown), and then nothing
-    /// at all before it has joined: neither records nor that the publisher is silent or dead.
+    /// The closure receives [`Event::RepairLinkDown`](crate::Event::RepairLinkDown). Until the channel has
+    /// joined again, the closure then receives no record and no liveness event of this channel.
     ///
     /// # Errors
-    /// [`ChannelError`] when the channel is not followed, or is not joined (again) yet.
+    /// [`ChannelError`] when the channel is not followed, or has not joined (again) yet.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Start, Subscriber};
@@ -344,7 +344,7 @@ impl Subscriber {
         self.driver.rejoin(channel, start);
         let waker = &self.driver.waker;
         if waker.is_used() {
-            // As in `as_fd`.
+            // Ignore a failure here: the next poll finds that the timer can't be set, and reports it.
             let _ = waker.arm(Nanos::ZERO, SystemClock.now());
         }
         Ok(())
@@ -353,8 +353,9 @@ impl Subscriber {
     /// Replaces the filter of a channel from the next record on.
     ///
     /// # Errors
-    /// [`FilterError`] when the channel is not followed, or the filter names a symbol that the
-    /// publisher has not announced; the text says what is known.
+    /// - [`FilterError::Channel`] when the channel is not followed.
+    /// - [`FilterError::UnknownSymbol`] when the publisher has not announced a symbol of the filter. The text
+    ///   lists the known symbols that are most similar.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{InstrumentFilter, Subscriber};
@@ -372,7 +373,7 @@ impl Subscriber {
         if self.poisoned {
             return Err(ChannelError::Poisoned.into());
         }
-        // While the channel rejoins, the core has no state of it, but its names are here.
+        // While the channel rejoins, the core has no state of it, but the directory still has its names.
         let Some(index) = self.dispatcher.index_of(channel) else {
             return Err(self.unknown(channel).into());
         };
@@ -389,8 +390,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Returns the number of a channel by its requested name; `None` before the publisher's welcome, and
-    /// for a name that was not requested.
+    /// Returns the number of a channel by its requested name. Returns `None` before the publisher's welcome,
+    /// and for a name that was not requested.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -463,8 +464,8 @@ impl Subscriber {
         with_state.collect()
     }
 
-    /// Returns a copy of a channel's latency histograms; `None` before the publisher's welcome, and when
-    /// latency is not measured.
+    /// Returns a copy of a channel's latency histograms. Returns `None` before the publisher's welcome, and
+    /// when latency is not measured.
     ///
     /// ```
     /// # use tickcast_subscriber::{Stage, Subscriber};
@@ -498,8 +499,8 @@ impl Subscriber {
             .and_then(ChannelInput::faulty)
     }
 
-    /// Returns whether the publisher has welcomed this subscriber and the repair connection is up. False
-    /// after a closure has panicked.
+    /// Returns whether the publisher has welcomed this subscriber and the repair connection is up. Returns
+    /// `false` after a closure has panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -512,8 +513,8 @@ impl Subscriber {
         self.driver.core.is_joined() && !self.poisoned
     }
 
-    /// Returns whether every channel has delivered the end of its session. False after a closure has
-    /// panicked.
+    /// Returns whether every channel has delivered the end of its session. Returns `false` after a closure
+    /// has panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -526,7 +527,8 @@ impl Subscriber {
         self.driver.core.ended() && !self.poisoned
     }
 
-    /// Returns the reason why the subscriber does not work as configured, if there is one. It keeps trying.
+    /// Returns the reason why the subscriber does not work as configured, or `None`. The subscriber keeps
+    /// trying.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -544,16 +546,16 @@ impl Subscriber {
         self.configured_problem()
     }
 
-    /// Returns a problem of configuration or host, which may go away.
+    /// Returns a problem of the configuration or the host. It may resolve later.
     fn configured_problem(&self) -> Option<&SubscribeError> {
         self.driver.problems.first().or(self.dispatcher.problem())
     }
 
-    /// Drops the membership of one line's group, as a switch does that forgets it. The protocol has to detect
-    /// and repair that.
+    /// Drops the membership of one line's group, like a switch that loses its multicast state. The protocol
+    /// has to detect and repair the loss.
     ///
     /// # Errors
-    /// When there is no such line, or the system refuses.
+    /// Returns an error when there is no such line, or when the system call fails.
     ///
     /// ```
     /// # use tickcast_subscriber::{LineId, Subscriber, ChannelId};
@@ -586,7 +588,7 @@ impl Subscriber {
         })
     }
 
-    /// Leaves: notifies the publisher and returns the final counters, which declare open gaps lost.
+    /// Leaves: notifies the publisher, declares open gaps lost, and returns the final counters.
     /// [`Subscriber::leave_with`] also passes each of these losses to a closure.
     ///
     /// ```
@@ -614,7 +616,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn leave_with(mut self, mut on: impl FnMut(Item<'_>)) -> Summary {
-        // After a panic of the closure, the subscriber leaves without a goodbye.
+        // After a panic of the closure, the subscriber leaves without notifying the publisher.
         if !self.poisoned {
             let (driver, mut sink) = self.application_sink(&mut on);
             driver.leave(SystemClock.now(), &mut sink);
@@ -631,13 +633,13 @@ impl Subscriber {
         }
     }
 
-    /// Returns, for a reader of the local ring, its view of each `latest` channel and the alarms.
+    /// Returns the parts of a local-ring reader: its view of each `latest` channel, and the lag alarms.
     pub(crate) fn for_reader(&mut self) -> (Vec<Option<LatestReader>>, Vec<Option<u64>>) {
         let latest = std::mem::take(&mut self.latest);
         (latest, self.dispatcher.alarms().collect())
     }
 
-    /// Returns, for a reader of the local ring, the counts of the items that the closure has received.
+    /// Returns the counts of items that the closure has received, where a local-ring reader starts.
     pub(crate) fn totals(&self) -> Box<[Totals]> {
         self.totals.clone()
     }
@@ -647,7 +649,7 @@ impl Subscriber {
         self.poisoned
     }
 
-    /// Returns the error for a channel that is not followed, with those that are.
+    /// Returns the error for a channel that is not followed. It lists the channels that are.
     fn unknown(&self, channel: ChannelId) -> ChannelError {
         let all = self.channels().into_iter();
         let followed: Vec<String> = all
@@ -664,8 +666,8 @@ impl Subscriber {
 }
 
 impl SubscriberBuilder {
-    /// Builds the subscriber. It connects with the first poll and keeps trying until the publisher is there,
-    /// so either may start first.
+    /// Builds the subscriber. It connects with the first poll and keeps trying until the publisher runs, so
+    /// either side may start first.
     ///
     /// # Errors
     /// [`SubscribeError`] when the description is invalid, an interface is missing, or the publisher's
@@ -703,7 +705,7 @@ impl Drop for Subscriber {
 impl AsFd for Subscriber {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let waker = &self.driver.waker;
-        // The next poll finds a timer that can't be set, and reports it.
+        // Ignore a failure here: the next poll finds that the timer can't be set, and reports it.
         let due = if self.poisoned {
             Nanos::ZERO
         } else {

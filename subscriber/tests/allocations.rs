@@ -1,6 +1,7 @@
-//! After the start a tick allocates nothing on its way through `poll`, conflated or not, through
-//! `poll_batches`, and through the reader of a split subscriber. Counted in this thread, with a publisher in
-//! another. (The worker of a split subscriber is that poll, and a ring whose own test counts.)
+//! After the start, a tick allocates nothing on its way through `poll` (conflated or not), through
+//! `poll_batches`, and through the reader of a split subscriber. Allocations are counted in this thread; the
+//! publisher runs in another. The worker of a split subscriber uses the same poll, and its ring has a test
+//! of its own.
 
 mod common;
 
@@ -15,11 +16,11 @@ use tickcast_subscriber::{
     SubscriberBuilder,
 };
 
-/// Ticks that come while nothing may be allocated.
+/// The number of ticks that arrive while nothing may be allocated.
 const TICKS: u32 = 20_000;
 
-/// Of fifty measurements one finds nothing. A machine that stops for a while makes gaps and silences: a
-/// buffer of repairs may grow, an event be told.
+/// Asserts that at least one of fifty measurements counts no allocation. Others may fail, because a machine
+/// that stalls causes gaps and silences: a repair buffer may grow, or an event may be emitted.
 fn allocates_nothing(measure: impl Fn() -> AllocationInfo) {
     allocates_at_most(0, measure);
 }
@@ -32,7 +33,7 @@ fn allocates_at_most(most: u64, measure: impl Fn() -> AllocationInfo) {
     assert!(counted.len() < 50, "{counted:?}");
 }
 
-/// Counts what is handed over: whole runs where it is polled for them.
+/// Counts the delivered records, as whole runs where the poll delivers runs.
 #[derive(Default)]
 struct Taken(u64);
 
@@ -79,7 +80,7 @@ fn polling_with(
             assert!(began.elapsed() < PATIENCE, "{} of {until}", taken.0);
         }
     };
-    // Until everything has its size: the directory of instruments, buffers, connections.
+    // Receive until everything has its final size: the directory of instruments, buffers, connections.
     publisher.quotes(20, 0..TICKS);
     take(TICKS.into());
     let (begin, begun) = std::sync::mpsc::channel();
@@ -123,7 +124,7 @@ fn a_tick_that_was_missing_and_is_repaired_allocates_nothing() {
         drop: 0.05,
         ..FaultConfig::default()
     };
-    // Dozens of questions, hundreds of answers; a buffer may grow when more is missing than ever before.
+    // Dozens of NACKs bring hundreds of repairs. A buffer may grow when a new maximum is missing.
     allocates_at_most(7, || {
         let channel = ChannelBuilder::new("all");
         polling_with(|builder| builder.faults(faults.clone()), channel, by_record)
@@ -154,7 +155,7 @@ fn reading() -> AllocationInfo {
             assert!(began.elapsed() < PATIENCE, "{taken}");
         }
     });
-    // The events between them are parsed, which may take memory: there are none on a quiet machine.
+    // Events between the records are parsed, which may allocate. A quiet machine causes none.
     running.stop();
     running.join().unwrap();
     counted

@@ -1,4 +1,4 @@
-//! Whether the header that C was compiled with is this library's.
+//! Checks that the header that C was compiled with matches this library.
 
 use std::ffi::c_char;
 
@@ -12,54 +12,54 @@ use crate::record::{
     SymbolMappingMsg, TradeMsg,
 };
 
-/// The interface of this header. Another number is another library file.
+/// The ABI version of this header. Each version has its own library file.
 pub const ABI_VERSION: u32 = 1;
 
-/// The sizes of all structs, in bytes, as the compiler of the caller has them. tickcast_sizes()
+/// The sizes of all structs in bytes, as the caller's compiler lays them out. tickcast_sizes()
 /// fills it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Sizes {
-    /// Of this struct.
+    /// The size of this struct.
     pub sizes: u32,
     /// TICKCAST_ABI_VERSION.
     pub abi_version: u32,
-    /// Of TickcastItem.
+    /// The size of TickcastItem.
     pub item: u32,
-    /// Of TickcastPosition.
+    /// The size of TickcastPosition.
     pub position: u32,
-    /// Of TickcastEvent.
+    /// The size of TickcastEvent.
     pub event: u32,
-    /// Of TickcastChannelReport.
+    /// The size of TickcastChannelReport.
     pub channel_report: u32,
-    /// Of TickcastReaderReport.
+    /// The size of TickcastReaderReport.
     pub reader_report: u32,
-    /// Of TickcastLatency.
+    /// The size of TickcastLatency.
     pub latency: u32,
-    /// Of TickcastSummary.
+    /// The size of TickcastSummary.
     pub summary: u32,
-    /// Of TickcastRecordHeader.
+    /// The size of TickcastRecordHeader.
     pub record_header: u32,
-    /// Of TickcastMboMsg.
+    /// The size of TickcastMboMsg.
     pub mbo: u32,
-    /// Of TickcastTradeMsg.
+    /// The size of TickcastTradeMsg.
     pub trade: u32,
-    /// Of TickcastMbp1Msg.
+    /// The size of TickcastMbp1Msg.
     pub mbp1: u32,
-    /// Of TickcastStatusMsg.
+    /// The size of TickcastStatusMsg.
     pub status: u32,
-    /// Of TickcastInstrumentDefMsg.
+    /// The size of TickcastInstrumentDefMsg.
     pub instrument_def: u32,
-    /// Of TickcastSymbolMappingMsg.
+    /// The size of TickcastSymbolMappingMsg.
     pub symbol_mapping: u32,
-    /// Of TickcastImbalanceMsg.
+    /// The size of TickcastImbalanceMsg.
     pub imbalance: u32,
-    /// Of TickcastStatMsg.
+    /// The size of TickcastStatMsg.
     pub stat: u32,
 }
 
 impl Sizes {
-    /// Says the first that differs.
+    /// Returns an error that names the first difference, if there is one.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let same = |what, theirs: u32, ours: usize| {
             let (theirs, ours) = (theirs.into(), ours as u64);
@@ -68,7 +68,7 @@ impl Sizes {
             }
             Err(Error::Abi { what, theirs, ours })
         };
-        // In this order: only these two are known to be there in a header of another version.
+        // Check these two first, because a header of another version may lack the other fields.
         same("sizeof(TickcastSizes)", self.sizes, size_of::<Self>())?;
         same(
             "TICKCAST_ABI_VERSION",
@@ -143,21 +143,21 @@ impl Sizes {
     }
 }
 
-/// The library's version, as "0.1.0".
+/// Returns the library's version, as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// The library's TICKCAST_ABI_VERSION.
+/// Returns the library's TICKCAST_ABI_VERSION.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_abi_version() -> u32 {
     ABI_VERSION
 }
 
-/// Whether the caller's structs are the library's: 0, or TICKCAST_STATUS_ABI. tickcast_builder_new
-/// does this by itself.
+/// Checks that the caller's structs match the library's. Returns 0 or TICKCAST_STATUS_ABI.
+/// tickcast_builder_new includes this check.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_abi_check(sizes: Option<&Sizes>) -> i32 {
     status(|| sizes.ok_or(Error::Null { what: "sizes" })?.check())

@@ -1,5 +1,8 @@
-//! The arguments of C, as far as they can be checked. C is trusted that a text ends, an array is as
-//! long as said, a callback can be called, and what is to be filled is there.
+//! Checks of the arguments of C. The caller is trusted where a check is impossible:
+//! - A text ends.
+//! - An array has its stated length.
+//! - A callback can be called.
+//! - A struct to fill exists.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -8,10 +11,10 @@ use tickcast_subscriber::{Epoch, InstrumentFilter, Sequence, Start};
 
 use crate::error::Error;
 
-/// A text of the caller's.
+/// Returns a text of the caller.
 ///
 /// # Safety
-/// It is null, or ends with a NUL and stays as it is for as long as the result is used.
+/// It is null, or it ends with a NUL and does not change while the result is in use.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Error> {
     if text.is_null() {
         return Err(Error::Null { what });
@@ -25,10 +28,10 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result
     })
 }
 
-/// An array of the caller's; null is fine where it is empty.
+/// Returns an array of the caller. It may be null if `count` is 0.
 ///
 /// # Safety
-/// It is null, or has so many elements that stay as they are for as long as the result is used.
+/// It is null, or it has `count` elements that do not change while the result is in use.
 pub(crate) unsafe fn array<'a, T>(
     first: *const T,
     count: usize,
@@ -56,14 +59,14 @@ pub(crate) unsafe fn array<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Writes as much of `text` as fits into `size` bytes, a NUL behind it; its length in full.
+/// Writes as much of `text` as fits into `size` bytes, with a final NUL. Returns the full length.
 ///
 /// # Safety
-/// `out` is null or has `size` bytes that nobody else uses now.
+/// `out` is null or has `size` bytes that no other thread uses during the call.
 pub(crate) unsafe fn write_text(text: &str, out: *mut c_char, size: usize) -> i64 {
     if !out.is_null() && size > 0 {
         let count = text.floor_char_boundary(size - 1);
-        // SAFETY: `count + 1` is at most `size`, and the caller promises so many bytes; `text` is
+        // SAFETY: `count + 1` is at most `size`, and the caller promises that many bytes. `text` is
         // ours and so does not overlap. Exercised by `a_text_that_does_not_fit_is_cut_and_ends`.
         unsafe {
             out.copy_from_nonoverlapping(text.as_ptr().cast(), count);
@@ -73,7 +76,7 @@ pub(crate) unsafe fn write_text(text: &str, out: *mut c_char, size: usize) -> i6
     i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
-/// Fills a struct of the caller's, once it is known that both mean the same one.
+/// Fills a struct of the caller after checking that its size equals the library's.
 pub(crate) fn fill<T>(
     out: Option<&mut MaybeUninit<T>>,
     size: usize,
@@ -88,7 +91,7 @@ pub(crate) fn fill<T>(
     Ok(())
 }
 
-/// A number that C must give as one of a few.
+/// Returns the error for a number outside the allowed values.
 pub(crate) fn range<T>(
     what: &'static str,
     value: impl ToString,
@@ -102,19 +105,19 @@ pub(crate) fn range<T>(
     })
 }
 
-/// Where in the stream to begin.
+/// The start of delivery in the stream.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum StartAt {
-    /// With the first datagram sent after the publisher's welcome. The default.
+    /// Starts with the first datagram sent after the publisher's welcome. The default.
     Live = 0,
-    /// With the oldest that the publisher's ring still holds.
+    /// Starts with the oldest datagram that the publisher's ring still holds.
     Oldest = 1,
-    /// With the datagram `sequence` of `epoch`; what is gone of it is declared lost.
+    /// Starts with the datagram `sequence` of `epoch`. Datagrams that are gone are declared lost.
     Sequence = 2,
 }
 
-/// The start that a C caller means.
+/// Returns the start that the arguments of C describe.
 pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> {
     const LIVE: u32 = StartAt::Live as u32;
     const OLDEST: u32 = StartAt::Oldest as u32;
@@ -127,10 +130,10 @@ pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> 
     })
 }
 
-/// The filter that passes these symbols.
+/// Returns the filter that passes these symbols.
 ///
 /// # Safety
-/// As for [`array`] and [`text`].
+/// The promises of [`array`] and [`text`] must hold.
 pub(crate) unsafe fn symbols(
     symbols: *const *const c_char,
     count: usize,
@@ -143,25 +146,25 @@ pub(crate) unsafe fn symbols(
     Ok(InstrumentFilter::symbols(all))
 }
 
-/// The filter that passes these ids.
+/// Returns the filter that passes these ids.
 ///
 /// # Safety
-/// As for [`array`].
+/// The promises of [`array`] must hold.
 pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilter, Error> {
     // SAFETY: as for `array`.
     let ids = unsafe { array(ids, count, "ids") }?;
     Ok(InstrumentFilter::ids(ids.iter().copied()))
 }
 
-/// Whatever the callback is to be given beside the item. The library only passes it on.
+/// The caller's argument for its callback. The library only passes it on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context(pub(crate) *mut c_void);
 
-// SAFETY: it is never followed here; who passes it with a callback to another thread says that the
-// callback may use it there. Exercised by `the_same_powers_from_c_as_from_rust`.
+// SAFETY: the pointer is never followed here. A caller that passes it with a callback to another thread
+// promises that the callback may use it there. Exercised by `the_same_powers_from_c_as_from_rust`.
 unsafe impl Send for Context {}
 
-// SAFETY: likewise. Exercised by `the_same_powers_from_c_as_from_rust`.
+// SAFETY: the pointer is never followed here. Exercised by `the_same_powers_from_c_as_from_rust`.
 unsafe impl Sync for Context {}
 
 #[cfg(test)]
@@ -183,7 +186,7 @@ mod tests {
         assert!(matches!(texts[1], Err(Error::Null { what: "t" })));
         assert!(matches!(texts[2], Err(Error::Text { .. })));
         let ids = [1_u32, 2];
-        // SAFETY: as above, each as long as said or null.
+        // SAFETY: as above, each has its stated length or is null.
         let arrays = unsafe {
             [
                 array(ids.as_ptr(), 2, "ids"),

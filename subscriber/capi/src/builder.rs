@@ -1,5 +1,5 @@
-//! Describes a subscriber, setting by setting. The first setting that is wrong is the error of
-//! building it: nobody need look at the others' status.
+//! Describes a subscriber, one setting at a time. The first invalid setting is the error of the build, so
+//! callers may ignore the status of the other calls.
 
 use std::ffi::c_char;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::error::{Error, handle, status};
 use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::subscriber::Subscriber;
 
-/// A subscriber being described.
+/// A description of a subscriber.
 pub struct Builder(());
 
 impl Handle for Builder {
@@ -22,25 +22,25 @@ impl Handle for Builder {
     const KIND: Kind = Kind::Builder;
 }
 
-/// What stands behind one.
+/// The value behind a builder handle.
 pub(crate) struct Description {
     subscriber: rust::SubscriberBuilder,
     channels: Vec<ChannelBuilder>,
     wrong: Option<Error>,
 }
 
-/// In which order to deliver, and how long to wait.
+/// The order of delivery, and the limit of waiting for it.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum DeliveryMode {
-    /// Strictly by sequence; a gap ends by repair or by the publisher's word. The default.
+    /// In order of sequence. A gap ends by repair or by the publisher's refusal. The default.
     Ordered = 0,
-    /// Likewise, but a gap that is not repaired within `within_ns` is declared lost.
+    /// In order of sequence, but a gap that is not repaired within `within_ns` is declared lost.
     OrderedWithin = 1,
-    /// At once, in the order of arrival; each datagram once.
+    /// On arrival, in the order of arrival. Each datagram is delivered once.
     Arrival = 2,
-    /// The newest quote, trade and status of each instrument that changed, and how many records
-    /// each of them stands for.
+    /// The newest quote, trade and status of each changed instrument. Each record carries the number of
+    /// records that it replaced.
     Latest = 3,
 }
 
@@ -86,7 +86,7 @@ fn edit_channel(
 }
 
 impl Description {
-    /// Keeps the first error, to be told again when it is built.
+    /// Stores the first error, which the build returns again.
     fn keep<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| {
             self.wrong.get_or_insert(Error::Setting {
@@ -97,7 +97,8 @@ impl Description {
     }
 }
 
-/// What tickcast_builder_new calls; for other languages than C, which fill the sizes themselves.
+/// Creates a builder; called by tickcast_builder_new. Other languages than C call it directly and fill
+/// the sizes themselves.
 ///
 /// # Safety
 /// `publishers` is NULL or a text.
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn tickcast_builder_new_checked(
     })
 }
 
-/// The name in the publisher's logs and metrics.
+/// Sets the name in the publisher's logs and metrics.
 ///
 /// # Safety
 /// `name` is NULL or a text.
@@ -128,8 +129,8 @@ pub unsafe extern "C" fn tickcast_builder_name(builder: *mut Builder, name: *con
     edit(builder, |it| Ok(it.name(unsafe { text(name, "name") }?)))
 }
 
-/// Adds a channel, by name or number: live, ordered and of all instruments, until the functions
-/// tickcast_builder_channel_... say otherwise of the one added last.
+/// Adds a channel, by name or number. Its defaults are a live start, ordered delivery and all
+/// instruments. The functions tickcast_builder_channel_... change the channel added last.
 ///
 /// # Safety
 /// `channel` is NULL or a text.
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn tickcast_builder_channel(
     })
 }
 
-/// Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
+/// Sets the start: a TickcastStartAt. `epoch` and `sequence` are used with SEQUENCE only.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_channel_start(
     builder: *mut Builder,
@@ -159,8 +160,8 @@ pub extern "C" fn tickcast_builder_channel_start(
     edit_channel(builder, |it| Ok(it.start(start(at, epoch, sequence)?)))
 }
 
-/// How long a silence of multicast is the event STALE, where that is longer than three of the
-/// publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
+/// Sets the multicast silence in microseconds after which the event STALE is emitted. The range is 100 to
+/// 60,000,000, and the default is 30,000. At least three of the publisher's announced intervals must pass.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
     edit_channel(builder, |it| {
@@ -168,7 +169,7 @@ pub extern "C" fn tickcast_builder_channel_stale_us(builder: *mut Builder, stale
     })
 }
 
-/// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
+/// Sets the order of delivery: a TickcastDeliveryMode. `within_ns` is used with ORDERED_WITHIN only.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_channel_delivery(
     builder: *mut Builder,
@@ -178,8 +179,8 @@ pub extern "C" fn tickcast_builder_channel_delivery(
     edit_channel(builder, |it| Ok(it.delivery(delivery(mode, within_ns)?)))
 }
 
-/// Only these symbols' records, and those of the whole venue. One that is announced later counts
-/// from then on.
+/// Limits delivery to the records of these symbols and of the whole venue. A symbol that is announced
+/// later passes from then on.
 ///
 /// # Safety
 /// `all` has `count` texts.
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn tickcast_builder_channel_filter_symbols(
     edit_channel(builder, |it| Ok(it.filter(unsafe { symbols(all, count) }?)))
 }
 
-/// Only these instrument ids' records, and those of the whole venue.
+/// Limits delivery to the records of these instrument ids and of the whole venue.
 ///
 /// # Safety
 /// `all` has `count` ids.
@@ -207,13 +208,13 @@ pub unsafe extern "C" fn tickcast_builder_channel_filter_ids(
     edit_channel(builder, |it| Ok(it.filter(unsafe { ids(all, count) }?)))
 }
 
-/// An event when the application is more than so many sequences behind.
+/// Sets the lag alarm: an event when the application is more than `sequences` behind.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
     edit_channel(builder, |it| Ok(it.lag_alarm(sequences)))
 }
 
-/// The interface of line A (first call) and B (second), by name or address; loopback otherwise.
+/// Sets the interface of line A (first call) or B (second call), by name or address; loopback by default.
 ///
 /// # Safety
 /// `interface` is NULL or a text.
@@ -236,13 +237,13 @@ pub unsafe extern "C" fn tickcast_builder_interface(
     })
 }
 
-/// The socket buffer to ask for, per line and channel.
+/// Sets the socket buffer to request, per line and channel, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_receive_buffer(builder: *mut Builder, bytes: usize) -> i32 {
     edit(builder, |it| Ok(it.receive_buffer_bytes(bytes)))
 }
 
-/// How datagrams come: `auto`, `udp` or `verbs`.
+/// Sets the transport of datagrams: `auto`, `udp` or `verbs`.
 ///
 /// # Safety
 /// `transport` is NULL or a text.
@@ -262,7 +263,8 @@ pub unsafe extern "C" fn tickcast_builder_transport(
     })
 }
 
-/// When nobody has welcomed us for so long, that is a problem that poll tells; it is tried further.
+/// Sets the time after which a missing welcome is a problem, which poll reports. The subscriber keeps
+/// trying.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_join_limit(builder: *mut Builder, limit_ms: u64) -> i32 {
     edit(builder, |it| {
@@ -270,14 +272,14 @@ pub extern "C" fn tickcast_builder_join_limit(builder: *mut Builder, limit_ms: u
     })
 }
 
-/// Whether to keep latency histograms; 1 where it is left out.
+/// Sets whether to keep latency histograms; 1 by default.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i32 {
     edit(builder, |it| Ok(it.latency(on != 0)))
 }
 
-/// Drops this share (0 to 1) of datagrams at random, always the same for a seed: to see what an
-/// application does on a bad network.
+/// Drops this share (0 to 1) of datagrams at random, to test an application on a bad network. A seed
+/// always gives the same drops.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_inject_loss(
     builder: *mut Builder,
@@ -296,8 +298,8 @@ pub extern "C" fn tickcast_builder_inject_loss(
     })
 }
 
-/// Builds the subscriber, and ends the builder, even where that fails. It connects with the first
-/// poll: either side may start first. Looking up the publisher's host may block.
+/// Builds the subscriber and ends the builder, even on failure. The subscriber connects with the first
+/// poll, so either side may start first. The lookup of the publisher's host may block.
 ///
 /// ```c
 /// TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
@@ -319,7 +321,7 @@ pub extern "C" fn tickcast_builder_build(builder: *mut Builder) -> *mut Subscrib
     })
 }
 
-/// Ends a builder that nothing was built of. NULL is fine.
+/// Frees a builder that was not built. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_free(builder: *mut Builder) -> i32 {
     status(|| free(builder))

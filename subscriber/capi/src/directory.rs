@@ -1,5 +1,5 @@
-//! Symbols and instrument ids, as they were when the directory was copied. A callback may look
-//! them up, for they are apart from the subscriber that calls it.
+//! Symbols and instrument ids at the time of the copy. A callback may use the copy, because it is separate
+//! from the subscriber that calls the callback.
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use crate::arguments::text;
 use crate::error::{Error, handle, number, status};
 use crate::handle::{Handle, Kind, free, shared};
 
-/// What was known of symbols and ids. It can be used by all threads at once.
+/// A copy of the known symbols and ids. All threads can use it at once.
 pub struct Directory(());
 
 impl Handle for Directory {
@@ -18,7 +18,7 @@ impl Handle for Directory {
     const KIND: Kind = Kind::Directory;
 }
 
-/// What stands behind one: for each direction a sorted list.
+/// The value behind a directory handle: one sorted list for each direction.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     by_id: Vec<(u32, CString)>,
@@ -31,7 +31,7 @@ impl Symbols {
         let channels = monitor.channels().into_iter().filter_map(|it| it.channel);
         let known = channels.filter_map(|id| directory.channel(id));
         let all = known.flat_map(|instruments| instruments.iter());
-        // A symbol of a venue holds no NUL.
+        // A venue's symbol contains no NUL, so none is omitted.
         let all = all.filter_map(|(id, symbol)| Some((id, CString::new(symbol).ok()?)));
         let mut by_id: Vec<_> = all.collect();
         by_id.sort();
@@ -40,13 +40,13 @@ impl Symbols {
     }
 }
 
-/// How many instruments it knows.
+/// Returns the number of instruments.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_directory_len(directory: *const Directory) -> i32 {
     number(|| shared(directory, |it| it.by_id.len() as i32))
 }
 
-/// The id of a symbol, as the venue spells it.
+/// Gets the id of a symbol, as the venue spells it.
 ///
 /// # Safety
 /// `symbol` is NULL or a text.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tickcast_directory_id(
     })
 }
 
-/// The symbol of an id, valid as long as the directory; NULL when it is not known.
+/// Returns the symbol of an id, or NULL when it is not known. It is valid as long as the directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_directory_symbol(directory: *const Directory, id: u32) -> *const c_char {
     handle(|| {
@@ -86,8 +86,8 @@ pub extern "C" fn tickcast_directory_symbol(directory: *const Directory, id: u32
     })
 }
 
-/// Instrument `index` of all, in order of id: its symbol, valid as long as the directory, and its
-/// id. NULL beyond the last.
+/// Returns the symbol of instrument `index`, in order of id, and writes the id. Returns NULL beyond the
+/// last one. The symbol is valid as long as the directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_directory_at(
     directory: *const Directory,
@@ -110,7 +110,7 @@ pub extern "C" fn tickcast_directory_at(
     })
 }
 
-/// Ends a directory, and the symbols that it gave. NULL is fine.
+/// Frees a directory and the symbols that it returned. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_directory_free(directory: *mut Directory) -> i32 {
     status(|| free(directory))

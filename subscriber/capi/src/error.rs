@@ -1,4 +1,4 @@
-//! Errors as C gets them: a code below zero, and a text that its thread can ask for.
+//! Errors for C: a code below zero, and a text that the calling thread can get.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -10,73 +10,73 @@ use tickcast_subscriber::{
     ChannelError, CommandError, FilterError, JoinError, SpawnError, SubscribeError,
 };
 
-/// What a call came to, where that is not a number of its own.
+/// The status of a call. Some calls return a number of their own on success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
-    /// It was done.
+    /// The call succeeded.
     Ok = 0,
-    /// An argument is null, no UTF-8, or out of range.
+    /// An argument is null, not UTF-8, or out of range.
     Argument = -1,
-    /// Header and library do not fit: a struct has another size than the library's.
+    /// Header and library do not match: a struct has another size in the library.
     Abi = -2,
-    /// That is no handle, or one of another kind.
+    /// The pointer is no handle, or a handle of another kind.
     Handle = -3,
-    /// The handle was freed, or what it stood for is gone: left, built, split, joined or ended.
+    /// The handle was freed, or its object is gone: left, built, split, joined or ended.
     Freed = -4,
-    /// Another thread uses the handle, or this is a callback of a call on it or of its thread.
+    /// Another thread uses the handle, or the caller is a callback of a call on it or of its thread.
     Busy = -5,
-    /// The builder describes what can't be.
+    /// The description in the builder is invalid.
     Config = -6,
-    /// No such channel, symbol, counter or number.
+    /// There is no such channel, symbol, counter or number.
     Unknown = -7,
-    /// The operating system refused.
+    /// A call of the operating system failed.
     System = -8,
-    /// The library failed within: please report it. The handle can only be freed.
+    /// The library panicked: please report it. The handle can only be freed.
     Panicked = -9,
-    /// The callback asked the call, or the thread of ours that it runs on, to end.
+    /// The callback stopped the call, or the library's thread on which it runs.
     Stopped = -10,
-    /// The callback of an earlier call asked it to end: the handle hands over nothing any more.
+    /// The callback of an earlier call stopped it: the handle delivers nothing more.
     Poisoned = -11,
 }
 
-/// What went wrong in a call from C.
+/// An error of a call from C.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A null pointer.
     #[error("`{what}` is NULL")]
     Null {
-        /// The argument.
+        /// The name of the argument.
         what: &'static str,
     },
-    /// A text that is none.
+    /// A text that is not UTF-8.
     #[error("`{what}` is not UTF-8: {text:?}")]
     Text {
-        /// The argument.
+        /// The name of the argument.
         what: &'static str,
-        /// Read as well as it can be.
+        /// The text, with replacements for invalid bytes.
         text: String,
     },
-    /// A number that means nothing.
+    /// A number outside its range.
     #[error("`{what}` can't be {value}: {expected}")]
     Range {
-        /// The argument.
+        /// The name of the argument.
         what: &'static str,
-        /// As given.
+        /// The value as given.
         value: String,
-        /// What it can be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// A setting of a builder was wrong, as its call has said already.
+    /// A setting of the builder was invalid. Its own call has returned the error already.
     #[error("{text}")]
     Setting {
-        /// What that call gave.
+        /// The status that the call returned.
         status: Status,
-        /// In words.
+        /// The text of the error.
         text: String,
     },
-    /// A channel's setting where there is no channel.
+    /// A setting of a channel before any channel was added.
     #[error("no channel was added yet: call tickcast_builder_channel first")]
     NoChannelYet,
     /// A struct of another size, or another version of the interface.
@@ -85,52 +85,52 @@ pub enum Error {
          compile with the tickcast.h that came with the library"
     )]
     Abi {
-        /// Which one.
+        /// The name of the struct or version.
         what: &'static str,
-        /// In C.
+        /// The value in C.
         theirs: u64,
-        /// Here.
+        /// The value in the library.
         ours: u64,
     },
-    /// A pointer that no function of ours gave.
+    /// A pointer that no function of the library returned.
     #[error("`{expected}` is no handle that this library gave")]
     NoHandle {
-        /// The argument.
+        /// The expected kind of handle.
         expected: &'static str,
     },
     /// A handle of another kind.
     #[error("that handle is a {found}, and a {expected} is needed")]
     OtherKind {
-        /// What it is.
+        /// The kind of the handle.
         found: &'static str,
-        /// What it must be.
+        /// The expected kind of handle.
         expected: &'static str,
     },
-    /// A handle whose thing is gone.
+    /// A handle whose object is gone.
     #[error("that {expected} was freed, or was used up by a call that ends it")]
     Freed {
-        /// What it was taken for.
+        /// The expected kind of handle.
         expected: &'static str,
     },
-    /// In use.
+    /// The handle is in use by another thread.
     #[error("another thread uses that {expected}: one at a time may")]
     InUse {
-        /// What it is.
+        /// The kind of the handle.
         expected: &'static str,
     },
-    /// In use by the call that we are in.
+    /// The handle is in use by the call that runs the current callback.
     #[error("a callback may not use the {expected} that calls it: wait until that call returns")]
     WithinItself {
-        /// What it is.
+        /// The kind of the handle.
         expected: &'static str,
     },
-    /// More handles than anybody needs.
+    /// The table of handles is full.
     #[error("there are {count} handles already: free some")]
     TooMany {
-        /// How many.
+        /// The number of handles.
         count: usize,
     },
-    /// The description makes no sense.
+    /// The description is invalid.
     #[error(transparent)]
     Subscribe(#[from] SubscribeError),
     /// No such channel.
@@ -139,48 +139,48 @@ pub enum Error {
     /// No such filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// A thread of ours did not do what it was asked.
+    /// A thread of the library rejected a command.
     #[error(transparent)]
     Command(CommandError),
-    /// No thread.
+    /// No thread could be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// There is nothing of that name or number.
+    /// There is nothing with that name or number.
     #[error("there is no {what} {name:?}: {known}")]
     Unknown {
-        /// What was looked for.
+        /// The kind of thing.
         what: &'static str,
-        /// As given.
+        /// The name as given.
         name: String,
-        /// What there is.
+        /// A text that lists the known ones.
         known: String,
     },
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(std::io::Error),
-    /// A callback did not want to go on.
+    /// A callback stopped its call.
     #[error(
         "the callback asked to end; what it was not given is gone, and the publisher was not told"
     )]
     Stopped,
-    /// The callback of an earlier call did not want to go on.
+    /// The callback of an earlier call stopped it.
     #[error(
         "an earlier callback asked to end: nothing more is handed over; free this, and build another"
     )]
     Poisoned,
-    /// A second callback for log lines.
+    /// A log callback is set already.
     #[error("log lines go to another callback already, until this process ends")]
     LogIsSet,
-    /// We failed.
+    /// The library panicked.
     #[error("the library failed within, please report it: {message}")]
     Panicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl Error {
-    /// Its code.
+    /// Returns the status code of the error.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {
@@ -227,11 +227,11 @@ impl From<CommandError> for Error {
     }
 }
 
-/// The callback's wish to stop, as it passes through the subscriber: as a panic, which poisons it.
+/// The panic payload of a callback that stops. It passes through the subscriber and poisons it.
 #[derive(Debug)]
 pub(crate) struct Stop;
 
-/// What `Stop` reads as at the end of a thread of ours.
+/// The panic message of `Stop` at the end of a thread.
 pub(crate) const STOPPED: &str = "stopped by its callback";
 
 impl From<JoinError> for Error {
@@ -253,17 +253,17 @@ thread_local! {
 }
 
 fn keep(error: &Error) -> Status {
-    // A text never holds a NUL but where the other side wrote one.
+    // Replace NULs, which only a text of the other side can contain.
     let text = error.to_string().replace('\0', " ");
     let last = CString::new(text).ok().map(|text| (error.status(), text));
-    // A thread that is ending has nobody left to ask.
+    // Ignore a failure, because a thread that is ending makes no more calls.
     let _ = LAST.try_with(|it| it.replace(last));
     error.status()
 }
 
-/// Runs a call from C; an error and a panic become texts to ask for.
+/// Runs a call from C. An error or a panic becomes the thread's last error.
 fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Status> {
-    // What a panic leaves behind is the handle's to judge, whose lock is poisoned then.
+    // A panic poisons the lock of its handle, so no later call uses inconsistent state.
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         Err(Error::Panicked {
             message: message_of(&*panic),
@@ -278,30 +278,30 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a value that is no text").to_owned()
 }
 
-/// A call that gives a number, or below zero a status.
+/// Runs a call that returns a number, or a status below zero.
 pub(crate) fn number<N: From<i32>>(call: impl FnOnce() -> Result<N, Error>) -> N {
     caught(call).unwrap_or_else(|status| N::from(status as i32))
 }
 
-/// A call that gives nothing but its status.
+/// Runs a call that returns only its status.
 pub(crate) fn status(call: impl FnOnce() -> Result<(), Error>) -> i32 {
     number(|| call().map(|()| 0))
 }
 
-/// A call that gives a handle, or null.
+/// Runs a call that returns a handle, or null.
 pub(crate) fn handle<H>(call: impl FnOnce() -> Result<*mut H, Error>) -> *mut H {
     caught(call).unwrap_or(std::ptr::null_mut())
 }
 
-/// What was wrong with the last call of this thread that failed, in words, until the next one that
-/// fails. Empty when none has.
+/// Returns the error text of this thread's last failed call. It is valid until the next failed call, and
+/// empty when no call has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_last_error() -> *const c_char {
     let last = LAST.try_with(|it| it.borrow().as_ref().map(|(_, text)| text.as_ptr()));
     last.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// The TickcastStatus of that call: what a function that gives a handle can't say itself.
+/// Returns the TickcastStatus of this thread's last failed call, for functions that return a handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_last_status() -> i32 {
     let last = LAST.try_with(|it| it.borrow().as_ref().map(|(status, _)| *status));

@@ -1,5 +1,4 @@
-//! What happened to the stream, as a plain struct whose fields are zero where a kind has no use for
-//! them.
+//! Events of the stream as a plain struct. Fields that a kind does not use are zero.
 
 use std::ffi::c_char;
 use std::ptr::null;
@@ -12,75 +11,75 @@ use tickcast_subscriber::{SourceId, SourcePosition};
 use crate::arguments::{range, write_text};
 use crate::error::{Error, number};
 
-/// What happened. Those marked *in order* stand exactly where it happened.
+/// The kind of an event. Events marked *in order* come exactly at their place in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum EventKind {
-    /// One that this header does not know.
+    /// An event that this header does not know.
     Other = 0,
-    /// The publisher welcomed us: delivery begins after `last` (in order).
+    /// The publisher welcomed us. Delivery begins after `last` (in order).
     Joined = 1,
-    /// Everything older has been delivered; from here on the stream is followed live (in order).
+    /// Everything older has been delivered, and the stream is followed live from here on (in order).
     Live = 2,
-    /// The `sequences` from `first` to `last` were missing and came after all, in `took_ns`.
+    /// The `sequences` from `first` to `last` were missing and arrived after all, within `took_ns`.
     GapRecovered = 3,
-    /// The sequences from `first` to `last`, with so many `records`, will never be delivered;
+    /// The sequences from `first` to `last`, with this many `records`, will never be delivered.
     /// `cause` is a TickcastLossCause (in order).
     Lost = 4,
-    /// The publisher never had so many `messages` of `source` from `source_position` on, of these
-    /// `instruments` or all; `cause` is a TickcastSourceLossReason (in order).
+    /// The publisher itself missed `messages` of `source` from `source_position` on, of these
+    /// `instruments` or of all. `cause` is a TickcastSourceLossReason (in order).
     SourceLost = 5,
-    /// Why this epoch was opened: `cause` is a TickcastEpochReason. The one before it is
-    /// `from.epoch`, and ended with `last` (in order).
+    /// The publisher opened this epoch; `cause` is a TickcastEpochReason. The previous epoch is
+    /// `from.epoch`, and it ended with `last` (in order).
     EpochOpened = 6,
-    /// Another epoch, `to.epoch` after `from.epoch` (in order).
+    /// The epoch changed from `from.epoch` to `to.epoch` (in order).
     EpochChanged = 7,
-    /// Nothing was heard of the publisher for three of its announced intervals.
+    /// Nothing arrived from the publisher for three of its announced intervals.
     Stale = 8,
-    /// It is heard again.
+    /// Datagrams of the publisher arrive again.
     Recovered = 9,
-    /// Nothing was heard of the publisher for so long that it counts as dead.
+    /// Nothing arrived from the publisher for so long that it counts as dead.
     PublisherDead = 10,
-    /// `line` went silent while the stream goes on elsewhere.
+    /// `line` went silent while the stream continues elsewhere.
     LineDown = 11,
-    /// `line` is heard again.
+    /// Datagrams arrive on `line` again.
     LineUp = 12,
     /// The repair connection is established.
     RepairLinkUp = 13,
-    /// The repair connection is down and tried again; `cause` is a TickcastLinkDownReason.
+    /// The repair connection is down and is retried. `cause` is a TickcastLinkDownReason.
     RepairLinkDown = 14,
-    /// Multicast does not reach us although the publisher goes on.
+    /// Multicast does not reach us although the publisher continues to send.
     MulticastLost = 15,
     /// Multicast reaches us again.
     MulticastRestored = 16,
-    /// The sequence `first` carried two different contents; see `wrong_one_delivered`.
+    /// The sequence `first` carried two different contents. See `wrong_one_delivered`.
     FencingViolation = 17,
     /// The publisher ended the session (in order).
     EndOfSession = 18,
-    /// The application is so many `sequences` behind, more than its lag alarm.
+    /// The application is `sequences` behind, which is more than its lag alarm.
     Lagging = 19,
-    /// It is behind by no more than half of that again.
+    /// The application's lag is at most half of its lag alarm again.
     CaughtUp = 20,
-    /// This reader was too slow: so many `records` and `events` between `from` and `to` are gone
-    /// for it, among them losses of `lost_records` and `losses_of_unknown_size`, `epoch_changes`,
-    /// `source_losses` and `fencing_violations`. The channel stands as `state` says now, in
-    /// epoch `to.epoch` (in order).
+    /// This reader was too slow: `records` and `events` between `from` and `to` are gone for it. Among them
+    /// are losses of `lost_records` and `losses_of_unknown_size`, `epoch_changes`, `source_losses` and
+    /// `fencing_violations`. `state` is the current state of the channel, in epoch `to.epoch` (in
+    /// order).
     Overrun = 21,
-    /// So many `records` were replaced by newer ones since this was told last (mode LATEST).
+    /// Newer records replaced this many `records` since the last such event (mode LATEST).
     Conflated = 22,
-    /// Reserved: what follows is a snapshot (in order).
+    /// Reserved: a snapshot follows (in order).
     SnapshotBegin = 23,
-    /// Reserved: the snapshot is whole (in order).
+    /// Reserved: the snapshot is complete (in order).
     SnapshotEnd = 24,
-    /// The epoch `from.epoch` is continued by `to.epoch` behind the sequence `last`; so many
-    /// `records` of those that follow had come already, and do not come again (in order).
+    /// The epoch `to.epoch` continues `from.epoch` after the sequence `last`. This many `records` of the
+    /// following ones were delivered before, and are not delivered again (in order).
     EpochContinued = 25,
-    /// So many datagrams, in `sequences`, of another publisher came on the channel's groups and were dropped.
-    /// Told once a minute while they come.
+    /// Another publisher sends to the channel's groups. This many of its datagrams (`sequences`) were
+    /// dropped. The event repeats once a minute while they arrive.
     OtherPublisher = 26,
 }
 
-/// Declares an enum of C beside one of Rust, and the way there and back.
+/// Declares an enum of C for one of Rust, with the conversions in both directions.
 macro_rules! causes {
     ($(#[$doc:meta])* $name:ident, $other:ty { $($(#[$help:meta])* $variant:ident = $code:literal,)+ }) => {
         impl $name {
@@ -103,7 +102,7 @@ macro_rules! causes {
     };
 }
 
-/// Why sequences were lost, in `cause`.
+/// The reason why sequences were lost, in `cause`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum LossCause {
@@ -111,21 +110,21 @@ pub enum LossCause {
     Window = 1,
     /// The delivery deadline passed.
     Deadline = 2,
-    /// The gap was over the burst limit, and catching up was not wanted or not possible.
+    /// The gap exceeded the burst limit, and catching up was disabled or not possible.
     Burst = 3,
-    /// Their epoch is over.
+    /// Their epoch has ended.
     Epoch = 4,
-    /// The publisher refused them for another reason, to the end.
+    /// The publisher finally refused to repair them, for another reason.
     Refused = 5,
     /// The publisher is gone, and its repair path with it.
     PublisherDead = 6,
-    /// Two publishers sent different content under these numbers.
+    /// Two publishers sent different content under these sequences.
     Fenced = 7,
     /// Repair is switched off in this subscriber.
     RepairOff = 8,
-    /// The application left before they came.
+    /// The application left before they arrived.
     Left = 9,
-    /// The publisher sent what no version carries.
+    /// The publisher sent content that no version of the protocol allows.
     Unreadable = 10,
 }
 
@@ -136,7 +135,7 @@ causes! {
     }
 }
 
-/// Why the publisher itself lost messages, in `cause`.
+/// The reason why the publisher itself lost messages, in `cause`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum SourceLossReason {
@@ -152,32 +151,32 @@ causes! {
     SourceLossReason, rust::SourceLossReason { Gap = 1, Overflow = 2, Malformed = 3, }
 }
 
-/// Why an epoch was opened, in `cause`.
+/// The reason why an epoch was opened, in `cause`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum EpochReason {
     /// A first start.
     Fresh = 1,
-    /// A restart that could not continue the ring, for a reason that this version does not know, or of a
-    /// publisher that keeps none.
+    /// A restart that could not continue the ring. Either this version does not know the reason, or the
+    /// publisher keeps no ring.
     Restart = 2,
     /// A standby took over.
     Promotion = 3,
     /// A restart that found no ring.
     RingGone = 4,
-    /// The host was started anew since.
+    /// The host was rebooted in the meantime.
     Rebooted = 5,
-    /// A restart with another shape of the ring, or other inputs.
+    /// A restart with another geometry of the ring, or other inputs.
     Reconfigured = 6,
-    /// A restart with a live input, which does not tell again what it told meanwhile.
+    /// A restart with a live input, which does not repeat what it sent in the meantime.
     LiveInput = 7,
-    /// A restart that found a ring that is not whole.
+    /// A restart that found a damaged ring.
     RingDamaged = 8,
-    /// The session of before was ended.
+    /// The previous session had ended.
     SessionEnded = 9,
-    /// A restart whose state does not know the epoch of the ring.
+    /// A restart whose state does not contain the epoch of the ring.
     StateGone = 10,
-    /// A restart whose capture is no longer the file that it was.
+    /// A restart whose capture file has changed.
     SourceChanged = 11,
 }
 
@@ -197,23 +196,23 @@ causes! {
     }
 }
 
-/// Why the repair connection is down, in `cause`.
+/// The reason why the repair connection is down, in `cause`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum LinkDownReason {
-    /// It could not be established.
+    /// The connection could not be established.
     Unreachable = 1,
-    /// The other side closed it, or the network did.
+    /// The other side or the network closed the connection.
     Closed = 2,
-    /// Our NACKs stayed unanswered.
+    /// The publisher did not answer our NACKs.
     Unanswered = 3,
     /// The publisher rejected our JOIN.
     Rejected = 4,
     /// The other side broke the protocol.
     Protocol = 5,
-    /// The other side offers an epoch that is over.
+    /// The other side offers an epoch that has ended.
     OldEpoch = 6,
-    /// We broke it off to begin a channel anew.
+    /// This subscriber closed the connection to rejoin a channel.
     Rejoining = 7,
 }
 
@@ -224,13 +223,13 @@ causes! {
     }
 }
 
-/// A place in the stream of a channel.
+/// A position in the stream of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Place {
-    /// The publisher's incarnation.
+    /// The epoch of the publisher.
     pub epoch: u64,
-    /// The datagram.
+    /// The sequence of the datagram.
     pub sequence: u64,
     /// The number of a record.
     pub record: u64,
@@ -256,85 +255,85 @@ impl From<Place> for rust::Place {
     }
 }
 
-/// `records` of a loss whose number of records nobody knows, and `messages` likewise.
+/// The value of `records` and `messages` for a loss of unknown size.
 pub const UNKNOWN: u64 = u64::MAX;
 
 /// In `state`: a publisher has welcomed us.
 pub const STATE_JOINED: u32 = 1 << 0;
-/// Likewise: the stream is followed live.
+/// In `state`: the stream is followed live.
 pub const STATE_LIVE: u32 = 1 << 1;
-/// Likewise: the session has ended; nothing follows in this epoch.
+/// In `state`: the session has ended, and nothing follows in this epoch.
 pub const STATE_ENDED: u32 = 1 << 2;
-/// Likewise: nothing is heard of the publisher by multicast.
+/// In `state`: nothing arrives from the publisher by multicast.
 pub const STATE_STALE: u32 = 1 << 3;
-/// Likewise: the publisher counts as dead.
+/// In `state`: the publisher counts as dead.
 pub const STATE_PUBLISHER_DEAD: u32 = 1 << 4;
-/// Likewise: the publisher goes on, but multicast does not reach us.
+/// In `state`: the publisher continues to send, but multicast does not reach us.
 pub const STATE_MULTICAST_LOST: u32 = 1 << 5;
-/// Likewise: the repair connection is established.
+/// In `state`: the repair connection is established.
 pub const STATE_REPAIR_LINK_UP: u32 = 1 << 6;
-/// Likewise: line A is silent while the stream goes on elsewhere.
+/// In `state`: line A is silent while the stream continues elsewhere.
 pub const STATE_LINE_A_DOWN: u32 = 1 << 7;
-/// Likewise: line B is.
+/// In `state`: line B is silent while the stream continues elsewhere.
 pub const STATE_LINE_B_DOWN: u32 = 1 << 8;
 
-/// Something that happened to the stream. Which fields a kind uses stands at TickcastEventKind;
-/// the others are 0. `instruments` is valid within the callback, the rest can be copied.
+/// An event of the stream. TickcastEventKind lists the fields of each kind; the other fields are 0.
+/// `instruments` is valid during the callback. The other fields can be copied.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Event {
     /// A TickcastEventKind.
     pub kind: u32,
-    /// Why, by one of the enums that the kind names.
+    /// The reason: a value of the enum that the kind names.
     pub cause: u32,
     /// The first sequence concerned.
     pub first: u64,
     /// The last sequence concerned.
     pub last: u64,
-    /// How many sequences.
+    /// The number of sequences.
     pub sequences: u64,
-    /// How many records; TICKCAST_UNKNOWN when nobody knows.
+    /// The number of records, or TICKCAST_UNKNOWN.
     pub records: u64,
-    /// From detection to the last one of a gap.
+    /// The time from the detection of a gap to its last repair.
     pub took_ns: u64,
-    /// From where, or from which epoch.
+    /// The start of the range, or the previous epoch.
     pub from: Place,
-    /// To where, or to which epoch.
+    /// The end of the range, or the new epoch.
     pub to: Place,
-    /// Messages that the publisher lost; TICKCAST_UNKNOWN when nobody knows.
+    /// The number of messages that the publisher lost, or TICKCAST_UNKNOWN.
     pub messages: u64,
-    /// Position of the first of them.
+    /// The position of the first lost message.
     pub source_position: u64,
-    /// Events that were overwritten.
+    /// The number of overwritten events.
     pub events: u64,
-    /// Records that losses among those declared lost.
+    /// The number of records that losses among the overwritten events declared lost.
     pub lost_records: u64,
-    /// How many of those did not know their number of records.
+    /// The number of those losses whose number of records is unknown.
     pub losses_of_unknown_size: u64,
-    /// How often the epoch changed in what was overwritten.
+    /// The number of epoch changes among the overwritten events.
     pub epoch_changes: u64,
-    /// How often the publisher told a loss of a source in it.
+    /// The number of source losses among the overwritten events.
     pub source_losses: u64,
-    /// How often it told a fencing violation in it.
+    /// The number of fencing violations among the overwritten events.
     pub fencing_violations: u64,
-    /// The instruments concerned; NULL means all of the source.
+    /// The instruments concerned; NULL for all instruments of the source.
     pub instruments: *const u32,
-    /// How many those are.
+    /// The number of `instruments`.
     pub instrument_count: u32,
-    /// Whose messages.
+    /// The source of the lost messages.
     pub source: u16,
-    /// Line A is 0, B is 1.
+    /// The line: A is 0, B is 1.
     pub line: u8,
-    /// 1 when the wrong content had been delivered already.
+    /// 1 when the wrong content was already delivered.
     pub wrong_one_delivered: u8,
-    /// Bits TICKCAST_STATE_...: how the channel stands now.
+    /// Bits TICKCAST_STATE_...: the current state of the channel.
     pub state: u32,
     /// Zero.
     pub reserved: u32,
 }
 
 impl Place {
-    /// An epoch, and no place in it.
+    /// Creates a place of an epoch without a position in it.
     fn of_epoch(epoch: Epoch) -> Self {
         Self {
             epoch: epoch.0,
@@ -514,8 +513,8 @@ impl From<&rust::Event> for Event {
 }
 
 impl Event {
-    /// The event as Rust has it, but for its instruments, which may be gone; `None` for what is no
-    /// event.
+    /// Converts to the event of Rust, without its instruments, which may be gone. Returns `None` for an
+    /// invalid event.
     fn to_rust(self) -> Option<rust::Event> {
         use rust::Event as E;
         const SIMPLE: [(EventKind, rust::Event); 13] = [
@@ -618,7 +617,7 @@ impl Event {
     }
 }
 
-/// An event in words, one line. The event may be a copy.
+/// Writes an event as one line of text. The event may be a copy.
 ///
 /// # Safety
 /// `text` is NULL or has `size` bytes.
@@ -753,7 +752,7 @@ mod tests {
         let mut expected = 0;
         for (bit, event) in [
             (
-                // Who has joined was welcomed over it.
+                // A joined subscriber was welcomed over the repair connection.
                 STATE_JOINED | STATE_REPAIR_LINK_UP,
                 E::Joined { after: Sequence(0) },
             ),

@@ -1,12 +1,12 @@
-//! Handles: a pointer from C is looked up among those that were given out, and never followed. So
-//! one that was freed, is of another kind, or was never a handle is an error and no harm.
+//! Handles. A pointer from C is looked up among the handles given out, and never followed. A freed
+//! handle, one of another kind, or an invalid pointer is therefore a harmless error.
 //!
-//! What stands behind a handle is behind a lock that is tried and not waited for: a second thread,
-//! or a callback of the call that holds it, is refused. Only monitors and directories, which all
-//! threads may use, are waited for: their calls are short and call nobody back. They have places
-//! of their own, and the kind is looked at before the lock, so that nothing else is waited for.
-//! The places of freed handles are used again, the longest unused first, so that an old pointer
-//! is not soon taken for a new one.
+//! The value of a handle is behind a lock that calls try but do not wait for. A second thread, or a
+//! callback of the call that holds the lock, is rejected. Only monitors and directories, which all threads
+//! may use, are waited for, because their calls are short and run no callback. They have separate
+//! places, and the kind is checked before the lock, so that no call waits for another kind of handle.
+//! Places of freed handles are reused, the longest unused first, so that an old pointer is not
+//! soon mistaken for a new one.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::error::Error;
 
-/// What stands behind a handle; `None` when it was freed.
+/// The value behind a handle; `None` after it was freed.
 type Value = Option<Box<dyn Any + Send>>;
 
-/// What a place holds, as can be told without its lock.
+/// The kind of a place's value, readable without its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Whether all threads may use it at once.
+    /// Returns whether all threads may use a handle of this kind at once.
     const fn is_for_all(self) -> bool {
         matches!(self, Self::Monitor | Self::Directory)
     }
@@ -63,18 +63,18 @@ impl Kind {
 
 /// A kind of handle, as C sees it.
 pub(crate) trait Handle: Sized {
-    /// What stands behind it.
+    /// The type of the value behind the handle.
     type Behind: Any + Send;
     const KIND: Kind;
     const NAME: &'static str = Self::KIND.name();
 }
 
-/// Where a handle points to. It is never given back, so that it can always be asked.
+/// The target of a handle. Its memory is never freed, so that a lookup is always valid.
 struct Place {
-    /// The [`Kind`] of what is there. It changes under the lock only, and can be read without.
+    /// The [`Kind`] of the value. It changes only under the lock, and can be read without it.
     kind: AtomicU8,
     value: Mutex<Value>,
-    /// Who holds the lock, by [`this_thread`]; only for a better text.
+    /// The thread that holds the lock, by [`this_thread`]. It serves only for a better error text.
     holder: AtomicUsize,
 }
 
@@ -87,7 +87,7 @@ impl Place {
         }
     }
 
-    /// Refuses what is of another kind, without waiting for whoever uses it.
+    /// Rejects a value of another kind, without waiting for a call that uses it.
     fn check<H: Handle>(&self) -> Result<(), Error> {
         let kind = self.kind.load(Acquire);
         if kind == H::KIND as u8 {
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-/// Differs between threads that are alive.
+/// Returns a number that differs between live threads.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.try_with(|here| std::ptr::from_ref(here).addr())
@@ -129,18 +129,18 @@ fn this_thread() -> usize {
 }
 
 const FIRST_LEN: usize = 64;
-/// Each chunk is twice as long as the one before.
+/// The number of chunks. Each is twice as long as the one before.
 const CHUNKS: usize = 14;
 
 static FIRST: [Place; FIRST_LEN] = [const { Place::new() }; FIRST_LEN];
 static MORE: [OnceLock<Box<[Place]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
 
-/// Freed places are not used again before there are so many of them.
+/// Freed places are reused only while more than this many are free.
 const RESTING: usize = 256;
 
 struct Unused {
     fresh: usize,
-    /// Of those that one thread at a time uses, and of those for all: none is ever the other.
+    /// Freed places: those for one thread at a time, and those for all threads. A place never changes sides.
     freed: [VecDeque<&'static Place>; 2],
 }
 
@@ -149,7 +149,7 @@ static UNUSED: Mutex<Unused> = Mutex::new(Unused {
     freed: [const { VecDeque::new() }; 2],
 });
 
-/// A panic within leaves both fields whole.
+/// Locks the unused places. A panic inside leaves both fields consistent.
 fn unused() -> MutexGuard<'static, Unused> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -182,7 +182,7 @@ impl Unused {
     }
 }
 
-/// Gives out a handle.
+/// Returns a new handle of a value.
 pub(crate) fn give<H: Handle>(behind: H::Behind) -> Result<*mut H, Error> {
     let place = unused().take(H::KIND)?;
     let mut value = place.value.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,13 +203,13 @@ fn find<H: Handle>(handle: *const H) -> Result<&'static Place, Error> {
     found.ok_or(Error::NoHandle { expected: H::NAME })
 }
 
-/// What stands behind a handle of this kind. It may have been freed since its kind was read.
+/// Returns the value behind a handle of this kind. It may have been freed since its kind was read.
 fn behind<H: Handle>(value: &mut Value) -> Result<&mut H::Behind, Error> {
     let behind = value.as_mut().and_then(|behind| behind.downcast_mut());
     behind.ok_or(Error::Freed { expected: H::NAME })
 }
 
-/// Uses what stands behind a handle, alone.
+/// Uses the value behind a handle exclusively.
 #[inline]
 pub(crate) fn with<H: Handle, R>(
     handle: *const H,
@@ -218,7 +218,7 @@ pub(crate) fn with<H: Handle, R>(
     call(behind::<H>(&mut *find(handle)?.hold::<H>()?)?)
 }
 
-/// Uses it together with others: `call` is short and calls nobody back.
+/// Uses the value behind a handle that all threads may use. `call` must be short and run no callback.
 pub(crate) fn shared<H: Handle, R>(
     handle: *const H,
     call: impl FnOnce(&H::Behind) -> R,
@@ -230,7 +230,7 @@ pub(crate) fn shared<H: Handle, R>(
     Ok(call(behind::<H>(&mut value)?))
 }
 
-/// Ends a handle, and takes what stood behind it.
+/// Ends a handle and returns its value.
 pub(crate) fn take<H: Handle>(handle: *const H) -> Result<H::Behind, Error> {
     let place = find(handle)?;
     let mut value = place.hold::<H>()?;
@@ -245,7 +245,7 @@ pub(crate) fn take<H: Handle>(handle: *const H) -> Result<H::Behind, Error> {
         .ok_or(Error::Freed { expected: H::NAME })
 }
 
-/// Ends a handle and what stood behind it; null is fine. One that has failed can be freed too.
+/// Frees a handle and its value. Null is allowed, and so is a handle that has panicked.
 pub(crate) fn free<H: Handle>(handle: *const H) -> Result<(), Error> {
     if handle.is_null() {
         return Ok(());
@@ -262,7 +262,7 @@ pub(crate) fn free<H: Handle>(handle: *const H) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// A handle that one thread at a time uses, and one for all.
+    /// Test handles: one for one thread at a time, and one for all threads.
     struct Builder;
     struct Directory;
     struct Reader;
@@ -282,7 +282,7 @@ mod tests {
         const KIND: Kind = Kind::Reader;
     }
 
-    /// There is one table in a process: who says which place comes next must be alone with it.
+    /// Locks out other tests, because the table is shared by the process and its next place must be known.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn where_all_threads_may_wait_nothing_is_ever_held_for_long() {
         let _alone = alone();
-        // More than rest, so that places are used again.
+        // Create more than `RESTING`, so that places are reused.
         let many: Vec<_> = (0..RESTING * 2).map(|_| directory()).collect();
         for handle in &many {
             free(*handle).unwrap();

@@ -1,4 +1,4 @@
-//! What a callback is given: a record in place, or an event, each with its position.
+//! The arguments of a callback: a record in place, or an event, each with its position.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,17 +12,17 @@ use crate::error::{Error, STOPPED, Stop};
 use crate::event::Event;
 use crate::record::RecordHeader;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum ItemKind {
-    /// `record` is there.
+    /// The item has a `record`.
     Record = 1,
-    /// `event` is there.
+    /// The item has an `event`.
     Event = 2,
 }
 
-/// One thing handed to the application. It, and what it points to, is valid within the callback.
+/// One item delivered to the application. It and its pointers are valid during the callback.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Item {
@@ -30,50 +30,50 @@ pub struct Item {
     pub kind: u32,
     /// The record's size in bytes, 0 for an event.
     pub record_size: u32,
-    /// Where it stands.
+    /// The position of the item.
     pub position: *const Position,
-    /// The record, by its `rtype` one of the Tickcast...Msg; NULL for an event.
+    /// The record, of the Tickcast...Msg type that its `rtype` states. NULL for an event.
     pub record: *const RecordHeader,
-    /// The event; NULL for a record.
+    /// The event. NULL for a record.
     pub event: *const Event,
 }
 
-/// `via` of what came over the repair connection.
+/// The value of `via` for items that came over the repair connection.
 pub const VIA_REPAIR: u8 = 255;
-/// In `quality`: it was missing before it came.
+/// In `quality`: the datagram was missing before it arrived.
 pub const QUALITY_REPAIRED: u8 = 1;
-/// In `quality`: an earlier sequence had not been delivered when this was (mode ARRIVAL only).
+/// In `quality`: an earlier sequence was not delivered yet (mode ARRIVAL only).
 pub const QUALITY_OUT_OF_ORDER: u8 = 2;
-/// In `quality`: something of this channel was lost since the application last saw it whole.
+/// In `quality`: records of this channel were lost since the application last had it complete.
 pub const QUALITY_AFTER_LOSS: u8 = 4;
 
-/// Where an item stands, and how it came here.
+/// The position of an item, and the path on which it arrived.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Position {
-    /// The publisher's incarnation.
+    /// The epoch of the publisher.
     pub epoch: u64,
-    /// The datagram. For an event that is no datagram: the last one delivered before it.
+    /// The sequence of the datagram. For an event without a datagram: the last one delivered before it.
     pub sequence: u64,
-    /// Number of the record; for an event, of the next one to come.
+    /// The number of the record. For an event: the number of the next record.
     pub record: u64,
-    /// Position of the last complete source message in its datagram.
+    /// The position of the last complete source message in the datagram.
     pub source_position: u64,
-    /// When its datagram was sealed, UTC by the publisher's clock.
+    /// The time at which the datagram was sealed, UTC by the publisher's clock.
     pub sent_at_ns: u64,
-    /// When its datagram was received, monotonic.
+    /// The time at which the datagram was received, by the monotonic clock.
     pub received_at_ns: u64,
-    /// How long it had been missing; 0 when it never was.
+    /// The time for which the datagram was missing; 0 when it was not.
     pub missing_for_ns: u64,
-    /// How many older records this one stands for as well (mode LATEST only).
+    /// The number of older records that this one replaced (mode LATEST only).
     pub conflated: u32,
-    /// Whose sequence space.
+    /// The channel, which is the sequence space.
     pub channel: u16,
-    /// Whose message it is.
+    /// The source of the message.
     pub source: u16,
-    /// The line it came on, 0 for A and 1 for B, or TICKCAST_VIA_REPAIR.
+    /// The line on which it arrived, 0 for A and 1 for B, or TICKCAST_VIA_REPAIR.
     pub via: u8,
-    /// What to know beside it: TICKCAST_QUALITY_ bits.
+    /// TICKCAST_QUALITY_ bits.
     pub quality: u8,
     /// Zero.
     pub reserved: [u8; 6],
@@ -106,9 +106,9 @@ impl From<&rust::Position> for Position {
     }
 }
 
-/// Given every item, in order. 0 goes on; anything else ends the call that it comes from with
-/// TICKCAST_STATUS_STOPPED, and poisons the handle: the items that it was not given are gone, and
-/// every later call gets TICKCAST_STATUS_POISONED. It must not throw.
+/// Receives every item, in order. It returns 0 to continue. Any other value ends the current call with
+/// TICKCAST_STATUS_STOPPED and poisons the handle: the remaining items are lost, and every later
+/// call returns TICKCAST_STATUS_POISONED. It must not throw.
 ///
 /// ```c
 /// if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
@@ -133,7 +133,7 @@ impl Callback {
         Ok(Self { on, context })
     }
 
-    /// Gives it an item; whether it goes on.
+    /// Passes an item to the callback. Returns whether the callback continues.
     #[inline]
     fn goes_on(self, item: rust::Item<'_>) -> bool {
         match item {
@@ -159,13 +159,13 @@ impl Callback {
 
     #[inline]
     fn call(self, item: &Item) -> bool {
-        // SAFETY: who gave it promised that it can be called with this context, from this thread,
-        // for as long as the call or the thread that it was given to; `item` and what it points to
-        // live until it returns. Exercised by `the_same_powers_from_c_as_from_rust`.
+        // SAFETY: the caller promised that the callback can be called with this context, from this
+        // thread. The promise covers the call or the thread that received the callback. `item` and its
+        // pointers live until it returns. Exercised by `the_same_powers_from_c_as_from_rust`.
         unsafe { (self.on)(self.context.0, from_ref(item)) == 0 }
     }
 
-    /// As a closure that stops by a panic of its own kind, which poisons the subscriber.
+    /// Returns a closure that stops by a panic with its own payload, which poisons the subscriber.
     pub(crate) fn on_caller(self) -> impl FnMut(rust::Item<'_>) {
         move |item| {
             if !self.goes_on(item) {
@@ -174,13 +174,13 @@ impl Callback {
         }
     }
 
-    /// As a closure that gives it nothing more once it has stopped.
+    /// Returns a closure that passes no more items after the callback has stopped.
     pub(crate) fn until_it_stops(self) -> impl FnMut(rust::Item<'_>) {
         let mut goes_on = true;
         move |item| goes_on = goes_on && self.goes_on(item)
     }
 
-    /// As a closure for a thread of ours, which ends so.
+    /// Returns a closure for a thread of the library. A stop ends that thread.
     pub(crate) fn on_thread(self) -> impl FnMut(rust::Item<'_>) + Send + 'static {
         move |item| {
             if !self.goes_on(item) {
@@ -190,12 +190,12 @@ impl Callback {
     }
 }
 
-/// In what poll gives: there was something to do; poll again before waiting.
+/// In the result of a poll: there was something to do, so poll again before waiting.
 pub const POLL_WORKED: i32 = 1;
-/// In what poll gives: something keeps the subscriber from working as configured; ask what.
+/// In the result of a poll: a problem keeps the subscriber from working as configured.
 pub const POLL_PROBLEM: i32 = 2;
-/// What a poll came to, as bits. A callback that stops is as one that panics: what it was not given
-/// is gone, and so the handle is poisoned.
+/// Returns the result of a poll as bits. A callback that stops counts as one that panics: the remaining
+/// items are lost, so the handle is poisoned.
 #[inline]
 pub(crate) fn polled(poll: impl FnOnce() -> Polled) -> Result<i32, Error> {
     match catch_unwind(AssertUnwindSafe(poll)) {

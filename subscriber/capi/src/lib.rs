@@ -1,15 +1,15 @@
-//! The subscriber for C, and through it for C++ and every language that calls C: no call from
-//! there, however wrong, may do more harm than an error code.
+//! The subscriber for C, and through it for C++ and every language that calls C. A wrong call from there
+//! causes an error code and no other harm.
 //!
-//! `subscriber/include/tickcast.h` is made of this crate; it says how the functions are to be
-//! called. What the functions mean stands at those of `tickcast-subscriber` that they call.
+//! `subscriber/include/tickcast.h` is generated from this crate and describes the calls. The functions of
+//! `tickcast-subscriber` that they use describe the meaning.
 //!
-//! - Every call is caught: a panic is `PANICKED`, and its handle refuses further use.
-//! - A handle is looked up, never followed ([`handle`]): one that was freed, is of another kind or
+//! - Every call is caught: a panic returns `PANICKED`, and its handle rejects further use.
+//! - A handle is looked up, never followed ([`handle`]). A handle that was freed, is of another kind or
 //!   is in use is an error.
-//! - Sizes of structs are compared before anything is built, and at every call that fills one.
-//! - What is trusted is what can't be checked: that texts end, that arrays are as long as said, and
-//!   that a struct to be filled is there.
+//! - Sizes of structs are compared before anything is built, and in every call that fills one.
+//! - The caller is trusted where a check is impossible: texts end, arrays have their stated length, and a
+//!   struct to fill exists.
 //!
 //! Order of files, top to bottom; each imports only those below it:
 //!

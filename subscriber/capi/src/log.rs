@@ -1,4 +1,4 @@
-//! The library's log lines for C: one callback for the process.
+//! The library's log lines for C, through one callback per process.
 
 use std::ffi::{CString, c_char, c_void};
 use std::fmt::Debug;
@@ -13,13 +13,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::arguments::{Context, range};
 use crate::error::{Error, status};
 
-/// How grave a log line is.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum LogLevel {
-    /// Something failed that needs a person.
+    /// A failure that needs a person.
     Error = 1,
-    /// Something is wrong that the library works around.
+    /// A problem that the library works around.
     Warn = 2,
     /// A state changed: connections, transports, lines.
     Info = 3,
@@ -29,9 +29,9 @@ pub enum LogLevel {
     Trace = 5,
 }
 
-/// Given every log line: a TickcastLogLevel, the module that it comes from, and the line. The texts
-/// are valid within the call. Any thread of the library may call it, several at once. It must
-/// neither throw nor call the library.
+/// Receives every log line: a TickcastLogLevel, the module, and the line. The texts are valid during the
+/// call. Any thread of the library may call it, and several may at once. It must neither throw nor
+/// call the library.
 pub type OnLog = Option<
     unsafe extern "C-unwind" fn(
         context: *mut c_void,
@@ -41,7 +41,7 @@ pub type OnLog = Option<
     ),
 >;
 
-/// Passes log lines on to the callback.
+/// Passes log lines to the callback.
 struct ToCallback {
     on: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, *const c_char),
     context: Context,
@@ -74,7 +74,7 @@ const fn code(level: Level) -> LogLevel {
     }
 }
 
-/// A line in the making: the message, and the fields behind it.
+/// A line under construction: the message, and the fields after it.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -83,7 +83,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Debug: `Visit` gives values in no other form.
+        // Debug: `Visit` provides other values in no other form.
         let value = format!("{value:?}");
         match field.name() {
             "message" => self.message += &value,
@@ -109,8 +109,8 @@ impl Subscriber for ToCallback {
         let texts = (CString::new(metadata.target()), CString::new(text));
         if let (Ok(target), Ok(text)) = texts {
             let level = code(*metadata.level()) as u32;
-            // SAFETY: who gave it promised that it can be called with this context for as long as
-            // the process lives, by any thread; the texts live until it returns. Exercised by
+            // SAFETY: the caller promised that the callback can be called with this context, by any
+            // thread, for the life of the process. The texts live until it returns. Exercised by
             // `the_same_powers_from_c_as_from_rust`.
             unsafe { (self.on)(self.context.0, level, target.as_ptr(), text.as_ptr()) };
         }
@@ -126,8 +126,8 @@ impl Subscriber for ToCallback {
     fn exit(&self, _: &Id) {}
 }
 
-/// Has `on` called with every log line up to this TickcastLogLevel, until the process ends. Without
-/// it the library logs nothing. TICKCAST_STATUS_BUSY when that was set already.
+/// Sets the callback of log lines up to this TickcastLogLevel, until the process ends. Without a callback
+/// the library logs nothing. Returns TICKCAST_STATUS_BUSY when a callback is set already.
 ///
 /// ```c
 /// if (tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, on_log, NULL) < 0)

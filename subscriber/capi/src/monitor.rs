@@ -1,4 +1,4 @@
-//! Watching a subscriber from any thread, while it works and after.
+//! Watches a subscriber from any thread, during its life and after it.
 
 use std::ffi::{CString, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use crate::directory::{Directory, Symbols};
 use crate::error::{Error, handle, number, status};
 use crate::handle::{Handle, Kind, free, give, shared};
 
-/// Watches a subscriber. It can be used by all threads at once.
+/// Watches a subscriber. All threads can use it at once.
 pub struct Monitor(());
 
 impl Handle for Monitor {
@@ -22,10 +22,10 @@ impl Handle for Monitor {
 /// A channel's name, NUL-terminated.
 pub type Name = [c_char; 72];
 
-/// `channel` of what has no number yet.
+/// The value of `channel` for a channel without a number.
 pub const NO_CHANNEL: u32 = u32::MAX;
 
-/// A name as C has it; one of ours has 64 bytes at most.
+/// Converts a name to the form of C. The library's names have at most 64 bytes.
 pub(crate) fn name(name: &str) -> Name {
     let mut out = [0; 72];
     for (to, from) in out[..71].iter_mut().zip(name.bytes()) {
@@ -34,7 +34,7 @@ pub(crate) fn name(name: &str) -> Name {
     out
 }
 
-/// One of several by its index.
+/// Returns the element at an index, or an error.
 pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
     all.get(index).ok_or_else(|| Error::Unknown {
         what: "channel",
@@ -43,7 +43,7 @@ pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
     })
 }
 
-/// Ends a monitor. NULL is fine.
+/// Frees a monitor. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_free(monitor: *mut Monitor) -> i32 {
     status(|| free(monitor))
@@ -53,19 +53,19 @@ fn watch(monitor: *const Monitor) -> Result<rust::Monitor, Error> {
     shared(monitor, rust::Monitor::clone)
 }
 
-/// Whether the publisher has welcomed us and the repair connection is up: 1 or 0.
+/// Returns 1 when the publisher has welcomed us and the repair connection is up, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_is_joined(monitor: *const Monitor) -> i32 {
     number(|| Ok(i32::from(watch(monitor)?.is_joined())))
 }
 
-/// Whether every channel has delivered the end of its session: 1 or 0.
+/// Returns 1 when every channel has delivered the end of its session, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_ended(monitor: *const Monitor) -> i32 {
     number(|| Ok(i32::from(watch(monitor)?.ended())))
 }
 
-/// What keeps the subscriber from working as configured, in words; length 0 when nothing does.
+/// Writes the reason why the subscriber does not work as configured. The length is 0 when there is none.
 ///
 /// # Safety
 /// `out` is NULL or has `size` bytes.
@@ -82,45 +82,45 @@ pub unsafe extern "C" fn tickcast_monitor_problem(
     })
 }
 
-/// How many channels there are.
+/// Returns the number of channels.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_channels(monitor: *const Monitor) -> i32 {
     number(|| Ok(watch(monitor)?.channels().len() as i32))
 }
 
-/// One channel as it stands.
+/// The state of one channel.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ChannelReport {
-    /// As it was asked for.
+    /// The requested name.
     pub name: Name,
-    /// Its number; TICKCAST_NO_CHANNEL before the publisher's welcome.
+    /// The channel's number; TICKCAST_NO_CHANNEL before the publisher's welcome.
     pub channel: u32,
-    /// 1 when the end of its session was delivered.
+    /// 1 when the end of the session was delivered.
     pub ended: u32,
-    /// The epoch followed.
+    /// The followed epoch.
     pub epoch: u64,
     /// The last sequence delivered or declared lost.
     pub delivered: u64,
-    /// The highest sequence heard of.
+    /// The highest sequence known.
     pub heard: u64,
-    /// Sequences from the last one delivered to the newest known to have been sent.
+    /// The number of sequences from the last delivered one to the newest known to have been sent.
     pub lag: u64,
     /// Records that the protocol delivered.
     pub delivered_records: u64,
-    /// Records declared lost, where their number is known.
+    /// Records declared lost, without losses of unknown size.
     pub lost_records: u64,
-    /// Sequences found missing.
+    /// Sequences that were found missing.
     pub missing_datagrams: u64,
-    /// Of those, sequences that came after all.
+    /// Missing sequences that arrived after all.
     pub missing_recovered: u64,
-    /// Of those, sequences declared lost.
+    /// Missing sequences that were declared lost.
     pub missing_lost: u64,
-    /// Of those, sequences still open.
+    /// Missing sequences that are still open.
     pub missing_open: u64,
 }
 
-/// Channel `index` as it stands, in the order they were asked for.
+/// Gets the state of channel `index`, in the order of the builder.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_channel(
     monitor: *const Monitor,
@@ -152,7 +152,7 @@ pub extern "C" fn tickcast_monitor_channel(
     })
 }
 
-/// Given every counter: its name, what it counts, and its value. The texts are valid within the
+/// Receives every counter: its name, its help text, and its value. The texts are valid during the
 /// call. It must not throw.
 pub type OnCounter = Option<
     unsafe extern "C-unwind" fn(
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn tickcast_monitor_counters(
         let each = |name: &'static str, help: &'static str, value: u64| {
             let texts = (CString::new(name), CString::new(help));
             if let (Ok(name), Ok(help)) = texts {
-                // SAFETY: the caller promises that it can be called; the texts live until it
+                // SAFETY: the caller promises that the callback can be called. The texts live until it
                 // returns. Exercised by `the_same_powers_from_c_as_from_rust`.
                 unsafe { on(context, name.as_ptr(), help.as_ptr(), value) };
             }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn tickcast_monitor_counters(
     })
 }
 
-/// One counter of channel `index` by its name.
+/// Gets one counter of channel `index` by its name.
 ///
 /// # Safety
 /// `name` is NULL or a text.
@@ -226,48 +226,48 @@ pub unsafe extern "C" fn tickcast_monitor_counter(
     })
 }
 
-/// From where to where a latency is measured.
+/// A stage of latency.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum LatencyStage {
-    /// The exchange's event until the publisher received it.
+    /// From the exchange's event until the publisher received it.
     EventToReceived = 0,
-    /// Received by the publisher until sealed.
+    /// From the publisher's reception until the datagram was sealed.
     ReceivedToSealed = 1,
-    /// Sealed until handed to the callback.
+    /// From the sealed datagram until delivery to the callback.
     SealedToDelivered = 2,
-    /// Found missing until it came.
+    /// From the detection of a missing datagram until it arrived.
     Repair = 3,
-    /// Sealed until handed to the callback, of records that were sealed before the subscriber had caught up
-    /// with the live stream: their age, which is no latency.
+    /// From the sealed datagram until delivery, for records sealed before the subscriber had caught up with
+    /// the live stream. This is the age of replayed records, not a latency.
     Replayed = 4,
 }
 
-/// A histogram in short, in nanoseconds.
+/// A summary of a histogram, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Latency {
-    /// How many samples; the others are 0 when there is none.
+    /// The number of samples. The other fields are 0 when there is none.
     pub count: u64,
-    /// The shortest.
+    /// The lowest sample.
     pub min_ns: u64,
-    /// Half are no longer.
+    /// The upper bound of 50% of the samples.
     pub p50_ns: u64,
-    /// 90% are no longer.
+    /// The upper bound of 90% of the samples.
     pub p90_ns: u64,
-    /// 99% are no longer.
+    /// The upper bound of 99% of the samples.
     pub p99_ns: u64,
-    /// 99.9% are no longer.
+    /// The upper bound of 99.9% of the samples.
     pub p999_ns: u64,
-    /// 99.99% are no longer.
+    /// The upper bound of 99.99% of the samples.
     pub p9999_ns: u64,
-    /// The longest.
+    /// The highest sample.
     pub max_ns: u64,
     /// The mean.
     pub mean_ns: f64,
-    /// Samples of all stages that clocks which agree don't make: negative ones, which count as zero, and
-    /// ones of more than an hour, which are in no histogram. A capture that is replayed has stamps of its
-    /// own day, and makes them too.
+    /// Samples of all stages that show a difference of clocks. Negative samples count as zero, and samples
+    /// of more than an hour are in no histogram. A replayed capture also causes them, because its stamps
+    /// are of the day of the capture.
     pub clock_skewed: u64,
 }
 
@@ -298,8 +298,8 @@ fn stage(stage: u32) -> Result<Stage, Error> {
     )
 }
 
-/// The histogram of a TickcastLatencyStage of channel `index`, in short. It is copied first: ask
-/// once a second, not once a tick.
+/// Gets a summary of the histogram of a TickcastLatencyStage of channel `index`. The call copies the
+/// histogram, so call it once a second rather than once a tick.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_latency(
     monitor: *const Monitor,
@@ -329,7 +329,7 @@ pub extern "C" fn tickcast_monitor_latency(
     })
 }
 
-/// The value that this share (0 to 1) of a histogram's samples is not above, in nanoseconds.
+/// Gets the upper bound of this share (0 to 1) of a histogram's samples, in nanoseconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_quantile(
     monitor: *const Monitor,
@@ -350,7 +350,7 @@ pub extern "C" fn tickcast_monitor_quantile(
     })
 }
 
-/// Copies what is known of symbols and ids by now; nothing before the event JOINED.
+/// Copies the known symbols and ids. The copy is empty before the event JOINED.
 ///
 /// ```c
 /// TickcastDirectory *directory = tickcast_monitor_directory(monitor);

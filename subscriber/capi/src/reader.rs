@@ -1,4 +1,4 @@
-//! A subscriber on a thread of ours: run with a callback, or split from readers that poll at their
+//! A subscriber on a thread of the library: run with a callback, or split so that readers poll at their
 //! own speed.
 
 use std::ffi::{c_char, c_void};
@@ -15,7 +15,7 @@ use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::item::{Callback, OnItem, polled};
 use crate::monitor::{Monitor, NO_CHANNEL, Name, at, name};
 
-/// A subscriber on a thread of its own.
+/// A subscriber on its own thread.
 pub struct Running(());
 
 impl Handle for Running {
@@ -23,7 +23,7 @@ impl Handle for Running {
     const KIND: Kind = Kind::Running;
 }
 
-/// Reads what a split subscriber receives.
+/// Reads the items that a split subscriber receives.
 pub struct Reader(());
 
 impl Handle for Reader {
@@ -31,19 +31,19 @@ impl Handle for Reader {
     const KIND: Kind = Kind::Reader;
 }
 
-/// What a subscriber leaves behind.
+/// The final counters of a subscriber.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Summary {
     /// Records that the protocol delivered, on all channels.
     pub delivered_records: u64,
-    /// Records declared lost, where their number is known.
+    /// Records declared lost, without losses of unknown size.
     pub lost_records: u64,
-    /// Events handed over.
+    /// Events delivered.
     pub events: u64,
     /// 1 when nothing was lost, neither on the way to us nor at the source.
     pub is_whole: u32,
-    /// How many channels there were.
+    /// The number of channels.
     pub channels: u32,
 }
 
@@ -59,7 +59,7 @@ impl From<&rust::Summary> for Summary {
     }
 }
 
-/// Fills a summary, where one is wanted; its size is always looked at.
+/// Fills a summary if `out` is given. The size is checked in any case.
 pub(crate) fn fill_summary(
     out: Option<(&mut MaybeUninit<Summary>, &rust::Summary)>,
     size: usize,
@@ -78,11 +78,12 @@ pub(crate) fn fill_summary(
     })
 }
 
-/// As tickcast_subscriber_rejoin, done by the thread: waits until it was, a round of its loop and what its
-/// callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
+/// Rejoins a channel as tickcast_subscriber_rejoin does, on the subscriber's thread. The call waits for
+/// a round of the thread's loop, including the time its callback takes. Inside a callback of that thread
+/// it returns TICKCAST_STATUS_BUSY.
 ///
-/// Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
-/// the command is taken back, and this gives TICKCAST_STATUS_BUSY. It is so for the filters too.
+/// Do not call this while you hold something that the callback waits for. Otherwise both block until
+/// the command is withdrawn after 2 seconds with TICKCAST_STATUS_BUSY. This also applies to the filters.
 ///
 /// ```c
 /// TickcastReader *reader = NULL;
@@ -125,13 +126,15 @@ fn set_filter(
     })
 }
 
-/// As tickcast_subscriber_set_filter_all, done by the thread: from the next record that it takes on.
+/// Passes all instruments from the next record that the thread receives. Waits like
+/// tickcast_running_rejoin.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_set_filter_all(running: *mut Running, channel: u16) -> i32 {
     set_filter(running, channel, Ok(InstrumentFilter::all()))
 }
 
-/// As tickcast_subscriber_set_filter_symbols, likewise.
+/// Passes only these symbols from the next record that the thread receives. Waits like
+/// tickcast_running_rejoin.
 ///
 /// # Safety
 /// `all` has `count` texts.
@@ -146,7 +149,8 @@ pub unsafe extern "C" fn tickcast_running_set_filter_symbols(
     set_filter(running, channel, unsafe { symbols(all, count) })
 }
 
-/// As tickcast_subscriber_set_filter_ids, likewise.
+/// Passes only these instrument ids from the next record that the thread receives. Waits like
+/// tickcast_running_rejoin.
 ///
 /// # Safety
 /// `all` has `count` ids.
@@ -161,13 +165,13 @@ pub unsafe extern "C" fn tickcast_running_set_filter_ids(
     set_filter(running, channel, unsafe { ids(all, count) })
 }
 
-/// Watches a subscriber that runs on a thread of ours.
+/// Returns a monitor of a subscriber that runs on a thread of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_monitor(running: *mut Running) -> *mut Monitor {
     handle(|| give(with(running, |it| Ok(it.monitor().clone()))?))
 }
 
-/// Asks the thread to leave, which it does within a round of its loop.
+/// Asks the thread to leave. It leaves within a round of its loop.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_stop(running: *mut Running) -> i32 {
     status(|| {
@@ -178,15 +182,15 @@ pub extern "C" fn tickcast_running_stop(running: *mut Running) -> i32 {
     })
 }
 
-/// Whether the thread has ended: 1 or 0.
+/// Returns 1 when the thread has ended, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_is_finished(running: *mut Running) -> i32 {
     number(|| with(running, |it| Ok(i32::from(it.is_finished()))))
 }
 
-/// Waits until the thread has left, at the end of all sessions or once it was asked to stop, and
-/// ends the handle. `out` may be NULL. A callback of the thread itself gets TICKCAST_STATUS_BUSY,
-/// as does who comes while another thread uses the handle: it is not ended then.
+/// Waits until the thread has left, at the end of all sessions or after a stop, and ends the handle.
+/// `out` may be NULL. Returns TICKCAST_STATUS_BUSY, without ending the handle, inside a callback of
+/// that thread and while another thread uses the handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_join(
     running: *mut Running,
@@ -195,7 +199,7 @@ pub extern "C" fn tickcast_running_join(
 ) -> i32 {
     status(|| {
         fill_summary(None, size)?;
-        // First, so that it can still be joined by another one.
+        // Check this before taking the handle, so that another thread can still join it.
         if with(running, |it| Ok(it.is_own_thread()))? {
             return Err(CommandError::OwnThread.into());
         }
@@ -204,15 +208,15 @@ pub extern "C" fn tickcast_running_join(
     })
 }
 
-/// Asks the thread to leave and does not wait for it: its callback may still be called. NULL is
-/// fine.
+/// Asks the thread to leave and does not wait for it, so its callback may still be called. NULL is
+/// allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_free(running: *mut Running) -> i32 {
     status(|| free(running))
 }
 
-/// Hands over what was received since, as tickcast_subscriber_poll does. Never blocks, and never delays the
-/// thread that receives.
+/// Delivers the new items, as tickcast_subscriber_poll does. Never blocks, and never delays the thread
+/// that receives.
 ///
 /// # Safety
 /// `on` can be called with `context` until this returns.
@@ -228,7 +232,7 @@ pub unsafe extern "C" fn tickcast_reader_poll(
     })
 }
 
-/// Waits until there is something to read or the thread has left (1), at most for so long (0).
+/// Waits until there is something to read or the thread has left (1), at most `timeout_ms` (0).
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_wait(reader: *mut Reader, timeout_ms: u32) -> i32 {
     number(|| {
@@ -239,45 +243,45 @@ pub extern "C" fn tickcast_reader_wait(reader: *mut Reader, timeout_ms: u32) -> 
     })
 }
 
-/// Whether the thread has left and all that it delivered was read: 1 or 0.
+/// Returns 1 when the thread has left and everything that it delivered was read, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_is_over(reader: *mut Reader) -> i32 {
     number(|| with(reader, |it| Ok(i32::from(it.is_over()))))
 }
 
-/// Another reader, which begins where this one stands and goes its own way.
+/// Returns another reader. It starts at this reader's place and then reads independently.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_clone(reader: *mut Reader) -> *mut Reader {
     handle(|| give(with(reader, |it| Ok(it.clone()))?))
 }
 
-/// What a reader has made of one channel.
+/// Counts of one channel, as one reader saw it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ReaderReport {
-    /// As it was asked for.
+    /// The requested name.
     pub name: Name,
-    /// Its number; TICKCAST_NO_CHANNEL before the publisher's welcome.
+    /// The channel's number; TICKCAST_NO_CHANNEL before the publisher's welcome.
     pub channel: u32,
     /// Zero.
     pub reserved: u32,
-    /// Records that its callback was given.
+    /// Records that the callback received.
     pub records: u64,
-    /// Events that it was given; those about the reader itself are not among them.
+    /// Events that the callback received, without events about the reader itself.
     pub events: u64,
     /// Records that a newer one replaced (mode LATEST).
     pub conflated_records: u64,
-    /// Times that it was overrun.
+    /// Overruns of this reader.
     pub overruns: u64,
-    /// Records that were overwritten before it came to them.
+    /// Records that were overwritten before the reader reached them.
     pub overrun_records: u64,
-    /// Events likewise.
+    /// Events that were overwritten before the reader reached them.
     pub overrun_events: u64,
-    /// Sequences that the thread is ahead of it.
+    /// The number of sequences by which the thread is ahead.
     pub lag: u64,
 }
 
-/// What this reader has made of channel `index`, in the order they were asked for.
+/// Gets this reader's counts of channel `index`, in the order of the builder.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_report(
     reader: *mut Reader,
@@ -305,13 +309,13 @@ pub extern "C" fn tickcast_reader_report(
     })
 }
 
-/// Watches the thread that a reader reads from.
+/// Returns a monitor of the thread that a reader reads from.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_monitor(reader: *mut Reader) -> *mut Monitor {
     handle(|| give(with(reader, |it| Ok(it.monitor().clone()))?))
 }
 
-/// Ends a reader. NULL is fine.
+/// Frees a reader. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_reader_free(reader: *mut Reader) -> i32 {
     status(|| free(reader))

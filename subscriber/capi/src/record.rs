@@ -1,7 +1,7 @@
-//! Ticks as C sees them: the layouts of DBN version 3, byte for byte, checked when this is compiled
-//! against the `dbn` crate that the wire format freezes (docs/PROTOCOL.md §3.2).
+//! Records for C: the layouts of DBN version 3, byte for byte. The compiler checks them against the `dbn`
+//! crate that the wire format freezes (docs/PROTOCOL.md §3.2).
 //!
-//! What the fields mean stands at the types of `tickcast_subscriber::record` of the same names.
+//! The types of `tickcast_subscriber::record` with the same names document the fields.
 
 #![allow(
     missing_docs,
@@ -36,7 +36,7 @@ pub enum RecordType {
     Mbo = 0xa0,
 }
 
-/// What every record begins with.
+/// The beginning of every record.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RecordHeader {
@@ -47,7 +47,7 @@ pub struct RecordHeader {
     pub ts_event: u64,
 }
 
-/// A price level, both sides.
+/// One price level of both sides.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BidAskPair {

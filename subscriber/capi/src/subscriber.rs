@@ -1,4 +1,4 @@
-//! A subscriber that its own thread polls.
+//! A subscriber that the caller's thread polls.
 
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -24,15 +24,15 @@ impl Handle for Subscriber {
     const KIND: Kind = Kind::Subscriber;
 }
 
-/// What a thread of ours does when there is nothing to do.
+/// The behaviour of a thread of the library when there is nothing to do.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum IdleWith {
-    /// Never gives up the core: lowest latency, for a core of its own.
+    /// Never yields the core: lowest latency, for a dedicated core.
     Spin = 0,
-    /// Gives up the core when others wait for it.
+    /// Yields the core when other threads wait for it.
     Yield = 1,
-    /// Sleeps for `idle_us`: for hosts whose cores are shared.
+    /// Sleeps for `idle_us`, for hosts with shared cores.
     Sleep = 2,
 }
 
@@ -48,8 +48,8 @@ fn idle(with: u32, us: u32) -> Result<Idle, Error> {
     })
 }
 
-/// Takes what has come, hands it to `on`, and asks for what is missing. Bounded, and never blocks.
-/// Gives TICKCAST_POLL_ bits, or a status below 0.
+/// Receives datagrams, passes their items to `on`, and requests missing datagrams. Bounded, and never
+/// blocks. Returns TICKCAST_POLL_ bits, or a status below 0.
 ///
 /// ```c
 /// while (tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0)
@@ -70,8 +70,8 @@ pub unsafe extern "C" fn tickcast_subscriber_poll(
     })
 }
 
-/// Waits until there is something to do (1), at most for so long (0). Then poll, until there was
-/// nothing left to do.
+/// Waits until there is something to do (1), at most `timeout_ms` (0). Then poll until a poll finds
+/// nothing to do.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_wait(subscriber: *mut Subscriber, timeout_ms: u32) -> i32 {
     number(|| {
@@ -82,26 +82,26 @@ pub extern "C" fn tickcast_subscriber_wait(subscriber: *mut Subscriber, timeout_
     })
 }
 
-/// A descriptor that becomes readable when there is something to do, for an epoll of your own. It
-/// stays the subscriber's: do not close it.
+/// Returns a descriptor for your own epoll. It becomes readable when there is something to do. The
+/// subscriber owns it: do not close it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_fd(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(it.as_raw_fd())))
 }
 
-/// Whether every channel has delivered the end of its session: 1 or 0.
+/// Returns 1 when every channel has delivered the end of its session, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_ended(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(i32::from(it.ended()))))
 }
 
-/// Whether the publisher has welcomed us: 1 or 0.
+/// Returns 1 when the publisher has welcomed us, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_is_joined(subscriber: *mut Subscriber) -> i32 {
     number(|| with(subscriber, |it| Ok(i32::from(it.is_joined()))))
 }
 
-/// What keeps the subscriber from working as configured, in words; length 0 when nothing does.
+/// Writes the reason why the subscriber does not work as configured. The length is 0 when there is none.
 ///
 /// # Safety
 /// `out` is NULL or has `size` bytes.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn tickcast_subscriber_problem(
     })
 }
 
-/// The number of a channel by the name it was asked for, from its event JOINED on.
+/// Returns the number of a channel by its requested name. It is known from its event JOINED on.
 ///
 /// # Safety
 /// `name` is NULL or a text.
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn tickcast_subscriber_channel_id(
     })
 }
 
-/// Begins a channel anew; `at` is a TickcastStartAt. What is open of it is declared lost.
+/// Restarts a channel; `at` is a TickcastStartAt. Its open gaps are declared lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_rejoin(
     subscriber: *mut Subscriber,
@@ -175,7 +175,7 @@ fn set_filter(
     })
 }
 
-/// From the next record on, all instruments.
+/// Passes all instruments from the next record on.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_set_filter_all(
     subscriber: *mut Subscriber,
@@ -184,7 +184,7 @@ pub extern "C" fn tickcast_subscriber_set_filter_all(
     set_filter(subscriber, channel, Ok(InstrumentFilter::all()))
 }
 
-/// From the next record on, only these symbols, which the publisher must have announced.
+/// Passes only these symbols from the next record on. The publisher must have announced them.
 ///
 /// # Safety
 /// `all` has `count` texts.
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn tickcast_subscriber_set_filter_symbols(
     set_filter(subscriber, channel, unsafe { symbols(all, count) })
 }
 
-/// From the next record on, only these instrument ids.
+/// Passes only these instrument ids from the next record on.
 ///
 /// # Safety
 /// `all` has `count` ids.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn tickcast_subscriber_set_filter_ids(
     set_filter(subscriber, channel, unsafe { ids(all, count) })
 }
 
-/// Watches a subscriber that is polled.
+/// Returns a monitor of a subscriber that is polled.
 ///
 /// ```c
 /// TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
@@ -228,9 +228,9 @@ pub extern "C" fn tickcast_subscriber_monitor(subscriber: *mut Subscriber) -> *m
     handle(|| give(with(subscriber, |it| Ok(it.monitor()))?))
 }
 
-/// Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
-/// `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
-/// gives anything but 0 ends the thread without a word to the publisher.
+/// Polls on a thread pinned to `core` until all channels have ended or tickcast_running_stop is called.
+/// `idle_with` is a TickcastIdleWith. Ends the subscriber handle, even on failure. A callback that returns
+/// anything but 0 ends the thread without notifying the publisher.
 ///
 /// ```c
 /// TickcastRunning *running =
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn tickcast_subscriber_run_pinned(
     context: *mut c_void,
 ) -> *mut Running {
     handle(|| {
-        // First, so that it is gone whatever is wrong.
+        // Take it first, so that the handle ends even if an argument is invalid.
         let it = take(subscriber)?;
         let on = Callback::new(on, context)?.on_thread();
         let idle = idle(idle_with, idle_us)?;
@@ -259,9 +259,9 @@ pub unsafe extern "C" fn tickcast_subscriber_run_pinned(
     })
 }
 
-/// Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
-/// (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
-/// where that fails.
+/// Receives and repairs on a thread pinned to `core`, into a local ring of at least `size_bytes`
+/// (1 MiB to 64 GiB). `reader` reads the ring at its own speed. Ends the subscriber handle, even on
+/// failure.
 ///
 /// ```c
 /// TickcastReader *reader = NULL;
@@ -294,8 +294,8 @@ pub extern "C" fn tickcast_subscriber_split(
     })
 }
 
-/// Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
-/// through `on`, which may be NULL; so may `out`, which is filled with what was delivered and lost.
+/// Notifies the publisher and ends the subscriber. Open gaps are declared lost through `on`, which may
+/// be NULL. `out` receives the final counters, and may be NULL as well.
 ///
 /// ```c
 /// TickcastSummary summary;
@@ -314,21 +314,21 @@ pub unsafe extern "C" fn tickcast_subscriber_leave(
     size: usize,
 ) -> i32 {
     status(|| {
-        // Before anything ends.
+        // Check the size before anything ends.
         fill_summary(None, size)?;
         let on = on.map(|on| Callback::new(Some(on), context)).transpose()?;
         let it = take(subscriber)?;
         let summary = match on {
             None => it.leave(),
-            // A callback that wants no more need not be asked again.
+            // A callback that has stopped is not called again.
             Some(on) => it.leave_with(on.until_it_stops()),
         };
         fill_summary(out.map(|out| (out, &summary)), size)
     })
 }
 
-/// Ends a subscriber without a word to the publisher, which finds the connection closed. NULL is
-/// fine.
+/// Frees a subscriber without notifying the publisher, which finds the connection closed. NULL is
+/// allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_subscriber_free(subscriber: *mut Subscriber) -> i32 {
     status(|| free(subscriber))

@@ -2,21 +2,21 @@
 //!
 //! | record | effect |
 //! |---|---|
-//! | flag MBP | the level's total becomes the record's size; Cancel, or size 0, takes it away |
-//! | A add | a new order; one of the same id is replaced |
-//! | M modify | as add: price and size are the new ones |
-//! | C cancel | so much is taken off the order; all of it where the size is undefined |
-//! | R clear | nothing is left |
-//! | T, F, N | none: an execution is told again by a C |
+//! | flag MBP | the level's total becomes the record's size; Cancel, or size 0, removes the level |
+//! | A add | a new order; it replaces one of the same id |
+//! | M modify | as add: the record has the new price and size |
+//! | C cancel | the size is subtracted from the order; an undefined size removes the order |
+//! | R clear | removes everything |
+//! | T, F, N | none: a C record follows each execution |
 //!
-//! An order that was never added (a late join) is not in the book, and what is told of it has no
-//! effect; nor has an order without a side or a price.
+//! An order that was never added (a late join) is not in the book, and its later records have no effect.
+//! An order without a side or a price is not in the book either.
 
 use std::collections::{BTreeMap, HashMap};
 
 use tickcast_subscriber::record::{Action, MboMsg, Side, UNDEF_PRICE, flags};
 
-/// Orders, and what they add up to per price.
+/// The orders, and their total size per price.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     orders: HashMap<u64, Order>,
@@ -32,24 +32,24 @@ struct Order {
 }
 
 impl Book {
-    /// The highest price that is bid.
+    /// Returns the highest bid price.
     pub(crate) fn bid(&self) -> Option<i64> {
         self.bids.last_key_value().map(|(&price, _)| price)
     }
 
-    /// The lowest price that is asked.
+    /// Returns the lowest ask price.
     pub(crate) fn ask(&self) -> Option<i64> {
         self.asks.first_key_value().map(|(&price, _)| price)
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.orders.clear();
         self.bids.clear();
         self.asks.clear();
     }
 
-    /// Does what the record says.
+    /// Applies a record.
     pub(crate) fn apply(&mut self, record: &MboMsg) {
         let Ok(action) = record.action() else { return };
         let buys = match record.side() {
@@ -89,7 +89,7 @@ impl Book {
             return;
         };
         let Order { buys, price, .. } = *order;
-        // The undefined size is the largest, so it takes all.
+        // The undefined size is the largest number, so it removes the whole order.
         let taken = size.min(order.size);
         order.size -= taken;
         if order.size == 0 {

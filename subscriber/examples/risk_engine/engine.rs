@@ -1,19 +1,19 @@
-//! The engine: a stream and fills in, positions, results, exposures and alerts out. It does no
-//! I/O and reads no clock, so the same stream always ends the same.
+//! The engine: it turns a stream and fills into positions, results, exposures and alerts. It does no
+//! I/O and reads no clock, so the same stream always gives the same result.
 //!
-//! Definitions, all in integers of 1e-9; [`super::position`] has average cost, [`super::market`]
-//! has marks:
-//! - The result (P&L) of a portfolio is what it realised plus what it has unrealised. Its *gross*
-//!   is the sum of the sizes of its exposures, its *net* the size of their sum. An instrument's
-//!   exposure is the sum over portfolios.
-//! - Limits are looked at whenever a mark changes or a fill takes place: the instrument's, then
-//!   those of the portfolios that trade it, by name, each gross, net, loss. A value above its limit
-//!   is a breach, told once; a value at or below it again is told too.
-//! - *Frozen* is what can't be trusted: an instrument whose market is suspect, a portfolio that
-//!   holds one, and everything while nothing is heard of the publisher. Its values stand where they
-//!   are, fills still count, but no limit of it is judged until it can be trusted again.
-//! - The *trail* is a checksum over the result of all portfolios after every step: two engines
-//!   with the same trail had the same result at every tick.
+//! Definitions, all in integers of 1e-9. [`super::position`] defines average cost, and [`super::market`]
+//! defines marks.
+//! - The result (P&L) of a portfolio is its realised plus its unrealised result. Its *gross* is the sum
+//!   of the sizes of its exposures. Its *net* is the size of their sum. An instrument's exposure is the
+//!   sum over all portfolios.
+//! - Limits are checked whenever a mark changes or a fill takes place. The instrument's limit comes first,
+//!   then those of the portfolios that trade it, by name: gross, net, loss. A value above its limit is
+//!   a breach and gives one alert. A return to the limit or below gives one alert as well.
+//! - *Frozen* values can't be trusted: an instrument whose market is suspect, a portfolio that holds
+//!   one, and everything while the publisher is silent. Frozen values stay unchanged and fills still
+//!   count, but their limits are not checked until they can be trusted again.
+//! - The *trail* is a checksum over the result of all portfolios after every step. Two engines with
+//!   the same trail had the same result at every tick.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,14 +27,14 @@ use super::market::Market;
 use super::money::decimal;
 use super::position::{Position, Value};
 
-/// A value went beyond its limit, or came back.
+/// An alert: a value exceeded its limit, or returned to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
-    /// The record after which it is so.
+    /// The number of the record that caused the alert.
     pub(crate) record: u64,
     pub(crate) is_breach: bool,
     pub(crate) kind: Kind,
-    /// The instrument's symbol or the portfolio.
+    /// The symbol of the instrument, or the name of the portfolio.
     pub(crate) name: String,
     pub(crate) value: i128,
     pub(crate) limit: i128,
@@ -59,7 +59,7 @@ impl fmt::Display for Alert {
     }
 }
 
-/// A limit, and whether it is breached as far as was told.
+/// A limit, and whether the last alert was a breach of it.
 #[derive(Debug)]
 struct Watch {
     kind: Kind,
@@ -93,7 +93,7 @@ impl Watch {
     }
 }
 
-/// What one portfolio has of an instrument.
+/// The position of one portfolio in an instrument.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) portfolio: usize,
@@ -101,81 +101,81 @@ pub(crate) struct Holding {
     pub(crate) value: Value,
 }
 
-/// An instrument that the stream or a fill has named.
+/// An instrument named by the stream or by a fill.
 #[derive(Debug)]
 pub(crate) struct Instrument {
     pub(crate) symbol: String,
     pub(crate) market: Market,
-    /// By portfolio.
+    /// The holdings, sorted by portfolio.
     pub(crate) holdings: Vec<Holding>,
-    /// Of all portfolios.
+    /// The exposure of all portfolios.
     pub(crate) exposure: i128,
     watch: Watch,
 }
 
-/// A portfolio's sums.
+/// The sums of a portfolio.
 #[derive(Debug)]
 pub(crate) struct Portfolio {
     pub(crate) name: String,
     pub(crate) realised: i128,
     pub(crate) unrealised: i128,
     pub(crate) gross: i128,
-    /// Signed.
+    /// The net exposure, signed.
     pub(crate) net: i128,
     watches: [Watch; 3],
-    /// The instruments it trades.
+    /// The instruments that the portfolio trades.
     instruments: Vec<usize>,
 }
 
-/// What happened, in numbers.
+/// Counts of everything that occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) records: u64,
-    /// Records of instruments that nobody has named, without effect.
+    /// Records of unnamed instruments. They have no effect.
     pub(crate) unnamed: u64,
     pub(crate) fills: u64,
     pub(crate) breaches: u64,
     pub(crate) clears: u64,
-    /// How often an instrument became suspect.
+    /// The number of times an instrument became suspect.
     pub(crate) freezes: u64,
-    /// How often all was frozen because nothing was heard.
+    /// The number of times that silence of the publisher froze everything.
     pub(crate) silences: u64,
     /// Losses, of the channel or at the source.
     pub(crate) losses: u64,
     /// Records lost in this channel, as far as known.
     pub(crate) lost_records: u64,
-    /// Datagrams that were missing and came after all.
+    /// Datagrams that were missing and arrived after all.
     pub(crate) repaired: u64,
 }
 
-/// See the module.
+/// Computes positions, results, exposures and alerts from a stream and fills.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) instruments: Vec<Instrument>,
-    /// By name.
+    /// The portfolios, sorted by name.
     pub(crate) portfolios: Vec<Portfolio>,
     pub(crate) counts: Counts,
-    /// What is to be told; whoever tells it takes it away.
+    /// Alerts to output. The caller drains them.
     pub(crate) alerts: Vec<Alert>,
     pub(crate) trail: u64,
     limits: Limits,
     by_symbol: HashMap<String, usize>,
     by_id: HashMap<u32, usize>,
-    /// Fill, instrument, place in its holdings.
+    /// Each fill with its instrument and its place in the instrument's holdings.
     fills: Vec<(Fill, usize, usize)>,
     next_fill: usize,
-    /// Fills that have lost their place.
+    /// Fills whose place can't come any more.
     unplaced: usize,
     suspects: usize,
     is_silent: bool,
-    /// Whether the stream was not seen whole, so that an instrument can't be trusted at first sight.
+    /// Whether part of the stream was missed, so that a new instrument starts as suspect.
     is_partial: bool,
-    /// Of all portfolios.
+    /// The result of all portfolios.
     result: i128,
 }
 
 impl Engine {
-    /// An engine that will apply these fills.
+    /// Creates an engine that applies these fills.
     pub(crate) fn new(fills: Vec<Fill>, limits: Limits) -> Self {
         let mut engine = Self {
             instruments: Vec::new(),
@@ -228,7 +228,7 @@ impl Engine {
                 engine.portfolios[portfolio].instruments.push(index);
             }
         }
-        // Only now no holding moves any more.
+        // Look up the places only now, when no holding moves any more.
         for fill in fills {
             let index = engine.by_symbol[&fill.symbol];
             let portfolio = find(&engine.portfolios, &fill.portfolio);
@@ -239,7 +239,7 @@ impl Engine {
         engine
     }
 
-    /// Takes the next item of the stream.
+    /// Processes the next item of the stream.
     pub(crate) fn take(&mut self, item: &Item<'_>) {
         match item {
             Item::Record(position, record) => {
@@ -250,8 +250,8 @@ impl Engine {
         }
     }
 
-    /// Names ids of `epoch` as a directory does, if that is `known` to be of it: the ids of another
-    /// may name others.
+    /// Adds the names of a directory to the ids of `epoch`. They are used only if the directory's epoch
+    /// `known` is the same, because another epoch may give these ids to other instruments.
     pub(crate) fn learn<'a>(
         &mut self,
         epoch: Epoch,
@@ -269,18 +269,18 @@ impl Engine {
         self.by_id.insert(id, index);
     }
 
-    /// The instrument a record is about, where it has been named.
+    /// Returns the instrument of a record, if it has been named.
     pub(crate) fn about(&self, record: RecordRef<'_>) -> Option<&Instrument> {
         let index = self.by_id.get(&record.header().instrument_id)?;
         self.instruments.get(*index)
     }
 
-    /// Fills whose place in the stream did not come.
+    /// Returns the number of fills whose place in the stream did not come.
     pub(crate) const fn fills_left(&self) -> usize {
         self.fills.len() - self.next_fill + self.unplaced
     }
 
-    /// Whether no limit of this portfolio is judged at the moment.
+    /// Returns whether the limits of this portfolio are currently unchecked.
     pub(crate) fn is_frozen(&self, portfolio: usize) -> bool {
         let traded = &self.portfolios[portfolio].instruments;
         self.is_silent || holds_suspect(&self.instruments, traded, portfolio)
@@ -312,7 +312,7 @@ impl Engine {
             self.name(id, symbol);
         }
         let Some(&index) = self.by_id.get(&id) else {
-            // 0 is the venue, not an instrument.
+            // Id 0 is the venue, not an instrument.
             self.counts.unnamed += u64::from(id != 0);
             return;
         };
@@ -353,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// Puts an instrument's values and all sums right after its mark or a position has changed.
+    /// Updates an instrument's values and all sums after a change of its mark or a position.
     fn revalue(&mut self, index: usize, record: u64) {
         let instrument = &mut self.instruments[index];
         if instrument.holdings.is_empty() {
@@ -375,7 +375,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the limits that an instrument's value can have moved.
+    /// Checks the limits that a change of an instrument's value can affect.
     fn judge(&mut self, index: usize, record: u64) {
         if self.is_silent {
             return;
@@ -409,12 +409,12 @@ impl Engine {
                 self.counts.lost_records += records.unwrap_or(0);
                 self.lose(|_| true);
             }
-            // Two publish: whose records came is not known.
+            // Two publishers send, so the origin of the delivered records is unknown.
             Event::FencingViolation { .. } => {
                 self.counts.losses += 1;
                 self.lose(|_| true);
             }
-            // We were too slow: what was told meanwhile comes to what the overrun says.
+            // This reader was too slow, so apply the counts of the overrun instead of the missed events.
             Event::Overrun(overrun) => {
                 self.counts.losses += 1;
                 self.counts.lost_records += overrun.records + overrun.lost_records;
@@ -453,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// Record numbers and ids begin anew, so fills that are left have no place.
+    /// Starts an epoch. Record numbers and ids begin again, so the remaining fills have no place.
     fn begin_epoch(&mut self) {
         self.unplaced += self.fills.len() - self.next_fill;
         self.fills.truncate(self.next_fill);
@@ -462,7 +462,7 @@ impl Engine {
         markets.for_each(Market::forget);
     }
 
-    /// The publisher is heard, or not: whoever freezes all judges all when that is over.
+    /// Sets whether the publisher is heard. The end of a silence checks all limits again.
     fn hear(&mut self, is_heard: bool, next: u64) {
         let was_silent = std::mem::replace(&mut self.is_silent, !is_heard);
         self.counts.silences += u64::from(!was_silent && !is_heard);
@@ -473,7 +473,7 @@ impl Engine {
         }
     }
 
-    /// Something was lost that concerned these instruments, and perhaps some nobody has named yet.
+    /// Marks these instruments as suspect after a loss, and later also instruments not named yet.
     fn lose(&mut self, concerned: impl Fn(&Instrument) -> bool) {
         self.is_partial = true;
         self.freeze(|instrument, _| concerned(instrument));
@@ -491,7 +491,7 @@ impl Engine {
     }
 }
 
-/// Whether a portfolio, which trades these instruments, holds one that can't be trusted.
+/// Returns whether a portfolio, which trades these instruments, holds a suspect one.
 fn holds_suspect(instruments: &[Instrument], traded: &[usize], portfolio: usize) -> bool {
     let held = |h: &Holding| h.portfolio == portfolio && h.position.quantity != 0;
     let mut traded = traded.iter().map(|&index| &instruments[index]);
@@ -505,7 +505,7 @@ fn tell(alerts: &mut Vec<Alert>, counts: &mut Counts, alert: Option<Alert>) {
     alerts.push(alert);
 }
 
-/// The symbol that a record gives its instrument.
+/// Returns the symbol that a record gives to its instrument.
 fn named(record: RecordRef<'_>) -> Option<&str> {
     let symbol = if let Some(mapping) = record.get::<SymbolMappingMsg>() {
         mapping.stype_in_symbol()
@@ -527,7 +527,7 @@ mod tests {
     const LIMITS: &str = "subject,name,limit,value\n\
         instrument,*,exposure,1500\nportfolio,*,gross,2000\nportfolio,*,loss,100\n";
 
-    /// An engine that has heard of X (id 1) and Y (id 2), both from source 3.
+    /// Returns an engine that knows X (id 1) and Y (id 2), both from source 3.
     fn engine(fills: &str) -> Engine {
         let fills = input::fills(&(input::header() + fills)).unwrap();
         let mut engine = Engine::new(fills, Limits::read(LIMITS).unwrap());
@@ -537,7 +537,7 @@ mod tests {
     }
 
     impl Engine {
-        /// Record `number` is a quote around `price`, in whole units.
+        /// Applies record `number`, a quote around `price` in whole units.
         fn quoted(&mut self, number: u64, id: u32, price: i64) {
             let price = price * 1_000_000_000;
             let level = BidAskPair {
@@ -556,7 +556,7 @@ mod tests {
             self.record(number, 3, (&quote).into());
         }
 
-        /// The alerts so far, without values.
+        /// Returns the alerts so far, without values.
         fn told(&mut self) -> Vec<String> {
             let alerts = self.alerts.drain(..).map(|alert| alert.to_string());
             let brief = |text: String| text.split(' ').take(5).collect::<Vec<_>>().join(" ");
@@ -701,7 +701,7 @@ mod tests {
         assert_eq!(engine.told(), ["2 breach instrument X exposure"]);
     }
 
-    /// What an overrun says of a channel that stands like this.
+    /// Returns an overrun of a channel with this state.
     fn overrun(epoch_changes: u64, state: StreamState) -> Event {
         Event::Overrun(Overrun {
             from: Place::default(),
@@ -735,7 +735,7 @@ mod tests {
         engine.quoted(42, 1, 160);
         assert_eq!(engine.told(), [""; 0]);
         assert!(engine.is_frozen(0));
-        // It is heard again while this reader is overrun once more.
+        // The publisher is heard again while this reader is overrun once more.
         engine.event(90, &overrun(0, heard));
         assert!(
             engine.is_frozen(0),
@@ -772,7 +772,7 @@ mod tests {
         engine.quoted(1, 1, 500);
         assert_eq!(engine.counts.unnamed, 1);
         assert_eq!(engine.instruments[0].market.mark, Some(100_000_000_000));
-        // A directory of the epoch before, or of one that is still to come, names others.
+        // A directory of the previous epoch or of a later one names other instruments.
         for known in [from, Epoch(3)] {
             engine.learn(to, [(1, "X")].into_iter(), known);
         }

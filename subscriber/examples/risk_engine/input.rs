@@ -1,12 +1,12 @@
-//! The two files that the engine reads: fills and limits. Plain CSV: a header, no quotes, no
-//! spaces; what can't be read is refused with its line.
+//! The two input files of the engine: fills and limits. The format is plain CSV: a header, no quotes, no
+//! spaces. An invalid line is an error that names the line.
 //!
-//! - Fills: `after,portfolio,symbol,side,quantity,price_e9`. A fill takes place after record
-//!   number `after` of the channel and before the next one (0: before the first), so that every
-//!   engine and every recomputation applies it at the same place. `side` is `buy` or `sell`.
+//! - Fills: `after,portfolio,symbol,side,quantity,price_e9`. A fill takes place after record number
+//!   `after` of the channel and before the next one (0: before the first). Every engine and every
+//!   recomputation therefore applies it at the same place. `side` is `buy` or `sell`.
 //! - Limits: `subject,name,limit,value`. `instrument,<symbol>,exposure,<value>` bounds the size of
-//!   the net exposure of all portfolios; `portfolio,<name>,<gross|net|loss>,<value>` that
-//!   portfolio. The name `*` stands for all that are not named. Values are whole units of currency.
+//!   the net exposure of all portfolios. `portfolio,<name>,<gross|net|loss>,<value>` bounds that
+//!   portfolio. The name `*` applies to all names without a limit. Values are whole units of currency.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -18,7 +18,7 @@ use super::position::{PRICE_MAX, QUANTITY_MAX};
 const FILLS: &str = "after,portfolio,symbol,side,quantity,price_e9";
 const LIMITS: &str = "subject,name,limit,value";
 
-/// What is wrong with a file, and where. Whoever wrote it is at fault.
+/// An error in an input file, with its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InputError {
     line: usize,
@@ -33,15 +33,15 @@ impl Display for InputError {
 
 impl std::error::Error for InputError {}
 
-/// Something we bought or sold.
+/// A fill: a purchase or a sale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
     pub(crate) after: u64,
     pub(crate) portfolio: String,
     pub(crate) symbol: String,
-    /// Negative when sold.
+    /// The quantity; negative for a sale.
     pub(crate) quantity: i64,
-    /// In 1e-9.
+    /// The price in 1e-9.
     pub(crate) price: i64,
 }
 
@@ -72,12 +72,12 @@ pub(crate) fn fills(text: &str) -> Result<Vec<Fill>, InputError> {
             price: number(line, "price_e9", price, -PRICE_MAX, PRICE_MAX)?,
         });
     }
-    // Stable: fills of one place stay in the order of the file.
+    // The sort is stable: fills at the same place stay in the order of the file.
     fills.sort_by_key(|fill| fill.after);
     Ok(fills)
 }
 
-/// Writes one fill as a line of the file; see [`header`].
+/// Returns one fill as a line of the file; see [`header`].
 pub(crate) fn line(fill: &Fill) -> String {
     let side = if fill.quantity < 0 { "sell" } else { "buy" };
     format!(
@@ -90,21 +90,21 @@ pub(crate) fn line(fill: &Fill) -> String {
     )
 }
 
-/// The first line of a fills file.
+/// Returns the first line of a fills file.
 pub(crate) fn header() -> String {
     format!("{FILLS}\n")
 }
 
-/// What a limit is on.
+/// The subject of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Size of an instrument's net exposure.
+    /// The size of an instrument's net exposure.
     Exposure,
-    /// Sum of the sizes of a portfolio's exposures.
+    /// The sum of the sizes of a portfolio's exposures.
     Gross,
-    /// Size of the sum of a portfolio's exposures.
+    /// The size of the sum of a portfolio's exposures.
     Net,
-    /// What a portfolio lost, realised and unrealised.
+    /// The loss of a portfolio, realised and unrealised.
     Loss,
 }
 
@@ -119,12 +119,12 @@ impl Display for Kind {
     }
 }
 
-/// The limits as they were written.
+/// The limits as written in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Limits(HashMap<(Kind, String), i128>);
 
 impl Limits {
-    /// Reads limits; of two on the same the later one counts.
+    /// Reads limits. A later limit replaces an earlier one on the same subject.
     pub(crate) fn read(text: &str) -> Result<Self, InputError> {
         let mut limits = HashMap::new();
         for (line, [subject, name, limit, value]) in rows(text, LIMITS)? {
@@ -147,7 +147,7 @@ impl Limits {
         Ok(Self(limits))
     }
 
-    /// The limit on `name`, in 1e-9.
+    /// Returns the limit on `name`, in 1e-9.
     pub(crate) fn of(&self, kind: Kind, name: &str) -> Option<i128> {
         let by_name = self.0.get(&(kind, name.to_owned()));
         by_name
@@ -156,7 +156,7 @@ impl Limits {
     }
 }
 
-/// The lines after the header, split into `N` fields, with their numbers.
+/// Returns the lines after the header, split into `N` fields, with their line numbers.
 fn rows<'a, const N: usize>(
     text: &'a str,
     header: &str,

@@ -1,12 +1,15 @@
-//! A risk engine: positions from a fills file, marks from the stream, results and exposures per
-//! portfolio and instrument, and an alert whenever a limit is breached or held again.
+//! A risk engine. It computes positions from a fills file, marks from the stream, and results and exposures
+//! per portfolio and instrument. It gives an alert whenever a limit is breached or kept again.
 //!
 //! `risk_engine --publisher 127.0.0.1:7400 --channel all --fills fills.csv --limits limits.csv`
 //!
-//! Where nobody trades, `--make-fills fills.csv` writes fills for the stream first. What is computed
-//! is defined in [`engine`], [`position`] and [`market`]; [`input`] says how the files look. Alerts
-//! go to stdout, events of the stream to stderr. Exit code: 0 whole, 1 something was lost or a
-//! fill had no place, 2 usage, 3 the publisher can't be reached.
+//! Without fills of your own, first write fills for the stream with `--make-fills fills.csv`. [`engine`],
+//! [`position`] and [`market`] define the computation, and [`input`] defines the files. Alerts go to
+//! stdout, and events of the stream to stderr. Exit codes:
+//! - 0: complete
+//! - 1: something was lost, or a fill had no place
+//! - 2: usage error
+//! - 3: the publisher can't be reached
 
 mod book;
 mod engine;
@@ -32,7 +35,7 @@ use tickcast_subscriber::{
     Subscriber,
 };
 
-/// Positions, results and limits over a channel.
+/// Computes positions, results and limits over a channel.
 #[derive(Debug, Parser)]
 struct Args {
     /// The publisher's control address.
@@ -41,52 +44,52 @@ struct Args {
     /// The channel, by name or number.
     #[arg(long, value_name = "NAME|ID", default_value = "equities")]
     channel: String,
-    /// What was bought and sold, where in the stream, as CSV.
+    /// CSV file of fills, with their places in the stream.
     #[arg(long, value_name = "FILE")]
     fills: Option<PathBuf>,
-    /// What must not be exceeded, as CSV.
+    /// CSV file of limits.
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
-    /// Write everything to this file at the end, as JSON.
+    /// Write all results to this JSON file at the end.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Make fills for this stream.
+    /// Write fills for this stream to this file.
     #[arg(long, value_name = "FILE", conflicts_with = "fills")]
     make_fills: Option<PathBuf>,
-    /// With --make-fills: one in so many records.
+    /// With --make-fills: make one fill per this many records.
     #[arg(long, value_name = "N", default_value_t = 20)]
     one_in: u64,
-    /// Decides everything that chance decides.
+    /// The seed of all random decisions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Freeze everything when nothing is heard for this long.
+    /// Freeze everything when nothing arrives for this long.
     #[arg(long, value_name = "US", default_value_t = ReceiverConfig::default().stale_us)]
     stale_us: u32,
     /// Give up when the publisher has not welcomed us after this long.
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     join_limit_ms: u64,
-    /// Receive on a thread of its own, into a ring from which the engine reads at its own speed.
+    /// Receive on a separate thread, into a ring from which the engine reads at its own speed.
     #[arg(long)]
     split: bool,
-    /// With --split: the core of that thread ...
+    /// With --split: the core of the receiving thread.
     #[arg(long, value_name = "N", default_value_t = 0)]
     core: usize,
-    /// ... and the size of the ring.
+    /// With --split: the size of the ring.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     ring_mib: usize,
-    /// Be slow: sleep for this long ...
+    /// Be slow: sleep for this long after every --sleep-every records.
     #[arg(long, value_name = "US", default_value_t = 0)]
     sleep_us: u64,
-    /// ... after every so many records.
+    /// With --sleep-us: the number of records between two sleeps.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     sleep_every: u64,
-    /// Drop this share of what arrives.
+    /// Drop this share of the arriving datagrams.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     drop: f64,
     /// Drop in bursts of this mean length.
     #[arg(long, value_name = "L")]
     burst: Option<f64>,
-    /// Ask for nothing again: what is missing is lost.
+    /// Request no repair: missing datagrams are lost.
     #[arg(long)]
     no_repair: bool,
 }
@@ -101,7 +104,7 @@ impl Args {
                 .max(self.stale_us.saturating_add(1)),
             ..ReceiverConfig::default()
         };
-        // A book is made of everything since the session began.
+        // A book needs everything since the session began.
         let channel = ChannelBuilder::new(&self.channel)
             .config(config)
             .start(Start::Oldest);
@@ -127,7 +130,7 @@ impl Args {
     }
 }
 
-/// Everything that takes an item.
+/// Processes items: the engine, the maker of fills, and the output.
 struct Desk {
     engine: Engine,
     maker: Option<Maker>,
@@ -166,7 +169,7 @@ impl Desk {
                 }
                 if let Event::Overrun(overrun) = event {
                     self.has_joined = true;
-                    // Names may have been told that we did not see.
+                    // The overrun may have contained names.
                     self.learn_names(overrun.to.epoch);
                 }
             }
@@ -176,11 +179,11 @@ impl Desk {
         }
     }
 
-    /// One who comes late has missed the records that name the instruments. Those of a later epoch
-    /// are told where it begins: its ids may name others.
+    /// Learns names from the directory, because a late subscriber has missed the records that name the
+    /// instruments. Names of a later epoch are skipped, because its ids may name other instruments.
     fn learn_names(&mut self, epoch: Epoch) {
         let directory = self.monitor.directory();
-        // After the directory, which is never of a later epoch than this says.
+        // Read the channels after the directory, which then is of this epoch or an earlier one.
         let channels = self.monitor.channels();
         let known = channels[0].epoch;
         let instruments = channels
@@ -239,10 +242,10 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     Ok(u8::from(!is_whole))
 }
 
-/// How long to wait for something to happen before looking around.
+/// The time limit of one wait for something to happen.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
-/// Takes everything until the session ends; false when it never began.
+/// Processes all items until the session ends. Returns false when it never began.
 fn follow(mut subscriber: Subscriber, desk: &mut Desk) -> Result<bool, Box<dyn Error>> {
     while !subscriber.ended() {
         let polled = subscriber.poll(|item| desk.take(&item));
@@ -257,7 +260,7 @@ fn follow(mut subscriber: Subscriber, desk: &mut Desk) -> Result<bool, Box<dyn E
     Ok(true)
 }
 
-/// As [`follow`], but another thread receives.
+/// Processes all items as [`follow`] does, while another thread receives.
 fn follow_ring(
     args: &Args,
     subscriber: Subscriber,

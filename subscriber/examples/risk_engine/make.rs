@@ -1,5 +1,5 @@
-//! Makes a fills file of a stream, so that there is something to compute where nobody trades: at
-//! prices near the mark of the time, decided by the seed and the stream alone.
+//! Makes a fills file for a stream without trades of one's own. Prices are near the current mark. Only the
+//! seed and the stream determine the fills.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use tickcast_subscriber::record::RecordRef;
 
 const PORTFOLIOS: [&str; 4] = ["arbitrage", "hedge", "index", "maker"];
 
-/// Writes fills while a stream passes.
+/// Writes fills while a stream passes by.
 #[derive(Debug)]
 pub(crate) struct Maker {
-    /// The file.
+    /// The content of the file.
     pub(crate) text: String,
     state: u64,
     every: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Maker {
 }
 
 impl Maker {
-    /// One fill every so many records on average, and one at every instrument's first mark.
+    /// Creates a maker of one fill per `every` records on average, and one at every instrument's first mark.
     pub(crate) fn new(seed: u64, every: u64) -> Self {
         Self {
             text: header(),
@@ -30,7 +30,7 @@ impl Maker {
         }
     }
 
-    /// Perhaps trades in the record's instrument, right after the engine took the record.
+    /// Adds a fill in the record's instrument at random, after the engine has processed the record.
     pub(crate) fn after(&mut self, record: RecordRef<'_>, number: u64, engine: &Engine) {
         let Some(instrument) = engine.about(record) else {
             return;
@@ -47,7 +47,7 @@ impl Maker {
         let portfolio = PORTFOLIOS[self.below(4) as usize];
         let size = 1 + self.below(500) as i64;
         let is_sale = self.below(2) == 0;
-        // Up to a twentieth off the mark, so that something is won and lost.
+        // The price is up to a twentieth off the mark, so that gains and losses occur.
         let off = mark / 10_000 * (self.below(1_001) as i64 - 500);
         self.text += &line(&Fill {
             after: number,
@@ -58,7 +58,7 @@ impl Maker {
         });
     }
 
-    /// SplitMix64, which is the same everywhere.
+    /// Returns a number below `bound` by SplitMix64, which gives the same numbers everywhere.
     const fn below(&mut self, bound: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -1,13 +1,13 @@
-//! What an instrument is worth, as far as the stream says: its mark.
+//! The mark of an instrument: its value according to the stream.
 //!
-//! The mark is the middle of best bid and best ask where both are there, rounded towards zero to
-//! 1e-9; else the last trade; else there is none. Bid and ask are those of the newest quote
-//! (`Mbp1Msg`), or of the book (`MboMsg`) as it stands after the last record of an event, the one
-//! with flag LAST: what lies between is nobody's market. A trade is an `MboMsg` or `TradeMsg` with
+//! The mark is the middle of best bid and best ask if both exist, rounded towards zero to 1e-9.
+//! Otherwise it is the last trade, or nothing. Bid and ask come from the newest quote (`Mbp1Msg`)
+//! or from the book (`MboMsg`). The book counts after the last record of an event, the one with flag
+//! LAST. Intermediate states of the book are not a market. A trade is an `MboMsg` or `TradeMsg` with
 //! action T, a price and a size. A trade that is broken later stays the last one.
 //!
-//! A market is *suspect* after something of it was lost: its mark stays where it was until a
-//! whole quote comes, or until its book is cleared, since a book made of changes can't mend itself.
+//! A market is *suspect* after a loss of its records. Its mark then stays unchanged until a complete
+//! quote arrives or its book is cleared, because a book made of changes can't repair itself.
 
 use tickcast_subscriber::record::{
     Action, MboMsg, Mbp1Msg, RecordRef, TradeMsg, UNDEF_PRICE, flags,
@@ -18,10 +18,10 @@ use super::book::Book;
 /// The market of one instrument.
 #[derive(Debug, Default)]
 pub(crate) struct Market {
-    /// In 1e-9.
+    /// The mark, in 1e-9.
     pub(crate) mark: Option<i64>,
     pub(crate) is_suspect: bool,
-    /// The source that last told of it.
+    /// The source of its newest record.
     pub(crate) source: u16,
     book: Book,
     bid: Option<i64>,
@@ -30,11 +30,11 @@ pub(crate) struct Market {
 }
 
 impl Market {
-    /// Takes a record of this instrument; whether the mark is another now.
+    /// Applies a record of this instrument. Returns whether the mark changed.
     pub(crate) fn apply(&mut self, record: RecordRef<'_>) -> bool {
         if let Some(order) = record.get::<MboMsg>() {
             self.order(order);
-            // Within an event there is no market to look at.
+            // Within an event the book is in an intermediate state, so only the last record gives a price.
             return order.flags.raw() & flags::LAST != 0 && self.price();
         }
         if let Some(quote) = record.get::<Mbp1Msg>() {
@@ -49,7 +49,7 @@ impl Market {
         self.price()
     }
 
-    /// Everything known of it was of a stream that is over.
+    /// Forgets everything, because it belongs to a stream that has ended.
     pub(crate) fn forget(&mut self) {
         self.book.clear();
         (self.bid, self.ask) = (None, None);
@@ -86,7 +86,7 @@ impl Market {
         }
     }
 
-    /// Looks at the market anew; whether the mark is another now.
+    /// Updates the mark from the market. Returns whether the mark changed.
     fn price(&mut self) -> bool {
         if self.is_suspect {
             return false;

@@ -1,9 +1,9 @@
-//! Fixed point in 1e-9, exact: how prices and money are written and read.
+//! Exact fixed point in 1e-9, the form of prices and money.
 
 /// One unit of currency.
 pub(crate) const UNIT: i128 = 1_000_000_000;
 
-/// An amount in 1e-9 as a decimal with all nine places.
+/// Returns an amount in 1e-9 as a decimal with all nine places.
 pub(crate) fn decimal(amount_e9: i128) -> String {
     let sign = if amount_e9 < 0 { "-" } else { "" };
     let (whole, rest) = (

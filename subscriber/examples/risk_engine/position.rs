@@ -1,38 +1,38 @@
 //! A position at average cost, exact in 1e-9.
 //!
-//! *Cost* is what the open quantity cost: signed, negative for a short position. A fill that
-//! reduces the position takes its share of the cost with it, `cost x closed / quantity`, rounded
-//! towards zero; the rest stays, so nothing is ever rounded away: a position that is flat has no
-//! cost, and what it realised is exactly what came in less what went out. A fill that turns the
-//! position around closes it and opens the rest at its own price. There are no fees.
+//! *Cost* is the cost of the open quantity: signed, negative for a short position. A fill that
+//! reduces the position removes its share of the cost, `cost x closed / quantity`, rounded towards
+//! zero. The rest stays, so rounding loses nothing. A flat position has no cost, and its realised result
+//! is exactly the money received less the money paid. A fill that reverses the position closes it and
+//! opens the rest at its own price. There are no fees.
 //!
-//! With a mark, exposure is `quantity x mark` (signed) and the unrealised result is exposure less
-//! cost. Without one the position stands at its cost: unrealised 0.
+//! With a mark, exposure is `quantity x mark` (signed), and the unrealised result is exposure less
+//! cost. Without a mark, the position is valued at its cost, and its unrealised result is 0.
 
-/// What may be held at most, so that no product below leaves 128 bits.
+/// The largest quantity, so that no product below exceeds 128 bits.
 pub(crate) const QUANTITY_MAX: u64 = 1 << 36;
 /// The highest price of a fill, in 1e-9: ten million.
 pub(crate) const PRICE_MAX: i64 = 10_000_000_000_000_000;
 
-/// How much is held, and what came of it. Money in 1e-9.
+/// The quantity held and its results. Money is in 1e-9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Negative when short.
+    /// The quantity; negative for a short position.
     pub(crate) quantity: i64,
     pub(crate) cost: i128,
     pub(crate) realised: i128,
 }
 
-/// What a position is worth at a mark. Money in 1e-9.
+/// The value of a position at a mark. Money is in 1e-9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Negative when short.
+    /// The exposure; negative for a short position.
     pub(crate) exposure: i128,
     pub(crate) unrealised: i128,
 }
 
 impl Position {
-    /// Buys (`quantity` > 0) or sells so much at `price` (1e-9).
+    /// Buys (`quantity` > 0) or sells this quantity at `price` (1e-9).
     pub(crate) fn fill(&mut self, quantity: i64, price: i64) {
         let price = i128::from(price);
         let sign = quantity.signum();
@@ -53,7 +53,7 @@ impl Position {
         self.cost += i128::from(opened) * price;
     }
 
-    /// Its worth at a mark.
+    /// Returns the value at a mark.
     pub(crate) fn value(&self, mark: Option<i64>) -> Value {
         let exposure = mark.map_or(self.cost, |mark| {
             i128::from(self.quantity) * i128::from(mark)

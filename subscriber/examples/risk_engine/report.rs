@@ -1,12 +1,12 @@
-//! What the engine ended with: a summary in JSON for programs, a table for people. Money and
-//! prices are text with nine places, since JSON's numbers are not exact.
+//! The final output of the engine: a summary in JSON for programs, and a table for people. Money and
+//! prices are text with nine places, because JSON numbers are not exact.
 
 use serde_json::{Value, json};
 
 use super::engine::{Engine, Holding, Instrument};
 use super::money::decimal;
 
-/// Everything, by name. Instruments that were never marked nor traded are left out.
+/// Returns all results by name. Instruments without a mark and without a fill are omitted.
 pub(crate) fn summary(engine: &Engine) -> Value {
     let counts = &engine.counts;
     let instruments = by_symbol(engine);
@@ -67,7 +67,7 @@ fn by_symbol(engine: &Engine) -> Vec<&Instrument> {
     instruments
 }
 
-/// The portfolios, with two places.
+/// Returns a table of the portfolios, with two places.
 pub(crate) fn table(engine: &Engine) -> String {
     let short = |amount| {
         let text = decimal(amount);

@@ -1,4 +1,4 @@
-//! Where publishers are: one `host:port` or several, tried in turn.
+//! Addresses of publishers: one `host:port` or several, tried in turn.
 
 use std::net::SocketAddr;
 
@@ -7,8 +7,8 @@ use tickcast_transport::control::resolve;
 use crate::error::SubscribeError;
 
 /// One or more publishers of the same channels, each as `host:port`. They are tried in turn until
-/// one welcomes us, and again whenever it is gone. Streams of two are never mixed: only one with
-/// an epoch at least as high as the one followed is accepted.
+/// one welcomes us, and again when it is gone. Streams of two publishers are never mixed: a publisher
+/// is accepted only if its epoch is at least the followed one.
 ///
 /// ```
 /// use tickcast_subscriber::Endpoints;
@@ -23,7 +23,7 @@ use crate::error::SubscribeError;
 pub struct Endpoints(Vec<String>);
 
 impl Endpoints {
-    /// Every endpoint, in the order they are tried.
+    /// Returns every endpoint, in the order in which they are tried.
     ///
     /// ```
     /// # use tickcast_subscriber::Endpoints;
@@ -34,8 +34,7 @@ impl Endpoints {
         self.0.iter().map(String::as_str)
     }
 
-    /// Looks all of them up. One that is unknown is logged and left out as long as another is
-    /// known.
+    /// Resolves all endpoints. An unknown one is logged and omitted if at least one other is known.
     pub(crate) fn resolve(&self) -> Result<Vec<SocketAddr>, SubscribeError> {
         let (mut addresses, mut failed) = (Vec::new(), None);
         for endpoint in self.iter() {

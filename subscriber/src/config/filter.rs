@@ -1,13 +1,13 @@
-//! Which instruments of a channel are wanted. Filtering happens here, after repair: it spares the
-//! application, not the network.
+//! Instrument filters. Filtering happens in the subscriber, after repair, so it saves work of the
+//! application but no network bandwidth.
 
 use std::collections::{BTreeSet, HashSet};
 
 use crate::observe::directory::Instruments;
 
-/// The instruments of a channel whose records are handed over. Records of instrument 0 (the whole
-/// venue) and events always are. What is left out is counted
-/// ([`HandedCounters`](crate::HandedCounters)), and its record numbers are skipped.
+/// The instruments of a channel whose records are delivered. Events and records of instrument 0 (the
+/// whole venue) are always delivered. Filtered records are counted
+/// ([`HandedCounters`](crate::HandedCounters)), and their record numbers are skipped.
 ///
 /// ```
 /// use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
@@ -18,7 +18,7 @@ use crate::observe::directory::Instruments;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstrumentFilter {
-    /// `None`: all of them.
+    /// The wanted instruments; `None` for all of them.
     wanted: Option<Wanted>,
 }
 
@@ -29,7 +29,7 @@ struct Wanted {
 }
 
 impl InstrumentFilter {
-    /// Every instrument; the default.
+    /// Creates a filter that passes every instrument; the default.
     ///
     /// ```
     /// # use tickcast_subscriber::InstrumentFilter;
@@ -40,7 +40,7 @@ impl InstrumentFilter {
         Self { wanted: None }
     }
 
-    /// Only these symbols, as the venue spells them. One that is announced later counts from
+    /// Creates a filter of symbols, as the venue spells them. A symbol that is announced later passes from
     /// then on.
     ///
     /// ```
@@ -56,7 +56,7 @@ impl InstrumentFilter {
         }
     }
 
-    /// Only these ids, as in the records' headers. They hold for one epoch of the publisher:
+    /// Creates a filter of ids, as in the records' headers. Ids are valid for one epoch of the publisher, so
     /// symbols are the safer choice.
     ///
     /// ```
@@ -74,7 +74,7 @@ impl InstrumentFilter {
         }
     }
 
-    /// Whether everything passes.
+    /// Returns whether the filter passes every instrument.
     ///
     /// ```
     /// # use tickcast_subscriber::InstrumentFilter;
@@ -85,13 +85,13 @@ impl InstrumentFilter {
         self.wanted.is_none()
     }
 
-    /// Whether it names this symbol.
+    /// Returns whether the filter names this symbol.
     pub(crate) fn names(&self, symbol: &str) -> bool {
         let wanted = self.wanted.as_ref();
         wanted.is_some_and(|wanted| wanted.symbols.contains(symbol))
     }
 
-    /// The symbols that `instruments` does not know.
+    /// Returns the symbols of the filter that `instruments` does not contain.
     pub(crate) fn unknown(&self, instruments: &Instruments) -> Vec<String> {
         let symbols = self.wanted.iter().flat_map(|wanted| &wanted.symbols);
         let unknown = symbols.filter(|symbol| instruments.id(symbol).is_none());
@@ -99,11 +99,11 @@ impl InstrumentFilter {
     }
 }
 
-/// A filter with its symbols looked up: one look at a table per record.
+/// A filter with its symbols resolved to ids. The check of a record is one table lookup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FilterIndex {
     filter: InstrumentFilter,
-    /// A bit for each id below [`TABLE_LEN`].
+    /// One bit for each id below [`TABLE_LEN`].
     table: Vec<u64>,
     others: HashSet<u32>,
 }
@@ -125,7 +125,7 @@ impl FilterIndex {
         &self.filter
     }
 
-    /// Looks all symbols up again: the directory is another one.
+    /// Resolves all symbols again, because the directory has been replaced.
     pub(crate) fn resolve(&mut self, instruments: &Instruments) {
         let Some(wanted) = &self.filter.wanted else {
             return;

@@ -25,7 +25,7 @@ use filter::InstrumentFilter;
 use crate::error::SubscribeError;
 use crate::sync::wake::Waker;
 
-/// Receives a line from another group than the publisher's, such as a relay's.
+/// Receives a line from another group than the publisher's, for example a relay's.
 ///
 /// ```
 /// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
@@ -64,7 +64,7 @@ pub struct ChannelBuilder {
 }
 
 impl ChannelBuilder {
-    /// Creates a channel by name, or by number if the text is one: live, ordered, repaired.
+    /// Creates a channel by name, or by number if the text is a number. Defaults: live, ordered, repaired.
     ///
     /// ```
     /// # use tickcast_subscriber::ChannelBuilder;
@@ -123,9 +123,9 @@ impl ChannelBuilder {
         self
     }
 
-    /// Reports [`Event::Stale`](crate::Event::Stale) after this much silence of multicast, where
-    /// that is longer than three of the publisher's announced intervals; 30 ms by default. The
-    /// publisher counts as dead some time later in any case.
+    /// Sets the multicast silence after which [`Event::Stale`](crate::Event::Stale) is emitted; 30 ms by
+    /// default. At least three of the publisher's announced intervals must pass. The time until the
+    /// publisher counts as dead is always longer.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -140,7 +140,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Sets the filter of instruments; all by default.
+    /// Sets the filter of instruments; all instruments by default.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
@@ -152,8 +152,9 @@ impl ChannelBuilder {
         self
     }
 
-    /// Tells [`Event::Lagging`](crate::Event::Lagging) once the application is more than this
-    /// many sequences behind the publisher, and `CaughtUp` when it is behind by half of it at most.
+    /// Sets the lag alarm. [`Event::Lagging`](crate::Event::Lagging) is emitted once the application is
+    /// more than this many sequences behind the publisher. `CaughtUp` is emitted when the lag is at most
+    /// half of that.
     ///
     /// ```
     /// # use tickcast_subscriber::ChannelBuilder;
@@ -165,7 +166,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Receives line A (first call) or B (second) from elsewhere than the publisher says.
+    /// Receives line A (first call) or B (second call) from another group than the publisher announces.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
@@ -190,7 +191,7 @@ impl ChannelBuilder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The best transport that both sides have; a log line names it and the reason.
+    /// The best transport that both sides have. A log line names the transport and the reason.
     #[default]
     Auto,
     /// UDP multicast.
@@ -222,8 +223,8 @@ impl Transport {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RepairTransport {
-    /// RDMA verbs if the publisher offers it, this build has the feature `rdma`, and a device leads there.
-    /// TCP whenever verbs does not answer.
+    /// RDMA verbs if the publisher offers them, this build has the feature `rdma`, and a device reaches the
+    /// publisher. TCP when verbs does not answer.
     #[default]
     Auto,
     /// TCP.
@@ -305,9 +306,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Keeps a journal of the inputs in a file on tmpfs that outlives the process: a ring of this
-    /// many bytes, which holds the last seconds or minutes. `tickcast explain` reads it. It costs
-    /// some 200 instructions a datagram (docs/PERFORMANCE.md), and allocates nothing while ticks come.
+    /// Keeps a journal of the inputs in a file on tmpfs, which outlives the process. The journal is a ring of
+    /// this many bytes and holds the last seconds or minutes. `tickcast explain` reads it. It costs
+    /// some 200 instructions a datagram (docs/PERFORMANCE.md), and allocates nothing while ticks arrive.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -343,7 +344,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the interface of line A (first call) and B (second); loopback by default.
+    /// Sets the interface of line A (first call) and B (second call); loopback by default.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -369,8 +370,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the receive buffers per line and channel over verbs, 32 to 32768; 2048 by default. As many
-    /// datagrams may arrive between two polls.
+    /// Sets the number of receive buffers per line and channel over verbs, 32 to 32768; 2048 by default. It
+    /// limits the datagrams that may arrive between two polls.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -382,8 +383,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets whether to join only the sender's own tree (the default). Without it, datagrams of unknown
-    /// senders are dropped and counted here.
+    /// Sets whether to join only the sender's own tree (the default). Without it, the subscriber drops and
+    /// counts datagrams of unknown senders.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -396,7 +397,7 @@ impl SubscriberBuilder {
     }
 
     /// Sets whether the kernel returns datagrams that arrived together as one buffer (GRO, the default).
-    /// A log line reports a kernel that cannot. The receive buffers of a line then take 2 MiB.
+    /// A log line reports a kernel without GRO. With GRO, the receive buffers of a line take 2 MiB.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -434,7 +435,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the transport of datagrams; the best that both sides have by default.
+    /// Sets the transport of datagrams; by default the best one that both sides have.
     ///
     /// ```
     /// # use tickcast_subscriber::{Transport, Subscriber};
@@ -446,9 +447,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// When nobody has welcomed us for so long, that is a
-    /// [`Subscriber::problem`](crate::Subscriber::problem), and every [`Polled`](crate::Polled)
-    /// says so. It is tried further all the same: either side may start first.
+    /// Sets the time after which a missing welcome is a [`Subscriber::problem`](crate::Subscriber::problem),
+    /// which every [`Polled`](crate::Polled) then reports. The subscriber keeps trying, because either side
+    /// may start first.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -461,7 +462,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Limits an attempt to join, after which the next one begins; 2 s by default.
+    /// Sets the duration of one attempt to join, after which the next one begins; 2 s by default.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -474,7 +475,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Seeds everything random (jitter of timers), which the clock seeds by default.
+    /// Sets the seed of everything random (jitter of timers); by default the clock provides it.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -588,7 +589,7 @@ impl From<ChannelId> for ChannelBuilder {
     }
 }
 
-/// Returns a channel's name as people write it.
+/// Returns a channel's name as users write it.
 pub(crate) fn display(channel: &ChannelName) -> String {
     match channel {
         ChannelName::Id(id) => id.to_string(),
@@ -596,7 +597,7 @@ pub(crate) fn display(channel: &ChannelName) -> String {
     }
 }
 
-/// Converts a span to the protocol's unit; saturates.
+/// Converts a duration to nanoseconds; saturates.
 pub(crate) fn nanos(span: Duration) -> Nanos {
     Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,5 +1,4 @@
-//! The last step to the application: what the dispatcher lets pass goes to its closure, and
-//! `latest` channels are conflated on the way.
+//! The last step to the application: passes items to its closure and conflates `latest` channels.
 
 use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::Welcome;
@@ -11,12 +10,12 @@ use super::conflate::LatestReader;
 use super::{Batch, Dispatcher, Sink, Verdict};
 use crate::observe::totals::Totals;
 
-/// Delivers to the application.
+/// A sink that delivers to the application.
 pub(crate) struct ToApplication<'a, D> {
     pub(crate) dispatcher: &'a mut Dispatcher,
     /// The application's view of each `latest` channel.
     pub(crate) latest: &'a mut [Option<LatestReader>],
-    /// What the application was given of each channel: a reader of the local ring begins there.
+    /// The counts of items delivered from each channel. A reader of the local ring starts at these counts.
     pub(crate) totals: &'a mut [Totals],
     pub(crate) to: &'a mut D,
 }
@@ -38,7 +37,7 @@ impl<D: Deliver> ToApplication<'_, D> {
         }
     }
 
-    /// The records of a datagram one by one.
+    /// Delivers the records of a datagram one by one.
     #[inline(never)]
     fn each(&mut self, index: usize, first: &Position, records: Records<'_>) {
         first.each(records, |position, record| {
@@ -53,10 +52,10 @@ impl<D: Deliver> ToApplication<'_, D> {
         self.to.item(Item::Event(position, event));
     }
 
-    /// Hands over what has changed of a `latest` channel.
+    /// Delivers the changed cells of a `latest` channel.
     #[inline]
     fn flush(&mut self, index: usize) {
-        // A subscriber that was split has given its views away, and may leave all the same.
+        // A split subscriber has given its views to a reader, but may still leave.
         if let Some(Some(_)) = self.latest.get(index) {
             self.flush_latest(index);
         }
@@ -79,7 +78,7 @@ impl<D: Deliver> ToApplication<'_, D> {
         });
     }
 
-    /// Hands over what has changed of all `latest` channels, and reports how much was conflated.
+    /// Delivers the changed cells of all `latest` channels, and emits the counts of conflated records.
     pub(crate) fn flush_all(&mut self, now: Nanos, core: &JournaledCore) {
         for (index, receiver) in core.entries().enumerate() {
             self.flush(index);
@@ -155,7 +154,7 @@ mod tests {
     use crate::observe::totals::position_at;
     use crate::observe::{ChannelShared, Shared};
 
-    /// Numbers of the records of each run, and how many events came.
+    /// The record numbers of each run, and the number of events.
     #[derive(Default)]
     struct Runs(Vec<Vec<(u64, u64)>>, usize);
 
@@ -204,7 +203,7 @@ mod tests {
         sink.records(&position, records());
         sink.records(&position, records());
         sink.item(Item::Event(&position, &Event::Stale));
-        // Nobody follows it.
+        // No channel has this number.
         position.channel = ChannelId(3);
         sink.records(&position, records());
         let expected: Vec<(u64, u64)> = (10..16).zip(0..6).collect();

@@ -1,18 +1,17 @@
-//! Delivery `latest`: the newest record of each kind and instrument, in a cell of its own that is
-//! overwritten, so that an application that is slow skips to the present and nothing is lost.
+//! Delivery `latest`: keeps the newest record of each kind and instrument in its own cell, which newer
+//! records overwrite. A slow application skips to the present, and no loss occurs.
 //!
 //! | record | cell |
 //! |---|---|
-//! | `Mbp1Msg` | the instrument's quote; one with action trade has a cell of its own |
+//! | `Mbp1Msg` | the instrument's quote; a record with action trade has a separate cell |
 //! | `TradeMsg` | its last trade; a cancelled trade (action other than trade) is not conflated |
-//! | `StatusMsg` | its trading status; its short-sale restriction; its operational halt; anything else it says |
+//! | `StatusMsg` | one cell each: trading status, short-sale restriction, operational halt, any other content |
 //! | `InstrumentDefMsg`, `SymbolMappingMsg` | its definition; its name |
 //!
-//! Everything else is *not* conflated but handed over as it comes, each record of it: `MboMsg`
-//! (an order, or one level of a book, makes sense only with those before it), `StatMsg`,
-//! `ImbalanceMsg`, and every event.
+//! All other items are *not* conflated: each one is delivered on arrival. These are events, `StatMsg`,
+//! `ImbalanceMsg` and `MboMsg` (an order, or one level of a book, depends on the records before it).
 //!
-//! How threads share a cell is in [`seqlock`].
+//! [`seqlock`] describes how threads share a cell.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -30,23 +29,23 @@ use tickcast_reliability::types::Epoch;
 use crate::sync::position_words::{EPOCH_WORD, POSITION_WORDS, RECORD_WORD, pack, unpack};
 use crate::sync::seqlock;
 
-/// Names a cell: its number, and in the highest bit whether it is a large one.
+/// The number of a cell. The highest bit marks a large cell.
 pub(crate) type Cell = u32;
 
 const LARGE: u32 = 1 << 31;
 const WORD: usize = size_of::<u64>();
-/// Words of a small cell: version, position, and the longest record that is not announced once.
+/// Words of a small cell: version, position, and its longest record. Definitions and names use large cells.
 const SMALL_WORDS: usize = 1 + POSITION_WORDS + Mbp1Msg::LEN / WORD;
 const LARGE_WORDS: usize = 1 + POSITION_WORDS + RECORD_LEN_MAX / WORD;
 const CHUNK_CELLS: usize = 1024;
-/// Cells at most; what finds none is handed over as it comes.
+/// The maximum number of chunks. A record that finds no free cell is delivered on arrival.
 const SMALL_CHUNKS: usize = 1024;
 const LARGE_CHUNKS: usize = 512;
 
-/// What of an instrument has a cell.
+/// The number of record kinds of an instrument that have a cell.
 const KINDS: usize = 9;
 
-/// Which cell of its instrument a record belongs to, if it can be conflated.
+/// Returns the cell kind of a record, or `None` if the record can't be conflated.
 #[inline]
 fn kind_of(record: &RecordRef<'_>) -> Option<usize> {
     match record.header().rtype {
@@ -59,7 +58,7 @@ fn kind_of(record: &RecordRef<'_>) -> Option<usize> {
             is_trade.then_some(2)
         }
         StatusMsg::RTYPE => {
-            // One record says one of these things and leaves the others open.
+            // A status record sets one of these properties and leaves the others undefined.
             let status = record.get::<StatusMsg>()?;
             Some(if status.action == StatusAction::SsrChange as u16 {
                 4
@@ -81,7 +80,7 @@ const fn is_large(kind: usize) -> bool {
     kind >= 7
 }
 
-/// Cells of one size; memory comes in chunks that never move.
+/// Cells of one size. Memory comes in chunks that never move.
 #[derive(Debug)]
 struct Arena {
     chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
@@ -98,7 +97,7 @@ impl Arena {
         }
     }
 
-    /// One more cell, if there is room.
+    /// Adds one cell and returns its number, or `None` when the arena is full.
     fn add(&self) -> Option<u32> {
         let cell = self.used.load(Relaxed);
         let chunk = self.chunks.get(cell as usize / CHUNK_CELLS)?;
@@ -141,15 +140,15 @@ impl Cells {
 #[derive(Debug)]
 pub(crate) struct CellWriter {
     cells: Arc<Cells>,
-    /// Cells by instrument and kind, [`NONE`] where there is none yet.
+    /// Cells by instrument and kind; [`NONE`] where no cell exists yet.
     table: Vec<[Cell; KINDS]>,
     others: HashMap<u32, [Cell; KINDS]>,
 }
 
 const NONE: Cell = u32::MAX;
-/// No epoch is later.
+/// An upper bound of all epochs.
 pub(crate) const ANY_EPOCH: Epoch = Epoch(u64::MAX);
-/// Instrument ids below are looked up in a table.
+/// Instrument ids below this limit are looked up in a table.
 const TABLE_LEN: usize = 1 << 18;
 
 impl CellWriter {
@@ -175,7 +174,7 @@ impl CellWriter {
         }
     }
 
-    /// Puts a record into its cell; `None` when it has none and must be handed over as it is.
+    /// Writes a record to its cell. Returns `None` when it has no cell and must be delivered directly.
     #[inline]
     pub(crate) fn write(&mut self, position: &Position, record: RecordRef<'_>) -> Option<Cell> {
         let kind = kind_of(&record)?;
@@ -230,21 +229,21 @@ impl CellWriter {
     }
 }
 
-/// Hands over what has changed, from a state of its own.
+/// Delivers the changed cells. Each reader has its own state.
 #[derive(Clone, Debug)]
 pub(crate) struct LatestReader {
     cells: Arc<Cells>,
-    /// The version last handed over of each cell, small and large; odd: it is in `dirty`.
+    /// The version last delivered of each cell, small and large. An odd version marks a cell in `dirty`.
     seen: [Vec<u64>; 2],
-    /// Changed since: where its newest record stood when it was last looked at, and the cell.
+    /// The changed cells, each with the position of its newest record at the last check.
     dirty: Vec<((u64, u64), Cell)>,
     buffer: Vec<u64>,
-    /// Records that newer ones replaced.
+    /// The number of records that newer ones replaced.
     conflated: u64,
 }
 
 impl LatestReader {
-    /// A cell has changed.
+    /// Marks one cell as changed.
     #[inline]
     pub(crate) fn mark(&mut self, cell: Cell) {
         let seen = &mut self.seen[usize::from(cell & LARGE != 0)];
@@ -258,7 +257,7 @@ impl LatestReader {
         }
     }
 
-    /// Any cell may have changed: its word was overwritten.
+    /// Marks every cell as changed, because the ring overwrote the entries that name the changed ones.
     pub(crate) fn mark_all(&mut self) {
         for cell in 0..self.cells.small.used.load(Acquire) {
             self.mark(cell);
@@ -268,24 +267,24 @@ impl LatestReader {
         }
     }
 
-    /// Whether anything has changed.
+    /// Returns whether any cell has changed.
     #[inline]
     pub(crate) const fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Records replaced since the last call.
+    /// Returns the number of records replaced since the last call.
     pub(crate) const fn take_conflated(&mut self) -> u64 {
         std::mem::replace(&mut self.conflated, 0)
     }
 
-    /// Hands over the newest record of every changed cell, in the order of the stream. A panic of
-    /// `on` leaves the others for the next call.
+    /// Delivers the newest record of every changed cell, in stream order. After a panic of `on`, the next
+    /// call delivers the remaining cells.
     pub(crate) fn flush(&mut self, on: impl FnMut(Position, RecordRef<'_>)) {
         self.flush_to(ANY_EPOCH, on);
     }
 
-    /// As [`LatestReader::flush`], but of no later epoch than `last`.
+    /// Delivers as [`LatestReader::flush`] does, but only records of the epoch `last` or earlier ones.
     pub(crate) fn flush_to(&mut self, last: Epoch, mut on: impl FnMut(Position, RecordRef<'_>)) {
         if self.dirty.len() > 1 || last != ANY_EPOCH {
             for (place, cell) in &mut self.dirty {
@@ -294,7 +293,7 @@ impl LatestReader {
                     *place = (word(EPOCH_WORD), word(RECORD_WORD));
                 }
             }
-            // From behind, so that what is done can be taken off one by one.
+            // Sort in descending order, so that delivered cells can be popped off the end.
             self.dirty.sort_unstable_by(|a, b| b.cmp(a));
         }
         while let Some((_, cell)) = self.dirty.pop_if(|((epoch, _), _)| *epoch <= last.0) {
@@ -383,7 +382,7 @@ mod tests {
     fn newest_of_kind_and_instrument_keep_stream_order() {
         let mut writer = CellWriter::new();
         let (mut reader, mut late) = (writer.reader(), writer.reader());
-        // Ids in the table and beyond it.
+        // Ids inside and outside the table.
         let ids = [5, TABLE_LEN as u32 + 9, u32::MAX];
         for record in 1..=9u32 {
             let quote = quote(ids[record as usize % 3], record);
@@ -402,7 +401,7 @@ mod tests {
             .unwrap();
         reader.mark(cell);
         assert_eq!(flushed(&mut reader), [(10, 5, 0)]);
-        // One that was lapped looks at all of them.
+        // A lapped reader checks all cells.
         late.mark_all();
         assert_eq!(
             flushed(&mut late),

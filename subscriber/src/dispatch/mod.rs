@@ -1,5 +1,5 @@
-//! What happens to every item between the core and the application: names are learned, instruments
-//! that nobody wants are left out, latency is measured, `latest` channels are conflated.
+//! The steps between the core and the application. The dispatcher learns names, filters instruments,
+//! measures latency and conflates `latest` channels.
 
 pub(crate) mod application;
 pub(crate) mod conflate;
@@ -23,99 +23,99 @@ use crate::observe::others::OtherPublishers;
 use crate::observe::{HandedCounters, Shared};
 use conflate::{Cell, CellWriter};
 
-/// Where the driver puts what comes from the core.
+/// The driver's destination for items and notifications of the core.
 pub(crate) trait Sink: Deliver {
-    /// A publisher offers this; comes before anything of it does.
+    /// Handles an offer of a publisher. The call comes before any item of the offered channel.
     fn offered(&mut self, _core: &mut JournaledCore, _offer: &ChannelOffer) {}
-    /// A publisher welcomed us; comes before the items that follow from it.
+    /// Handles a welcome of a publisher. The call comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
-    /// All items that follow from it have come: those of what it ended. None are of what begins.
+    /// Handles the end of a welcome. All items of the previous streams have come, and none of the new ones.
     fn welcomed(&mut self, welcome: &Welcome);
-    /// Connections and timers were served, and the core stands like this.
+    /// Handles the state of the core after connections and timers were served.
     fn served(&mut self, _core: &JournaledCore) {}
 }
 
 /// The dispatcher's decision on the records of a datagram.
 pub(crate) enum Batch {
-    /// No channel of ours has that number.
+    /// The datagram's channel number is unknown, so its records are dropped.
     LeftOut,
-    /// All of them go to the application: nothing is left out, named or conflated.
+    /// All records go to the application: none is filtered, announces a name or is conflated.
     Passes(usize),
-    /// Each is decided by itself.
+    /// Each record needs its own decision.
     Mixed(usize),
 }
 
 /// The dispatcher's decision on one record.
 pub(crate) enum Verdict {
-    /// The filter leaves it out.
+    /// The filter excludes the record.
     LeftOut,
-    /// It goes to the application.
+    /// The record goes to the application.
     Passes,
-    /// It waits in this cell, from which a newer one may replace it.
+    /// The record waits in this cell, where a newer one may replace it.
     Conflated(Cell),
 }
 
-/// One channel, by its index in the settings.
+/// The state of one channel, by its index in the settings.
 #[derive(Debug)]
 struct Channel {
     id: Option<ChannelId>,
     epoch: Epoch,
-    /// What it was before the welcome that is being handled: what is lost then is told of that.
+    /// The number and epoch before the welcome in progress. Losses during the welcome carry these.
     before: Option<(ChannelId, Epoch)>,
     filter_index: FilterIndex,
     cells: Option<CellWriter>,
-    /// Symbols that the filter names and nobody has announced.
+    /// Symbols of the filter that the publisher has not announced.
     unknown: Vec<String>,
-    /// Whether so much was announced that they count as misspelled: WELCOME listed some, or a
-    /// record was left out, or [`NAMES_MANY`] came.
+    /// Whether enough names were announced to treat `unknown` as misspelled. That is so when WELCOME listed
+    /// some, when a record was filtered out, or when [`NAMES_MANY`] were announced.
     is_due: bool,
     alarm: Option<u64>,
     alarmed: bool,
-    /// Conflated records not yet told, and when they may be told next.
+    /// The number of conflated records not yet emitted. `report_at` is the earliest time of the next event.
     conflated: u64,
     report_at: Nanos,
-    /// Delivery begins after this sequence, by the last `Joined` event.
+    /// Delivery begins after this sequence, as in the last `Joined` event.
     joined_after: Sequence,
     others: OtherPublishers,
 }
 
-/// See the module.
+/// Decides on each item between the core and the application.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     channels: Vec<Channel>,
-    /// The index that was looked up last.
+    /// The index of the last lookup, which is likely to match again.
     last: usize,
     pub(crate) directory: Directory,
-    /// What others have not been shown of it yet.
+    /// Learned names that are not in the shared directory yet.
     unpublished: Vec<(ChannelId, u32, String)>,
-    /// Whether all of it is to be shown anew.
+    /// Whether the whole shared directory must be replaced.
     replaced: bool,
     /// Whether a welcome is being handled.
     is_welcomed: bool,
     meter: Meter,
-    /// Whether the filters are to be judged anew.
+    /// Whether the filters must be checked again.
     check_due: bool,
     problem: Option<Unknown>,
     pub(crate) shared: Arc<Shared>,
 }
 
-/// A symbol that a filter names and nobody has announced.
+/// A symbol of a filter that the publisher has not announced.
 #[derive(Debug)]
 struct Unknown {
     index: usize,
     symbol: String,
-    /// How many names there were when it was put into words.
+    /// The number of known names when the error text was made.
     names: usize,
     error: SubscribeError,
 }
 
-/// So many names without one that a filter names are a reason to say so.
+/// A filter's unknown symbol counts as misspelled after this many announced names.
 const NAMES_MANY: usize = 1_000;
-/// Conflation is told this often at most.
+/// Conflation events of a channel are at least this far apart.
 const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
 impl Dispatcher {
-    /// For channels with these filters, cells and alarms.
+    /// Creates a dispatcher of channels with these filters, cells and alarms.
     pub(crate) fn new(
         channels: impl Iterator<Item = (InstrumentFilter, Option<CellWriter>, Option<u64>)>,
         shared: Arc<Shared>,
@@ -157,7 +157,7 @@ impl Dispatcher {
         Some(self.last)
     }
 
-    /// As [`Dispatcher::index_of`], while a number may have gone from one channel to another.
+    /// Returns the index of a channel during a welcome, when its number may have passed to another channel.
     #[cold]
     fn index_before(&mut self, position: &Position) -> Option<usize> {
         let at = (position.channel, position.epoch);
@@ -165,7 +165,7 @@ impl Dispatcher {
         before.or_else(|| self.index_of(position.channel))
     }
 
-    /// The index of the channel that a position is of.
+    /// Returns the index of the channel to which a position belongs.
     #[inline]
     pub(crate) fn index_at(&mut self, position: &Position) -> Option<usize> {
         if self.is_welcomed {
@@ -175,13 +175,13 @@ impl Dispatcher {
         }
     }
 
-    /// The counters of what a channel handed over.
+    /// Returns the delivery counters of a channel.
     #[inline]
     pub(crate) fn handed(&self, index: usize) -> &HandedCounters {
         &self.shared.channels[index].handed
     }
 
-    /// Decides on the records of a datagram; those that pass are measured and counted.
+    /// Decides on the records of a datagram. Records that pass are measured and counted.
     #[inline]
     pub(crate) fn batch(&mut self, first: &Position, records: Records<'_>) -> Batch {
         let Some(index) = self.index_at(first) else {
@@ -200,7 +200,7 @@ impl Dispatcher {
         Batch::Passes(index)
     }
 
-    /// Learns the name that a record announces, and decides on it. One that does not wait in a
+    /// Learns the name that a record announces, and decides on the record. A record that does not go to a
     /// cell is counted.
     pub(crate) fn record(
         &mut self,
@@ -232,7 +232,7 @@ impl Dispatcher {
         Verdict::Passes
     }
 
-    /// Counts an event of a channel, and notes in the histograms where replayed history ends.
+    /// Counts an event of a channel, and sets the end of replayed history in the histograms.
     pub(crate) fn event(&mut self, index: usize, position: &Position, event: &Event) {
         let shared = &self.shared.channels[index];
         shared.handed.handed_events.increment();
@@ -271,7 +271,7 @@ impl Dispatcher {
         }
     }
 
-    /// A record was left out while symbols of the filter are unknown: that may be why.
+    /// Requests a filter check, because a record was filtered out while symbols of the filter are unknown.
     #[cold]
     fn left_out(&mut self, index: usize, channel: ChannelId) {
         let is_due = !self.directory.channel_mut(channel).is_empty();
@@ -288,7 +288,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes over channel numbers, before items of them come.
+    /// Applies the channel numbers of a welcome, before items with these numbers come.
     pub(crate) fn welcome(&mut self, welcome: &Welcome) {
         if welcome.channels.len() != self.channels.len() {
             return;
@@ -296,7 +296,7 @@ impl Dispatcher {
         for (index, offer) in welcome.channels.iter().enumerate() {
             let it = &mut self.channels[index];
             if it.id == Some(offer.channel) && offer.epoch < it.epoch {
-                // Of a publisher that is over; the core turns it down.
+                // The offer is of a past epoch, and the core rejects it.
                 continue;
             }
             it.before = it.id.map(|id| (id, it.epoch));
@@ -306,7 +306,7 @@ impl Dispatcher {
         self.is_welcomed = true;
     }
 
-    /// Takes over directories, once nothing more comes whose instruments were named before.
+    /// Replaces the directories, once no more items refer to instruments by their previous names.
     pub(crate) fn welcomed(&mut self, welcome: &Welcome) {
         if !std::mem::replace(&mut self.is_welcomed, false) {
             return;
@@ -326,7 +326,7 @@ impl Dispatcher {
             let it = &mut self.channels[index];
             it.is_due = is_listed || (it.is_due && !anew);
             if anew {
-                // In words of another directory.
+                // The text of the problem refers to the replaced directory.
                 self.problem.take_if(|problem| problem.index == index);
             }
         }
@@ -348,8 +348,8 @@ impl Dispatcher {
         self.check_filters();
     }
 
-    /// Publishes the state of a channel to other threads. Returns the events that are due: its lag passes
-    /// the alarm, or half of it; another publisher sends to its groups.
+    /// Publishes the state of a channel to other threads. Returns the events that are due. These are the lag
+    /// alarm, its end at half of the alarm, and another publisher that sends to the channel's groups.
     pub(crate) fn report(&mut self, index: usize, receiver: &Receiver) -> [Option<Event>; 2] {
         let shared = &self.shared.channels[index];
         let ((delivered, heard), lag) = (receiver.progress(), receiver.lag());
@@ -364,7 +364,7 @@ impl Dispatcher {
         [lag, self.find_other_publisher(index, receiver)]
     }
 
-    /// Returns the event, and logs it, where another publisher sends to the groups of a channel.
+    /// Returns and logs the event when another publisher sends to the groups of a channel.
     fn find_other_publisher(&mut self, index: usize, receiver: &Receiver) -> Option<Event> {
         let is_linked = receiver.stream_state().repair_link_up;
         let others = &mut self.channels[index].others;
@@ -374,9 +374,9 @@ impl Dispatcher {
         Some(event)
     }
 
-    /// Shows others whether we are joined, and what was learned, unless one of them is looking
-    /// just now. Comes after [`report`](Self::report) of all channels, so that nobody takes names
-    /// for those of an older epoch.
+    /// Publishes the joined state and the learned names to other threads. Names are skipped while another
+    /// thread holds the lock. Call it after [`report`](Self::report) of all channels, so that no thread takes
+    /// names for those of an older epoch.
     #[inline]
     pub(crate) fn publish(&mut self, is_joined: bool) {
         self.shared.joined.store(is_joined, Relaxed);
@@ -387,13 +387,13 @@ impl Dispatcher {
 
     #[cold]
     fn show(&mut self) {
-        // locks: where a name was learned, and waits for nobody.
+        // locks: taken only after a name was learned; `try_lock` never waits.
         let Ok(mut shown) = self.shared.directory.try_lock() else {
             return;
         };
         if std::mem::replace(&mut self.replaced, false) {
             shown.clone_from(&self.directory);
-            // What holds of them is among those.
+            // The copied directory already contains the valid ones.
             self.unpublished.clear();
         }
         for (channel, id, symbol) in self.unpublished.drain(..) {
@@ -401,12 +401,13 @@ impl Dispatcher {
         }
     }
 
-    /// A symbol that a filter names and nobody has announced, as of the last judgement.
+    /// Returns the error for a symbol that a filter names and no publisher has announced. It is as of the
+    /// last check.
     pub(crate) fn problem(&self) -> Option<&SubscribeError> {
         self.problem.as_ref().map(|problem| &problem.error)
     }
 
-    /// Judges what of the filters can't be had, where that may have changed. Once a poll is enough.
+    /// Checks the filters for unknown symbols, if the result may have changed. One call per poll is enough.
     #[inline]
     pub(crate) fn check_filters(&mut self) {
         if std::mem::replace(&mut self.check_due, false) {
@@ -424,7 +425,7 @@ impl Dispatcher {
             self.problem = None;
             return;
         };
-        // To look for what is most like it takes long: not for every few names that come.
+        // The search for similar symbols is slow, so do not repeat it for every few new names.
         let is_told = self.problem.as_ref().is_some_and(|told| {
             told.index == index && told.symbol == *symbol && known.len() < 2 * told.names.max(1)
         });
@@ -447,7 +448,7 @@ impl Dispatcher {
         });
     }
 
-    /// Counts conflated records of a channel; tells them now and then.
+    /// Counts conflated records of a channel. Returns the event when one is due.
     pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
         let it = &mut self.channels[index];
         it.conflated += records;
@@ -459,7 +460,7 @@ impl Dispatcher {
         Some(Event::Conflated { records })
     }
 
-    /// The cells of a `latest` channel.
+    /// Returns the cells of each channel, or `None` for channels that are not `latest`.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Option<&CellWriter>> {
         self.channels.iter().map(|channel| channel.cells.as_ref())
     }
@@ -469,7 +470,7 @@ impl Dispatcher {
     }
 }
 
-/// Raises an alarm once, and takes it back once at half of it.
+/// Returns `Lagging` once above the alarm, and `CaughtUp` once at half of it or below.
 pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Event> {
     if !*alarmed && lag > alarm {
         *alarmed = true;
@@ -539,7 +540,7 @@ mod tests {
             [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
             [Some(0), Some(1)]
         );
-        // The first has another number, and the second has that of the first.
+        // The first channel has a new number, and the second has the first one's old number.
         dispatcher.welcome(&welcome(2, [3, 1]));
         assert_eq!(
             [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
@@ -590,7 +591,8 @@ mod tests {
         dispatcher.welcome(&listing(1, [1, 2], 5));
         dispatcher.welcomed(&listing(1, [1, 2], 5));
         dispatcher.publish(true);
-        // What was held back comes now: of the first channel, whose number the second has next.
+        // Items held back until now arrive. They belong to the first channel, whose number the second
+        // takes over.
         let next = listing(2, [3, 1], 6);
         dispatcher.welcome(&next);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! ChannelInput to a channel's groups, by whichever transport: whose datagrams to believe, and what
-//! became of them before anybody saw them.
+//! The input from a channel's groups, over any transport. It knows which senders are accepted, and counts
+//! what the transport dropped before this crate received it.
 
 use std::net::Ipv4Addr;
 
@@ -18,24 +18,24 @@ use crate::dispatch::Sink;
 use crate::error::SubscribeError;
 use crate::sync::wake::Waker;
 
-/// Who waits, instead of polling, for what no descriptor tells of waits no longer than this.
+/// The maximum wait of a waiting thread when the receiver has no descriptor.
 const UNWATCHED_POLL_INTERVAL: Nanos = Nanos::from_us(50);
 
-/// One channel's groups.
+/// The input from one channel's groups.
 pub(crate) struct ChannelInput {
     pub(crate) channel: ChannelId,
-    /// What the offer came to, for comparing it with a later one.
+    /// The receivable form of the offer, kept for the comparison with a later offer.
     choice: TransportChoice,
-    /// The addresses that each line may be sent from.
+    /// The addresses from which each line may be sent.
     senders: Vec<Ipv4Addr>,
     taken: Transport,
     receiver: Receiver,
     polled_at: Nanos,
-    /// Strangers' datagrams that the transport dropped and the core was told of.
+    /// Datagrams of unknown senders that the transport dropped and the core has counted.
     strangers: u64,
-    /// What the record has been told of what its transport dropped, and of injected faults: of each
-    /// line, up to which sequence each entry of the log.
+    /// The drops of the transport that are in the journal.
     dropped: Dropped,
+    /// The injected faults that are in the journal: per line and log entry, the last sequence written.
     injected: [Vec<Sequence>; LineId::MAX],
 }
 
@@ -45,7 +45,7 @@ enum Receiver {
 }
 
 impl ChannelInput {
-    /// Joins the groups that `offer` names, or those that override them.
+    /// Joins the groups of `offer`, or the groups that override them.
     pub(crate) fn open(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
@@ -60,7 +60,7 @@ impl ChannelInput {
             None => Receiver::Plain(opened.receiver),
             Some(faults) => {
                 let mut faults = faults.clone();
-                // Two lines take two seeds; the next channel's follow.
+                // Each channel uses two seeds, one per line, so the next channel's seeds follow.
                 faults.seed = faults.seed.wrapping_add(u64::from(offer.channel.0) * 2);
                 Receiver::Faulty(Box::new(FaultyReceiver::new(opened.receiver, &faults)?))
             }
@@ -78,12 +78,12 @@ impl ChannelInput {
         })
     }
 
-    /// How many lines are listened to.
+    /// Returns the number of lines.
     pub(crate) const fn lines(&self) -> usize {
         self.senders.len()
     }
 
-    /// Whether `offer` names the groups that are being listened to.
+    /// Returns whether `offer` names the groups that this input receives.
     pub(crate) fn fits(
         &self,
         builder: &SubscriberBuilder,
@@ -93,7 +93,7 @@ impl ChannelInput {
         TransportChoice::of(builder, channel, offer).fits(&self.choice, self.taken)
     }
 
-    /// Feeds what has arrived to the core. How many datagrams there were.
+    /// Passes arrived datagrams to the core. Returns their number.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -129,19 +129,19 @@ impl ChannelInput {
         polled
     }
 
-    /// Watches its sockets.
+    /// Adds the sockets to the waker.
     pub(crate) fn watch(&self, waker: &Waker) -> std::io::Result<()> {
         let mut sockets = self.receive().fds().into_iter();
         sockets.try_for_each(|socket| waker.watch(socket, true, false))
     }
 
-    /// Whether anybody waits on what it watches.
+    /// Sets whether a thread waits on the receiver's descriptors.
     pub(crate) fn set_waited(&mut self, waited: bool) {
         self.receive_mut().set_waited(waited);
     }
 
-    /// When it is to be polled though no descriptor tells: because it has none, or because an
-    /// injected fault lets go of what it holds back.
+    /// Returns the time of the next poll that no descriptor signals. This concerns receivers without a
+    /// descriptor, and injected faults that release a datagram.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         if self.receive().raw_fds().is_empty() {
             return Some(self.polled_at.after(UNWATCHED_POLL_INTERVAL));
@@ -153,7 +153,7 @@ impl ChannelInput {
             .min()
     }
 
-    /// Leaves all groups and joins them anew.
+    /// Leaves all groups and joins them again.
     pub(crate) fn rejoin(&mut self) -> Result<(), ReceiveError> {
         for line in 0..self.lines() {
             self.receive_mut().rejoin(LineId(line as u8))?;
@@ -161,18 +161,18 @@ impl ChannelInput {
         Ok(())
     }
 
-    /// Leaves one line's group until [`ChannelInput::rejoin`], as a network that forgets us would.
+    /// Leaves one line's group until [`ChannelInput::rejoin`], like a network that loses its multicast state.
     #[cfg(feature = "testing")]
     pub(crate) fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
         self.receive_mut().leave(line)
     }
 
-    /// Shows what the transport dropped before anybody saw it.
+    /// Copies the transport's drop counts to the counters.
     pub(crate) fn show(&self, counters: &ReceiverCounters) {
         show(self.receive().stats(), counters);
     }
 
-    /// Tells the record what was dropped since it was told last.
+    /// Writes the drops since the last call to the journal.
     pub(crate) fn note(&mut self, now: Nanos, core: &mut JournaledCore) {
         let dropped = Dropped {
             buffer: self.sum(|stats| stats.buffer_drops),
@@ -206,7 +206,7 @@ impl ChannelInput {
         }
     }
 
-    /// The injected faults, per line; empty without.
+    /// Returns the injected faults per line, or `None` without fault injection.
     pub(crate) fn faulty(&self) -> Option<&FaultyReceiver<Box<dyn Receive>>> {
         match &self.receiver {
             Receiver::Plain(_) => None,
@@ -233,7 +233,7 @@ impl ChannelInput {
     }
 }
 
-/// Shows what the lines' transports have counted, all lines added up.
+/// Copies the transport counters, summed over all lines.
 fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
     let set = |counter: &Counter, of: fn(&ReceiveStats) -> u64| {
         counter.set(lines.iter().map(of).sum());

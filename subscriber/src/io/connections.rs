@@ -1,5 +1,5 @@
-//! The connections to the publisher, driven by what the core wants: two over TCP, and over verbs,
-//! where both sides can, one for READs and one for NACKs.
+//! The connections to the publisher, driven by the core. Two run over TCP. When both sides have verbs,
+//! two more run over verbs: one for READs and one for NACKs.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -24,27 +24,27 @@ pub(crate) struct Connections {
     replay: ControlClient,
     nack: ControlClient,
     read: ControlClient,
-    /// All publishers; the one that we are connected to comes first.
+    /// All publishers. The connected one is first.
     addresses: Vec<SocketAddr>,
-    /// Where the connection for repair leads, or the last one led.
+    /// The address of the current or last repair connection.
     connected_to: Option<SocketAddr>,
     frames: Vec<u8>,
-    /// How many descriptors of each are watched, and whether for writing.
+    /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
-    /// Memory that the publisher is to write, where this is a standby.
+    /// Memory that the publisher writes, if this is a standby.
     inboxes: Inboxes,
-    /// Why this host made no connection when one for repair was last begun: it had no descriptor.
+    /// The error of this host when the last repair connection was started: it had no descriptor.
     denied: Option<Errno>,
 }
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 impl Connections {
-    /// Whether this build can make connections over verbs at all.
+    /// Whether this build supports connections over verbs.
     pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
 
-    /// Connections to a publisher at one of these addresses; those over verbs are made from the first of
-    /// these interfaces that belongs to a device.
+    /// Creates the connections to a publisher at one of these addresses. Connections over verbs use the first
+    /// of these interfaces that belongs to a device.
     pub(crate) fn new(addresses: Vec<SocketAddr>, interfaces: &[Interface]) -> Self {
         let config = ClientConfig::default();
         let found = interfaces.iter().filter_map(|it| it.resolve().ok());
@@ -67,7 +67,7 @@ impl Connections {
         }
     }
 
-    /// Feeds everything that came over the connections to the core. How many messages there were.
+    /// Passes the messages of all connections to the core. Returns their number.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -128,9 +128,9 @@ impl Connections {
         count
     }
 
-    /// History comes from the publisher that welcomed us, and it is tried first when the
-    /// connection breaks; one that only let us connect, as the system of a process that hangs does, is
-    /// no better than the others.
+    /// Moves a publisher to the front. History comes from the publisher that welcomed us, so it is tried
+    /// first when the connection breaks. A publisher that only accepted the connection gets no preference,
+    /// because the system of a hung process accepts connections too.
     #[cold]
     fn prefer(&mut self, address: SocketAddr) {
         if let Some(at) = self.addresses.iter().position(|it| *it == address) {
@@ -140,7 +140,7 @@ impl Connections {
         self.replay.set_addresses(vec![address]);
     }
 
-    /// Watches the sockets that there are: for writing where something waits to be written.
+    /// Adds the sockets to the waker. Writability is watched while bytes wait to be written.
     pub(crate) fn watch(&mut self, waker: &Waker) -> std::io::Result<()> {
         for path in PATHS {
             let client = match path {
@@ -165,12 +165,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Whether something has come that no descriptor tells of any more.
+    /// Returns whether input is buffered that no descriptor signals any more.
     pub(crate) fn holds_input(&self) -> bool {
         self.nack.holds_input() || self.read.holds_input()
     }
 
-    /// Begins to connect.
+    /// Starts a connection.
     pub(crate) fn connect(
         &mut self,
         now: Nanos,
@@ -211,12 +211,12 @@ impl Connections {
         }
     }
 
-    /// Why there is no connection, where it is this host that lacks a descriptor for it.
+    /// Returns the error when no connection exists because this host lacks a descriptor.
     pub(crate) const fn denied(&self) -> Option<Errno> {
         self.denied
     }
 
-    /// Has an inbox made for the connection for READ that there is.
+    /// Creates an inbox for the current READ connection.
     pub(crate) fn make_inbox(&mut self, channel: ChannelId, wanted: InboxWanted) {
         self.inboxes.make(&mut self.read, channel, wanted);
     }
@@ -225,7 +225,7 @@ impl Connections {
         self.client(path).disconnect();
     }
 
-    /// Sends what the core has to say.
+    /// Sends the messages of the core.
     pub(crate) fn transmit(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
         loop {
             let mut frames = std::mem::take(&mut self.frames);
@@ -233,7 +233,7 @@ impl Connections {
             if let Some(path) = path {
                 let client = self.client(path);
                 if client.send_frames(&frames).is_err() && client.is_connected() {
-                    // It takes nothing any more: as good as down.
+                    // The connection accepts no more bytes, so treat it as down.
                     client.disconnect();
                     let reason = LinkDownReason::Closed;
                     core.handle_disconnected(now, path, reason, sink);
@@ -250,7 +250,7 @@ impl Connections {
         self.begin_remote(now, core, sink);
     }
 
-    /// Begins what the core wants in the publisher's memory.
+    /// Starts the remote READs that the core wants.
     fn begin_remote(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
@@ -272,7 +272,7 @@ impl Connections {
     }
 }
 
-/// Whether that was for want of a descriptor.
+/// Returns the system's error if the connection closed for lack of a descriptor.
 fn denied(reason: &CloseReason) -> Option<Errno> {
     let CloseReason::Unreachable(error) = reason else {
         return None;
@@ -281,7 +281,7 @@ fn denied(reason: &CloseReason) -> Option<Errno> {
     matches!(errno, Errno::MFILE | Errno::NFILE).then_some(errno)
 }
 
-/// How a connection over verbs is called.
+/// Returns the name of a connection over verbs, or `None` for one over TCP.
 const fn over_verbs(path: Path) -> Option<&'static str> {
     match path {
         Path::Nack => Some("NACK connection"),

@@ -1,4 +1,4 @@
-//! Moves a subscriber along: sockets to core, core to sockets. Decides nothing itself.
+//! Moves data between the sockets and the core. It makes no decisions.
 
 use std::collections::BTreeMap;
 
@@ -19,35 +19,35 @@ use crate::error::SubscribeError;
 use crate::observe::polled::Polled;
 use crate::sync::wake::Waker;
 
-/// The connections are looked at this often while nothing is missing; at once when something is.
+/// The connections are served at this interval while nothing is missing, and with every poll otherwise.
 const CONNECTIONS_INTERVAL: Nanos = Nanos::from_us(100);
-/// A group that could not be joined is tried again after this.
+/// The delay before the next attempt to join a group.
 const LISTEN_RETRY: Nanos = Nanos::from_secs(1);
-/// Nobody polled for so long: that is worth a note in the record.
+/// An interval between two polls above this limit is written to the journal.
 const STALL: Nanos = Nanos::from_ms(1);
 
 pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
     pub(crate) core: JournaledCore,
     pub(crate) inputs: Vec<ChannelInput>,
-    /// What keeps it from working as configured.
+    /// The problems that prevent the subscriber from working as configured.
     pub(crate) problems: Problems,
     pub(crate) waker: Waker,
-    /// Whether the publisher may write to memory of ours: that is looked at with each poll.
+    /// Whether the publisher may write to our memory, so that each poll checks that memory.
     has_inboxes: bool,
-    /// Whether the receivers know that somebody waits.
+    /// Whether the receivers know that a thread waits.
     waited: bool,
-    /// When it counts as a problem that nobody has welcomed us.
+    /// The deadline of the first welcome. After it, a missing welcome is a problem.
     join_by: Nanos,
     connections: Connections,
-    /// Offers whose groups could not be joined, and when to try again.
+    /// Offers whose groups could not be joined, each with the time of the next attempt.
     pending: Vec<(ChannelOffer, Nanos)>,
     connections_at: Nanos,
-    /// The core's next deadline as of the last look.
+    /// The core's next deadline, as of the last service of the connections.
     due_at: Nanos,
-    /// When it was polled last, where that is recorded.
+    /// The time of the last poll; maintained only with a journal.
     polled_at: Nanos,
-    /// Channels to be begun anew with the next poll.
+    /// Channels to rejoin with the next poll.
     rejoins: Vec<(ChannelId, Start)>,
 }
 
@@ -88,13 +88,13 @@ impl Driver {
         }
     }
 
-    /// Has the publisher write what it seals to memory of ours, where both sides can.
+    /// Asks the publisher to write its sealed datagrams to our memory, if both sides support that.
     pub(crate) fn use_inboxes(&mut self) {
         self.has_inboxes = self.builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
         self.core.use_inboxes(self.has_inboxes);
     }
 
-    /// Takes what the publisher has written. How many datagrams there were.
+    /// Processes the datagrams that the publisher has written to our memory. Returns their number.
     fn take_written(&mut self, now: Nanos, sink: &mut impl Sink) -> usize {
         let mut count = 0;
         while let Some(channel) = self.core.look_for_written() {
@@ -135,12 +135,12 @@ impl Driver {
             polled.datagrams += self.take_written(now, sink);
         }
         let due = now >= self.connections_at || now >= self.due_at;
-        // Who was woken although no datagram came was woken by a connection or the timer.
+        // A thread that woke without a datagram was woken by a connection or the timer.
         let woken = self.waker.is_used() && polled.datagrams == 0;
         if due || woken || self.core.receivers().any(|receiver| receiver.is_waiting()) {
             polled.messages = self.connections.receive(now, &mut self.core, sink);
             self.core.handle_timeout(now, sink);
-            // Groups are joined before the publisher is told that we follow.
+            // Join the groups before the publisher learns that we follow.
             self.act(now, sink);
             self.connections.transmit(now, &mut self.core, sink);
             self.act(now, sink);
@@ -162,12 +162,12 @@ impl Driver {
         polled
     }
 
-    /// Whether a channel is being joined anew, or about to be.
+    /// Returns whether a channel is rejoining, or rejoins with the next poll.
     pub(crate) fn is_rejoining(&self, channel: ChannelId) -> bool {
         self.core.index_of(channel).is_none() || self.rejoins.iter().any(|(it, _)| *it == channel)
     }
 
-    /// Begins a channel anew with the next poll, whose closure is told what is lost by that.
+    /// Rejoins a channel with the next poll. That poll's closure receives the losses that follow from it.
     pub(crate) fn rejoin(&mut self, channel: ChannelId, start: Start) {
         self.rejoins.push((channel, start));
     }
@@ -177,18 +177,18 @@ impl Driver {
         for (channel, start) in std::mem::take(&mut self.rejoins) {
             self.core.rejoin(now, channel, start, sink);
         }
-        // Connections and timers are served with this poll.
+        // Force this poll to serve connections and timers.
         self.connections_at = now;
     }
 
-    /// Says good-bye; what is open is declared lost.
+    /// Leaves: declares open gaps lost and notifies the publisher.
     pub(crate) fn leave(&mut self, now: Nanos, sink: &mut impl Sink) {
         self.core.leave(LossCause::Left, sink);
         self.connections.transmit(now, &mut self.core, sink);
         sink.served(&self.core);
     }
 
-    /// Notes that nobody polled for long, but where somebody waits to be woken.
+    /// Writes a long interval between polls to the journal, unless a thread waits to be woken.
     fn note_stall(&mut self, now: Nanos) {
         let span = now.since(self.polled_at);
         if span > STALL && !self.waker.is_used() {
@@ -197,20 +197,20 @@ impl Driver {
         self.polled_at = now;
     }
 
-    /// When there is something to do although nothing comes.
+    /// Returns the time of the next work that needs no input.
     pub(crate) fn due(&self) -> Nanos {
         if !self.rejoins.is_empty() {
             return Nanos::ZERO;
         }
         let pending = self.pending.iter().map(|(_, at)| *at);
         let held_back = self.inputs.iter().filter_map(ChannelInput::next_due);
-        // What no descriptor tells of any more must not wait for one.
+        // Buffered input makes no descriptor readable, so it is due at once.
         let input = self.connections.holds_input().then_some(Nanos::ZERO);
         let others = pending.chain(held_back).chain(input).chain([self.join_by]);
         others.fold(self.core.poll_timeout(), Nanos::min)
     }
 
-    /// Says that nobody has welcomed us within the limit, once.
+    /// Sets the problem that no publisher has welcomed us within the limit. Runs once.
     #[cold]
     fn check_join_limit(&mut self) {
         self.join_by = Nanos::MAX;
@@ -226,7 +226,7 @@ impl Driver {
         self.problems.joining = Some(error);
     }
 
-    /// Does what the core wants done.
+    /// Executes the actions of the core.
     #[inline]
     fn act(&mut self, now: Nanos, sink: &mut impl Sink) {
         while let Some(action) = self.core.poll_action() {
@@ -245,7 +245,7 @@ impl Driver {
                         Some(Err(error)) => {
                             failed_to_receive(&mut self.problems.listening, channel, error);
                         }
-                        // Of a newer offer it is not known yet.
+                        // Success says nothing about a newer offer, which is still pending.
                         Some(Ok(()))
                             if !self.pending.iter().any(|(it, _)| it.channel == channel) =>
                         {
@@ -284,7 +284,7 @@ impl Driver {
         let Some(at) = self.core.index_of(offer.channel) else {
             return;
         };
-        // One that has another number now is listened to under that.
+        // Drop inputs of channel numbers that are not followed any more.
         let core = &self.core;
         self.inputs.retain(|it| core.index_of(it.channel).is_some());
         let before = self.pending.len();
@@ -294,7 +294,7 @@ impl Driver {
         let current = self.inputs.iter().position(|l| l.channel == offer.channel);
         if current.is_some_and(|at| self.inputs[at].fits(&self.builder, channel, &offer)) {
             if self.pending.len() < before {
-                // What failed was an offer that holds no longer.
+                // The failed offer is obsolete, so its problem is over.
                 self.problems.listening.remove(&offer.channel);
             }
             return;
@@ -319,7 +319,7 @@ impl Driver {
             Err(error) => {
                 let text = error.to_string();
                 let before = self.problems.listening.insert(offer.channel, error);
-                // It is tried again and again, and told when it is another reason.
+                // Each retry may fail again, so log only a new reason.
                 if before.is_none_or(|before| before.to_string() != text) {
                     tracing::error!(channel = %offer.name, "cannot listen: {text}");
                 }
@@ -329,7 +329,7 @@ impl Driver {
     }
 }
 
-/// Notes a failure that every poll may find again, and that is told in the log once.
+/// Sets the problem of a failed receiver. Every poll may find the failure again, but the log gets one line.
 #[cold]
 fn failed_to_receive(
     problems: &mut BTreeMap<ChannelId, SubscribeError>,

@@ -1,5 +1,5 @@
-//! A standby's inboxes: memory that is made for the connection for READ that there is, and that the
-//! publisher may write once its device has bound it to that (docs/PROTOCOL.md §6.8).
+//! A standby's inboxes: memory of the current READ connection that the publisher may write. It may write
+//! once this host's device has bound the memory to that connection (docs/PROTOCOL.md §6.8).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::{ControlClient, InboxGrant};
 use tickcast_transport::host::mapping::SharedMapping;
 
-/// Those that are not bound yet.
+/// The inboxes that are not bound yet.
 #[derive(Default)]
 pub(crate) struct Inboxes(Vec<Granting>);
 
@@ -22,8 +22,8 @@ struct Granting {
 }
 
 impl Inboxes {
-    /// Makes one, in the place of any for a connection before. Where it can't be had the mirror is filled
-    /// as any subscriber is, which the log says.
+    /// Creates an inbox and drops those of earlier connections. On failure a line is logged, and the mirror
+    /// is filled as on any subscriber.
     pub(crate) fn make(
         &mut self,
         read: &mut ControlClient,
@@ -53,7 +53,7 @@ impl Inboxes {
         }
     }
 
-    /// Tells the core of those that are bound now.
+    /// Passes inboxes that are now bound to the core.
     pub(crate) fn poll(&mut self, read: &ControlClient, core: &mut JournaledCore) {
         self.0.retain(|it| {
             let Some(access) = read.granted_inbox(&it.grant) else {

@@ -1,4 +1,4 @@
-//! Sockets and connections to the core, and back.
+//! Connects sockets and connections with the core.
 
 mod channel_input;
 mod connections;

@@ -1,5 +1,5 @@
-//! What keeps a driver from working as configured, each kind in a place of its own: what goes well
-//! again takes back its own problem and no other.
+//! The problems that prevent a driver from working as configured. Each kind has its own field, so that a
+//! recovery clears only its own problem.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::error::SubscribeError;
 
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
-    /// The publisher rejected us, or none welcomed us in time; over with WELCOME.
+    /// The publisher rejected us, or none welcomed us in time. Cleared by WELCOME.
     pub(crate) joining: Option<SubscribeError>,
-    /// Groups that can't be joined; over when they are.
+    /// Channels whose groups can't be joined. Cleared when they are joined.
     pub(crate) listening: BTreeMap<ChannelId, SubscribeError>,
-    /// Channels whose sockets fail; over when datagrams come again.
+    /// Channels whose sockets fail. Cleared when datagrams arrive again.
     pub(crate) receiving: BTreeMap<ChannelId, SubscribeError>,
-    /// No connection can be made from here; over when one is.
+    /// This host can't make a connection. Cleared when it makes one.
     pub(crate) connecting: Option<SubscribeError>,
-    /// Nobody could wait for us.
+    /// The descriptor that a thread waits on does not work.
     pub(crate) descriptor: Option<SubscribeError>,
 }
 
 impl Problems {
-    /// The gravest one.
+    /// Returns the most severe problem.
     #[inline]
     pub(crate) fn first(&self) -> Option<&SubscribeError> {
         let channels = self.listening.values().chain(self.receiving.values());
@@ -30,14 +30,14 @@ impl Problems {
         all.chain(&self.connecting).chain(&self.descriptor).next()
     }
 
-    /// A publisher welcomed us, to these channels and no others.
+    /// Clears the problem of joining, and those of channels that are not followed any more.
     pub(crate) fn welcomed(&mut self, is_followed: impl Fn(ChannelId) -> bool) {
         self.joining = None;
         self.listening.retain(|channel, _| is_followed(*channel));
         self.receiving.retain(|channel, _| is_followed(*channel));
     }
 
-    /// The groups of a channel were joined, by sockets of which no failure is known yet.
+    /// Clears the problems of a channel whose groups were joined with new sockets.
     pub(crate) fn listens(&mut self, channel: ChannelId) {
         self.listening.remove(&channel);
         self.receiving.remove(&channel);
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(first(&problems), Some(wrong(two).to_string()));
         problems.listens(one);
         assert!(problems.first().is_some(), "the other channel's stays");
-        // Another publisher knows the channel by another number.
+        // Another publisher uses another number for the channel.
         problems.welcomed(|channel| channel == one);
         assert!(problems.first().is_none());
     }

@@ -1,4 +1,4 @@
-//! Which of the publisher's fan-outs to take: what the offer and this host have in common, and why.
+//! Selects one of the publisher's fan-outs that both the offer and this host support.
 
 use std::net::Ipv4Addr;
 
@@ -16,27 +16,27 @@ use tickcast_transport::verbs::{
 use crate::config::{ChannelBuilder, SubscriberBuilder, Transport};
 use crate::error::SubscribeError;
 
-/// An offer as this subscriber can receive it, by each transport.
+/// The receivable form of an offer, for each transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransportChoice {
     udp: Option<UdpReceiverConfig>,
     verbs: Option<VerbsReceiverConfig>,
     shm: Option<ShmReceiverConfig>,
-    /// Whether lines of the offer are overridden, which only says where UDP is to be had.
+    /// Whether lines of the offer are overridden. An override applies to UDP only.
     overridden: bool,
 }
 
-/// A receiver, and how it came to be this one.
+/// An open receiver, and the reason for its choice.
 pub(crate) struct Opened {
     pub(crate) receiver: Box<dyn Receive>,
-    /// The addresses that each line may be sent from.
+    /// The addresses from which each line may be sent.
     pub(crate) senders: Vec<Ipv4Addr>,
     pub(crate) transport: Transport,
     pub(crate) why: String,
 }
 
 impl TransportChoice {
-    /// What `offer` comes to.
+    /// Returns the choice for `offer`.
     pub(crate) fn of(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
@@ -115,8 +115,8 @@ impl TransportChoice {
         }
     }
 
-    /// Whether what was `taken` of an offer serves as well for this one: only who reads a ring needs
-    /// another one for another epoch.
+    /// Returns whether a receiver opened for the choice `before` also serves this one. Only a receiver of a
+    /// ring needs to be reopened for another epoch.
     pub(crate) fn fits(&self, before: &Self, taken: Transport) -> bool {
         let mut of_that_epoch = self.clone();
         if let (Some(ours), Some(theirs)) = (&mut of_that_epoch.shm, &before.shm)
@@ -127,11 +127,12 @@ impl TransportChoice {
         of_that_epoch == *before
     }
 
-    /// Opens the one that is asked for, or the best that works: the ring itself, RDMA multicast, UDP.
-    /// What was sent `after` is wanted.
+    /// Opens the requested transport, or the best that works: shared ring, RDMA multicast, UDP.
+    /// The receiver delivers datagrams sent after the sequence `after`.
     ///
     /// # Errors
-    /// [`SubscribeError::NoTransport`] when it is not on offer; else why it can't be opened.
+    /// - [`SubscribeError::NoTransport`] when the offer does not contain the transport.
+    /// - Otherwise the reason why the transport can't be opened.
     pub(crate) fn open(
         &self,
         asked: Transport,
@@ -153,7 +154,7 @@ impl TransportChoice {
                             Err(error) if self.udp.is_some() || self.verbs.is_some() => {
                                 Some(format!("shm is offered, but {error}"))
                             }
-                            // There is nothing else: why it does not work is what matters.
+                            // There is no other transport, so report why this one does not work.
                             opened => return opened,
                         }
                     }
@@ -167,7 +168,7 @@ impl TransportChoice {
         }
     }
 
-    /// Opens the best by which datagrams come over a network.
+    /// Opens the best transport over a network.
     fn open_multicast(&self, channel: &str) -> Result<Opened, SubscribeError> {
         let not_verbs = match &self.verbs {
             None => "the publisher offers no other network".to_owned(),
@@ -186,7 +187,7 @@ impl TransportChoice {
             },
         };
         if self.udp.is_none() && self.verbs.is_some() {
-            // There is nothing else: why it does not work is what matters.
+            // There is no other transport, so report why this one does not work.
             return self.open_verbs(channel, not_verbs);
         }
         self.open_udp(channel, not_verbs)
@@ -215,7 +216,7 @@ impl TransportChoice {
         let config = self.udp.as_ref().ok_or_else(|| no_transport(channel))?;
         let mut open = config.clone();
         if !open.source_specific {
-            // Everybody's datagrams come here then, so that strangers' are seen and counted.
+            // Accept datagrams of all senders, so that those of unknown senders are received and counted.
             open.lines.iter_mut().for_each(|line| line.senders.clear());
         }
         let receiver = UdpReceiver::open(&open).map_err(|source| SubscribeError::Udp {
@@ -250,7 +251,7 @@ impl TransportChoice {
     }
 }
 
-/// Whether every line has a device with an active port, that carries slots of this size: its name.
+/// Returns the device name if every line has a device with an active port that carries this slot size.
 fn usable(config: &VerbsReceiverConfig) -> Result<String, VerbsError> {
     let mut names = Vec::new();
     for line in &config.lines {
@@ -266,7 +267,7 @@ fn no_transport(channel: &str) -> SubscribeError {
     }
 }
 
-/// The interface of a line: the last one given goes for all that follow.
+/// Returns the interface of a line. The last configured interface applies to all further lines.
 fn interface(builder: &SubscriberBuilder, line: usize) -> Interface {
     let all = &builder.interfaces;
     all.get(line).or(all.last()).cloned().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Symbols and instrument ids, each found by the other: what WELCOME lists, and what the stream
-//! announces after it.
+//! The directory of symbols and instrument ids, searchable in both directions. It holds the instruments
+//! that WELCOME lists and those that the stream announces later.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::types::ChannelId;
 
-/// The instruments of one channel in the epoch that is followed.
+/// The instruments of one channel in the followed epoch.
 ///
 /// ```
 /// # use tickcast_subscriber::Instruments;
@@ -22,13 +22,13 @@ pub struct Instruments {
     ids: HashMap<Box<str>, u32>,
 }
 
-/// More than these are not kept; their records are delivered all the same.
+/// The maximum number of names kept. Records of further instruments are still delivered.
 const INSTRUMENTS_MAX: usize = 1 << 20;
-/// So many are named to who misspells.
+/// The maximum number of similar symbols in an error text.
 const LIKE_MAX: usize = 5;
 
 impl Instruments {
-    /// The id of a symbol, as the venue spells it.
+    /// Returns the id of a symbol, as the venue spells it.
     ///
     /// ```
     /// # use tickcast_subscriber::Instruments;
@@ -43,7 +43,7 @@ impl Instruments {
         self.ids.get(symbol).copied()
     }
 
-    /// The symbol of an id.
+    /// Returns the symbol of an id.
     ///
     /// ```
     /// # use tickcast_subscriber::Instruments;
@@ -56,7 +56,7 @@ impl Instruments {
         self.symbols.get(&id).map(|symbol| &**symbol)
     }
 
-    /// Every id with its symbol, in no particular order.
+    /// Returns every id with its symbol, in no particular order.
     ///
     /// ```
     /// # use tickcast_subscriber::Instruments;
@@ -70,7 +70,7 @@ impl Instruments {
         self.symbols.iter().map(|(id, symbol)| (*id, &**symbol))
     }
 
-    /// How many there are.
+    /// Returns the number of instruments.
     ///
     /// ```
     /// # use tickcast_subscriber::Instruments;
@@ -83,7 +83,7 @@ impl Instruments {
         self.symbols.len()
     }
 
-    /// Whether none is known.
+    /// Returns whether no instrument is known.
     ///
     /// ```
     /// # use tickcast_subscriber::Instruments;
@@ -94,14 +94,14 @@ impl Instruments {
         self.symbols.is_empty()
     }
 
-    /// Keeps a name. `false` when that was known; allocates only when it was not.
+    /// Stores a name. Returns `false`, and allocates nothing, when it was already known.
     pub(crate) fn learn(&mut self, id: u32, symbol: &str) -> bool {
         let known = self.symbol(id);
         let full = known.is_none() && self.len() >= INSTRUMENTS_MAX;
         if known == Some(symbol) || symbol.is_empty() || id == 0 || full {
             return false;
         }
-        // A symbol that has moved on is another id's by now, and that is not its business.
+        // The previous symbol may belong to another id by now. In that case, leave its entry in place.
         if let Some(before) = self.symbols.insert(id, symbol.into())
             && self.ids.get(&before) == Some(&id)
         {
@@ -115,7 +115,7 @@ impl Instruments {
         true
     }
 
-    /// For a text that says what is known: how many there are, and those most like `symbol`.
+    /// Returns a text for errors: the number of known instruments, and the symbols most similar to `symbol`.
     pub(crate) fn like(&self, symbol: &str) -> String {
         if self.is_empty() {
             return "it has announced no instrument yet".into();
@@ -130,7 +130,7 @@ impl Instruments {
                 known.len().abs_diff(symbol.len()),
             )
         };
-        // Not all of them are sorted: there may be a million.
+        // Keep only the nearest, because a directory may hold a million symbols.
         let mut nearest = Vec::with_capacity(LIKE_MAX + 1);
         for known in self.ids.keys() {
             let known = (alike(known), &**known);
@@ -161,7 +161,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The id of a symbol, in the first channel that carries it.
+    /// Returns the id of a symbol, from the first channel that carries it.
     ///
     /// ```
     /// # use tickcast_subscriber::Directory;
@@ -177,7 +177,7 @@ impl Directory {
         all.find_map(|(_, instruments)| instruments.id(symbol))
     }
 
-    /// The symbol of an id. A publisher gives an id to one instrument only.
+    /// Returns the symbol of an id. A publisher gives an id to one instrument only.
     ///
     /// ```
     /// # use tickcast_subscriber::Directory;
@@ -191,7 +191,7 @@ impl Directory {
         all.find_map(|(_, instruments)| instruments.symbol(id))
     }
 
-    /// The instruments of one channel; `None` before its welcome.
+    /// Returns the instruments of one channel, or `None` before its welcome.
     ///
     /// ```
     /// # use tickcast_subscriber::{Directory, ChannelId};
@@ -215,12 +215,13 @@ impl Directory {
         &mut self.channels[at].1
     }
 
-    /// Forgets the channels that are not followed (any more) by that number.
+    /// Removes the channels whose numbers are not followed any more.
     pub(crate) fn keep(&mut self, is_followed: impl Fn(ChannelId) -> bool) {
         self.channels.retain(|(id, _)| is_followed(*id));
     }
 
-    /// Takes over what WELCOME lists; `anew` when it is of another epoch, whose ids are others.
+    /// Adds the instruments that WELCOME lists. `anew` clears the previous ones, because another epoch has
+    /// other ids.
     pub(crate) fn welcomed(&mut self, channel: ChannelId, list: &[Instrument], anew: bool) {
         let instruments = self.channel_mut(channel);
         if anew {
@@ -232,13 +233,13 @@ impl Directory {
     }
 }
 
-/// Whether records of this type announce an instrument.
+/// Returns whether records of this type announce an instrument.
 #[inline]
 const fn announces_by(rtype: u8) -> bool {
     rtype == SymbolMappingMsg::RTYPE || rtype == InstrumentDefMsg::RTYPE
 }
 
-/// Whether one of these records is of a type that announces an instrument.
+/// Returns whether one of these records is of a type that announces an instrument.
 #[inline]
 pub(crate) fn announces(mut records: Records<'_>) -> bool {
     match records.rtype() {
@@ -247,13 +248,13 @@ pub(crate) fn announces(mut records: Records<'_>) -> bool {
     }
 }
 
-/// The instrument and symbol that a record announces, if it announces one.
+/// Returns the instrument and symbol that a record announces, if it announces one.
 #[inline]
 pub(crate) fn announced<'a>(record: &'a RecordRef<'_>) -> Option<(u32, &'a str)> {
     if !announces_by(record.header().rtype) {
         return None;
     }
-    // What is no text names nothing.
+    // A symbol that is not valid text announces nothing.
     let symbol = match record.get::<SymbolMappingMsg>() {
         Some(mapping) => mapping.stype_in_symbol(),
         None => record.get::<InstrumentDefMsg>()?.raw_symbol(),
@@ -323,7 +324,7 @@ mod tests {
             (instruments.symbol(8), instruments.symbol(7)),
             (Some("FB"), Some("META"))
         );
-        // And back again, within one another.
+        // The two symbols swap ids, and then swap back.
         assert!(instruments.learn(7, "FB") && instruments.learn(8, "META"));
         assert_eq!(
             (instruments.id("FB"), instruments.id("META")),

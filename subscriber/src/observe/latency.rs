@@ -1,10 +1,9 @@
-//! Latency, stage by stage, in HdrHistograms: from the exchange's event to the publisher, from
-//! there to the sealed datagram, from there to the closure; and how long what was missing took to
-//! come.
+//! Latency histograms (HdrHistogram), one per stage. The stages run from the exchange's event to the
+//! publisher, to the sealed datagram, and to the closure. Another stage is the time until a missing
+//! datagram arrives.
 //!
-//! Stamps of different hosts are only as good as their clocks: what these differ by is in a stage
-//! between them. Where it shows, it is counted apart: a stage that would be negative counts as zero, and
-//! one of more than an hour not at all.
+//! A stage between two hosts includes the difference of their clocks. Visible differences are counted
+//! separately: a negative sample counts as zero, and a sample of more than an hour is discarded.
 
 use hdrhistogram::Histogram;
 use tickcast_reliability::delivery::Position;
@@ -14,7 +13,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::types::{ChannelId, Counter, Nanos, Sequence};
 
-/// From where to where.
+/// A stage of latency.
 ///
 /// ```
 /// # use tickcast_subscriber::{ChannelLatency, Stage};
@@ -23,20 +22,20 @@ use tickcast_reliability::types::{ChannelId, Counter, Nanos, Sequence};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The exchange's event until the publisher received it.
+    /// From the exchange's event until the publisher received it.
     EventToReceived,
-    /// Received by the publisher until sealed.
+    /// From the publisher's reception until the datagram was sealed.
     ReceivedToSealed,
-    /// Sealed until handed to the closure.
+    /// From the sealed datagram until delivery to the closure.
     SealedToDelivered,
-    /// Found missing until it came.
+    /// From the detection of a missing datagram until it arrived.
     Repair,
-    /// Sealed until handed to the closure, of records that were sealed before the subscriber had caught up
-    /// with the live stream: their age, which is no latency.
+    /// From the sealed datagram until delivery, for records sealed before the subscriber had caught up with
+    /// the live stream. This is the age of replayed records, not a latency.
     Replayed,
 }
 
-/// The histograms of one channel, in nanoseconds, as they were when they were copied.
+/// A copy of one channel's histograms, in nanoseconds.
 ///
 /// ```
 /// # use tickcast_subscriber::{ChannelLatency, Stage};
@@ -46,15 +45,15 @@ pub enum Stage {
 #[derive(Clone, Debug)]
 pub struct ChannelLatency {
     stages: [Histogram<u64>; STAGES],
-    /// Samples that clocks which agree don't make: negative ones, which count as zero, and ones of more than
-    /// an hour, which are in no histogram. A capture that is replayed has stamps of its own day, and makes
-    /// them too.
+    /// Samples that show a difference of clocks. Negative samples count as zero, and samples of more than an
+    /// hour are in no histogram. A replayed capture also causes them, because its stamps are of the day of
+    /// the capture.
     pub clock_skewed: u64,
 }
 
-/// How many stages there are.
+/// The number of stages.
 const STAGES: usize = 5;
-/// One nanosecond to one hour at three digits.
+/// The histograms range from one nanosecond to one hour at three digits.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 
 impl Default for ChannelLatency {
@@ -73,7 +72,7 @@ impl Default for ChannelLatency {
 }
 
 impl ChannelLatency {
-    /// The histogram of a stage.
+    /// Returns the histogram of a stage.
     ///
     /// ```
     /// # use tickcast_subscriber::{ChannelLatency, Stage};
@@ -87,8 +86,8 @@ impl ChannelLatency {
     }
 }
 
-/// HdrHistogram's buckets at three digits, written by one thread and read by any: recording is a
-/// shift and a plain store. Of full size from the start: nothing grows in the middle of a session.
+/// The buckets of an HdrHistogram at three digits, written by one thread and read by any. Recording is a
+/// shift and a plain store. The buckets have their full size from the start, so a session allocates none.
 #[derive(Debug)]
 struct Buckets(Box<[Counter]>);
 
@@ -98,12 +97,12 @@ const HALF: u64 = 1 << (SUB_BITS - 1);
 
 #[inline]
 const fn bucket_of(value: u64) -> usize {
-    // Never zero, and none of those of one nanosecond is shifted.
+    // The operand is never zero, and the buckets of one nanosecond get a shift of zero.
     let shift = u64::BITS - SUB_BITS - (value | (2 * HALF - 1)).leading_zeros();
     (shift as u64 * HALF + (value >> shift)) as usize
 }
 
-/// The lowest value of a bucket.
+/// Returns the lowest value of a bucket.
 const fn value_of(bucket: usize) -> u64 {
     let (bucket, whole) = (bucket as u64, 2 * HALF);
     if bucket < whole {
@@ -136,17 +135,17 @@ impl Buckets {
     }
 }
 
-/// The histograms of one channel as they are written.
+/// Records the histograms of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyRecorder {
     stages: [Buckets; STAGES],
     clock_skewed: Counter,
-    /// What was sealed up to then, UTC by the publisher's clock, is replayed.
+    /// Datagrams sealed at or before this time (UTC by the publisher's clock) are replayed.
     replayed_until: Counter,
 }
 
 impl LatencyRecorder {
-    /// A copy of them.
+    /// Returns a copy of the histograms.
     pub(crate) fn snapshot(&self) -> ChannelLatency {
         let mut copy = ChannelLatency::default();
         for (stage, histogram) in self.stages.iter().zip(&mut copy.stages) {
@@ -156,12 +155,13 @@ impl LatencyRecorder {
         copy
     }
 
-    /// All that comes is replayed, until [`is_live`](Self::is_live) says otherwise.
+    /// Counts all deliveries as replayed until [`is_live`](Self::is_live).
     pub(crate) fn is_joining(&self) {
         self.replayed_until.set(u64::MAX);
     }
 
-    /// The subscriber has caught up: what was sealed up to now was still replayed, where there was any.
+    /// Marks the subscriber as caught up. With `replayed_until`, datagrams sealed by then still count as
+    /// replayed.
     pub(crate) fn is_live(&self, replayed_until: Option<Nanos>) {
         self.replayed_until
             .set(replayed_until.map_or(0, |until| until.0));
@@ -178,7 +178,7 @@ impl LatencyRecorder {
         }
     }
 
-    /// So many records were delivered of a datagram.
+    /// Records the delivery of `count` records of a datagram.
     #[inline]
     fn delivered(&self, position: &Position, at: Nanos, count: u64) {
         let sealed = position.sent_at.0;
@@ -190,8 +190,8 @@ impl LatencyRecorder {
         self.record(stage, sealed, at.0, count);
     }
 
-    /// Records of a datagram that are all of one type. That all bear the same stamps, as those of one
-    /// message do, is found out by fours.
+    /// Records the stamps of a datagram whose records are all of one type. Records of one message all have
+    /// equal stamps, so a comparison in groups of four detects that case quickly.
     #[inline]
     fn stamped_alike<R>(&self, position: &Position, all: &[R], stamps: impl Fn(&R) -> Stamps) {
         let Some(first) = all.first().map(&stamps) else {
@@ -206,8 +206,8 @@ impl LatencyRecorder {
         }
     }
 
-    /// Records of a datagram bore these stamps, one after the other. What follows its like is counted
-    /// with it: a packet's messages were received together, and often happened together.
+    /// Records the stamps of a datagram's records, in order. Equal neighbours are recorded together: the
+    /// messages of a packet were received together, and often happened together.
     fn stamped(&self, position: &Position, stamps: impl Iterator<Item = Stamps>) {
         let (mut last, mut alike, mut before) = (Stamps::default(), 0, 0);
         for stamps in stamps {
@@ -220,8 +220,9 @@ impl LatencyRecorder {
         self.ended(position, last, (alike, before), Stamps::default());
     }
 
-    /// A run of so many records that bore the same stamps is over, and so many before them were received
-    /// when they were; the next one bears `next`. How many before that were received when it was.
+    /// Records a run of `alike` records with equal stamps. Before them come `before` records with the same
+    /// reception time, and after them a record with the stamps `next`. Returns the number of records
+    /// with that reception time that are still to be recorded.
     fn ended(
         &self,
         position: &Position,
@@ -246,7 +247,7 @@ impl LatencyRecorder {
     }
 }
 
-/// When the exchange says that something happened, and when the publisher received it.
+/// The exchange's time of an event, and the publisher's reception time.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Stamps {
     event: u64,
@@ -254,13 +255,13 @@ struct Stamps {
 }
 
 impl Stamps {
-    /// Whether a record bears both: zero is when nobody has received anything.
+    /// Returns whether a record has both stamps. Zero means that no reception took place.
     const fn are_both(self) -> bool {
         self.received != UNDEF_TIMESTAMP && self.received != 0 && self.event != UNDEF_TIMESTAMP
     }
 }
 
-/// Measures what passes, for all channels of a subscriber.
+/// Measures delivered records, for all channels of a subscriber.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// The datagram whose delivery time is `delivered_at`: one clock read serves all its records.
@@ -276,7 +277,7 @@ impl Meter {
         }
     }
 
-    /// Measures a record on its way to the closure; `utc` is only called once per datagram.
+    /// Measures a record before its delivery. `utc` is called once per datagram only.
     #[inline]
     pub(crate) fn pass(
         &mut self,
@@ -290,7 +291,7 @@ impl Meter {
         latency.stamped(position, stamps(record).into_iter());
     }
 
-    /// As [`pass`](Self::pass), for all records of a datagram.
+    /// Measures all records of a datagram, as [`pass`](Self::pass) does for one.
     #[inline]
     pub(crate) fn pass_all(
         &mut self,
@@ -301,7 +302,7 @@ impl Meter {
     ) {
         self.begin(latency, first, utc);
         latency.delivered(first, self.delivered_at, records.len() as u64);
-        // Where all are of one type nobody need look for the place of its stamps again and again.
+        // In a run of one type, the stamps have a fixed offset, so no record needs a search for them.
         macro_rules! of_types {
             ($($record:ty),+) => {
                 $(if let Some(records) = records.all_of::<$record>() {
@@ -333,7 +334,7 @@ impl Meter {
     }
 }
 
-/// The stamps of a record, where its type has both.
+/// Returns the stamps of a record, if its type has both.
 #[inline(never)]
 fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
     let received = if let Some(mbo) = record.get::<MboMsg>() {
@@ -425,11 +426,11 @@ mod tests {
         };
         recorder.is_joining();
         assert_eq!(pass(1, 1_000), [1, 0]);
-        // A datagram that waited behind the history was sealed before the subscriber caught up.
+        // This datagram waited behind the history and was sealed before the subscriber caught up.
         recorder.is_live(Some(Nanos(2_000)));
         assert_eq!(pass(2, 2_000), [2, 0]);
         assert_eq!(pass(3, 2_001), [2, 1]);
-        // Without history everything is live.
+        // Without history, every datagram is live.
         recorder.is_joining();
         recorder.is_live(None);
         assert_eq!(pass(4, 1), [2, 2]);
@@ -438,7 +439,7 @@ mod tests {
     #[test]
     fn batch_records_are_measured_as_single_ones() {
         let position = position(1, 1_300, 0);
-        // Event and reception of each record, of one type and of several.
+        // The event and reception times of each record, of one type and of several.
         let all = [
             &[(1_000, 1_100); 11][..],
             &[
@@ -512,7 +513,7 @@ mod tests {
         assert_eq!(latency.stage(Stage::SealedToDelivered).max(), 0);
         assert_eq!(latency.stage(Stage::EventToReceived).len(), 0);
         assert_eq!(latency.clock_skewed, 1);
-        // A publisher whose clock is behind looks slow; by more than an hour nobody is.
+        // A publisher whose clock is behind appears slow. A span of more than an hour is discarded.
         let sealed = position.sent_at.0;
         for (sequence, span, count, skewed) in [
             (2, HIGHEST_NS, 2, 1),

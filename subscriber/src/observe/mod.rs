@@ -1,5 +1,5 @@
-//! What a subscriber is doing, readable from any thread while it works: each number is written by
-//! one thread, with plain stores, and read by any.
+//! The state of a subscriber, readable from any thread while it works. Each number is written by one
+//! thread with plain stores.
 
 pub(crate) mod directory;
 pub(crate) mod latency;
@@ -18,9 +18,8 @@ use directory::Directory;
 use latency::{ChannelLatency, LatencyRecorder};
 
 counters! {
-    /// What became of a channel's records and events on their way to the application. With
-    /// `split` the way ends in the local ring; what readers made of it is in
-    /// [`ReaderReport`](crate::ReaderReport).
+    /// Counts of a channel's records and events on their way to the application. With `split`, the way ends
+    /// in the local ring, and [`ReaderReport`](crate::ReaderReport) has the counts of each reader.
     ///
     /// ```
     /// # use tickcast_subscriber::HandedCounters;
@@ -40,7 +39,7 @@ counters! {
     }
 }
 
-/// One channel as it stands.
+/// The state of one channel.
 ///
 /// ```
 /// # use tickcast_subscriber::Subscriber;
@@ -51,28 +50,28 @@ counters! {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChannelReport {
-    /// As it was asked for.
+    /// The requested name.
     pub name: String,
-    /// Its number; `None` before the publisher's welcome.
+    /// The channel's number; `None` before the publisher's welcome.
     pub channel: Option<ChannelId>,
-    /// The epoch followed.
+    /// The followed epoch.
     pub epoch: Epoch,
     /// The last sequence delivered or declared lost.
     pub delivered: Sequence,
-    /// The highest sequence heard of.
+    /// The highest sequence known.
     pub heard: Sequence,
-    /// Sequences from the last one delivered to the newest that the publisher is known to have
-    /// sent.
+    /// The number of sequences from the last delivered one to the newest that the publisher is known to
+    /// have sent.
     pub lag: u64,
     /// Whether END was delivered.
     pub ended: bool,
-    /// What was counted in the protocol; stays readable from any thread.
+    /// The counters of the protocol. They stay readable from any thread.
     pub counters: Arc<ReceiverCounters>,
-    /// What was counted on the way to the application; likewise.
+    /// The counters of delivery to the application. They stay readable from any thread.
     pub handed: Arc<HandedCounters>,
 }
 
-/// Watches a subscriber from other threads, as long as it lives and after.
+/// Watches a subscriber from other threads, during its life and after it.
 ///
 /// ```
 /// # use tickcast_subscriber::Subscriber;
@@ -93,7 +92,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Every channel as it stood a moment ago, in the order they were asked for.
+    /// Returns the recent state of every channel, in the order of the builder.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -111,8 +110,8 @@ impl Monitor {
             .collect()
     }
 
-    /// The number of a channel by the name it was asked for; `None` before the publisher's
-    /// welcome, and for a name that was not asked for.
+    /// Returns the number of a channel by its requested name. Returns `None` before the publisher's welcome,
+    /// and for a name that was not requested.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -127,8 +126,8 @@ impl Monitor {
         all.find(|channel| channel.name == name)?.id()
     }
 
-    /// A copy of a channel's histograms; `None` when there is no such channel (yet), or latency
-    /// is not measured.
+    /// Returns a copy of a channel's histograms. Returns `None` when there is no such channel (yet), and when
+    /// latency is not measured.
     ///
     /// ```
     /// # use tickcast_subscriber::{Monitor, Stage, ChannelId};
@@ -147,8 +146,8 @@ impl Monitor {
             .map(LatencyRecorder::snapshot)
     }
 
-    /// Whether the publisher has welcomed us and the repair connection is up. Of a subscriber that
-    /// is gone, left, dropped or ended by a panic, it is not.
+    /// Returns whether the publisher has welcomed us and the repair connection is up. Returns `false` after
+    /// the subscriber has left, was dropped, or ended by a panic.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -160,7 +159,7 @@ impl Monitor {
         self.shared.joined.load(Relaxed)
     }
 
-    /// Whether every channel has delivered the end of its session.
+    /// Returns whether every channel has delivered the end of its session.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -177,7 +176,7 @@ impl Monitor {
             .all(|channel| channel.ended.load(Relaxed))
     }
 
-    /// What keeps the subscriber from working as configured, if anything does.
+    /// Returns the reason why the subscriber does not work as configured, or `None`.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -191,7 +190,7 @@ impl Monitor {
         locked(&self.shared.problem).clone()
     }
 
-    /// A copy of what is known of symbols and ids.
+    /// Returns a copy of the known symbols and ids.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {
@@ -205,14 +204,14 @@ impl Monitor {
     }
 }
 
-/// What the hot thread writes and others read. The two locks are only taken when something was
-/// learned or went wrong, and never waited for by the hot thread.
+/// State that the hot thread writes and other threads read. The two locks are taken only after a name was
+/// learned or a problem occurred. The hot thread never waits for them.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) channels: Box<[ChannelShared]>,
     pub(crate) joined: AtomicBool,
     pub(crate) problem: Mutex<Option<String>>,
-    /// Whether there is a problem, for who reads without a lock.
+    /// Whether there is a problem; readable without the lock.
     pub(crate) has_problem: AtomicBool,
     pub(crate) directory: Mutex<Directory>,
 }
@@ -279,7 +278,8 @@ impl ChannelShared {
     }
 }
 
-/// What a lock guards here is whole after every statement: a panic elsewhere spoils nothing.
+/// Locks a mutex and ignores poisoning. The guarded data is consistent after every statement, so a panic
+/// of another thread leaves it valid.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
-//! Finds that another publisher sends on a channel's groups: datagrams of an unknown sender or of an epoch
-//! that the channel's publisher does not confirm, which keep coming.
+//! Detects another publisher on a channel's groups. It sends datagrams of an unknown sender, or of an
+//! epoch that the channel's publisher does not confirm, and it keeps sending them.
 
 use tickcast_reliability::delivery::Event;
 use tickcast_reliability::types::Nanos;
 use tickcast_reliability::types::ReceiverCounters;
 
-/// How often the counters are compared.
+/// The interval between two comparisons of the counters.
 const CHECK_INTERVAL: Nanos = Nanos::from_secs(1);
-/// Foreign datagrams come from another publisher if they come in each of this many looks. A restart, a
-/// hand-over and a late datagram bring some for a moment only.
+/// Foreign datagrams come from another publisher if they arrive in each of this many intervals. A restart,
+/// a failover and a late datagram cause foreign datagrams for a moment only.
 const LOOKS: u32 = 3;
 /// The event for the same publisher repeats at this interval.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
@@ -18,17 +18,17 @@ const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 pub(crate) struct OtherPublishers {
     check_at: Nanos,
     report_at: Nanos,
-    /// Foreign datagrams as of the last look.
+    /// The number of foreign datagrams at the last comparison.
     seen: u64,
-    /// Foreign datagrams before the first look that saw any.
+    /// The number of foreign datagrams before the first interval that contained any.
     before: u64,
-    /// Looks in a row that saw some.
+    /// The number of consecutive intervals that contained foreign datagrams.
     looks: u32,
 }
 
 impl OtherPublishers {
-    /// Returns the event that is due. While the connection to the publisher is down, nothing is foreign for
-    /// sure: the publisher may have begun another epoch.
+    /// Returns the event that is due. While the connection to the publisher is down, no datagram counts as
+    /// foreign, because the publisher may have begun another epoch.
     pub(crate) fn check(
         &mut self,
         now: Nanos,

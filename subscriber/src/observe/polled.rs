@@ -1,6 +1,6 @@
-//! What a poll came to.
+//! The result of a poll.
 
-/// What a poll did.
+/// The result of a poll.
 ///
 /// ```
 /// # use tickcast_subscriber::Subscriber;
@@ -13,23 +13,23 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// Datagrams taken from the network; of a [`Reader`](crate::Reader), entries taken from the local ring.
+    /// Datagrams taken from the network. For a [`Reader`](crate::Reader): entries taken from the local ring.
     pub datagrams: usize,
     /// Control messages taken from the publisher.
     pub messages: usize,
-    /// Whether something keeps the subscriber from working as configured; see
+    /// Whether a problem keeps the subscriber from working as configured. See
     /// [`Subscriber::problem`](crate::Subscriber::problem), and
-    /// [`Monitor::problem`](crate::Monitor::problem) of a [`Reader`](crate::Reader).
+    /// [`Monitor::problem`](crate::Monitor::problem) for a [`Reader`](crate::Reader).
     pub problem: bool,
-    /// Whether the closure of an earlier poll has panicked: this poll did nothing, and no other
-    /// will. It is a problem, too.
+    /// Whether the closure of an earlier poll has panicked. This poll and all later ones do nothing.
+    /// `problem` is set as well.
     pub poisoned: bool,
     /// Whether connections and timers were served.
     pub(crate) served: bool,
 }
 
 impl Polled {
-    /// The poll of a subscriber or reader whose closure has panicked.
+    /// The result of a poll after a panic of the closure.
     pub(crate) const POISONED: Self = Self {
         datagrams: 0,
         messages: 0,
@@ -38,7 +38,7 @@ impl Polled {
         served: false,
     };
 
-    /// Whether there was anything to do.
+    /// Returns whether there was anything to do.
     ///
     /// ```
     /// # fn f(subscriber: &mut tickcast_subscriber::Subscriber) {

@@ -1,10 +1,10 @@
-//! What a subscriber leaves behind.
+//! The final counters of a subscriber.
 
 use std::fmt;
 
 use super::ChannelReport;
 
-/// Every channel as it was left, and what was delivered and lost of it.
+/// The final state of every channel, with the counts of delivered and lost records.
 ///
 /// ```
 /// # use tickcast_subscriber::Subscriber;
@@ -16,15 +16,15 @@ use super::ChannelReport;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// In the order they were asked for.
+    /// The channels, in the order of the builder.
     pub channels: Vec<ChannelReport>,
-    /// Whether a closure panicked: then records may be missing that count as delivered.
+    /// Whether a closure panicked. If so, some records that count as delivered may not have been received.
     pub poisoned: bool,
 }
 
 impl Summary {
-    /// Records that the protocol delivered, those that a filter left out or `latest` conflated
-    /// among them.
+    /// Returns the number of records that the protocol delivered, including those that a filter excluded or
+    /// `latest` conflated.
     ///
     /// ```
     /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
@@ -37,7 +37,7 @@ impl Summary {
         self.sum(|channel| channel.counters.delivered_records.get())
     }
 
-    /// Records declared lost; those of losses whose size nobody knows are not among them.
+    /// Returns the number of records declared lost. Losses of unknown size are not included.
     ///
     /// ```
     /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
@@ -50,7 +50,7 @@ impl Summary {
         self.sum(|channel| channel.counters.lost_records.get())
     }
 
-    /// Events handed over.
+    /// Returns the number of events delivered.
     ///
     /// ```
     /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
@@ -63,8 +63,9 @@ impl Summary {
         self.sum(|channel| channel.handed.handed_events.get())
     }
 
-    /// Whether nothing was lost, neither on the way to us nor at the source nor in a closure that
-    /// panicked, and nothing was delivered that the publisher did not send.
+    /// Returns whether the stream is complete. Completeness means:
+    /// - Nothing was lost, neither on the way to us, nor at the source, nor in a closure that panicked.
+    /// - No record was delivered that the publisher did not send.
     ///
     /// ```
     /// # fn f(subscriber: tickcast_subscriber::Subscriber) {

@@ -1,5 +1,5 @@
-//! How much of a channel has been delivered, or read, and how it stands: a checkpoint of the local
-//! ring. The difference of two is what lies between them.
+//! The counts and the state of a channel at some point of delivery: the content of a checkpoint of the
+//! local ring. The difference of two totals is the content between them.
 
 use tickcast_reliability::delivery::StreamState;
 use tickcast_reliability::delivery::{Event, Overrun, Place, Position, Via};
@@ -11,7 +11,7 @@ use crate::sync::position_words::{POSITION_WORDS, unpack};
 /// Words of one channel in a checkpoint.
 pub(crate) const CHECKPOINT_WORDS: usize = 11;
 
-/// See the module.
+/// The counts and the state of one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) channel: ChannelId,
@@ -22,7 +22,7 @@ pub(crate) struct Totals {
     epoch_changes: u64,
     source_losses: u64,
     fencing_violations: u64,
-    /// The last datagram, and the next record.
+    /// The position of the last datagram, with the number of the next record.
     pub(crate) place: Place,
     pub(crate) state: StreamState,
 }
@@ -33,7 +33,7 @@ impl Totals {
         self.records(position, 1);
     }
 
-    /// So many records that follow each other, from this position on.
+    /// Adds `count` consecutive records, from this position on.
     #[inline]
     pub(crate) const fn records(&mut self, first: &Position, count: u64) {
         self.channel = first.channel;
@@ -54,7 +54,7 @@ impl Totals {
             }
             Event::EpochChanged { to, .. } => {
                 self.epoch_changes += 1;
-                // It stands at the end of the epoch that is over.
+                // The event's position is the end of the previous epoch, so move to the start of the new one.
                 self.place = Place {
                     epoch: *to,
                     sequence: Sequence::NONE,
@@ -67,7 +67,7 @@ impl Totals {
         }
     }
 
-    /// What lies between a reader's totals and these, which it takes over.
+    /// Replaces these totals of a reader by `to`. Returns the difference, if there is any.
     pub(crate) fn catch_up(&mut self, to: Self) -> Option<Overrun> {
         let from = std::mem::replace(self, to);
         let overrun = Overrun {
@@ -134,7 +134,7 @@ impl Totals {
     }
 }
 
-/// The position of an event that stands where these totals were taken.
+/// Returns the position of an event at the point of these totals.
 pub(crate) fn position_at(totals: &Totals) -> Position {
     let mut words = [0; POSITION_WORDS];
     words[0] = totals.channel.0.into();

@@ -1,6 +1,6 @@
-//! What is asked of a subscriber on a thread of its own: a bounded queue to that thread, and an
-//! answer to each. The thread looks into it where it looks at its connections, takes no lock for
-//! it. Nobody waits for it longer than [`LIMIT`]: its closure may be waiting for who asks.
+//! Commands for a subscriber's thread: a bounded queue to the thread, and an answer to each command. The
+//! thread checks the queue when it serves its connections, and takes no lock for it. A caller waits at
+//! most [`LIMIT`] for the start of its command, because the closure may be waiting for the caller.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -15,44 +15,44 @@ use tickcast_reliability::types::ChannelId;
 use crate::config::filter::InstrumentFilter;
 use crate::error::CommandError;
 
-/// More than these at once are refused.
+/// The maximum number of queued commands. Further ones are rejected.
 const QUEUED_MAX: usize = 16;
-/// A command that the thread has not begun by then is taken back.
+/// A command that the thread has not begun within this limit is withdrawn.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
-/// Whoever waits looks this often whether the thread is still there.
+/// A waiting caller checks at this interval whether the thread still runs.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a subscriber's thread can be asked to do.
+/// A command to a subscriber's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     Rejoin(ChannelId, Start),
     SetFilter(ChannelId, InstrumentFilter),
 }
 
-/// Where an answer is waited for.
+/// The state of a command that its caller waits for.
 #[derive(Debug, Default)]
 struct Answer {
     outcome: OnceLock<Result<(), CommandError>>,
     is_over: AtomicBool,
-    /// [`QUEUED`], and then one of the others for good.
+    /// [`QUEUED`] at first, then finally [`BEGUN`] or [`TAKEN_BACK`].
     taken: AtomicU8,
 }
 
 const QUEUED: u8 = 0;
-/// The thread does it.
+/// The thread executes the command.
 const BEGUN: u8 = 1;
-/// Who asked does not want it any more.
+/// The caller has withdrawn the command.
 const TAKEN_BACK: u8 = 2;
 
 impl Answer {
-    /// Whether it is ours to decide what becomes of the command.
+    /// Moves a queued command to the state `to`. Returns whether this call made the move.
     fn take(&self, to: u8) -> bool {
         let taken = &self.taken;
         taken.compare_exchange(QUEUED, to, AcqRel, Acquire).is_ok()
     }
 }
 
-/// A command on its way. Dropped without an answer it wakes who asked all the same.
+/// A command in the queue. Dropping it without an answer also wakes the caller.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
     pub(crate) command: Command,
@@ -62,7 +62,7 @@ pub(crate) struct PendingCommand {
 
 impl PendingCommand {
     pub(crate) fn answer(self, outcome: Result<(), CommandError>) {
-        // Nobody else sets it: a command is answered once.
+        // This can't fail, because a command is answered once.
         let _ = self.answer.outcome.set(outcome);
     }
 }
@@ -74,11 +74,11 @@ impl Drop for PendingCommand {
     }
 }
 
-/// The asking side.
+/// The sender of the callers.
 #[derive(Debug)]
 pub(crate) struct CommandSender(SyncSender<PendingCommand>);
 
-/// The thread's side.
+/// The receiver of the thread.
 #[derive(Debug)]
 pub(crate) struct CommandReceiver(Receiver<PendingCommand>);
 
@@ -88,7 +88,7 @@ pub(crate) fn command_queue() -> (CommandSender, CommandReceiver) {
 }
 
 impl CommandSender {
-    /// Asks that thread, and waits for its answer, at most so long for it to begin.
+    /// Sends a command to the thread and waits for its answer. The thread has `limit` to begin it.
     pub(crate) fn ask<T>(
         &self,
         thread: &JoinHandle<T>,
@@ -112,7 +112,7 @@ impl CommandSender {
         }
         let began = Instant::now();
         while !answer.is_over.load(Acquire) && !thread.is_finished() {
-            // Once it has begun, no closure stands between it and the answer.
+            // A command that has begun is answered soon, because no closure runs before the answer.
             if began.elapsed() >= limit && answer.take(TAKEN_BACK) {
                 return Err(CommandError::Late { limit });
             }
@@ -124,8 +124,8 @@ impl CommandSender {
 }
 
 impl CommandReceiver {
-    /// The next command that nobody took back. Nobody ever waits for room in the queue, so this
-    /// takes no lock.
+    /// Returns the next command that was not withdrawn. Takes no lock, because no caller ever waits for room
+    /// in the queue.
     #[inline]
     pub(crate) fn next(&self) -> Option<PendingCommand> {
         loop {
@@ -150,7 +150,7 @@ mod tests {
         std::thread::scope(|scope| {
             let ask = || commands.ask(&thread, rejoin(), Duration::MAX);
             let waiting: Vec<_> = (0..QUEUED_MAX).map(|_| scope.spawn(ask)).collect();
-            // Once all of them are queued there is no room for another; each gets its answer.
+            // The queue is full once all of them are in it. Each of these still gets its answer.
             let full = loop {
                 if let Err(error @ CommandError::Busy { .. }) = commands
                     .0
@@ -196,7 +196,7 @@ mod tests {
                     None => std::thread::yield_now(),
                 }
             };
-            // Far beyond the limit.
+            // Wait far beyond the limit.
             std::thread::sleep(5 * LIVENESS_CHECK_INTERVAL);
             asked.answer(Ok(()));
         });
@@ -218,7 +218,7 @@ mod tests {
     fn who_waits_for_a_thread_that_ends_without_an_answer_is_told() {
         let (commands, receiver) = command_queue();
         let thread = std::thread::spawn(move || {
-            // It takes the command along to its end.
+            // The receiver ends with this command still pending.
             let taken = loop {
                 if let Some(asked) = receiver.next() {
                     break asked;

@@ -1,4 +1,4 @@
-//! A subscriber on a thread of its own, and readers of what it receives.
+//! A subscriber on its own thread, and the readers of its items.
 
 mod commands;
 mod reader;

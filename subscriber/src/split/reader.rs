@@ -17,9 +17,8 @@ use crate::sync::wake::Wake;
 
 /// Counts of one channel, as one reader saw it.
 ///
-/// The counts of each reader add up to the records that all readers were given:
-/// `records + conflated_records + overrun_records` equals `handed_records` of the channel once all
-/// is read.
+/// Once a reader has read everything, its counts add up to the records that the channel gave to the
+/// readers: `records + conflated_records + overrun_records` equals `handed_records` of the channel.
 ///
 /// ```no_run
 /// # fn f(reader: &tickcast_subscriber::Reader) {
@@ -30,13 +29,13 @@ use crate::sync::wake::Wake;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReaderReport {
-    /// Requested name.
+    /// The requested name.
     pub name: String,
-    /// Number; `None` before the publisher's welcome.
+    /// The channel's number; `None` before the publisher's welcome.
     pub channel: Option<ChannelId>,
     /// Records that this reader's closure received.
     pub records: u64,
-    /// Events of the worker that the closure received, without those about the reader itself.
+    /// Events of the worker that the closure received, without events about the reader itself.
     pub events: u64,
     /// Records that a newer one of the same kind and instrument replaced (`latest`).
     pub conflated_records: u64,
@@ -46,28 +45,29 @@ pub struct ReaderReport {
     pub overrun_records: u64,
     /// Events that were overwritten before the reader reached them.
     pub overrun_events: u64,
-    /// Sequences by which the worker is ahead.
+    /// The number of sequences by which the worker is ahead.
     pub lag: u64,
 }
 
-/// Reads what a split subscriber receives. It can be moved to another thread; clone it for
-/// another reader, which begins where this one stands and goes its own way.
+/// Reads the items that a split subscriber receives. It can be moved to another thread. A clone starts at
+/// this reader's place and then reads independently.
 ///
-/// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), events in order with them.
-/// Of a `latest` channel the newest records are handed over. One that comes before an event may be
-/// newer than it, as its position says (epoch, then record, which is not below the event's): the
-/// event is over for its instrument then, and the record does not come again.
+/// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), with events in order. A `latest`
+/// channel delivers the newest records. A record delivered before an event may be newer than the event.
+/// Its position shows that: its epoch and record number, compared in this order, are not below the event's.
+/// Such an event is out of date for the record's instrument, and the record does not come again.
 ///
 /// # How it can fail
-/// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
-/// its closure panics, the panic goes on to the caller, and the reader is poisoned: it hands over
-/// nothing more, which every later poll reports ([`Polled::poisoned`]). When the worker has ended,
-/// what it delivered can still be read; then the reader [is over](Reader::is_over). What keeps the
-/// worker from working as configured is reported by [`Polled::problem`], and in words by
-/// [`Monitor::problem`].
+/// - A reader that is overtaken gets [`Event::Overrun`], in order, with the exact counts of its loss.
+/// - When its closure panics, the panic propagates to the caller and the reader is poisoned. It delivers
+///   nothing more, and every later poll reports that ([`Polled::poisoned`]).
+/// - When the worker has ended, its remaining items can still be read. Then the reader
+///   [is over](Reader::is_over).
+/// - A problem that keeps the worker from working as configured sets [`Polled::problem`].
+///   [`Monitor::problem`] returns its text.
 ///
-/// The subscriber is the worker's: [`Running::rejoin`](crate::Running::rejoin) and
-/// [`Running::set_filter`](crate::Running::set_filter) ask it.
+/// The worker owns the subscriber. [`Running::rejoin`](crate::Running::rejoin) and
+/// [`Running::set_filter`](crate::Running::set_filter) send commands to it.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -105,13 +105,14 @@ struct Channel {
     report_at: Nanos,
     report: ReaderReport,
     ended: bool,
-    /// Position of the newest item that the closure received.
+    /// The position of the newest item that the closure received.
     at: Place,
-    /// Position of the worker when everything was read. Filtered records never reach this ring.
+    /// The position of the worker when this reader had read everything. It covers filtered records, which are
+    /// not in the ring.
     read: Place,
 }
 
-/// The most entries of one poll; an entry is at most a datagram.
+/// The maximum number of entries per poll. An entry holds at most one datagram.
 const ENTRIES_MAX: usize = 256;
 const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
@@ -148,8 +149,8 @@ impl Reader {
         }
     }
 
-    /// Passes the worker's new items to `on`, at most a few hundred datagrams. Never blocks, and never delays
-    /// the worker.
+    /// Passes the worker's new items to `on`, at most a few hundred datagrams. Never blocks, and never
+    /// delays the worker.
     ///
     /// ```
     /// # use tickcast_subscriber::{Item, Reader};
@@ -161,7 +162,7 @@ impl Reader {
     /// # }
     /// ```
     pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
-        // Stays set if the application's code panics.
+        // Set the flag before the application's code runs, so that a panic leaves it set.
         if std::mem::replace(&mut self.poisoned, true) {
             return Polled::POISONED;
         }
@@ -218,8 +219,8 @@ impl Reader {
             .wait(timeout, || cursor.is_ready() || ring.is_closed())
     }
 
-    /// Returns whether no item follows: the worker has left and everything is read, or this reader is
-    /// poisoned.
+    /// Returns whether no item follows. That is so when the worker has left and everything is read, or when
+    /// this reader is poisoned.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -235,8 +236,8 @@ impl Reader {
         (is_closed && self.is_all_read() && !is_dirty) || self.poisoned
     }
 
-    /// Whether this reader was told the end of session of every channel, and of none a new epoch
-    /// since; an [`Event::Overrun`] tells both too.
+    /// Returns whether this reader has received the end of session of every channel, and no new epoch since.
+    /// An [`Event::Overrun`] can carry either.
     ///
     /// ```
     /// # fn f(reader: &mut tickcast_subscriber::Reader) {
@@ -302,7 +303,7 @@ impl Reader {
         }
     }
 
-    /// Passes on consecutive records, after the changed records before them.
+    /// Delivers consecutive records, after the changed records before them.
     #[inline]
     fn records(
         &mut self,
@@ -353,8 +354,8 @@ impl Reader {
         overrun: Overrun,
         on: &mut impl FnMut(Item<'_>),
     ) {
-        // Records of ended epochs come before the event that ends them. The others are newer than the overrun
-        // part.
+        // Records of ended epochs come before the event that ends them. The other records are newer than the
+        // overrun part, so they come after it.
         let ended = Epoch(overrun.to.epoch.0.saturating_sub(1));
         self.flush(channel, ended, on);
         let it = &mut self.channels[channel];
@@ -366,7 +367,7 @@ impl Reader {
         on(Item::Event(position, &Event::Overrun(overrun)));
     }
 
-    /// Passes on the changed records of a `latest` channel up to the epoch `last`.
+    /// Delivers the changed records of a `latest` channel, up to the epoch `last`.
     #[inline]
     fn flush(&mut self, index: usize, last: Epoch, on: &mut impl FnMut(Item<'_>)) {
         let it = &mut self.channels[index];
@@ -389,7 +390,7 @@ impl Reader {
         !self.cursor.is_ready()
     }
 
-    /// Notes the position of the worker if everything is read.
+    /// Stores the position of the worker if everything is read.
     fn note_all_read(&mut self) {
         if self.is_all_read() {
             for (it, shared) in self.channels.iter_mut().zip(&self.monitor.shared.channels) {
@@ -399,7 +400,7 @@ impl Reader {
         }
     }
 
-    /// Reports the conflated records, and whether this reader lags.
+    /// Emits the count of conflated records, and the lag events of this reader.
     fn report(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
         let is_all_read = self.is_all_read();
         let (it, shared) = (
@@ -427,8 +428,8 @@ impl Channel {
         self.latest.as_ref().is_some_and(LatestReader::is_dirty)
     }
 
-    /// Returns the sequences by which the worker is ahead: zero when the ring is fully read, unknown until a
-    /// record of its epoch was read.
+    /// Returns the number of sequences by which the worker is ahead. The lag is zero when the ring is fully
+    /// read, and unknown (`None`) until a record of the worker's epoch was read.
     fn lag(&self, shared: &ChannelShared, is_all_read: bool) -> Option<u64> {
         if is_all_read && !self.is_dirty() {
             return Some(0);
@@ -455,7 +456,7 @@ mod tests {
     use crate::observe::Shared;
     use crate::observe::totals::Totals;
 
-    /// A reader of the smallest ring with two channels, and what fills it.
+    /// Returns a reader of the smallest ring with two channels, and the ring's writer.
     fn two_channels() -> (Writer, Reader) {
         let channel = |id: u16| {
             let shared = ChannelShared::new(id.to_string(), Arc::default(), false);
@@ -561,7 +562,7 @@ mod tests {
         write(&mut writer, 1, 1, 7);
         let (from, to) = (Epoch(1), Epoch(2));
         writer.event(0, &at(0, 1, 2), &Event::EpochChanged { from, to });
-        // Far more words than the ring holds.
+        // Write far more words than the ring holds.
         (1..=100_000).for_each(|number| write(&mut writer, 2, number, 8));
         writer.flush();
         let mut told = Vec::new();

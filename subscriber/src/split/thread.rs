@@ -1,5 +1,5 @@
-//! A subscriber on a thread of its own: pinned, stopped and joined; a panic in it is an error to
-//! whoever joins.
+//! A subscriber on its own thread. The thread is pinned, can be stopped and joined, and reports a panic as
+//! an error of the join.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -29,11 +29,10 @@ use crate::observe::polled::Polled;
 use crate::observe::summary::Summary;
 use crate::subscriber::Subscriber;
 
-/// A subscriber that runs on a thread of its own. Dropping it stops the thread without waiting
-/// for it.
+/// A subscriber that runs on its own thread. Dropping it stops the thread without waiting for it.
 ///
 /// # How it can fail
-/// A panic of the closure ends the thread; [`Running::join`] tells it.
+/// A panic of the closure ends the thread. [`Running::join`] returns it as an error.
 ///
 /// ```no_run
 /// # use tickcast_subscriber::{Core, Idle, Subscriber};
@@ -53,16 +52,20 @@ pub struct Running {
 }
 
 impl Running {
-    /// As [`Subscriber::rejoin`], done by its thread: this waits until it was, which takes a round
-    /// of its loop, and what the closure takes. What follows comes through the closure or the
-    /// readers, in order.
+    /// Rejoins a channel as [`Subscriber::rejoin`] does, on the subscriber's thread. The call waits for
+    /// a round of the thread's loop, including the time its closure takes. Losses and later items come
+    /// through the closure or the readers, in order.
     ///
-    /// Hold nothing meanwhile that the closure waits for: then neither gets on, until after 2
-    /// seconds the command is taken back and [`CommandError::Late`] says so.
+    /// Do not call this while you hold something that the closure waits for. Otherwise both block until
+    /// the command is withdrawn after 2 seconds with [`CommandError::Late`].
     ///
     /// # Errors
-    /// [`CommandError`]: the channel is not followed or not joined yet, the thread has ended, this
-    /// is its own closure, its closure took too long, or too many ask at once.
+    /// [`CommandError`] in these cases:
+    /// - The channel is not followed or has not joined yet.
+    /// - The thread has ended.
+    /// - The caller is the thread's own closure.
+    /// - The closure took too long.
+    /// - Too many commands are queued.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Core, Idle, Start, Subscriber};
@@ -78,11 +81,12 @@ impl Running {
         self.ask(Command::Rejoin(channel, start))
     }
 
-    /// As [`Subscriber::set_filter`], done by its thread: from the next record that it takes on.
+    /// Replaces a filter as [`Subscriber::set_filter`] does, on the subscriber's thread. The filter applies
+    /// from the next record that the thread receives.
     ///
     /// # Errors
-    /// [`CommandError`], as for [`Running::rejoin`]; and for a symbol that nobody has announced,
-    /// with what is known.
+    /// [`CommandError`] in the cases of [`Running::rejoin`], and for a symbol that the publisher has not
+    /// announced. The text of the latter lists known symbols.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Core, Idle, InstrumentFilter, Subscriber};
@@ -106,7 +110,7 @@ impl Running {
         self.commands.ask(thread, command, LIMIT)
     }
 
-    /// Asks it to leave. It does so within a round of its loop.
+    /// Asks the thread to leave. It leaves within a round of its loop.
     ///
     /// ```
     /// # fn f(running: tickcast_subscriber::Running) -> Result<(), tickcast_subscriber::JoinError> {
@@ -119,7 +123,7 @@ impl Running {
         self.stop.store(true, Relaxed);
     }
 
-    /// Whether the thread has ended.
+    /// Returns whether the thread has ended.
     ///
     /// ```
     /// # fn f(running: tickcast_subscriber::Running) {
@@ -133,8 +137,8 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Whether this is its own thread, within its closure: it can be neither joined nor asked
-    /// from there.
+    /// Returns whether the caller is this subscriber's thread, inside its closure. There, a join and commands
+    /// are not possible.
     ///
     /// ```
     /// # fn f(running: &tickcast_subscriber::Running) {
@@ -147,7 +151,7 @@ impl Running {
         thread.is_some_and(|it| it.thread().id() == std::thread::current().id())
     }
 
-    /// Watches it.
+    /// Returns a monitor of the subscriber.
     ///
     /// ```
     /// # fn f(running: tickcast_subscriber::Running) {
@@ -159,10 +163,11 @@ impl Running {
         &self.monitor
     }
 
-    /// Waits until it has left: at the end of all sessions, or once it was asked to stop.
+    /// Waits until the subscriber has left, which it does at the end of all sessions or after a stop.
     ///
     /// # Errors
-    /// [`JoinError`]: the closure panicked, or this is the closure itself.
+    /// - [`JoinError::Panicked`] when the closure panicked.
+    /// - Another [`JoinError`] when the caller is the thread's own closure.
     ///
     /// ```
     /// # fn f(running: tickcast_subscriber::Running) {
@@ -177,7 +182,7 @@ impl Running {
             return Err(JoinError::OwnThread);
         }
         let Some(thread) = self.thread.take() else {
-            // invariant: only joining takes it, and joining consumes us.
+            // invariant: only `join` takes the thread, and `join` consumes `self`.
             unreachable!("a thread is joined once");
         };
         thread.join().map_err(|panic| {
@@ -199,15 +204,15 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a value that is no text").to_owned()
 }
 
-/// How long to go on after the end, so that the publisher hears that we have reached it.
+/// The time for which the thread continues after the end, so that the publisher learns of it.
 const AFTER_END: Duration = Duration::from_millis(250);
 
 impl Subscriber {
-    /// Polls on a thread of its own, pinned to `core`, until all channels have ended, or
-    /// [`Running::stop`]. Then it leaves.
+    /// Starts a thread that polls, pinned to `core`, until all channels have ended or [`Running::stop`] is
+    /// called. The subscriber then leaves.
     ///
     /// # Errors
-    /// [`SpawnError`]; the subscriber is gone then.
+    /// [`SpawnError`] when no such thread can be started. The subscriber is then gone.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Core, Idle, Item, Subscriber};
@@ -228,13 +233,15 @@ impl Subscriber {
         run(self, core, idle, on)
     }
 
-    /// Receives and repairs on a thread of its own, pinned to `core`, into a local ring of at
-    /// least `size_bytes` (1 MiB to 64 GiB, rounded up to a power of two), from which slower
-    /// threads read at their own speed: clone the reader for each. One that is so slow that it is
-    /// overtaken is told exactly what it lost, and holds up neither repair nor the others.
+    /// Starts a thread that receives and repairs, pinned to `core`, and writes to a local ring. Slower
+    /// threads read the ring at their own speed: clone the reader for each. The ring has at least
+    /// `size_bytes` (1 MiB to 64 GiB, rounded up to a power of two).
+    ///
+    /// A reader that is overtaken receives the exact counts of its loss. It delays neither repair nor the
+    /// other readers.
     ///
     /// # Errors
-    /// [`SpawnError`]; the subscriber is gone then.
+    /// [`SpawnError`] when the ring or the thread can't be created. The subscriber is then gone.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Core, Idle, Subscriber};
@@ -258,7 +265,7 @@ impl Subscriber {
     }
 }
 
-/// See [`Subscriber::run_pinned`].
+/// Runs a subscriber as [`Subscriber::run_pinned`] describes.
 fn run(
     subscriber: Subscriber,
     core: Core,
@@ -273,7 +280,7 @@ fn run(
     })
 }
 
-/// See [`Subscriber::split`].
+/// Splits a subscriber as [`Subscriber::split`] describes.
 fn split(
     mut subscriber: Subscriber,
     core: Core,
@@ -300,13 +307,13 @@ fn split(
     Ok((running, reader))
 }
 
-/// What others ask of a thread.
+/// The thread's side of a [`Running`].
 struct ThreadControl {
     stop: Arc<AtomicBool>,
     receiver: CommandReceiver,
 }
 
-/// Polls until all channels have ended and the publisher knows, or until it is asked to stop.
+/// Polls until all channels have ended and the publisher knows it, or until the thread must stop.
 fn follow(
     subscriber: &mut Subscriber,
     control: &ThreadControl,
@@ -331,7 +338,7 @@ fn follow(
     }
 }
 
-/// Runs the commands that have come since.
+/// Executes the queued commands.
 #[inline]
 fn run_commands(subscriber: &mut Subscriber, receiver: &CommandReceiver) {
     while let Some(mut pending) = receiver.next() {
@@ -369,7 +376,7 @@ fn spawn(
     let thread = thread.spawn(move || {
         let outcome = pin_to(core);
         let is_pinned = outcome.is_ok();
-        // Who spawns us waits for it.
+        // The spawning thread waits for this result.
         let _ = pinned.send(outcome);
         if is_pinned {
             work(subscriber, &control)
@@ -379,7 +386,7 @@ fn spawn(
     });
     let thread = thread.map_err(|source| SpawnError::Thread { source })?;
     if let Ok(Err(error)) = wait_pinned.recv() {
-        // It only says good-bye: nothing of it is left behind.
+        // Wait for the thread, which only leaves, so that nothing of it remains.
         let _ = thread.join();
         return Err(error.into());
     }
@@ -391,7 +398,7 @@ fn spawn(
     })
 }
 
-/// One poll into the local ring.
+/// Polls once into the local ring.
 #[inline]
 fn poll_to_ring(subscriber: &mut Subscriber, writer: &mut Writer) -> Polled {
     let now = SystemClock.now();
@@ -401,7 +408,7 @@ fn poll_to_ring(subscriber: &mut Subscriber, writer: &mut Writer) -> Polled {
     subscriber.finish_poll(now, polled)
 }
 
-/// Delivers to the readers of a local ring, which conflate `latest` channels each for itself.
+/// A sink that writes to the local ring. Each reader conflates `latest` channels by itself.
 struct ToRing<'a> {
     dispatcher: &'a mut Dispatcher,
     writer: &'a mut Writer,

@@ -1,4 +1,4 @@
-//! Memory that threads of a subscriber share, and how they wake each other.
+//! Memory that a subscriber's threads share, and the way they wake each other.
 
 pub(crate) mod atomics;
 pub(crate) mod notify;

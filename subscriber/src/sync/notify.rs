@@ -1,5 +1,6 @@
-//! Wakes threads that wait for the local ring, at the price of a fence while nobody does. No lock:
-//! one word counts who waits, and one how often the notifier rang, which the kernel compares.
+//! Wakes threads that wait for the local ring. While no thread waits, a notification costs one fence.
+//! There is no lock: one word counts the waiting threads, and one counts the notifications. The kernel
+//! compares the latter.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,10 @@ impl Notifier {
         }
     }
 
-    /// Wakes all who wait. Enters the kernel only if somebody does.
+    /// Wakes all waiting threads. Enters the kernel only if a thread waits.
     #[inline]
     pub(crate) fn notify(&self) {
-        // Either we see who waits, or it sees what we wrote before ringing.
+        // Either this thread sees the waiting thread, or the waiting thread sees the words written before.
         fence(SeqCst);
         if self.waiting.load(Relaxed) > 0 {
             self.wake();
@@ -37,13 +38,13 @@ impl Notifier {
         futex::wake_all(&self.notified);
     }
 
-    /// How often it woke somebody.
+    /// Returns how often a thread was woken.
     #[cfg(test)]
     pub(crate) fn notifications(&self) -> u32 {
         self.notified.load(Relaxed)
     }
 
-    /// Waits until `ready`, at most for so long.
+    /// Waits until `ready` returns true, at most for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration, ready: impl Fn() -> bool) -> Wake {
         if ready() {
             return Wake::Ready;
@@ -52,7 +53,8 @@ impl Notifier {
         self.waiting.fetch_add(1, SeqCst);
         fence(SeqCst);
         let wake = loop {
-            // Before we look: who rings from here on changes it, and we do not fall asleep.
+            // Read the count before the check: a notification from here on changes it, which prevents
+            // the sleep.
             let notified = self.notified.load(Acquire);
             if ready() {
                 break Wake::Ready;

@@ -1,20 +1,20 @@
-//! Positions as words: how they stand in memory that several threads share.
+//! Positions as words, the form in which threads share them.
 
 use tickcast_reliability::delivery::{LineId, Position, Quality, Via};
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 
-/// Words of a packed position: a cache line.
+/// Words of a packed position: one cache line.
 pub(crate) const POSITION_WORDS: usize = 8;
-/// Where its epoch stands, and its record number.
+/// The offsets of the epoch and of the record number.
 pub(crate) const EPOCH_WORD: usize = 1;
 pub(crate) const RECORD_WORD: usize = 3;
 
 const REPAIR: u64 = 0xff;
 const CONFLATED_MAX: u32 = (1 << 21) - 1;
 
-/// Packs a position. Of how many records it stands for, [`CONFLATED_MAX`] are kept.
+/// Packs a position. The conflated count is kept up to [`CONFLATED_MAX`].
 #[inline]
 pub(crate) fn pack(position: &Position) -> [u64; POSITION_WORDS] {
     let via = match position.via {
@@ -39,7 +39,7 @@ pub(crate) fn pack(position: &Position) -> [u64; POSITION_WORDS] {
     ]
 }
 
-/// The position that was packed.
+/// Returns the position that was packed.
 #[inline]
 pub(crate) fn unpack(words: &[u64; POSITION_WORDS]) -> Position {
     let [

@@ -1,18 +1,18 @@
-//! One cell as threads share it: a sequence lock. The first word is its version, odd while it is
-//! written, and half of it is how often it was. The writer is never held up; a reader that is
-//! disturbed leaves the cell for later, because who disturbed it will say so.
-//! (`interleavings.rs` of the workspace's tests runs this very file through all control of memory
-//! that the language allows.)
+//! A sequence lock: one cell that threads share. The first word is its version, which is odd during a
+//! write and counts two per write. The writer never waits. A reader that is disturbed by a write skips the
+//! cell, because the write adds another notification of the cell.
+//! `interleavings.rs` of the workspace's tests runs this file through all interleavings that the memory
+//! model of the language allows.
 
 use super::atomics::Ordering::{Acquire, Relaxed, Release};
 use super::atomics::{AtomicU64, fence};
 
-/// Writes values behind the version. For one writer.
+/// Writes values after the version. Only one thread may write.
 #[inline]
 pub(crate) fn write(cell: &[AtomicU64], values: impl Iterator<Item = u64>) {
     let version = cell[0].load(Relaxed);
     cell[0].store(version + 1, Relaxed);
-    // Who reads any of the words written from here on finds the version odd.
+    // A reader that reads any of the words written from here on finds an odd version.
     fence(Release);
     for (word, value) in cell[1..].iter().zip(values) {
         word.store(value, Relaxed);
@@ -20,8 +20,8 @@ pub(crate) fn write(cell: &[AtomicU64], values: impl Iterator<Item = u64>) {
     cell[0].store(version + 2, Release);
 }
 
-/// Copies what stands behind a version that is newer than `seen`; that version. `None` when it is
-/// not newer, or is being written: then a word of it is still to come.
+/// Copies the values if their version is newer than `seen`, and returns that version. Returns `None` when
+/// it is not newer, or during a write. In the latter case a notification of the cell follows.
 #[inline]
 pub(crate) fn copy(cell: &[AtomicU64], to: &mut [u64], seen: u64) -> Option<u64> {
     let version = cell[0].load(Acquire);

@@ -1,5 +1,5 @@
-//! Waiting without a busy loop: one epoll descriptor that holds all sockets, and a timer for when
-//! the protocol has something to do by itself.
+//! Waiting without a busy loop: one epoll descriptor with all sockets, and a timer for the deadlines of the
+//! protocol.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::time::{
 };
 use tickcast_reliability::types::Nanos;
 
-/// How waiting ended.
+/// The result of waiting.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -27,18 +27,18 @@ use tickcast_reliability::types::Nanos;
 pub enum Wake {
     /// There may be something to do: poll.
     Ready,
-    /// The time is over, and nothing happened.
+    /// The timeout has passed, and nothing happened.
     Timeout,
 }
 
-/// The descriptors. They are used only by who asks for them: polling alone arms nothing.
+/// The descriptors to wait on. They are armed only on request: polling alone arms nothing.
 #[derive(Debug)]
 pub(crate) struct Waker {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Whether anybody waits on it.
+    /// Whether a thread waits on the descriptor.
     used: Cell<bool>,
-    /// What the timer is set to.
+    /// The time to which the timer is set.
     armed: Cell<Nanos>,
 }
 
@@ -57,8 +57,8 @@ impl Waker {
         })
     }
 
-    /// Watches a socket, to be read or to be written; one that is watched already, from now on so.
-    /// A socket that is closed is watched no longer.
+    /// Watches a socket for reading or writing. A second call for a socket replaces the first. A closed
+    /// socket is not watched any more.
     pub(crate) fn watch(&self, socket: BorrowedFd<'_>, read: bool, write: bool) -> io::Result<()> {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, read);
@@ -71,26 +71,26 @@ impl Waker {
         Ok(())
     }
 
-    /// Whether anybody waits on the descriptor.
+    /// Returns whether a thread waits on the descriptor.
     #[inline]
     pub(crate) const fn is_used(&self) -> bool {
         self.used.get()
     }
 
-    /// Notes that somebody does; `due` is when the protocol has something to do.
+    /// Registers that a thread waits. `due` is the next deadline of the protocol.
     pub(crate) fn start(&self, due: Nanos, now: Nanos) -> io::Result<()> {
         self.used.set(true);
         self.arm(due, now)
     }
 
-    /// Sets the timer, if what it is set to is too late or over.
+    /// Sets the timer to `due` if its current setting is later or has passed.
     pub(crate) fn arm(&self, due: Nanos, now: Nanos) -> io::Result<()> {
         let armed = self.armed.get();
         if due >= armed && armed > now {
             return Ok(());
         }
         self.armed.set(due);
-        // Zero would stop it, and what is over must wake at once.
+        // Zero would disarm the timer, but a deadline in the past must wake at once.
         let at = if due == Nanos::MAX { 0 } else { due.0.max(1) };
         let value = Itimerspec {
             it_interval: timespec(0),
@@ -110,7 +110,7 @@ impl Waker {
         }];
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok(0) => Ok(Wake::Timeout),
-            // A signal: whoever waits will want to look at what it said.
+            // A signal arrived. The caller should check for its effects, so return as ready.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(Wake::Ready),
             Err(error) => Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! Delivery `latest`: the final state of every instrument, and how much newer records replaced.
+//! Delivery `latest`: the final state of every instrument, and the count of replaced records.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn orders_and_events_are_never_conflated() {
     publisher.lose_at_source(3);
     publisher.quotes(1, 200..300);
     publisher.end();
-    // All of it in one poll.
+    // One poll receives all of it.
     std::thread::sleep(Duration::from_millis(20));
     poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
     let control: Vec<u32> = seen.numbers().into_iter().filter(|n| *n >= 1_000).collect();
@@ -130,9 +130,9 @@ fn slow_reader_gets_final_state_of_each_instrument() {
         }
         (often.reports().remove(0), seen)
     });
-    // Once, and never again: its word is overwritten, but not its state.
+    // This quote comes once. Its ring entry is overwritten, but its cell keeps the state.
     publisher.publish(vec![quote(5_000, 400_000)]);
-    // Far more words than the ring holds: two for each quote, and a checkpoint now and then.
+    // Write far more words than the ring holds: two for each quote, and some checkpoints.
     publisher.quotes(1_000, 0..100_000);
     publisher.publish((0..3).map(|n| trade(7, 200_000 + n)).collect());
     publisher.publish(vec![order(9, 300_000)]);
@@ -198,7 +198,7 @@ fn conflation_continues_under_new_channel_number() {
     publisher.new_epoch();
     let before = seen.events.len();
     publisher.quotes(2, 10..12);
-    // Nothing is read until all of it is there: a newer record of the same cell replaces it.
+    // Read nothing until all of it is there, because a newer record of the same cell replaces the older one.
     wait_until("the other number", || {
         monitor.channels()[0].counters.delivered_records.get() == 12
     });

@@ -1,5 +1,4 @@
-//! One thread and one subscriber: polling, waiting, filters, names, joining anew, and what becomes
-//! of a panic.
+//! One thread and one subscriber: polling, waiting, filters, names, rejoining, and the effects of a panic.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +36,7 @@ fn waiting_wakes_for_datagrams_and_timers_and_never_spins() {
         }
     }
     assert_eq!(subscriber.as_raw_fd(), fd, "it is one descriptor for good");
-    // Nothing but heartbeats now: every 10 ms at most, besides a few timers.
+    // Only heartbeats arrive now, at most every 10 ms, besides a few timers.
     let (began, idle_from) = (Instant::now(), polls);
     while began.elapsed() < Duration::from_millis(500) {
         subscriber.wait(Duration::from_millis(50)).unwrap();
@@ -90,7 +89,7 @@ fn the_descriptor_is_readable_before_a_rejoin_and_after_a_panic() {
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
     };
-    // Once would be no proof: heartbeats come too.
+    // One round would prove nothing, because heartbeats arrive too.
     for round in 0..5 {
         subscriber.rejoin(CHANNEL, Start::Live).unwrap();
         assert!(is_readable(), "{round}");
@@ -111,7 +110,7 @@ fn the_descriptor_is_readable_before_a_rejoin_and_after_a_panic() {
     assert!(is_readable());
 }
 
-/// A subscriber whose closure panicked at its 97th record, and how many it was given.
+/// Returns a subscriber whose closure panicked at its 97th record.
 fn poisoned(publisher: &Publisher) -> Subscriber {
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -260,7 +259,7 @@ fn new_epoch_replaces_directory_and_filter() {
     assert_eq!(subscriber.directory().id("AAPL"), Some(2));
 }
 
-/// The publisher comes back with another number for the channel, and other ids for its symbols.
+/// Restarts the publisher with another number for the channel, and other ids for its symbols.
 fn come_back_as(publisher: &Publisher, number: u16) {
     publisher.with(move |service| {
         service.channel = ChannelId(number);
@@ -292,8 +291,8 @@ fn renumbered_channel_is_followed_by_name() {
     assert_eq!(seen.numbers(), [1, 4], "the filter is of the symbol");
     let (position, instrument, _) = seen.records[1];
     assert_eq!((position.channel, instrument), (ChannelId(7), 2));
-    // Who keeps names and books by epoch is told to forget them, under the number that it knows;
-    // and that what was not heard of the old one never comes.
+    // An application that keeps names and books by epoch must learn of the change under the old number. It
+    // must also learn that the missing part of the old epoch never comes.
     let (from, to) = (Epoch(1), Epoch(2));
     let told: Vec<_> = seen.events[told..]
         .iter()
@@ -316,7 +315,7 @@ fn renumbered_channel_is_followed_by_name() {
     assert_eq!((tail.cause, tail.records), (LossCause::Epoch, None));
     assert_eq!(*changed, Event::EpochChanged { from, to });
     assert_eq!(after.0, 0, "all of it");
-    // Everything else is to be had under the new number only.
+    // Everything else is available under the new number only.
     assert_eq!(subscriber.channel_id("all"), Some(ChannelId(7)));
     assert_eq!(subscriber.monitor().channel_id("all"), Some(ChannelId(7)));
     assert_eq!(subscriber.directory().id("AAPL"), Some(2));
@@ -372,7 +371,7 @@ fn a_channel_begins_anew_where_it_is_told_to() {
         .iter()
         .filter(|(_, event)| matches!(event, Event::Joined { .. }));
     assert_eq!(joins.count(), 2);
-    // One who waits for it is told why, should the publisher never welcome it again.
+    // An application that waits for the join learns the reason if the publisher never welcomes it again.
     let links: Vec<_> = seen.events.iter().map(|(_, event)| event).collect();
     let links = links.split(|event| matches!(event, Event::Joined { .. }));
     let down = Event::RepairLinkDown(LinkDownReason::Rejoining);
@@ -470,10 +469,10 @@ fn misspelled_symbol_is_told_once_something_is_out() {
         publisher.publish(vec![mapping(id, symbol)]);
         know(&mut subscriber, &mut seen, id as usize);
     }
-    // It is put into words again when there are twice as many, not for every name.
+    // The text is made again when the number of names has doubled, not for every name.
     let told = text(&subscriber).unwrap();
     assert!(told.ends_with("it knows 2, like AAPL, MSFT"), "{told}");
-    // Another, to which nothing but names come.
+    // This subscriber receives only names.
     let mut many = joined(publisher.subscriber().channel(channel()), &mut seen_many);
     publisher.publish(
         (10..1_100)
@@ -521,7 +520,7 @@ fn lag_alarm_is_raised_and_cleared() {
         publisher.subscriber().channel(channel).faults(faults),
         &mut seen,
     );
-    // Without a repair everything behind the gap waits.
+    // Without repair, everything after the gap waits.
     publisher.with(|service| service.answers = false);
     publisher.quotes(1, 0..2_000);
     poll_until(&mut subscriber, &mut seen, |_, seen| {
@@ -560,7 +559,7 @@ fn the_limit_to_join_is_a_problem_that_goes_away() {
     let text = subscriber.monitor().problem().unwrap_or_default();
     let told = || subscriber.problem().unwrap().to_string();
     assert!(text.is_empty() || text == told(), "{text}");
-    // One of several is there.
+    // One of several publishers runs.
     let publisher = Publisher::start();
     let both = [nobody.to_string(), publisher.control.to_string()];
     let builder = Subscriber::builder(both)
@@ -608,7 +607,7 @@ fn dropped_subscriber_returns_its_connection() {
     }
 }
 
-/// Verbs from a host that this one has no device for: loopback belongs to none.
+/// Returns an offer of verbs from a host for which this host has no device: loopback belongs to none.
 fn verbs_offer() -> FanOutOffer {
     let sender = std::net::Ipv4Addr::LOCALHOST;
     FanOutOffer::Verbs {
@@ -628,7 +627,7 @@ fn auto_without_device_takes_udp_verbs_is_problem() {
     let mut auto = joined(publisher.subscriber().channel("all"), &mut seen);
     publisher.quotes(1, 0..10);
     poll_until(&mut auto, &mut seen, |_, seen| seen.records.len() == 10);
-    // Who heard nothing would have all by repair, and a problem.
+    // A subscriber without multicast would receive everything by repair, and have a problem.
     assert!(auto.problem().is_none(), "{:?}", auto.problem());
     let builder = publisher.subscriber().transport(Transport::Verbs);
     let mut verbs = builder.channel("all").build().unwrap();

@@ -1,4 +1,4 @@
-//! Threads of their own: a worker that receives, readers of any speed, and what becomes of panics.
+//! Threads of the library: a worker that receives, readers of any speed, and the effects of panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +22,12 @@ fn split(builder: SubscriberBuilder) -> (Running, Reader) {
     (running, reader)
 }
 
-/// Reads until the worker is gone and everything is read.
+/// Reads until the worker has left and everything is read.
 fn read_out(reader: &mut Reader, seen: &mut Seen) {
     read_out_telling(reader, seen, |_| ());
 }
 
-/// The same; after each look tells what was seen.
+/// Reads as [`read_out`] does, and calls `tell` after each poll.
 fn read_out_telling(reader: &mut Reader, seen: &mut Seen, tell: impl Fn(&Seen)) {
     let began = Instant::now();
     while !reader.is_over() {
@@ -46,7 +46,7 @@ fn overruns(seen: &Seen) -> Vec<tickcast_subscriber::Overrun> {
     all.collect()
 }
 
-/// What a reader was given and told adds up to what the worker delivered.
+/// Asserts that the records and losses of a reader add up to the records that the worker delivered.
 fn assert_balance(reader: &Reader, seen: &Seen, monitor: &Monitor) {
     let report = &reader.reports()[0];
     let channel = &monitor.channels()[0];
@@ -90,14 +90,14 @@ fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
             (fast, seen)
         }
     });
-    // It reads a little, and then nothing for far more than the ring holds.
+    // The slow reader reads a little, and then nothing for far more than the ring holds.
     publisher.quotes(7, 0..1_000);
     let mut seen = Seen::default();
     wait_until("the first records", || {
         slow.poll(|item| seen.take(item));
         seen.records.len() == 1_000
     });
-    // Never more at once than the ring holds, so that the fast one is fast on any machine.
+    // Publish at most the ring's content at once, so that the fast reader keeps up on any machine.
     for start in (1_000..60_000).step_by(2_000) {
         let end = 60_000.min(start + 2_000);
         publisher.quotes(7, start..end);
@@ -125,7 +125,7 @@ fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
     assert_eq!(gap.to.record.0, 1_001 + gap.records);
     let range = gap.sequences().unwrap();
     assert!(range.first < range.last);
-    // Everything before and after it is there, and it stands where the hole is.
+    // Everything before and after the overrun is there, and the overrun stands at the hole.
     let numbers = seen.numbers();
     let expected = (0..1_000).chain(1_000 + gap.records as u32..60_000);
     assert_eq!(numbers, expected.collect::<Vec<_>>());
@@ -159,7 +159,7 @@ fn overwritten_losses_and_epoch_change_are_counted() {
     };
     publisher.quotes(3, 0..30_000);
     wait_until("the first epoch", reached(1, 30_000 - 200));
-    // Silence, and its end.
+    // Cause a silence and its end.
     publisher.with(|_| std::thread::sleep(Duration::from_millis(100)));
     publisher.new_epoch();
     wait_until("the second epoch", reached(2, 0));
@@ -173,7 +173,7 @@ fn overwritten_losses_and_epoch_change_are_counted() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].lost_records > 0 && told[0].events > 0, "{told:?}");
     assert_eq!((told[0].to.epoch.0, told[0].sequences()), (2, None));
-    // What it would have known, had it been there.
+    // The overrun carries the state that the reader would have known without it.
     let state = told[0].state;
     assert_eq!(told[0].epoch_changes, 1);
     assert!(
@@ -230,7 +230,7 @@ fn silence_before_split_is_in_later_overrun() {
     });
     let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
     let monitor = running.monitor().clone();
-    // Over the connection, since nothing comes by multicast.
+    // These come over the repair connection, because multicast is off.
     publisher.quotes(4, 100..30_000);
     wait_until("the rest", || {
         monitor.channels()[0].counters.delivered_records.get() == 30_000
@@ -387,7 +387,7 @@ fn a_rejoin_before_a_split_is_told_to_the_readers() {
     running.stop();
     running.join().unwrap();
     read_out(&mut reader, &mut seen);
-    // What had come before it joined anew, and after it nothing twice.
+    // The records before the rejoin come first, and no record after it comes twice.
     let numbers = seen.numbers();
     assert!(!numbers.is_empty());
     assert_eq!(numbers, (0..numbers.len() as u32).collect::<Vec<_>>());
@@ -436,13 +436,13 @@ fn what_a_filter_leaves_out_is_no_lag_of_a_reader() {
         seen.records.len() == 1
     });
     publish(2);
-    // But for what a slow machine makes happen meanwhile: a silence, a gap.
+    // Allow events that a slow machine causes in the meantime: a silence, a gap.
     wait_until("there is nothing to read", || {
         reader.poll(|item| seen.take(item));
         reader.reports()[0].lag == 0
     });
     assert!(!lagged(&seen), "{:?}", seen.events);
-    // One that really was behind has caught up although what follows is left out.
+    // A reader that was behind has caught up, although the filter excludes the following records.
     publish(1);
     publish(2);
     assert!(reader.reports()[0].lag > 100);
@@ -481,9 +481,9 @@ fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
         seen.numbers()[100..],
         (100..200).filter(|n| n % 2 == 1).collect::<Vec<_>>()
     );
-    // From the beginning, and of all instruments.
+    // Rejoin from the oldest record, with all instruments.
     running.rejoin(all, Start::Oldest).unwrap();
-    // At once, before the publisher has answered.
+    // Set the filter at once, before the publisher has answered.
     running.set_filter(all, InstrumentFilter::all()).unwrap();
     let before = seen.records.len();
     wait_until("all of it again", || {
@@ -494,7 +494,7 @@ fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
     let joins = seen.events.iter();
     let joins = joins.filter(|(_, event)| matches!(event, Event::Joined { .. }));
     assert_eq!(joins.count(), 2);
-    // What can't be done changes nothing, and says what to do.
+    // A rejected command changes nothing, and its error names the remedy.
     let nobody = tickcast_subscriber::ChannelId(9);
     let error = running.rejoin(nobody, Start::Live).unwrap_err().to_string();
     assert!(
@@ -574,7 +574,7 @@ fn closure_waiting_for_its_caller_is_refused() {
     let late = running.rejoin(crate::common::CHANNEL, Start::Oldest);
     assert!(matches!(late, Err(CommandError::Late { .. })), "{late:?}");
     drop(held);
-    // What is asked now is done, and it was not before.
+    // The thread executes this command. The late one before it was withdrawn.
     let all = InstrumentFilter::all();
     running.set_filter(crate::common::CHANNEL, all).unwrap();
     running.stop();
@@ -601,7 +601,7 @@ fn a_closure_that_joins_its_own_thread_gets_an_error() {
 
 #[test]
 fn unpinned_split_after_poll_leaves_without_panic() {
-    // Other tests panic on purpose.
+    // Count only panics with this text, because other tests panic on purpose.
     let panics = Arc::new(AtomicU64::new(0));
     let (counted, before) = (Arc::clone(&panics), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |info| {
@@ -631,7 +631,7 @@ fn unpinned_split_after_poll_leaves_without_panic() {
     });
     let error = subscriber.split(Core(1 << 20), IDLE, 1 << 20).err();
     assert!(matches!(error, Some(SpawnError::Pin(_))));
-    // It is gone: what was open is lost.
+    // The subscriber has left, so open gaps are lost.
     let channel = &counters.channels()[0];
     assert_eq!(channel.counters.missing_open.get(), 0);
     assert!(channel.handed.handed_events.get() > seen.events.len() as u64);
@@ -682,7 +682,7 @@ fn a_reader_that_waits_is_woken_by_what_comes() {
     let reading = std::thread::spawn(move || {
         let mut seen = Seen::default();
         while !reader.is_over() {
-            // Only a wake can end this in time.
+            // Only a notification can end this wait in time.
             reader.wait(PATIENCE);
             counted.fetch_add(1, Ordering::Relaxed);
             while reader.poll(|item| seen.take(item)).worked() {}

@@ -1,5 +1,5 @@
-//! A publisher in a thread of the test: the shipped cores over loopback sockets, told by the test
-//! what to publish and when.
+//! A publisher in a thread of the test: the shipped cores over loopback sockets. The test decides what it
+//! publishes, and when.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -34,7 +34,7 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
 
-/// Nothing here takes this long; it only turns a hang into a failure.
+/// A time limit that turns a hang into a failure. No wait in these tests takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 pub const CHANNEL: ChannelId = ChannelId(1);
 const FAN_OUT: FanOutId = FanOutId(0);
@@ -62,7 +62,7 @@ impl Publisher {
         Self::listing(&[])
     }
 
-    /// One whose WELCOME lists these instruments.
+    /// Starts a publisher whose WELCOME lists these instruments.
     pub fn listing(directory: &[(u32, &str)]) -> Self {
         let directory = directory.iter().map(|(id, symbol)| Instrument {
             id: *id,
@@ -72,7 +72,7 @@ impl Publisher {
         Self::serving(|server| Service::new(server, directory))
     }
 
-    /// One that offers more than UDP multicast, which comes first.
+    /// Starts a publisher that offers more transports than UDP multicast, which comes first.
     pub fn offering(more: Vec<FanOutOffer>) -> Self {
         Self::serving(|server| {
             let mut service = Service::new(server, Vec::new());
@@ -100,7 +100,7 @@ impl Publisher {
         Subscriber::builder(self.control.to_string()).seed(1)
     }
 
-    /// Does something in the publisher's thread, and waits until it is done.
+    /// Runs a job in the publisher's thread and waits for its end.
     pub fn with(&self, job: impl FnOnce(&mut Service) + Send + 'static) {
         let (done, wait) = channel();
         let job = Box::new(move |service: &mut Service| {
@@ -112,7 +112,7 @@ impl Publisher {
             .expect("the publisher does its work");
     }
 
-    /// Publishes records, each a message of its own.
+    /// Publishes records, each as its own message.
     pub fn publish<R: WireRecord + Clone + Send + 'static>(&self, records: Vec<R>) {
         self.with(move |service| {
             let mut batch = RecordBatch::default();
@@ -136,7 +136,7 @@ impl Publisher {
         }
     }
 
-    /// Tells that so many messages of instrument 1 were lost at the source.
+    /// Publishes a loss of this many messages of instrument 1 at the source.
     pub fn lose_at_source(&self, messages: u64) {
         self.with(move |service| {
             let lost = StreamEvent::SourceLost {
@@ -158,7 +158,7 @@ impl Publisher {
         });
     }
 
-    /// Goes on in another epoch with an empty ring; all connections break.
+    /// Continues in another epoch with an empty ring. All connections break.
     pub fn new_epoch(&self) {
         self.with(Service::new_epoch);
     }
@@ -178,7 +178,7 @@ impl Drop for Publisher {
     }
 }
 
-/// What runs in the publisher's thread.
+/// The state of the publisher's thread.
 pub struct Service {
     pub core: PublisherCore,
     repair: RepairCore,
@@ -190,13 +190,13 @@ pub struct Service {
     epoch: u64,
     position: u64,
     directory: Vec<Instrument>,
-    /// The channel's, from the next epoch on.
+    /// The channel's name, from the next epoch on.
     pub name: &'static str,
-    /// Its number, likewise.
+    /// The channel's number, from the next epoch on.
     pub channel: ChannelId,
-    /// Whether anything goes out by multicast.
+    /// Whether datagrams are sent by multicast.
     pub is_heard: bool,
-    /// Whether the repair connection says anything.
+    /// Whether the repair connection answers.
     pub answers: bool,
 }
 
@@ -422,7 +422,7 @@ fn header<R: HasRType + WireRecord>(instrument: u32) -> RecordHeader {
     RecordHeader::new::<R>(R::RTYPE, 1, instrument, 1_000)
 }
 
-/// A quote that is known again by its bid size.
+/// Returns a quote that is identified by its bid size.
 pub fn quote(instrument: u32, number: u32) -> Mbp1Msg {
     Mbp1Msg {
         hd: header::<Mbp1Msg>(instrument),
@@ -471,10 +471,10 @@ pub fn mapping(instrument: u32, symbol: &str) -> SymbolMappingMsg {
     mapping
 }
 
-/// What an application was given.
+/// The items that an application received.
 #[derive(Default)]
 pub struct Seen {
-    /// Instrument and number (bid size, trade size or order id) of each record.
+    /// The instrument and number (bid size, trade size or order id) of each record.
     pub records: Vec<(Position, u32, u32)>,
     pub events: Vec<(Position, Event)>,
 }
@@ -507,7 +507,7 @@ impl Seen {
         self.records.iter().map(|(_, _, number)| *number).collect()
     }
 
-    /// The last number of each instrument.
+    /// Returns the last number of each instrument.
     pub fn last(&self) -> BTreeMap<u32, u32> {
         let all = self
             .records
@@ -549,7 +549,7 @@ pub fn poll_until(
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -558,25 +558,25 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A subscriber that has joined and follows the stream.
+/// Returns a subscriber that has joined and follows the stream.
 pub fn joined(builder: SubscriberBuilder, seen: &mut Seen) -> Subscriber {
     let mut subscriber = builder.build().unwrap();
     poll_until(&mut subscriber, seen, |_, seen| {
         seen.saw(|event| matches!(event, Event::Joined { .. }))
     });
-    // The group is joined with the same poll; now the publisher knows it too.
+    // The group is joined with the same poll. Wait until the publisher knows it too.
     poll_until(&mut subscriber, seen, |subscriber, _| {
         subscriber.is_joined()
     });
     subscriber
 }
 
-/// Nanoseconds of a span, for settings.
+/// Converts milliseconds to nanoseconds, for settings.
 pub const fn ms(ms: u64) -> Nanos {
     Nanos::from_ms(ms)
 }
 
-/// A core that this process may run on.
+/// Returns a core that this process may run on.
 pub fn core() -> tickcast_subscriber::Core {
     let ids = core_affinity::get_core_ids().unwrap_or_default();
     tickcast_subscriber::Core(ids.first().map_or(0, |id| id.id))

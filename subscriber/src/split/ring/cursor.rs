@@ -1,4 +1,4 @@
-//! Reads a local ring, from a place and with totals of its own.
+//! Reads a local ring. Each cursor has its own position and its own totals.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use super::{BUFFER_WORDS, Head, Kind, LocalRing, MARGIN};
 use crate::observe::totals::{CHECKPOINT_WORDS, Totals, position_at};
 use crate::sync::position_words::{POSITION_WORDS, unpack};
 
-/// One entry as it was read; its bytes are in the cursor's buffer.
+/// One entry of the ring. Its bytes are in the cursor's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// So many [`Cursor::records`], the first of which stands here.
+    /// A number of [`Cursor::records`], with the position of the first one.
     Records(usize, Position, u16),
     Event(usize, Position, Event),
     Changed(usize, u32),
-    /// What was overwritten of a channel.
+    /// The overwritten part of a channel.
     Overrun(usize, Position, Overrun),
-    /// The reader was lapped: cells may have changed without a word.
+    /// The reader was lapped, so cells may have changed without an entry.
     Lapped,
 }
 
-/// Reads the ring from a place of its own.
+/// Reads the ring at its own position.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     ring: Arc<LocalRing>,
     at: u64,
-    /// What this reader has read, or was told it missed.
+    /// The counts of what this reader has read or received as an overrun.
     totals: Box<[Totals]>,
     buffer: Vec<u64>,
 }
 
 impl Cursor {
-    /// At the beginning of a ring that nothing was written to.
+    /// Creates a cursor at the beginning of a ring that is still empty.
     pub(super) fn new(ring: Arc<LocalRing>, totals: Box<[Totals]>) -> Self {
         Self {
             ring,
@@ -55,20 +55,20 @@ impl Cursor {
         &self.totals
     }
 
-    /// Whether there is something to read.
+    /// Returns whether there is something to read.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.ring.words.committed() != self.at
     }
 
-    /// The records of the last entry, which has so many.
+    /// Returns the `count` records of the last entry.
     pub(crate) fn records(&self, count: u16) -> Option<Records<'_>> {
         let words = Head::unpack(self.buffer[0]).words as usize;
         let bytes = words_as_bytes(self.buffer.get(RECORDS_AT..words)?);
         Records::check(bytes, count.into()).ok()
     }
 
-    /// Reads the next entry. Tells one overrun a call where a checkpoint shows several.
+    /// Reads the next entry. When a checkpoint shows several overruns, each call returns one.
     pub(crate) fn next(&mut self) -> Option<Entry> {
         loop {
             if !self.is_ready() {
@@ -82,7 +82,7 @@ impl Cursor {
             if head.kind == Kind::Checkpoint as u8
                 && let Some(overrun) = self.compare()
             {
-                // It is read again until it shows nothing new.
+                // Stay at this checkpoint, so that the next call compares it again until no overrun is left.
                 return Some(overrun);
             }
             self.at += u64::from(head.words);
@@ -100,7 +100,7 @@ impl Cursor {
         }
     }
 
-    /// Copies the entry at this place to the buffer; `None` when it is being overwritten.
+    /// Copies the entry at this position to the buffer. Returns `None` when it is being overwritten.
     #[inline]
     fn copy(&mut self) -> Option<Head> {
         let (words, at) = (&self.ring.words, self.at);
@@ -112,7 +112,7 @@ impl Cursor {
         Some(head)
     }
 
-    /// Goes on at a checkpoint that will be there for a while.
+    /// Moves to a checkpoint that will not be overwritten soon.
     #[cold]
     fn skip_ahead(&mut self) {
         let ring = &self.ring;
@@ -123,7 +123,8 @@ impl Cursor {
         self.at = oldest + MARGIN * ring.segment_words;
     }
 
-    /// What the checkpoint in the buffer says of the first channel that this reader is behind of.
+    /// Returns the overrun of the first channel for which the checkpoint in the buffer is ahead of this
+    /// reader.
     fn compare(&mut self) -> Option<Entry> {
         for (index, totals) in self.totals.iter_mut().enumerate() {
             let at = 1 + index * CHECKPOINT_WORDS;
@@ -149,5 +150,5 @@ impl Cursor {
     }
 }
 
-/// Where words of records begin in an entry.
+/// The offset of the records' words in an entry.
 const RECORDS_AT: usize = 1 + POSITION_WORDS;

@@ -1,12 +1,12 @@
-//! The local ring of a split subscriber: one writer that never waits, any number of readers of
-//! their own positions, and a reader that is lapped learns exactly what it missed.
+//! The local ring of a split subscriber. One writer never waits, and any number of readers read at
+//! their own positions. A lapped reader learns exactly what it missed.
 //!
-//! The ring is [`Words`], all of them atomic; what stands in it are entries of variable length at
-//! positions that only grow.
+//! The memory is [`Words`], all of them atomic. It contains entries of variable length at positions that
+//! only grow.
 //!
-//! The ring is divided into segments that no entry crosses. Each begins with a checkpoint: how
-//! much had been delivered of every channel, and how it stood. A lapped reader goes on at a
-//! checkpoint, and the difference to what it has read is what it missed.
+//! The ring is divided into segments, and no entry crosses their bounds. Each segment begins with a
+//! checkpoint: the counts and the state of every channel at that point. A lapped reader continues at a
+//! checkpoint. The difference between the checkpoint and the reader's own counts is its loss.
 
 mod cursor;
 #[cfg(test)]
@@ -23,22 +23,22 @@ use words::Words;
 
 /// The smallest ring, in bytes.
 pub(crate) const SIZE_MIN: usize = 1 << 20;
-/// The largest.
+/// The largest ring, in bytes.
 pub(crate) const SIZE_MAX: usize = 1 << 36;
-/// The longest entry, in words; longer runs of records become several.
+/// The longest entry, in words. Longer runs of records are split into several entries.
 const ENTRY_WORDS_MAX: usize = 1024;
 const SEGMENT_WORDS_MIN: u64 = 8192;
-/// Room for the longest entry, and for a checkpoint of as many channels as can be joined.
+/// Room for the longest entry, and for a checkpoint of the maximum number of channels.
 const BUFFER_WORDS: usize = 4096;
 const SEGMENTS: u64 = 16;
-/// What a reader that was lapped leaves between itself and the writer, in segments.
+/// The distance, in segments, from the oldest segment at which a lapped reader continues.
 const MARGIN: u64 = SEGMENTS / 4;
 
-/// What an entry is; in the lowest byte of its first word.
+/// The kind of an entry, in the lowest byte of its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
-    /// Nothing, up to the end of the segment.
+    /// Filler up to the end of the segment.
     Padding = 1,
     Checkpoint = 2,
     Records = 3,
@@ -74,7 +74,7 @@ impl Head {
     }
 }
 
-/// What writer and readers share.
+/// The state that writer and readers share.
 #[derive(Debug)]
 pub(crate) struct LocalRing {
     words: Words,
@@ -83,7 +83,7 @@ pub(crate) struct LocalRing {
 }
 
 impl LocalRing {
-    /// `None` when there is no memory for it.
+    /// Creates a ring, or returns `None` when there is no memory for it.
     fn new(size_bytes: usize) -> Option<Self> {
         let bytes = size_bytes.clamp(SIZE_MIN, SIZE_MAX).next_power_of_two();
         let words = bytes / size_of::<u64>();
@@ -94,12 +94,12 @@ impl LocalRing {
         })
     }
 
-    /// Words up to the end of the segment that `at` lies in.
+    /// Returns the number of words from `at` to the end of its segment.
     const fn left(&self, at: u64) -> u64 {
         self.segment_words - at % self.segment_words
     }
 
-    /// Whether the writer has left, and said all it had to.
+    /// Returns whether the writer has left and committed everything.
     pub(crate) fn is_closed(&self) -> bool {
         self.words.is_closed()
     }

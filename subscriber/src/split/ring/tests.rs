@@ -1,4 +1,4 @@
-//! The local ring: everything is read, or told as missed to the record; nothing is ever torn.
+//! Tests of the local ring: every record is read or counted in an overrun, and no record is ever torn.
 
 use super::cursor::{Cursor, Entry};
 use super::writer::Writer;
@@ -52,7 +52,7 @@ fn lost(writer: &mut Writer, channel: usize, epoch: u64, at: u64, records: Optio
     writer.event(channel, &position, &Event::Lost(loss));
 }
 
-/// What a reader made of it.
+/// The result of a reader.
 #[derive(Debug, Default)]
 struct Read {
     records: Vec<(usize, u64, u64)>,
@@ -135,7 +135,7 @@ fn a_reader_that_keeps_up_reads_all_there_was_in_order() {
 #[test]
 fn one_datagrams_run_is_one_entry() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 1].into());
-    // Of one datagram but with a hole: a filter left one out.
+    // These records are of one datagram, with a hole where a filter excluded one.
     for number in [25, 26, 28, 29, 50] {
         write(&mut writer, 0, 5, number);
     }
@@ -216,7 +216,7 @@ fn lapped_reader_learns_exact_miss_of_each_channel() {
     let unknown = |it: &Overrun| it.losses_of_unknown_size;
     let of_each = (read.sum(0, unknown), read.sum(1, unknown));
     assert_eq!(of_each, (0, 3), "one of each epoch");
-    // What follows the overruns is without a hole, from where they say.
+    // The items after the overruns are without a hole, from the places that the overruns state.
     let mut next = [
         read.overruns[0].1.to.record.0,
         read.overruns[1].1.to.record.0,
@@ -263,7 +263,7 @@ fn lapped_reader_learns_state_of_each_channel() {
         wrong_one_delivered: false,
     };
     tell(&mut writer, 1, 5, fenced);
-    // Only of channel 0, far more than the ring holds; nothing at all of channel 2.
+    // Write only to channel 0, far more than the ring holds, and nothing to channel 2.
     for number in 1..=60_000 {
         write(&mut writer, 0, 6, number);
     }
@@ -299,9 +299,9 @@ fn lapped_reader_learns_state_of_each_channel() {
         second.fencing_violations,
     );
     assert_eq!((second.events, second.records, counts), (3, 0, (0, 1, 1)));
-    // What it had read itself is not told again.
+    // The overrun does not include events that the reader had read itself.
     assert!(cursor.totals()[2].state.stale && cursor.totals()[2].state.live);
-    // A reader that reads on from there ends with the same state as one that read everything.
+    // A reader that continues from there ends with the same state as one that read everything.
     tell(&mut writer, 0, 6, Event::Recovered);
     writer.flush();
     read.all(&mut cursor);
@@ -321,7 +321,7 @@ fn new_epoch_counts_before_its_first_datagram() {
     }
     let position = position(0, 5, 60_001);
     writer.event(0, &position, &Event::EpochChanged { from, to });
-    // Losses of no record, up to the next checkpoint and beyond.
+    // Write losses without records, up to the next checkpoint and beyond.
     for _ in 0..20_000 {
         lost(&mut writer, 0, 6, 1, Some(0));
     }
@@ -413,14 +413,14 @@ fn waiter_is_woken_only_for_news() {
                 cursor.is_ready()
             })
         });
-        // The second look comes when it counts as waiting.
+        // The second check comes after the reader is counted as waiting.
         while looks.load(SeqCst) < 2 {
             std::thread::yield_now();
         }
         for _ in 0..100 {
             writer.flush();
         }
-        // Judged when nobody waits any more: a test that fails must end.
+        // Assert only after no thread waits any more, because a failing test must still end.
         let for_nothing = cursor.ring().notifier.notifications();
         write(&mut writer, 0, 1, 1);
         writer.flush();
@@ -432,7 +432,7 @@ fn waiter_is_woken_only_for_news() {
 
 #[test]
 fn a_ring_that_there_is_no_memory_for_is_none() {
-    // More than any machine can name.
+    // This is more memory than any machine has.
     assert!(Words::new(1 << 59).is_none());
     assert_eq!(Words::new(1 << 4).map(|words| words.len()), Some(1 << 4));
 }

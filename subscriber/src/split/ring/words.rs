@@ -1,11 +1,11 @@
-//! The memory that the writer of a local ring shares with its readers, and the order in which they
-//! touch it. What the words mean is not known here.
+//! The memory that the writer of a local ring shares with its readers, and the order of their accesses.
+//! This module does not know the meaning of the words.
 //!
-//! The writer *claims* up to where it is going to write, writes, and *commits*; a reader copies
-//! what was committed and then looks whether a claim has reached it meanwhile. A claim that a reader
-//! sees late is ordered by the two fences: who read a word that was written after a claim sees
-//! that claim. (`interleavings.rs` of the workspace's tests runs this very file through all
-//! control of memory that the language allows.)
+//! The writer *claims* the words up to the end of its write, writes them, and *commits*. A reader copies
+//! committed words, and then checks whether a claim has reached them in the meantime. Two fences order a
+//! late view of a claim: a reader that read a word written after a claim also reads that claim.
+//! `interleavings.rs` of the workspace's tests runs this file through all interleavings that the memory
+//! model of the language allows.
 
 use super::atomics::Ordering::{Acquire, Relaxed, Release};
 use super::atomics::{AtomicBool, AtomicU64, fence};
@@ -14,15 +14,15 @@ use super::atomics::{AtomicBool, AtomicU64, fence};
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Box<[AtomicU64]>,
-    /// Everything below may be written at any time, but for what the ring holds.
+    /// The writer may be writing words below this position. Older words than the ring holds are gone.
     claimed: AtomicU64,
-    /// Everything below has been written.
+    /// All words below this position have been written.
     committed: AtomicU64,
     closed: AtomicBool,
 }
 
 impl Words {
-    /// `len` is a power of two. `None` when there is no memory for so many.
+    /// Creates `len` words, which must be a power of two. Returns `None` when there is no memory for them.
     pub(crate) fn new(len: usize) -> Option<Self> {
         let mut words = Vec::new();
         words.try_reserve_exact(len).ok()?;
@@ -44,16 +44,16 @@ impl Words {
         &self.words[at as usize & (self.words.len() - 1)]
     }
 
-    /// Tells readers that the words below `to` are being written: what they held is gone. The
-    /// writer's only.
+    /// Announces to readers that the words below `to` are being written, so their old content is gone. For
+    /// the writer only.
     #[inline]
     pub(crate) fn claim(&self, to: u64) {
         self.claimed.store(to, Relaxed);
-        // Who reads any word written from here on finds the claim.
+        // A reader that reads any word written from here on also reads the claim.
         fence(Release);
     }
 
-    /// Writes words that were claimed.
+    /// Writes claimed words.
     #[inline]
     pub(crate) fn put(&self, at: u64, words: &[u64]) {
         for (word, at) in words.iter().zip(at..) {
@@ -61,30 +61,30 @@ impl Words {
         }
     }
 
-    /// Lets readers have everything below `to`.
+    /// Releases all words below `to` to readers.
     #[inline]
     pub(crate) fn commit(&self, to: u64) {
         self.committed.store(to, Release);
     }
 
-    /// Says that nothing follows.
+    /// Marks the end: no more words follow.
     pub(crate) fn close(&self) {
         self.closed.store(true, Release);
     }
 
-    /// Whether the writer has left, and committed all it had to.
+    /// Returns whether the writer has left and committed everything.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Acquire)
     }
 
-    /// Up to where there is something to read.
+    /// Returns the position up to which words can be read.
     #[inline]
     pub(crate) fn committed(&self) -> u64 {
         self.committed.load(Acquire)
     }
 
-    /// Copies the committed words from `at` on; `None` when any of them may have been overwritten,
-    /// or is being: then `to` holds nothing of use.
+    /// Copies the committed words from `at` on. Returns `None` when any of them may have been
+    /// overwritten or is being overwritten. The content of `to` is then unusable.
     #[inline]
     pub(crate) fn copy(&self, at: u64, to: &mut [u64]) -> Option<()> {
         for (word, at) in to.iter_mut().zip(at..) {

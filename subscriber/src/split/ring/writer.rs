@@ -1,4 +1,4 @@
-//! Writes a local ring: records of one datagram become one entry, and no reader is ever waited for.
+//! Writes a local ring. Records of one datagram become one entry, and the writer never waits for a reader.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use super::{ENTRY_WORDS_MAX, Head, Kind, LocalRing};
 use crate::observe::totals::{CHECKPOINT_WORDS, Totals};
 use crate::sync::position_words::{POSITION_WORDS, pack};
 
-/// Writes the ring. Dropping it tells the readers that nothing follows.
+/// Writes the ring. Dropping it signals the end to the readers.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: Arc<LocalRing>,
-    /// Where the next entry begins, or the open one.
+    /// The position of the open entry, or else of the next one.
     at: u64,
     open: Option<Open>,
     totals: Box<[Totals]>,
     text: Vec<u8>,
-    /// Up to where readers were woken for what there is.
+    /// The position up to which readers were notified.
     rung_at: u64,
 }
 
-/// An entry of records that more can be added to.
+/// An entry of records that is still open for more records.
 #[derive(Debug)]
 struct Open {
     channel: u16,
-    /// Of the first record in it; and what the next one must have to be added.
+    /// The position of its first record. The next record must match it to be added.
     position: Position,
     next: RecordNumber,
     count: u16,
@@ -36,8 +36,8 @@ struct Open {
 }
 
 impl Writer {
-    /// A ring of at least `size_bytes`, and its first reader, for channels of which so much was
-    /// told before; `None` when there is no memory for it.
+    /// Creates a ring of at least `size_bytes`, and its first reader. `totals` are the counts of each channel
+    /// so far. Returns `None` when there is no memory for the ring.
     pub(crate) fn open(size_bytes: usize, totals: Box<[Totals]>) -> Option<(Self, Cursor)> {
         let ring = Arc::new(LocalRing::new(size_bytes)?);
         let cursor = Cursor::new(Arc::clone(&ring), totals.clone());
@@ -52,7 +52,7 @@ impl Writer {
         Some((writer, cursor))
     }
 
-    /// As [`Writer::open`], where memory is never short.
+    /// Creates a ring as [`Writer::open`] does, and panics when there is no memory for it.
     #[cfg(test)]
     pub(crate) fn new(size_bytes: usize, totals: Box<[Totals]>) -> (Self, Cursor) {
         Self::open(size_bytes, totals).expect("memory")
@@ -103,8 +103,8 @@ impl Writer {
     pub(crate) fn event(&mut self, channel: usize, position: &Position, event: &Event) {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        // invariant: writing numbers and names to memory does not fail, and the longest event, a
-        // source loss that names 128 instruments, is far from filling an entry.
+        // invariant: writing numbers and names to memory does not fail. The longest event is a source loss
+        // that names 128 instruments, which is far shorter than the longest entry.
         let _ = serde_json::to_writer(&mut text, event);
         let words = 1 + POSITION_WORDS + text.len().div_ceil(size_of::<u64>());
         self.begin(words as u64);
@@ -120,7 +120,7 @@ impl Writer {
         self.text = text;
     }
 
-    /// Adds that a cell of a `latest` channel changed.
+    /// Adds an entry for a changed cell of a `latest` channel.
     #[inline]
     pub(crate) fn changed(&mut self, channel: usize, cell: u32) {
         self.begin(2);
@@ -128,7 +128,7 @@ impl Writer {
         self.end(Kind::Changed, channel as u16, 0, 2);
     }
 
-    /// Lets readers have everything so far, and wakes those that wait, if there is anything new.
+    /// Commits the open entry and notifies the waiting readers, if there is anything new.
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.seal();
@@ -138,8 +138,8 @@ impl Writer {
         }
     }
 
-    /// Ends the open entry and claims room for one of at most so many words, or more if records
-    /// are to be added to it.
+    /// Ends the open entry and claims room for the next one: at least `words`, and more so that records
+    /// can be added to it.
     #[inline]
     fn begin(&mut self, words: u64) {
         self.seal();
@@ -175,7 +175,7 @@ impl Writer {
         self.end(Kind::Checkpoint, 0, self.totals.len() as u16, words);
     }
 
-    /// Tells readers that these words are being written: what they hold is gone.
+    /// Announces to readers that these words are being written, so their old content is gone.
     #[inline]
     fn claim(&self, words: u64) {
         self.ring.words.claim(self.at + words);
