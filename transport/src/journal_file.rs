@@ -17,8 +17,8 @@ pub struct JournalFile(SharedMapping);
 
 impl JournalFile {
     /// Creates a file of `len` bytes, rounded up to whole pages. Renames an existing file whose owner is gone
-    /// to the same name with `.before`, because the journal of a process that was restarted at once may still
-    /// be needed. A journal that heard no sender is not kept, because repeated failed starts would replace
+    /// to the same name with `.before`, because the journal of a process before a restart may still be
+    /// needed. A journal that heard no sender is not kept, because repeated failed starts would replace
     /// the useful one.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use tickcast_transport_base::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
-/// When posted slots are read and delivered.
+/// The time when posted slots are read and delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// After this many further calls to any fan-out's `completed` or receiver's `poll`.
@@ -30,7 +30,7 @@ pub enum Completion {
 pub struct MemoryNetworkConfig {
     /// Number of lines, one or two.
     pub lines: usize,
-    /// When sends complete.
+    /// The time when sends complete.
     pub completion: Completion,
     /// Slots that a fan-out can have posted at once.
     pub send_queue_len: usize,

@@ -36,7 +36,7 @@ pub struct UdpSendLine {
     pub interface: Interface,
 }
 
-/// How a channel is sent.
+/// Settings for sending a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpFanOutConfig {

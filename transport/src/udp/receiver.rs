@@ -32,7 +32,7 @@ pub struct UdpReceiveLine {
     pub senders: Vec<Ipv4Addr>,
 }
 
-/// How a channel is received.
+/// Settings for receiving a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpReceiverConfig {
@@ -59,7 +59,7 @@ pub struct UdpReceiverConfig {
     pub gro: bool,
 }
 
-/// The live input of a feed.
+/// Settings for the live input of a feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedReceiverConfig {

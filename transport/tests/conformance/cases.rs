@@ -22,7 +22,7 @@ fn from_oldest() -> Wanted {
     }
 }
 
-/// A subscriber with every kind of fault at once.
+/// Returns a subscriber with every kind of fault at once.
 fn behind_a_bad_network(seed: u64) -> Wanted {
     let faults = FaultConfig {
         seed,
@@ -47,7 +47,7 @@ fn behind_a_bad_network(seed: u64) -> Wanted {
     }
 }
 
-/// A subscriber that gets these sequences only as repairs.
+/// Returns a subscriber that gets these sequences only as repairs.
 fn without(ranges: &[(u64, u64)]) -> Wanted {
     let range = |(first, last): &(u64, u64)| SequenceRange {
         first: Sequence(*first),

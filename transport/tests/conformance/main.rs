@@ -1,5 +1,5 @@
 //! One suite over every transport. A fan-out and a receiver promise the same for all of them, so the same
-//! cases run over each, with the shipped cores on both sides and control over TCP. `network.rs` states the
+//! cases run over each. Both sides use the shipped cores, and control runs over TCP. `network.rs` states the
 //! differences, `cases.rs` and `hostile.rs` the guarantees. Deliberately broken transports (`broken.rs`)
 //! must fail, which tests the suite itself.
 //!

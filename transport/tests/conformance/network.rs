@@ -95,7 +95,7 @@ pub trait Network {
     fn repairs(&self) -> Option<Repairs> {
         None
     }
-    /// Called when a round had nothing to do: gives the network time.
+    /// Gives the network time. Called when a round had nothing to do.
     fn idle(&self) {
         thread::yield_now();
     }
@@ -188,7 +188,7 @@ struct Udp {
     offload: Offload,
 }
 
-/// A group that no other test uses, on a port that was free a moment ago.
+/// Returns a group that no other test uses, on a port that was free a moment ago.
 fn udp_group() -> SocketAddrV4 {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -501,9 +501,9 @@ fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
     assert!(!backlog_hint.has_backlog(), "all that came was told");
 }
 
-/// Runs a server whose hint another thread polls, from the second core on the first, with this pause, while
-/// a peer sends `asked` messages and waits for each to be processed. Checks that a message is processed also
-/// after that thread stops polling. Returns how often that thread ended a poll.
+/// Runs a server on the first core, whose hint another thread polls on the second core with this pause. A
+/// peer sends `asked` messages meanwhile and waits for each to be processed. Checks that a message is also
+/// processed after that thread stops polling. Returns how often that thread ended a poll.
 fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 {
     let (mut server, address) = server(ServerConfig::default());
     let backlog_hint = server.backlog_hint().unwrap();

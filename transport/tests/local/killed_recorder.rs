@@ -1,5 +1,5 @@
-//! A process that keeps a flight journal and is killed at any moment leaves a journal that is whole up to its
-//! last entry, and that can be replayed.
+//! A process that keeps a flight journal is killed at any moment. Its journal is whole up to the last entry,
+//! and can be replayed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -436,7 +436,7 @@ fn half_slot_of_killed_publisher_is_never_delivered() {
     let mut other = Other::start("writes_half_a_slot_over_an_old_one", &place.0);
     let mut receiver = ShmReceiver::open(&config(&place.0, 5), Sequence(4)).unwrap();
     other.kill();
-    // It is there, in the place of sequence 5.
+    // The partial write is in the slot of sequence 5.
     let mapping = ReadOnlyMapping::open(&place.0, geometry()).unwrap();
     let at = geometry().slot_offset(Sequence(5)) + 64;
     // SAFETY: within the mapping, which nobody writes any more.

@@ -18,7 +18,7 @@ use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A group that no other test uses, on a port that was free a moment ago.
+/// Returns a group that no other test uses, on a port that was free a moment ago.
 fn group() -> SocketAddrV4 {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();

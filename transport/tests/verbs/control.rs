@@ -462,7 +462,7 @@ fn who_sleeps_on_the_descriptors_is_woken() {
     assert_eq!(serving.join().unwrap(), 1);
 }
 
-/// Not a test of its own: the process that is killed during its work.
+/// Runs in the process that is killed during its work; not a test of its own.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn victim() {

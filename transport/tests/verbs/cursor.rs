@@ -35,7 +35,7 @@ fn the_cpu_sees_the_progress_that_a_peer_writes() {
         let bytes = words.map(u64::to_le_bytes).as_flattened().to_vec();
         assert_eq!(sides.done(), Done::Read(3, bytes));
         assert_eq!(entry.load_all(), words);
-        // One word alone.
+        // A WRITE of one word alone.
         let word = round.to_le_bytes();
         sides.reader.write_remote(remote, 24, &word, 4).unwrap();
         assert_eq!(sides.done(), Done::Written(4));

@@ -36,7 +36,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// A group that no other test uses.
+/// Returns a group that no other test uses.
 fn group() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     Ipv4Addr::new(

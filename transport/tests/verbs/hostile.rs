@@ -85,7 +85,7 @@ impl House {
         }
     }
 
-    /// The innocent peer reads, writes and swaps as before, and finds its own data.
+    /// Checks that the innocent peer reads, writes and swaps as before, and finds its own data.
     fn goes_on(&mut self) {
         self.innocent.reads(self.remote, FROM);
         let before = self.entry.load_all();

@@ -123,8 +123,8 @@ impl Feed {
     }
 
     /// Seals datagrams until `stop` is set and returns their number. It waits until the reader has no more
-    /// than half a ring to READ, then seals half to one and a half rings without pause, and so overtakes the
-    /// place that is READ.
+    /// than half a ring to READ. Then it seals half to one and a half rings without pause, and so overtakes
+    /// the place that is READ.
     fn run(self, mut ring: RingWriter, read: &AtomicU64, stop: &AtomicBool) -> u64 {
         let half = self.geometry.slots() / 2;
         let mut pause_at = 0;

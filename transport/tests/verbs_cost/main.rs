@@ -26,7 +26,7 @@ use tickcast_transport::{FanOut, Receive, Slots};
 
 use self::tracer::{Cost, mark};
 
-/// The address of the device's interface.
+/// Returns the address of the device's interface.
 fn address() -> Ipv4Addr {
     let address = std::env::var("TICKCAST_RDMA_ADDRESS");
     address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
@@ -187,7 +187,7 @@ impl Pair {
     }
 }
 
-/// The traced program. One-time work is done first; allocations are counted separately.
+/// Runs as the traced program. One-time work is done first; allocations are counted separately.
 fn be_traced() {
     let mut pair = Pair::open();
     for (number, case) in (0..).zip(&CASES) {

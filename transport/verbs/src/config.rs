@@ -1,4 +1,4 @@
-//! How a channel is sent and received by verbs: plain values, with or without RDMA.
+//! Settings for sending and receiving a channel by verbs: plain values, with or without RDMA.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ pub struct Pace {
     pub burst_bytes: u64,
 }
 
-/// How a channel is sent.
+/// Settings for sending a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsFanOutConfig {
@@ -132,7 +132,7 @@ pub struct VerbsReceiveLine {
     pub senders: Vec<VerbsSender>,
 }
 
-/// How a channel is received.
+/// Settings for receiving a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsReceiverConfig {

@@ -20,7 +20,7 @@ use tickcast_transport_base::{
 pub enum Device {}
 
 impl Device {
-    /// Fails.
+    /// Fails, because this build has no RDMA.
     ///
     /// # Errors
     /// Always [`VerbsError::NotBuilt`].

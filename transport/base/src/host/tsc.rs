@@ -409,7 +409,7 @@ impl Clocks {
         false
     }
 
-    /// After the counter was abandoned, returns the recorded time while the system's clock is behind it.
+    /// Returns the recorded time while the system's clock is behind it, after the counter was abandoned.
     /// Afterwards returns `None`.
     fn beside(&self, source: &impl Source) -> Option<Both> {
         let told = self.lines.told.load(Relaxed);
@@ -509,7 +509,7 @@ mod tests {
 
     use super::*;
 
-    /// A sample with a counter of 3 counts per nanosecond, and clocks that are off by `off`.
+    /// Returns a sample with a counter of 3 counts per nanosecond, and clocks that are off by `off`.
     fn at(ns: u64, off: i64) -> Look {
         let clock = |base: u64| (base + ns).saturating_add_signed(off);
         Look {

@@ -33,8 +33,8 @@ pub struct BacklogHint {
 }
 
 impl BacklogHint {
-    /// Whether input has arrived that no poll of the server has reported. If so, wakes the server's thread,
-    /// should it rely on these calls. One system call, which never waits for input; it may wait for a
+    /// Returns whether input has arrived that no poll of the server has reported. If so, wakes the server's
+    /// thread, should it rely on these calls. One system call, which never waits for input; it may wait for a
     /// poll of the server to release the same list.
     #[must_use]
     pub fn has_backlog(&self) -> bool {

@@ -44,8 +44,8 @@ impl Reserved {
     /// Starts to listen.
     ///
     /// # Errors
-    /// The operating system's error if another process started to listen at the address, which is possible
-    /// while both are only bound, or if it provides no means to poll.
+    /// The operating system's error if it provides no means to poll, or if another process listens at the
+    /// address. Two processes can bind the address, but only one can listen.
     pub fn listen(self, config: ServerConfig) -> io::Result<ControlServer> {
         self.0.listen(BACKLOG)?;
         ControlServer::listening(TcpListener::from_std(self.0.into()), config)
