@@ -380,7 +380,8 @@ impl CarrierStream {
         }
     }
 
-    /// Passes on the result of the next finished READ, with its tag. Returns `false` when there is none.
+    /// Passes on the result of the next completed operation, with its tag. Returns `false` if there is
+    /// none.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")

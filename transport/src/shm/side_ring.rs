@@ -49,7 +49,7 @@ struct Area {
 }
 
 // SAFETY: the words are atomics in memory that `_memory` keeps valid, and it is `Send + Sync`.
-// Exercised by `tests/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
+// Exercised by `tests/local/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -72,7 +72,7 @@ impl Area {
         // SAFETY: `of` checked alignment and length; the implementor of `RingMemory` promised
         // initialised memory behind the ring that outlives `_memory`. It is touched by these words
         // alone, and stored to by the one `SideRingWriter` of the side. Exercised by
-        // `tests/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
+        // `tests/local/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 

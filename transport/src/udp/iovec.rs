@@ -22,7 +22,7 @@ impl<T: Copy> Array<T> {
 
     pub(super) const fn as_slice(&self) -> &[T] {
         // SAFETY: `new` made it from a box that only `drop` takes back; the kernel writes only
-        // within calls that hold the owner mutably. Exercised by every test in tests/udp.rs.
+        // within calls that hold the owner mutably. Exercised by every test in tests/local/udp.rs.
         unsafe { &*self.0 }
     }
 
@@ -35,7 +35,7 @@ impl<T: Copy> Array<T> {
 impl<T> Drop for Array<T> {
     fn drop(&mut self) {
         // SAFETY: `new` made it from a box, and nothing else frees it. Exercised by every test in
-        // tests/udp.rs.
+        // tests/local/udp.rs.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -48,6 +48,6 @@ pub(super) const NO_IOVEC: libc::iovec = libc::iovec {
 /// Returns an empty header. On some platforms it has private padding, so it can't be written out.
 pub(super) const fn no_header() -> libc::mmsghdr {
     // SAFETY: null pointers and zero lengths are a value of every field. Exercised by every test
-    // in tests/udp.rs.
+    // in tests/local/udp.rs.
     unsafe { mem::zeroed() }
 }

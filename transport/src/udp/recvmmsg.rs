@@ -50,7 +50,7 @@ pub(super) struct ReceiveBatch {
 }
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it. Exercised by
-// tests/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
 unsafe impl Send for ReceiveBatch {}
 
 /// The contents of one buffer.
@@ -134,7 +134,7 @@ impl ReceiveBatch {
         }
         self.used = 0;
         if let (1, [header, ..]) = (self.asked, &mut *headers) {
-            // SAFETY: as below, of one header. Exercised by tests/udp.rs
+            // SAFETY: as below, of one header. Exercised by tests/local/udp.rs
             // `datagrams_arrive_in_the_order_they_were_posted`.
             let len = unsafe { libc::recvmsg(fd, &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
             self.used = 1;
@@ -142,7 +142,7 @@ impl ReceiveBatch {
             return Ok(1);
         }
         // SAFETY: every header names buffers of this struct with their true lengths, none of which
-        // is borrowed while `self` is borrowed mutably. Exercised by tests/udp.rs
+        // is borrowed while `self` is borrowed mutably. Exercised by tests/local/udp.rs
         // `datagrams_arrive_in_the_order_they_were_posted`.
         let received = unsafe {
             libc::recvmmsg(
@@ -183,7 +183,7 @@ impl ReceiveBatch {
         let len = (header.msg_len as usize).min(self.buffer_len);
         // SAFETY: the buffers are initialised memory of `CacheLine`s, which are bytes without
         // padding; buffer `i` has `stride` of them, at least `len` bytes. Exercised by
-        // tests/udp.rs `a_datagram_longer_than_the_buffers_is_dropped_and_counted`.
+        // tests/local/udp.rs `a_datagram_longer_than_the_buffers_is_dropped_and_counted`.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.buffers.at(i * self.stride).cast::<u8>(), len)
         };
@@ -199,7 +199,7 @@ impl ReceiveBatch {
 }
 
 /// Space for a datagram whose address is not aligned to 8. Its run was cut into segments of another
-/// length than our senders use, who align them to 64.
+/// length than our senders use: these are multiples of 64.
 pub(super) struct Aside(Box<[u8]>);
 
 impl Aside {
@@ -228,7 +228,7 @@ fn control_messages(header: &libc::msghdr) -> (Option<u32>, Option<usize>) {
     let (mut drops, mut segment) = (None, None);
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen`, both of our own batch, and
     // the CMSG functions stay within it; the values, 32 bits each, are read unaligned. Exercised by
-    // tests/udp.rs `the_kernels_drops_are_counted_when_the_buffer_is_tiny` and
+    // tests/local/udp.rs `the_kernels_drops_are_counted_when_the_buffer_is_tiny` and
     // `runs_arrive_as_the_datagrams_that_were_posted`.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);

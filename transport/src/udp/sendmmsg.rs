@@ -100,14 +100,14 @@ pub(super) struct SendBatch {
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it, or of slots
 // that are used only while a `Gathered` borrows them. Exercised by
-// tests/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
     pub(super) fn new() -> Self {
         let control = Control {
             header: libc::cmsghdr {
-                // SAFETY: it only computes. Exercised by tests/udp.rs
+                // SAFETY: it only computes. Exercised by tests/local/udp.rs
                 // `runs_arrive_as_the_datagrams_that_were_posted`.
                 cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
                 cmsg_level: libc::SOL_UDP,
@@ -195,7 +195,7 @@ impl Gathered<'_> {
         // SAFETY: each header names iovecs of `self.batch.iovecs`, and each of these a slice that
         // the lifetime of `self` keeps borrowed, or zeros, and at most one control message of
         // `self.batch.controls`; the kernel reads them and writes `msg_len` of the headers passed.
-        // Exercised by tests/udp.rs `datagrams_arrive_in_the_order_they_were_posted`.
+        // Exercised by tests/local/udp.rs `datagrams_arrive_in_the_order_they_were_posted`.
         let sent = unsafe {
             libc::sendmmsg(
                 fd,

@@ -372,7 +372,7 @@ pub(super) fn set_option<T: Copy>(
 ) -> io::Result<()> {
     let fd: RawFd = fd.as_raw_fd();
     // SAFETY: `value` lives through the call and its size is passed along; the kernel copies it
-    // and checks the size against the option. Exercised by every test in tests/udp.rs that opens
+    // and checks the size against the option. Exercised by every test in tests/local/udp.rs that opens
     // a socket.
     let result = unsafe {
         libc::setsockopt(

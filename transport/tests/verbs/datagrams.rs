@@ -82,7 +82,7 @@ impl TestRing {
 impl Slots for TestRing {
     fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         let at = sequence.0 as usize * SLOT_LEN;
-        // SAFETY: within the mapping, that is not written any more.
+        // SAFETY: within the mapping, which is not written any more.
         (sequence.0 < SLOTS).then(|| unsafe {
             std::slice::from_raw_parts(self.memory.as_ptr().add(at), (self.len)(sequence.0))
         })

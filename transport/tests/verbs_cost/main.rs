@@ -82,7 +82,7 @@ struct Zeros {
 impl Slots for Zeros {
     fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         let at = (sequence.0 % SLOTS) as usize * SLOT_LEN;
-        // SAFETY: within the mapping, that nobody writes.
+        // SAFETY: within the mapping, which nobody writes.
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(at), self.len) })
     }
 }

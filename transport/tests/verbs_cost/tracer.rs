@@ -156,7 +156,7 @@ impl Stepper {
         if let Some(known) = self.known.get(&at) {
             return *known;
         }
-        // SAFETY: it reads of the other process; all arguments are values.
+        // SAFETY: it reads from the other process; all arguments are values.
         let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.thread, at, 0) };
         let kind = match word.to_le_bytes() {
             [0xcc, ..] => Kind::Mark,

@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn whatever_the_umask_nobody_but_its_owner_may_write_a_ring() {
         let path = in_memory("rights");
-        // SAFETY: any mask is one; no other test here looks at the rights of what it makes.
+        // SAFETY: every value is a mask; no other test here checks the rights of its files.
         let before = unsafe { libc::umask(0) };
         let made = SharedMapping::file(&path, 8192);
         // SAFETY: as above.

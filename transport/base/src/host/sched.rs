@@ -102,7 +102,7 @@ mod tests {
                 let now = attributes().unwrap();
                 assert_eq!(now.runtime, SLICE_NS);
                 assert_eq!((now.policy, now.nice), (before.policy, before.nice));
-                // SAFETY: this request takes nothing. It is this test that exercises it,
+                // SAFETY: this request takes no argument. Exercised by this test,
                 // `tests::a_short_slice_is_the_thread_s_own`.
                 let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
                 assert_eq!(slack as libc::c_ulong, TIMER_SLACK_NS);

@@ -102,7 +102,7 @@ impl Watch {
 /// Returns the core that this thread runs on.
 fn core() -> u64 {
     // SAFETY: it takes nothing and gives a number. Exercised by
-    // `tests/control.rs::poll_ends_by_spinner_on_core_or_by_arrival`.
+    // `tests/local/control.rs::poll_ends_by_spinner_on_core_or_by_arrival`.
     (unsafe { libc::sched_getcpu() }) as u64 % CORES
 }
 
@@ -118,7 +118,7 @@ impl Watched {
     /// Creates the hint for another thread.
     pub(super) fn hint(&mut self, of: &Poll) -> io::Result<BacklogHint> {
         // SAFETY: `of` keeps the descriptor open for as long as it is borrowed here. Exercised by
-        // `tests/control.rs::another_thread_sees_what_waits_for_the_server_until_it_polls`.
+        // `tests/local/control.rs::another_thread_sees_what_waits_for_the_server_until_it_polls`.
         let epoll = unsafe { BorrowedFd::borrow_raw(of.as_raw_fd()) };
         let watch = Arc::new(Watch {
             polls: AtomicU64::new(0),

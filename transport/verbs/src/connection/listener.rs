@@ -68,7 +68,8 @@ impl Listener {
         false
     }
 
-    /// Returns the next connection, if any. It is up once its stream says so. Refuses a request with
+    /// Accepts or refuses the next request to connect. `None` if there is none. A connection is up once
+    /// [`Stream::is_up`] returns true. A request is refused with
     ///
     /// - [`VerbsError::Crowded`] if too many connections are not up yet
     /// - [`VerbsError::Stranger`] if the peer does not speak this protocol

@@ -523,7 +523,7 @@ impl Link {
                 if !arrived_as_sent(completion, buffer_len) {
                     return Err(StreamEnd::Broken { status: 0 });
                 }
-                // SAFETY: both fields are numbers, and a word came with it (just checked).
+                // SAFETY: both fields are numbers, and the completion has an immediate word (just checked).
                 // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
                 let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
                 let credit = self.credit.saturating_add(u32::from_be(word));

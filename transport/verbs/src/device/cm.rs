@@ -447,7 +447,7 @@ unsafe fn private_data_of(of: &sys::rdma_conn_param) -> Option<PrivateData> {
     if of.private_data.is_null() || usize::from(of.private_data_len) < PrivateData::LEN {
         return None;
     }
-    // SAFETY: as many bytes are there as the event says. Exercised by
+    // SAFETY: the event states the number of valid bytes. Exercised by
     // `verbs::stream::a_stream_carries_bytes_both_ways`.
     PrivateData::decode(unsafe {
         of.private_data

@@ -133,8 +133,8 @@ impl CursorEntry {
         self.0.number
     }
 
-    /// Loads word 0 to 7, at least as new as the state that the peer was informed of. While the peer
-    /// writes, the word may be torn, and words may be of different times.
+    /// Loads word 0 to 7. The value is not older than the last one reported to the peer as complete. While
+    /// the peer writes, the word may be torn, and words may be of different times.
     ///
     /// # Panics
     /// If `word` is larger than 7.

@@ -26,7 +26,7 @@ const INBOX: &str = "inbox";
 /// A registration that windows can be bound to.
 pub(crate) struct Bindable(Region);
 
-// SAFETY: its contents do not change, and libibverbs may be called from any thread. Exercised by
+// SAFETY: its fields do not change, and libibverbs may be called from any thread. Exercised by
 // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
 unsafe impl Sync for Bindable {}
 
