@@ -12,8 +12,8 @@
 //!
 //! Two lines lie in memory shared by all threads. One is in use. The holder of the lock computes the
 //! other, which then replaces it. No thread waits for another. If the line in use has expired and the
-//! next is not ready, a reader returns the system's time instead and records it. Recording advances the
-//! turn, so that no line is published without regard to the times returned.
+//! next is not ready, a reader returns the system's time, but none earlier than the line's, and records
+//! it. Recording advances the turn, so that no line is published without regard to the times returned.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

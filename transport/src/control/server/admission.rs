@@ -17,7 +17,7 @@ use tickcast_verbs::VerbsError;
 
 /// Largest number of connections that one poll accepts over TCP. The others wait for the next poll.
 const ACCEPTED_MAX: usize = 16;
-/// Refused connections that are kept open until their REJECTED is sent.
+/// Refused connections that are kept open while their REJECTED is delivered.
 const TURNED_AWAY_MAX: usize = 16;
 /// Delay after which a refused peer may retry, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
@@ -29,7 +29,7 @@ struct Crowd {
     served: usize,
     /// Admitted connections from the new one's address.
     of_address: usize,
-    /// Refused connections whose REJECTED is being sent.
+    /// Refused connections whose REJECTED is being delivered.
     turned_away: usize,
 }
 
