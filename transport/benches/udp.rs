@@ -1,17 +1,18 @@
-//! What runs of datagrams as one buffer (GSO, GRO) bring over UDP multicast: the contenders take
-//! turns in one run, so what counts is the ratio between them, not the machine.
+//! Measures the gain of runs of datagrams as one buffer (GSO, GRO) over UDP multicast. The contenders
+//! take turns in one run, so the result is the ratio between them and does not depend on the machine.
 //!
 //! `cargo bench -p tickcast-transport --bench udp -- [--veth] [--bare] [--rounds N] [--datagrams N]`
 //!
 //! One thread seals datagrams of 25 records of 56 bytes and posts them in steps of 64, as a publisher
-//! does; another polls, checks each CRC and reads each record. At most 1024 datagrams are on their
-//! way. With `--bare` what is sent was sealed before, and what is received is counted only: the
-//! transport alone. `--veth` goes from one network namespace to another by a veth pair of MTU 1500
-//! (needs root); loopback otherwise.
+//! does. Another polls, checks each CRC and reads each record. At most 1024 datagrams are in flight. With
+//! `--bare` the datagrams are sealed in advance and only counted on arrival, which measures the transport
+//! alone. `--veth` sends from one network namespace to another over a veth pair of MTU 1500 (needs root);
+//! otherwise loopback is used.
 //!
-//! A datagram's cost is the CPU time of the thread in calls that moved something: `seal` and `post` on one
-//! side (with the way through the network stack, which is the sender's), `poll` with all that is done to
-//! a datagram on the other. Waiting costs nothing there, and shows only in the rate.
+//! A datagram's cost is the CPU time of the thread in calls that moved datagrams. On the sending side
+//! these are `seal` and `post`, including the network stack, whose cost is the sender's. On the receiving
+//! side it is `poll`, including all processing of a datagram. Waiting costs nothing here and shows only
+//! in the rate.
 
 use std::error::Error;
 use std::fs::File;
@@ -44,12 +45,12 @@ const SLOTS: u64 = 4096;
 const RECORDS: u64 = 25;
 /// Datagrams of a post, as a publisher's.
 const STEP: u64 = 64;
-/// Datagrams that may be on their way.
+/// Datagrams that may be in flight.
 const WINDOW: u64 = 1024;
-/// What is not heard of for so long is lost.
+/// A datagram that has not arrived after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// What is compared: name, whether runs are sent, whether they are received.
+/// The contenders: name, whether runs are sent, whether they are received.
 const CONTENDERS: [(&str, bool, bool); 3] = [
     ("one by one", false, false),
     ("gso alone", true, false),
@@ -117,7 +118,7 @@ fn options() -> Outcome<Options> {
             "--bare" => options.bare = true,
             "--rounds" => options.rounds = number()? as usize,
             "--datagrams" => options.datagrams = number()?.next_multiple_of(STEP),
-            // What cargo passes.
+            // Passed by cargo.
             "--bench" => {}
             other => return Err(format!("there is no option {other}").into()),
         }
@@ -154,7 +155,7 @@ fn report(turns: &[Vec<Turn>; CONTENDERS.len()]) {
     }
 }
 
-/// What both sides of a turn know.
+/// State shared by both sides of a turn.
 #[derive(Default)]
 struct Shared {
     received: AtomicU64,
@@ -213,7 +214,7 @@ fn take_turn(options: &Options, ends: &Ends, (_, gso, gro): (&str, bool, bool)) 
     })
 }
 
-/// Sends all datagrams; the CPU time of sealing them, and of posting them.
+/// Sends all datagrams. Returns the CPU time of sealing them, and of posting them.
 fn send(
     fan_out: &mut UdpFanOut,
     options: &Options,
@@ -258,7 +259,8 @@ fn send(
     Ok((seal_cpu, post_cpu))
 }
 
-/// Waits until at most so many are on their way; what does not come is lost.
+/// Waits until at most `on_their_way` datagrams are in flight. Datagrams that do not arrive in time are
+/// lost.
 fn wait(shared: &Shared, sent: u64, lost: &mut u64, on_their_way: u64) {
     let (mut seen, mut since) = (u64::MAX, Instant::now());
     loop {
@@ -301,7 +303,7 @@ fn seal(ring: &mut RingWriter, records: &mut RecordBatch) -> Outcome<()> {
     Ok(())
 }
 
-/// Receives until it is over; the CPU time of polls that brought something, and how many calls did.
+/// Receives until the turn ends. Returns the CPU time of polls that returned datagrams, and their number.
 fn receive(mut receiver: UdpReceiver, shared: &Shared, bare: bool) -> Outcome<(Duration, u64)> {
     let (mut cpu, mut checksum) = (Duration::ZERO, 0_u64);
     let mut wrong = 0;
@@ -366,9 +368,9 @@ fn group() -> SocketAddrV4 {
     SocketAddrV4::new([239, 253, pid[2], pid[3]].into(), 40_000)
 }
 
-/// Where the sender is (0), and the receiver (1).
+/// Ends of the path: the sender's (0), and the receiver's (1).
 struct Ends {
-    /// Names of network namespaces, which go with this.
+    /// Names of network namespaces, which are deleted on drop.
     namespaces: Vec<String>,
 }
 
@@ -404,7 +406,7 @@ impl Ends {
         Ok(ends)
     }
 
-    /// Opens something at one end: a socket stays in the namespace where it was opened.
+    /// Opens something at one end. A socket stays in the namespace where it was opened.
     fn at<T, E: Error + Send + Sync + 'static>(
         &self,
         end: usize,

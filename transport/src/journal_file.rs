@@ -1,5 +1,5 @@
-//! The file that a subscriber's record is kept in (`tickcast_journal`): on tmpfs, so that
-//! no disk ever holds up who records, and there for whoever asks after the process was killed.
+//! The file of a subscriber's flight journal (`tickcast_journal`). It lies on tmpfs, so no disk blocks the
+//! writer, and it remains readable after the process was killed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,19 +11,18 @@ use tickcast_reliability::ring::RingMemory;
 
 use tickcast_transport_base::host::mapping::{MappingError, SharedMapping};
 
-/// A record's file, mapped, and owned by this process alone.
+/// A journal's file, mapped, and owned by this process alone.
 #[derive(Debug)]
 pub struct JournalFile(SharedMapping);
 
 impl JournalFile {
-    /// A file of `len` bytes, rounded up to whole pages. One that has the name already, and whose owner
-    /// is gone, is kept under the same name with `.before` behind it: what a process recorded that was
-    /// started again at once is what somebody will ask for. One of a process that heard of nobody is not
-    /// worth that: it would take the place of the one before it, as often as it was started in vain.
+    /// Creates a file of `len` bytes, rounded up to whole pages. Renames an existing file whose owner is gone
+    /// to the same name with `.before`, because the journal of a process before a restart may still be
+    /// needed. A journal that heard no sender is not kept, because repeated failed starts would replace
+    /// the useful one.
     ///
     /// # Errors
-    /// [`MappingError`]; among others where the path is not on tmpfs, or belongs to a process that
-    /// runs.
+    /// [`MappingError`], for example if the path is not on tmpfs, or belongs to a running process.
     pub fn create(path: &Path, len: usize) -> Result<Self, MappingError> {
         SharedMapping::check(path)?;
         if let Ok(file) = File::open(path)
@@ -55,13 +54,13 @@ impl Area for JournalFile {
     }
 }
 
-/// The bytes of a record's file, also while it is written: what was overwritten while they were read is
-/// left out.
+/// Returns the bytes of a journal's file, also while it is written. Bytes that are overwritten during the
+/// read are left out.
 ///
 /// # Errors
-/// As for any file; one that is none, a device or a pipe, is refused.
+/// The operating system's error, or an error if the path is a device or a pipe.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Before it is opened, which waits where it is a pipe.
+    // Checked before opening, because opening a pipe would block.
     if !std::fs::metadata(path)?.is_file() {
         let what = "it is no regular file; copy the record into one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -85,7 +84,7 @@ fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Whether a file says anything that somebody may ask for: a record, where it has heard of anybody.
+/// Returns whether a file is worth keeping: a journal that heard a sender, or unknown contents.
 fn is_of_use(path: &Path) -> bool {
     match read(path).map(Journal::read) {
         Ok(Ok(recording)) => recording.has_heard_anybody(),
@@ -94,7 +93,7 @@ fn is_of_use(path: &Path) -> bool {
     }
 }
 
-/// Where a record is kept when another takes its name.
+/// Returns the path to which a journal is renamed when another takes its name.
 #[must_use]
 pub fn before(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -1,5 +1,5 @@
-//! The only code that touches a socket, shared memory or a clock; everything above it speaks the
-//! traits [`FanOut`] and [`Receive`] and cannot tell one transport from another.
+//! The only code that touches a socket, shared memory or a clock. All code above it uses the traits
+//! [`FanOut`] and [`Receive`] and does not depend on a particular transport.
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
@@ -12,7 +12,7 @@
 //!
 //! `memory` and `faults` need the feature `testing`.
 //!
-//! Below all of them stand two crates: [`verbs`] (`tickcast-verbs`, all of RDMA), and
+//! Two crates lie below these folders: [`verbs`] (`tickcast-verbs`, all of RDMA), and
 //! `tickcast-transport-base` with the traits and the [`host`].
 
 pub mod control;

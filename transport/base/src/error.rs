@@ -6,7 +6,7 @@ use thiserror::Error;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::Sequence;
 
-/// Why a fan-out can't send. The caller or the host is at fault, never the network.
+/// Reason that a fan-out can't send. The caller or the host is at fault, never the network.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FanOutError {
@@ -15,47 +15,47 @@ pub enum FanOutError {
         "sequence {sequence} was to be sent but its slot holds nothing; post only what is sealed and held"
     )]
     NotSealed {
-        /// Which.
+        /// Sequence of the slot.
         sequence: Sequence,
     },
-    /// The datagram does not fit.
+    /// The datagram is too long.
     #[error(
         "a datagram of {len} bytes was to be sent, this fan-out carries {max}; make the slots smaller or the fan-out's datagram_len_max larger"
     )]
     TooLong {
-        /// Its length.
+        /// Length of the datagram, in bytes.
         len: usize,
-        /// The limit that fits.
+        /// The longest datagram that fits, in bytes.
         max: usize,
     },
-    /// The slot lies outside the memory that the transport was given at the start.
+    /// The slot lies outside the memory that the transport was opened with.
     #[error(
         "the slot of sequence {sequence} is not in the memory that this fan-out sends from; open the fan-out with the ring's own mapping"
     )]
     NotRegistered {
-        /// Which.
+        /// Sequence of the slot.
         sequence: Sequence,
     },
-    /// The operating system refuses for good.
+    /// The operating system refuses permanently.
     #[error("line {line} can't send any more: {source}")]
     Io {
-        /// On which line.
+        /// The line.
         line: LineId,
         /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// Why a receiver can't receive. The caller or the host is at fault, never the network.
+/// Reason that a receiver can't receive. The caller or the host is at fault, never the network.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// A line that this receiver does not have.
+    /// The receiver does not have this line.
     #[error("line {line} does not exist, this receiver has {lines}")]
     NoSuchLine {
-        /// Which was asked for.
+        /// The requested line.
         line: LineId,
-        /// How many there are.
+        /// Number of lines.
         lines: usize,
     },
     /// The group can't be joined or left.
@@ -63,15 +63,15 @@ pub enum ReceiveError {
         "line {line}: membership of its group can't be changed: {source}; is the interface up?"
     )]
     Membership {
-        /// On which line.
+        /// The line.
         line: LineId,
         /// The operating system's error.
         source: io::Error,
     },
-    /// The operating system refuses for good.
+    /// The operating system refuses permanently.
     #[error("line {line} can't receive any more: {source}")]
     Io {
-        /// On which line.
+        /// The line.
         line: LineId,
         /// The operating system's error.
         source: io::Error,

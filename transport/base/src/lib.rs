@@ -2,7 +2,7 @@
 //!
 //! A transport sends *slots*: bytes that stay in place until it reports them completed ([`FanOut`]).
 //! It receives into its own buffers, of which there are finitely many, and lends each for the length
-//! of one call ([`Receive`]). It neither orders, repairs nor trusts anything: that is the part of
+//! of one call ([`Receive`]). It does not order, repair or validate datagrams: that is the task of
 //! `tickcast-reliability`.
 //!
 //! This crate stands below `tickcast-verbs` and `tickcast-transport`, because both implement the

@@ -39,13 +39,13 @@ pub(super) enum CarrierStream {
     Verbs(Box<Stream>),
 }
 
-/// Buffers of a reliable connection at this end, which the other need not have as many of
+/// Buffers of a reliable connection at this end. The peer may have another number
 /// (docs/PROTOCOL.md §6.5). With [`StreamConfig`]'s 4096 bytes each, 256 KiB are pinned for each
 /// direction.
 #[cfg(feature = "rdma")]
 const BUFFERS: u32 = 64;
 
-/// How reliable connections for control are made.
+/// Returns the settings of reliable connections for control.
 #[cfg(feature = "rdma")]
 pub(super) fn stream_config() -> StreamConfig {
     StreamConfig {
@@ -54,14 +54,14 @@ pub(super) fn stream_config() -> StreamConfig {
     }
 }
 
-/// READs of one peer that are under way at once.
+/// READs of one peer in flight.
 #[cfg(feature = "rdma")]
 const READS_MAX: u8 = 16;
-/// Bytes of one READ.
+/// Length of one READ, in bytes.
 #[cfg(feature = "rdma")]
 const READ_LEN_MAX: usize = 64 << 10;
 
-/// How a publisher answers: it READs nothing itself.
+/// Returns the publisher's settings: it answers READs and issues none.
 #[cfg(feature = "rdma")]
 pub(super) fn answering_config() -> StreamConfig {
     StreamConfig {
@@ -71,7 +71,7 @@ pub(super) fn answering_config() -> StreamConfig {
     }
 }
 
-/// How a connection for READ is made: 1 MiB is pinned for what comes back.
+/// Returns the settings of a connection for READs, which pins 1 MiB for their results.
 #[cfg(feature = "rdma")]
 fn reading_config() -> StreamConfig {
     StreamConfig {
@@ -81,8 +81,8 @@ fn reading_config() -> StreamConfig {
     }
 }
 
-/// Memory that peers may be let READ, cursors and one of them, and a right to one of these that is on
-/// its way to a peer.
+/// Memory that peers may be allowed to READ; further below cursors, one leased cursor, and the grant of
+/// one of these to a peer.
 #[cfg(feature = "rdma")]
 pub(super) type Shared = Arc<ReadableMemory>;
 #[cfg(feature = "rdma")]
@@ -91,7 +91,7 @@ pub(super) type Cursors = CursorTable;
 pub(super) type Leased = CursorEntry;
 #[cfg(feature = "rdma")]
 pub(super) type Granted = GrantId;
-/// There is no such memory without RDMA.
+/// Without RDMA there is no such memory.
 #[cfg(not(feature = "rdma"))]
 pub(super) enum Shared {}
 #[cfg(not(feature = "rdma"))]
@@ -123,7 +123,7 @@ impl Leased {
     }
 }
 
-/// Where there is no such device, trying again does not help, and the kind of the error says so.
+/// Converts the error. Its kind shows that retrying does not help if there is no such device.
 #[cfg(feature = "rdma")]
 pub(super) fn verbs_error(error: VerbsError) -> io::Error {
     let kind = match error {
@@ -142,10 +142,10 @@ pub(super) fn no_verbs() -> io::Error {
     )
 }
 
-/// The address of the interface that leads there.
+/// Returns the address of the interface that routes to `to`.
 #[cfg(feature = "rdma")]
 fn address_towards(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
-    // Connecting a datagram socket sends nothing; it asks the kernel for the way.
+    // Connecting a datagram socket sends nothing; it only asks the kernel for the route.
     let probe = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     probe.connect(to)?;
     match probe.local_addr()? {
@@ -167,7 +167,7 @@ impl CarrierStream {
         matches!(self, Self::Tcp(_))
     }
 
-    /// Bytes that were written and that the other system has not confirmed, where this one knows.
+    /// Returns the bytes that were written and that the peer's system has not confirmed, if known.
     pub(super) fn unconfirmed(&self) -> Option<usize> {
         match self {
             // SAFETY: TIOCOUTQ writes one c_int, which is what this getter expects. Exercised by
@@ -181,13 +181,13 @@ impl CarrierStream {
         }
     }
 
-    /// Begins to connect over TCP.
+    /// Starts to connect over TCP.
     pub(super) fn dial_tcp(to: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(to).map(Self::Tcp)
     }
 
-    /// Begins to connect over verbs, from the first device of these interfaces, else from the one whose
-    /// interface leads there.
+    /// Starts to connect over verbs, from the first device of these interfaces, else from the device whose
+    /// interface routes to the address.
     #[cfg(feature = "rdma")]
     pub(super) fn dial_verbs(
         to: SocketAddrV4,
@@ -213,7 +213,7 @@ impl CarrierStream {
         Err(no_verbs())
     }
 
-    /// Begins to let the other side READ all of some memory.
+    /// Starts to let the peer READ all of some memory.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
@@ -226,7 +226,7 @@ impl CarrierStream {
         }
     }
 
-    /// Begins to let the other side claim and write a cursor.
+    /// Starts to let the peer claim and write a cursor.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is written")
@@ -239,7 +239,7 @@ impl CarrierStream {
         }
     }
 
-    /// Registers a part of some memory, and begins to let the other side write it.
+    /// Registers a part of some memory, and starts to let the peer write it.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is written")
@@ -259,7 +259,7 @@ impl CarrierStream {
         }
     }
 
-    /// Begins to write a datagram from some memory to the other side's inbox.
+    /// Starts to write a datagram from some memory to the peer's inbox.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is written")
@@ -279,7 +279,7 @@ impl CarrierStream {
         }
     }
 
-    /// How many of these are done since this was asked last.
+    /// Returns how many of these writes completed since the last call.
     pub(super) fn take_written(&mut self) -> u32 {
         match self {
             Self::Tcp(_) => 0,
@@ -288,7 +288,7 @@ impl CarrierStream {
         }
     }
 
-    /// Whether it is over because the other side wanted what it was not granted.
+    /// Returns whether the connection ended because the peer requested an access that was not granted.
     pub(super) fn is_violated(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
@@ -297,7 +297,7 @@ impl CarrierStream {
         }
     }
 
-    /// Whether the other side was let reach anything.
+    /// Returns whether the peer has any grant.
     pub(super) fn has_granted(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
@@ -306,7 +306,7 @@ impl CarrierStream {
         }
     }
 
-    /// Takes back all that the other side was let reach; `false` where that can't even begin.
+    /// Starts to revoke all grants of the peer. Returns `false` if that can't be started.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP there is nothing to take back")
@@ -319,7 +319,7 @@ impl CarrierStream {
         }
     }
 
-    /// Where that is, once the device has bound it.
+    /// Returns the location of the granted memory, once the device has bound it.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
@@ -349,7 +349,7 @@ impl CarrierStream {
         }
     }
 
-    /// Begins what is wanted in the other side's memory.
+    /// Starts an operation in the peer's memory.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
@@ -380,7 +380,8 @@ impl CarrierStream {
         }
     }
 
-    /// Passes on the result of the next finished READ, with its tag. Returns `false` when there is none.
+    /// Passes on the result of the next completed operation, with its tag. Returns `false` if there is
+    /// none.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
@@ -394,7 +395,7 @@ impl CarrierStream {
                     Some(Completed::Read { tag, bytes }) => on(tag, bytes),
                     Some(Completed::Swapped { tag, old }) => on(tag, &old.to_ne_bytes()),
                     Some(Completed::Written { tag }) => on(tag, &[]),
-                    // Of a connection that is over nothing more comes, and its end is told elsewhere.
+                    // A connection that ended returns no more results, and its end is reported elsewhere.
                     Some(_) | None => return false,
                 }
                 true
@@ -402,7 +403,7 @@ impl CarrierStream {
         }
     }
 
-    /// Whether the attempt has come to a connection.
+    /// Returns whether the attempt has become a connection.
     pub(super) fn is_established(&mut self) -> io::Result<bool> {
         match self {
             Self::Tcp(stream) => {
@@ -411,7 +412,7 @@ impl CarrierStream {
                 }
                 match stream.peer_addr() {
                     Ok(_) => {
-                        // Without it small NACKs would wait for the answers to earlier ones.
+                        // Without this, small NACKs would wait for the acknowledgement of earlier ones.
                         stream.set_nodelay(true)?;
                         Ok(true)
                     }
@@ -435,17 +436,17 @@ impl CarrierStream {
         }
     }
 
-    /// Nothing more will be written.
+    /// Ends the sending direction.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            // It ends as a whole; the other side is given the time to read.
+            // The connection ends in both directions at once, so leave it open until the peer has read.
             #[cfg(feature = "rdma")]
             Self::Verbs(_) => Ok(()),
         }
     }
 
-    /// Whether it holds bytes that no descriptor tells of any more.
+    /// Returns whether there are unread bytes that no descriptor reports any more.
     pub(super) fn holds_input(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
@@ -454,12 +455,13 @@ impl CarrierStream {
         }
     }
 
-    /// Whether one descriptor tells of bytes to read and of room to write, without saying which.
+    /// Returns whether one descriptor reports both bytes to read and room to write, without distinguishing
+    /// them.
     pub(super) const fn tells_both_at_once(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Its descriptors, to wait on.
+    /// Returns the descriptors to wait on.
     pub(super) fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
         match self {
             Self::Tcp(stream) => [Some(stream.as_fd()), None],
@@ -468,7 +470,7 @@ impl CarrierStream {
         }
     }
 
-    /// Has a poll tell of it from now on.
+    /// Adds the connection to a poll.
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -486,7 +488,7 @@ impl CarrierStream {
         }
     }
 
-    /// The poll forgets it. Closing would do as much; a failure here has nothing to tell.
+    /// Removes the connection from a poll. A failure is ignored, because closing removes it too.
     pub(super) fn deregister(&mut self, registry: &Registry) {
         match self {
             Self::Tcp(stream) => {

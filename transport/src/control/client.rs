@@ -1,8 +1,8 @@
 //! The subscriber's side of a control connection: connects, reconnects and polls without ever
 //! blocking.
 //!
-//! Only [`resolve`] blocks, on the name service: call it before the first poll, or on a thread of
-//! your own, and hand the addresses over.
+//! Only [`resolve`] blocks, on the name service. Call it before the first poll, or on a separate
+//! thread, and pass the addresses to the client.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -14,14 +14,14 @@ use tickcast_reliability::types::{ChannelId, Nanos};
 use super::carrier::CarrierStream;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 
-/// Bounds of a client.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// How long an attempt to connect may take.
+    /// Limit for an attempt to connect.
     pub connect_timeout: Nanos,
-    /// Bytes of messages queued for the publisher at most.
+    /// Largest number of bytes queued for the publisher.
     pub backlog_bytes_max: usize,
-    /// Bytes that one poll reads at most (or one message, if that is longer).
+    /// Largest number of bytes that one poll reads (or one message, if that is longer).
     pub read_bytes_max: usize,
 }
 
@@ -42,15 +42,14 @@ pub enum ClientEvent<'a> {
     Connected(SocketAddr),
     /// A message, valid within the call. The bytes of a datagram are not aligned.
     Frame(ChannelId, Message<'a>),
-    /// The connection is over, or was not to be had. Unsent messages are gone.
+    /// The connection ended, or could not be established. Unsent messages are lost.
     Disconnected(CloseReason),
 }
 
-/// Looks up a `host:port`. Blocks for as long as the name service takes, unless the host is an
-/// address.
+/// Resolves a `host:port`. Blocks on the name service, unless the host is an address.
 ///
 /// # Errors
-/// When the text is no `host:port`, or no such host is known.
+/// [`io::Error`] if the text is not a `host:port`, or the host is unknown.
 pub fn resolve(endpoint: &str) -> io::Result<Vec<SocketAddr>> {
     let addresses: Vec<_> = endpoint.to_socket_addrs()?.collect();
     if addresses.is_empty() {
@@ -68,10 +67,10 @@ pub(super) enum State {
     Connected(CarrierStream),
 }
 
-/// One connection to a publisher, made anew as often as asked.
+/// A connection to a publisher that can be established repeatedly.
 pub struct ControlClient {
     addresses: Vec<SocketAddr>,
-    /// Which of them the next attempt takes.
+    /// Index of the address for the next attempt.
     turn: usize,
     over_verbs: bool,
     for_reads: bool,
@@ -83,7 +82,7 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// A client of the publisher at one of `addresses`, which are tried in turn. Does not connect
+    /// Creates a client of the publisher at one of `addresses`, which are tried in turn. Does not connect
     /// yet.
     #[must_use]
     pub fn new(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
@@ -100,9 +99,9 @@ impl ControlClient {
         }
     }
 
-    /// As [`new`](Self::new), for a reliable connection over RDMA verbs, from a device of
-    /// [`set_interfaces`](Self::set_interfaces), else the one whose interface leads to the address.
-    /// Without the feature `rdma`, or without a device, no attempt begins
+    /// Creates a client like [`new`](Self::new), for a reliable connection over RDMA verbs. It uses a device
+    /// of [`set_interfaces`](Self::set_interfaces), else the one whose interface routes to the address.
+    /// Without the feature `rdma`, or without a device, every attempt fails at once
     /// ([`io::ErrorKind::Unsupported`]).
     #[must_use]
     pub fn over_verbs(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
@@ -112,7 +111,7 @@ impl ControlClient {
         }
     }
 
-    /// As [`over_verbs`](Self::over_verbs), over which the publisher's memory can be READ as well.
+    /// Creates a client like [`over_verbs`](Self::over_verbs) that can also READ the publisher's memory.
     #[must_use]
     pub fn for_reads(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
         Self {
@@ -121,11 +120,11 @@ impl ControlClient {
         }
     }
 
-    /// Begins to connect to the next address, dropping the connection that there may be. How it
-    /// went is an event of a later poll; only when the attempt can't even begin does it fail here.
+    /// Drops any connection and starts to connect to the next address. A later poll reports the result as an
+    /// event.
     ///
     /// # Errors
-    /// [`CloseReason::Unreachable`].
+    /// [`CloseReason::Unreachable`] if the attempt can't be started.
     pub fn connect(&mut self, now: Nanos) -> Result<(), CloseReason> {
         self.disconnect();
         let none = || io::Error::new(io::ErrorKind::NotFound, "no address to connect to");
@@ -147,8 +146,8 @@ impl ControlClient {
         Ok(())
     }
 
-    /// From the next attempt on, connections over verbs are made from the first of these interfaces
-    /// that belongs to a device, if one does.
+    /// Sets the interfaces for connections over verbs, from the next attempt on. The first that belongs to
+    /// a device is used.
     pub fn set_interfaces(&mut self, interfaces: Vec<Ipv4Addr>) {
         self.interfaces = interfaces;
     }
@@ -159,15 +158,15 @@ impl ControlClient {
         self.turn = 0;
     }
 
-    /// Drops the connection without a word, and what was queued for it. No event follows.
+    /// Drops the connection and its queued messages. Sends no last message, and no event follows.
     pub fn disconnect(&mut self) {
         self.state = State::Idle;
         self.inbox.clear();
         self.outbox.clear();
     }
 
-    /// Moves the connection along: connects, writes what is queued, hands over what arrived. How
-    /// many messages there were. Never blocks; does nothing while idle.
+    /// Advances the connection: connects, writes queued messages, and passes arrived ones to `on`. Returns
+    /// the number of messages. Never blocks; does nothing while idle.
     pub fn poll(&mut self, now: Nanos, mut on: impl FnMut(ClientEvent<'_>)) -> usize {
         let result = match self.state {
             State::Idle => return 0,
@@ -224,7 +223,7 @@ impl ControlClient {
             match filled {
                 Filled::Drained => return Ok(count),
                 Filled::End => return Err(CloseReason::ByPeer),
-                // The next poll looks again.
+                // The next poll reads again.
                 Filled::Short if stream.is_tcp() => return Ok(count),
                 _ if read >= self.config.read_bytes_max => return Ok(count),
                 Filled::More | Filled::Short => {}
@@ -235,7 +234,7 @@ impl ControlClient {
     /// Queues a message; [`flush`](Self::flush) or the next poll writes it.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of the message was queued then.
+    /// [`SendError`] if the queue is full or there is no connection. Nothing was queued then.
     pub fn send(&mut self, channel: ChannelId, message: &Message<'_>) -> Result<(), SendError> {
         if !self.is_connected() {
             return Err(SendError::NotConnected);
@@ -244,10 +243,10 @@ impl ControlClient {
             .push(channel, message, self.config.backlog_bytes_max)
     }
 
-    /// Queues frames that were written already; [`flush`](Self::flush) or the next poll sends them.
+    /// Queues encoded frames; [`flush`](Self::flush) or the next poll sends them.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of them was queued then.
+    /// [`SendError`] if the queue is full or there is no connection. Nothing was queued then.
     pub fn send_frames(&mut self, frames: &[u8]) -> Result<(), SendError> {
         if !self.is_connected() {
             return Err(SendError::NotConnected);
@@ -256,8 +255,8 @@ impl ControlClient {
             .push_frames(frames, self.config.backlog_bytes_max)
     }
 
-    /// Writes what is queued as far as the connection takes it. A failure is an event of the next
-    /// poll, which meets it again.
+    /// Writes queued messages as far as the connection accepts them. The next poll meets a failure again
+    /// and reports it as an event.
     pub fn flush(&mut self) {
         let _ = self.flush_or_reason();
     }
@@ -273,32 +272,33 @@ impl ControlClient {
         }
     }
 
-    /// Bytes queued and not yet taken by the connection.
+    /// Returns the bytes queued and not yet taken by the connection.
     #[must_use]
     pub const fn backlog(&self) -> usize {
         self.outbox.backlog()
     }
 
-    /// Whether the connection is up.
+    /// Returns whether the connection is up.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         matches!(self.state, State::Connected(_))
     }
 
-    /// Whether there is neither a connection nor an attempt at one.
+    /// Returns whether there is neither a connection nor an attempt.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Whether bytes have come that no descriptor tells of any more: poll before waiting.
+    /// Returns whether there are unread bytes that no descriptor reports any more. Poll before waiting then.
     #[must_use]
     pub fn holds_input(&self) -> bool {
         matches!(&self.state, State::Connected(carrier) if carrier.holds_input())
     }
 
-    /// The connection's descriptors, for `epoll`; others after each reconnect, and one more while it
-    /// connects over verbs. Writable means that connecting is over, or that a backlog can go on.
+    /// Returns the connection's descriptors, for `epoll`. They change with each reconnect, and there is one
+    /// more while connecting over verbs. Writable means that connecting is complete, or that a backlog can
+    /// be written.
     #[must_use]
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
         match &self.state {

@@ -1,9 +1,9 @@
-//! The control connection: whole frames in, whole frames out, and nothing that blocks. Over TCP, and
-//! further connections over RDMA verbs where both sides can.
+//! The control connection: whole frames in, whole frames out, without blocking. Over TCP, and
+//! additional connections over RDMA verbs if both sides support them.
 //!
 //! [`ControlServer`] is the publisher's side, [`ControlClient`] the subscriber's. Both read
-//! [`Message`]s as `tickcast_reliability::control` frames them, both bound what they hold of a
-//! peer in either direction, and neither keeps a peer that sends what is no message.
+//! [`Message`]s as `tickcast_reliability::control` frames them. Both bound the memory for a peer in either
+//! direction, and both drop a peer that sends an invalid message.
 
 mod carrier;
 mod client;
@@ -23,14 +23,14 @@ pub use server::{
     Waker,
 };
 
-/// Whether this build can make connections over RDMA verbs (feature `rdma`).
+/// Whether this build supports connections over RDMA verbs (feature `rdma`).
 pub const HAS_VERBS: bool = cfg!(feature = "rdma");
 
-/// Why a connection is over.
+/// Reason why a connection ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The other side closed it.
+    /// The peer closed it.
     #[error("the other side closed the connection")]
     ByPeer,
     /// This side closed it.
@@ -39,7 +39,8 @@ pub enum CloseReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] ControlError),
-    /// The peer wanted of this side's memory what it was not granted: the device stopped the connection.
+    /// The peer requested an access to this side's memory that was not granted, and the device stopped the
+    /// connection.
     #[error("the peer wanted what it was not granted: {0}")]
     Violation(io::Error),
     /// The network or the operating system gave up on it.
@@ -53,11 +54,11 @@ pub enum CloseReason {
     Timeout,
 }
 
-/// Why a message was not queued.
+/// Reason why a message was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The peer does not read: what is queued for it has reached the bound.
+    /// The peer does not read: its queue has reached the bound.
     #[error(
         "{backlog} bytes are queued for a peer that does not read them, at most {max} are kept"
     )]
@@ -72,7 +73,7 @@ pub enum SendError {
     NotConnected,
 }
 
-/// Bytes received and not yet read as messages.
+/// Bytes received and not yet parsed as messages.
 struct Inbox {
     bytes: Vec<u8>,
     start: usize,
@@ -84,17 +85,17 @@ struct Inbox {
 enum Filled {
     /// Nothing more to read now.
     Drained,
-    /// All there was room for; there may be more.
+    /// All available room was filled; there may be more.
     More,
-    /// Less than there was room for: all that a TCP connection has now, unless it ends here.
+    /// Less than the available room: TCP has nothing more now, unless the connection ends here.
     Short,
-    /// The other side is done sending.
+    /// The peer has finished sending.
     End,
 }
 
 impl Inbox {
     const LEN_MIN: usize = 16 * 1024;
-    /// A buffer that grew beyond this for one long message is given back.
+    /// A buffer that grew beyond this length for one long message is released.
     const LEN_KEPT: usize = 256 * 1024;
 
     fn new(body_len_max: usize) -> Self {
@@ -110,7 +111,7 @@ impl Inbox {
         (self.start, self.end) = (0, 0);
     }
 
-    /// Reads once. The buffer grows with what has arrived, never with what was announced.
+    /// Reads once. The buffer grows with received bytes, never with an announced length.
     fn fill(&mut self, from: &mut impl Read) -> io::Result<Filled> {
         if self.start == self.end {
             self.clear();
@@ -147,14 +148,14 @@ impl Inbox {
         }
     }
 
-    /// Hands over every whole message; how many.
+    /// Passes every whole message to `on`. Returns their number.
     fn messages(&mut self, on: impl FnMut(ChannelId, Message<'_>)) -> Result<usize, ControlError> {
         let mut turn = usize::MAX;
         self.messages_within(&mut turn, on)
     }
 
-    /// Hands over whole messages until a turn of so many bytes is used up; how many. While some of the
-    /// turn is left, there is no whole message any more.
+    /// Passes whole messages to `on` until `turn` bytes are used up. Returns their number. If some of
+    /// the turn is left, no whole message remains.
     fn messages_within(
         &mut self,
         turn: &mut usize,
@@ -230,7 +231,7 @@ impl Outbox {
         }
     }
 
-    /// Writes as much as is taken; `true` when nothing is left.
+    /// Writes as much as the connection accepts. Returns `true` when nothing is left.
     fn write(&mut self, to: &mut impl Write) -> io::Result<bool> {
         while self.start < self.bytes.len() {
             match to.write(&self.bytes[self.start..]) {

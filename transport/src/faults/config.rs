@@ -4,49 +4,49 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tickcast_reliability::types::{ChannelId, Nanos, SequenceRange};
 
-/// A fault injector. By default nothing happens.
+/// Configuration of a fault injector. The default injects nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultConfig {
-    /// Decides everything that chance decides.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Probability that a datagram is dropped, each for itself.
+    /// Probability that a datagram is dropped, independently of others.
     pub drop: f64,
-    /// Drops in bursts, beside those.
+    /// Drops in bursts, in addition to independent drops.
     pub burst: Option<Burst>,
     /// Probability that a datagram arrives twice.
     pub duplicate: f64,
     /// Lets later datagrams overtake.
     pub reorder: Option<Reorder>,
-    /// Holds datagrams back.
+    /// Delays datagrams.
     pub delay: Option<Delay>,
     /// Probability that bits of a datagram are flipped.
     pub corrupt: f64,
-    /// Probability that a datagram is cut short.
+    /// Probability that a datagram is truncated.
     pub truncate: f64,
     /// The scripted faults, applied before the random ones.
     pub script: Vec<Scripted>,
 }
 
-/// Gilbert-Elliott loss: a good state that loses nothing, a bad one that loses everything.
+/// Gilbert-Elliott loss: the good state loses nothing, the bad state loses everything.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Burst {
-    /// Share of all datagrams that is lost, in the long run.
+    /// Long-run share of datagrams lost.
     pub loss: f64,
     /// Mean length of a burst in datagrams, at least 1.
     pub mean_len: f64,
 }
 
-/// Datagrams that step aside for later ones.
+/// Reordering: some datagrams wait for later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
-    /// Probability that a datagram steps aside.
+    /// Probability that a datagram waits.
     pub probability: f64,
-    /// How many later ones overtake it at most, at least 1; how many is even chance.
+    /// Largest number of later datagrams that overtake it, at least 1. The number is uniformly distributed.
     pub depth: u32,
-    /// After how long it is let go although fewer have come, in nanoseconds.
+    /// Time after which it is released although fewer have overtaken it, in nanoseconds.
     #[serde(default = "reorder_hold_default")]
     pub hold: Nanos,
 }
@@ -61,89 +61,89 @@ const fn reorder_hold_default() -> Nanos {
 pub struct Delay {
     /// Probability that a datagram is late.
     pub probability: f64,
-    /// By how much at least, in nanoseconds.
+    /// Shortest delay, in nanoseconds.
     pub min: Nanos,
-    /// By how much at most, in nanoseconds; in between even chance.
+    /// Longest delay, in nanoseconds. The delay is uniformly distributed.
     pub max: Nanos,
 }
 
-/// One thing that happens for certain. Datagrams sent again on request (RETRANSMITTED in the relay
-/// byte) pass unless `retransmitted` is set, so that a gap that was scripted can be repaired.
+/// A scripted fault. Repairs (RETRANSMITTED in the relay byte) pass unless `retransmitted` is set, so that
+/// a scripted gap can be repaired.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scripted {
-    /// These sequences are dropped; heartbeats, which take none, are not.
+    /// Drops these sequences. Heartbeats have no sequence and pass.
     DropSequences {
-        /// On which channel; left out: on any.
+        /// The channel. Without it, any channel.
         #[serde(default)]
         channel: Option<ChannelId>,
-        /// Which.
+        /// The sequences.
         ranges: Vec<SequenceRange>,
-        /// Whether copies sent on request are dropped too.
+        /// Whether repairs are dropped too.
         #[serde(default)]
         retransmitted: bool,
     },
-    /// This many datagrams of any kind are dropped, from the `from`th on (the first is 0).
+    /// Drops this many datagrams of any kind, from the `from`th on (the first is 0).
     DropBurst {
-        /// Datagrams before it.
+        /// Number of datagrams before the burst.
         from: u64,
-        /// Datagrams dropped.
+        /// Number of datagrams dropped.
         count: u64,
     },
-    /// The END of every session is dropped.
+    /// Drops the END of every session.
     DropEnd {
-        /// On which channel; left out: on any.
+        /// The channel. Without it, any channel.
         #[serde(default)]
         channel: Option<ChannelId>,
     },
-    /// Nothing passes for a while. Time counts from the first `now` that the injector sees.
+    /// Drops everything for a while. Time counts from the first `now` that the injector sees.
     Partition {
-        /// When it begins, in nanoseconds.
+        /// Start, in nanoseconds.
         at: Nanos,
-        /// How long it lasts, in nanoseconds.
+        /// Duration, in nanoseconds.
         lasts: Nanos,
     },
 }
 
-/// Why a fault injector makes no sense. Whoever wrote it is at fault.
+/// Reason that a fault configuration is invalid. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum FaultConfigError {
-    /// No probability.
+    /// The value is not a probability.
     #[error("{field} is {value}; it is a probability, between 0 and 1")]
     Probability {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// The configured value.
         value: f64,
     },
-    /// Bursts that no chain of states can produce.
+    /// No chain of states can produce these bursts.
     #[error(
         "burst.loss {loss} with burst.mean_len {mean_len}: mean_len must be at least 1, loss below 1, and loss / (1 - loss) / mean_len at most 1; make the bursts longer or rarer"
     )]
     Burst {
-        /// Share lost.
+        /// The configured share of lost datagrams.
         loss: f64,
-        /// Mean length.
+        /// The configured mean length.
         mean_len: f64,
     },
-    /// Overtaken by none or by too many.
+    /// The reordering depth is 0 or too large.
     #[error("reorder.depth is {depth}, it must lie between 1 and {max}")]
     Depth {
         /// The configured value.
         depth: u32,
-        /// The most.
+        /// The largest valid depth.
         max: u32,
     },
-    /// A delay that ends before it begins.
+    /// The shortest delay exceeds the longest.
     #[error("delay.min {min} ns is more than delay.max {max} ns")]
     Delay {
-        /// Least.
+        /// The configured shortest delay.
         min: Nanos,
-        /// Most.
+        /// The configured longest delay.
         max: Nanos,
     },
-    /// A range that is no range.
+    /// The range is empty or reversed.
     #[error("script: the range from {first} to {last} is empty or begins with 0; sequences count from 1", first = range.first, last = range.last)]
     Range {
         /// The configured value.
@@ -152,13 +152,13 @@ pub enum FaultConfigError {
 }
 
 impl FaultConfig {
-    /// The most that [`Reorder::depth`] can be.
+    /// The largest valid [`Reorder::depth`].
     pub const REORDER_DEPTH_MAX: u32 = 1024;
 
-    /// Checks every number.
+    /// Checks every value.
     ///
     /// # Errors
-    /// [`FaultConfigError`] names the first that makes no sense.
+    /// [`FaultConfigError`] names the first invalid value.
     pub fn check(&self) -> Result<(), FaultConfigError> {
         let probabilities = [
             ("drop", self.drop),
@@ -176,7 +176,7 @@ impl FaultConfig {
             ),
         ];
         for (field, value) in probabilities {
-            // A NaN is in no range.
+            // A NaN is in no range, so it is refused.
             if !(0.0..=1.0).contains(&value) {
                 return Err(FaultConfigError::Probability { field, value });
             }

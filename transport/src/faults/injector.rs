@@ -1,7 +1,7 @@
 //! The core of the fault injector: datagrams in, datagrams out, some of them later.
 //!
-//! For each datagram the same number of random words is drawn, whether they are used or not: what
-//! happens to the nth datagram depends on the seed and n alone (and bursts on what came before).
+//! Each datagram draws the same number of random words, whether they are used or not. So the faults of the
+//! nth datagram depend only on the seed and n, and for bursts on the datagrams before.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use tickcast_reliability::wire::{Datagram, HEADER_LEN, Kind, RELAY_OFFSET, relay
 use super::config::{FaultConfig, FaultConfigError, Scripted};
 use super::log::{FaultCounts, FaultKind, FaultLog};
 
-/// Applies a [`FaultConfig`]. `T` travels with each datagram: where it came from, for example.
+/// Applies a [`FaultConfig`]. `T` is a tag that stays with each datagram, for example its source.
 pub struct FaultInjector<T: Copy = ()> {
     config: FaultConfig,
     rng: ChaCha8Rng,
     in_burst: bool,
-    /// The first `now` that was seen.
+    /// The first `now` seen.
     started_at: Option<Nanos>,
     log: FaultLog,
-    /// Overtaken ones: by the number of the datagram after which they go.
+    /// Reordered datagrams, by the number of the datagram after which they are released.
     aside: BTreeMap<(u64, u64), Held<T>>,
-    /// None of the overtaken ones goes by itself before this.
+    /// No reordered datagram is released by time before this.
     aside_due: Nanos,
-    /// Held back: by when they go.
+    /// Delayed datagrams, by release time.
     late: BTreeMap<(Nanos, u64), Held<T>>,
-    /// Memory of datagrams that went.
+    /// Memory of released datagrams, for reuse.
     spare: Vec<Vec<u64>>,
     damaged: Vec<u64>,
 }
@@ -37,7 +37,7 @@ struct Held<T> {
     tag: T,
     words: Vec<u64>,
     len: usize,
-    /// When an overtaken one goes at the latest.
+    /// Latest release time of a reordered datagram.
     until: Nanos,
 }
 
@@ -52,7 +52,7 @@ struct Dice {
     delay_span: f64,
     corrupt: f64,
     truncate: f64,
-    /// Where and how to damage.
+    /// Position and kind of damage.
     damage: u64,
 }
 
@@ -76,13 +76,13 @@ impl Dice {
 }
 
 impl<T: Copy> FaultInjector<T> {
-    /// Datagrams that wait at most; further ones pass at once and are counted.
+    /// Largest number of held datagrams. Further ones pass at once and are counted.
     pub const HELD_MAX: usize = 1 << 16;
 
-    /// An injector that begins now.
+    /// Creates an injector.
     ///
     /// # Errors
-    /// [`FaultConfigError`] when the config makes no sense.
+    /// [`FaultConfigError`] if the config is invalid.
     pub fn new(config: FaultConfig) -> Result<Self, FaultConfigError> {
         config.check()?;
         Ok(Self {
@@ -99,8 +99,8 @@ impl<T: Copy> FaultInjector<T> {
         })
     }
 
-    /// Takes a datagram and lets out what goes now: perhaps it, perhaps twice, perhaps damaged,
-    /// and whatever has waited for it. Bytes let out are aligned to 8 if `bytes` are.
+    /// Takes a datagram and emits the datagrams that are released now: this one, possibly twice or damaged,
+    /// and those that waited for it. Emitted bytes are aligned to 8 if `bytes` are.
     pub fn apply(&mut self, now: Nanos, tag: T, bytes: &[u8], mut out: impl FnMut(T, &[u8])) {
         self.due(now, &mut out);
         let number = self.log.counts.passed_in;
@@ -120,7 +120,7 @@ impl<T: Copy> FaultInjector<T> {
         }
     }
 
-    /// Lets out what has waited long enough. Call it when [`next_due`](Self::next_due) has come.
+    /// Emits the datagrams that have waited long enough. Call it when [`next_due`](Self::next_due) has come.
     pub fn due(&mut self, now: Nanos, mut out: impl FnMut(T, &[u8])) {
         self.started_at.get_or_insert(now);
         while let Some(entry) = self.late.first_entry()
@@ -130,7 +130,7 @@ impl<T: Copy> FaultInjector<T> {
             self.let_out(held, &mut out);
         }
         while self.aside_due <= now {
-            // The first to come is the first to go: the hold is one for all.
+            // The oldest is due first, because the hold is the same for all.
             let oldest = self.aside.iter().min_by_key(|((_, number), _)| *number);
             let oldest = oldest.map(|(key, held)| (*key, held.until));
             self.aside_due = oldest.map_or(Nanos::MAX, |(_, until)| until);
@@ -143,7 +143,7 @@ impl<T: Copy> FaultInjector<T> {
         }
     }
 
-    /// When the first of those that wait goes by itself.
+    /// Returns when the next held datagram is due by time.
     #[must_use]
     pub fn next_due(&self) -> Option<Nanos> {
         let late = self.late.first_key_value().map(|((due, _), _)| *due);
@@ -151,7 +151,7 @@ impl<T: Copy> FaultInjector<T> {
         late.into_iter().chain(aside).min()
     }
 
-    /// Lets out everything that waits, in order of when it would have gone.
+    /// Emits all held datagrams, in order of their release.
     pub fn flush(&mut self, mut out: impl FnMut(T, &[u8])) {
         while let Some((_, held)) = self.aside.pop_first() {
             self.let_out(held, &mut out);
@@ -161,19 +161,19 @@ impl<T: Copy> FaultInjector<T> {
         }
     }
 
-    /// The fault.
+    /// Returns the fault log.
     #[must_use]
     pub const fn log(&self) -> &FaultLog {
         &self.log
     }
 
-    /// How often what was done.
+    /// Returns the counts of each fault.
     #[must_use]
     pub const fn counts(&self) -> &FaultCounts {
         self.log.counts()
     }
 
-    /// Datagrams that wait.
+    /// Returns the number of held datagrams.
     #[must_use]
     pub fn held(&self) -> usize {
         self.aside.len() + self.late.len()
@@ -186,7 +186,7 @@ impl<T: Copy> FaultInjector<T> {
         dice: &Dice,
         identity: &Identity,
     ) -> Option<FaultKind> {
-        // The chain moves on whatever the script says, so that a script does not shift it.
+        // The chain advances regardless of the script, so that a script does not shift it.
         let burst = self.burst_drops(dice.burst);
         let started_at = self.started_at.unwrap_or(now);
         let scripted = self.config.script.iter();
@@ -202,8 +202,8 @@ impl<T: Copy> FaultInjector<T> {
         (dice.drop < self.config.drop).then_some(FaultKind::Drop)
     }
 
-    /// One step of the Gilbert-Elliott chain: a burst ends with probability 1 / mean length, and
-    /// begins so often that the share lost is as configured.
+    /// Advances the Gilbert-Elliott chain by one step. A burst ends with probability 1 / mean length, and
+    /// begins with the probability that yields the configured loss.
     fn burst_drops(&mut self, dice: f64) -> bool {
         let Some(burst) = self.config.burst else {
             return false;
@@ -261,7 +261,7 @@ impl<T: Copy> FaultInjector<T> {
         self.damaged = damaged;
     }
 
-    /// The bytes as they go on: the same, or a damaged copy.
+    /// Returns the bytes to emit: unchanged, or a damaged copy.
     fn damage<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -278,12 +278,12 @@ impl<T: Copy> FaultInjector<T> {
         let damaged = &mut words_as_bytes_mut(copy)[..bytes.len()];
         if corrupt {
             self.log.note(FaultKind::Corrupt, identity.sequenced);
-            // One to three neighbouring bits: CRC32C finds every such error.
+            // One to three adjacent bits: CRC32C detects every such error.
             let bits = identity.len * 8;
             let first = (dice.damage % bits as u64) as usize;
             let flips = 1 + (dice.damage >> 60) as usize % 3;
             for bit in (first..bits).take(flips) {
-                // The relay byte is outside the CRC: a flip there would go unseen.
+                // The relay byte is outside the CRC, so a flip there would go undetected.
                 let byte = bit / 8 + usize::from(bit / 8 == RELAY_OFFSET && bits >= 8 * HEADER_LEN);
                 damaged[byte] ^= 1 << (bit % 8);
             }
@@ -323,13 +323,13 @@ fn copy_words(bytes: &[u8], words: &mut Vec<u64>) {
     words_as_bytes_mut(words)[..bytes.len()].copy_from_slice(bytes);
 }
 
-/// The identity of a datagram, as the faults need it.
+/// Fields of a datagram that the faults need.
 struct Identity {
-    /// `None` for heartbeats and for what is no datagram of ours.
+    /// `None` for heartbeats and for datagrams of other protocols.
     sequenced: Option<(ChannelId, Epoch, Sequence)>,
     is_end: bool,
     retransmitted: bool,
-    /// Without padding, whose loss would hurt nobody.
+    /// Length without padding, whose loss has no effect.
     len: usize,
 }
 
@@ -353,7 +353,7 @@ impl Identity {
         }
     }
 
-    /// Returns the fault that one script line gives datagram `number`, `elapsed` after the start.
+    /// Returns the fault that one script entry gives datagram `number`, `elapsed` after the start.
     fn scripted(&self, scripted: &Scripted, number: u64, elapsed: Nanos) -> Option<FaultKind> {
         let on = |wanted: &Option<ChannelId>| {
             let sequenced = self.sequenced.as_ref();

@@ -7,7 +7,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// Dropped by chance, for itself.
+    /// Dropped at random, independently of others.
     Drop,
     /// Dropped in a burst.
     BurstDrop,
@@ -15,15 +15,15 @@ pub enum FaultKind {
     ScriptedDrop,
     /// Dropped by a partition of the script.
     PartitionDrop,
-    /// Arrived twice.
+    /// Duplicated.
     Duplicate,
-    /// Was overtaken.
+    /// Overtaken by later datagrams.
     Reorder,
-    /// Was held back.
+    /// Delayed.
     Delay,
-    /// Had bits flipped.
+    /// Bits flipped.
     Corrupt,
-    /// Was cut short.
+    /// Truncated.
     Truncate,
 }
 
@@ -41,7 +41,7 @@ impl FaultKind {
         Self::Truncate,
     ];
 
-    /// Whether the datagram never comes out.
+    /// Returns whether the datagram is never emitted.
     #[must_use]
     pub const fn is_drop(self) -> bool {
         matches!(
@@ -50,51 +50,51 @@ impl FaultKind {
         )
     }
 
-    /// Whether the datagram does not come out when it came in.
+    /// Returns whether the datagram is not emitted at once.
     #[must_use]
     pub const fn withholds(self) -> bool {
         self.is_drop() || matches!(self, Self::Reorder | Self::Delay)
     }
 }
 
-/// Datagrams counted. Always: passed in + duplicated = passed out + dropped + held.
+/// Counts of datagrams. Invariant: passed in + duplicated = passed out + dropped + held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCounts {
-    /// Datagrams that came in.
+    /// Datagrams taken in.
     pub passed_in: u64,
-    /// Datagrams that went out, second copies included.
+    /// Datagrams emitted, second copies included.
     pub passed_out: u64,
-    /// Dropped by chance, each for itself.
+    /// Dropped at random, independently of others.
     pub dropped: u64,
     /// Dropped in bursts.
     pub burst_dropped: u64,
-    /// Bursts that were begun.
+    /// Bursts begun.
     pub bursts: u64,
     /// Dropped by the script.
     pub scripted_dropped: u64,
     /// Dropped by partitions.
     pub partition_dropped: u64,
-    /// Of all that were dropped: those that have no sequence of their own (heartbeats, and what is
-    /// no datagram of ours), which the list leaves out.
+    /// Dropped datagrams without a sequence of their own (heartbeats, and datagrams of other protocols). The
+    /// list leaves them out.
     pub dropped_unsequenced: u64,
     /// Second copies made.
     pub duplicated: u64,
     /// Overtaken.
     pub reordered: u64,
-    /// Held back.
+    /// Delayed.
     pub delayed: u64,
     /// Damaged.
     pub corrupted: u64,
-    /// Cut short.
+    /// Truncated.
     pub truncated: u64,
-    /// Passed at once although they should have waited, because too many were waiting.
+    /// Passed at once although they should have been held, because too many were held.
     pub held_overflow: u64,
     /// Faults that the list had no room for.
     pub unlisted: u64,
 }
 
 impl FaultCounts {
-    /// Everything that was dropped, by whatever cause.
+    /// Returns the number of all dropped datagrams, for any reason.
     #[must_use]
     pub const fn dropped_all(&self) -> u64 {
         self.dropped + self.burst_dropped + self.scripted_dropped + self.partition_dropped
@@ -114,12 +114,12 @@ pub struct Entry {
     pub sequences: SequenceRange,
 }
 
-/// The faults, in order, with neighbouring sequences joined, and the counts.
+/// The faults, in order, with adjacent sequences joined, and the counts.
 #[derive(Clone, Debug, Default)]
 pub struct FaultLog {
     pub(super) counts: FaultCounts,
     entries: Vec<Entry>,
-    /// Where the last entry of each kind stands.
+    /// Index of the last entry of each kind.
     last: [Option<usize>; FaultKind::ALL.len()],
 }
 
@@ -127,7 +127,7 @@ impl FaultLog {
     /// Maximum number of entries kept; later faults are only counted (`unlisted`).
     pub const ENTRIES_MAX: usize = 1 << 18;
 
-    /// The counts.
+    /// Returns the counts.
     #[must_use]
     pub const fn counts(&self) -> &FaultCounts {
         &self.counts
@@ -139,7 +139,7 @@ impl FaultLog {
         &self.entries
     }
 
-    /// The sequences dropped on a channel, for whatever cause, ascending and joined.
+    /// Returns the sequences dropped on a channel, for any reason, ascending and joined.
     #[must_use]
     pub fn dropped(&self, epoch: Epoch, channel: ChannelId) -> Vec<SequenceRange> {
         self.joined(epoch, channel, FaultKind::is_drop)

@@ -1,9 +1,9 @@
-//! Faults on purpose, seeded: the same seed does the same to the same datagrams, whatever carries
-//! them.
+//! Deliberate faults, seeded: the same seed has the same effect on the same datagrams, over any
+//! transport.
 //!
-//! [`FaultInjector`] is the core: datagrams and `now` in, datagrams out; the relay `inject` and
-//! simulations use it directly. [`FaultyReceiver`] puts it around any receiver. What is written down of
-//! what was done is exact ([`FaultLog`]): a test compares it with what subscribers say they missed.
+//! [`FaultInjector`] is the core: datagrams and `now` in, datagrams out. The relay `inject` and
+//! simulations use it directly. [`FaultyReceiver`] puts it around any receiver. The log of faults is
+//! exact ([`FaultLog`]), and tests compare it with the losses that subscribers report.
 
 mod config;
 mod injector;

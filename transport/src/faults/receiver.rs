@@ -1,4 +1,4 @@
-//! Faults around any receiver: what a bad network would have done between the sender and it.
+//! Faults around any receiver, as a bad network before it would cause them.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -17,10 +17,10 @@ pub struct FaultyReceiver<R> {
 }
 
 impl<R: Receive> FaultyReceiver<R> {
-    /// Puts the faults of `config` on each line of `inner`; line B's seed is line A's plus one.
+    /// Applies the faults of `config` to each line of `inner`. Line B's seed is line A's plus one.
     ///
     /// # Errors
-    /// [`FaultConfigError`] when the config makes no sense.
+    /// [`FaultConfigError`] if the config is invalid.
     pub fn new(inner: R, config: &FaultConfig) -> Result<Self, FaultConfigError> {
         let on_line = |line: usize| FaultConfig {
             seed: config.seed.wrapping_add(line as u64),
@@ -37,7 +37,7 @@ impl<R: Receive> FaultyReceiver<R> {
         self.injectors.get(usize::from(line.0))
     }
 
-    /// The receiver itself.
+    /// Returns the wrapped receiver.
     #[must_use]
     pub const fn inner(&self) -> &R {
         &self.inner

@@ -1,4 +1,4 @@
-//! The network in memory: one or more fan-outs, any number of receivers, and a hand that can cut,
+//! The network in memory: one or more fan-outs, any number of receivers, and a handle to cut,
 //! stall and complete.
 
 use std::collections::VecDeque;
@@ -16,29 +16,29 @@ use tickcast_transport_base::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
-/// When posted slots are read and delivered.
+/// The time when posted slots are read and delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// After this many further calls to any fan-out's `completed` or receiver's `poll`.
     AfterPolls(u32),
-    /// When [`MemoryNetwork::complete`] says so.
+    /// On calls of [`MemoryNetwork::complete`].
     Manual,
 }
 
 /// The properties of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryNetworkConfig {
-    /// One or two.
+    /// Number of lines, one or two.
     pub lines: usize,
-    /// When sends complete.
+    /// The time when sends complete.
     pub completion: Completion,
-    /// Slots a fan-out can have posted at once.
+    /// Slots that a fan-out can have posted at once.
     pub send_queue_len: usize,
     /// Buffers of each receiver.
     pub receive_buffers: usize,
-    /// Datagrams that a receiver's poll hands over at most.
+    /// Largest number of datagrams per receiver poll.
     pub batch: usize,
-    /// The longest datagram.
+    /// Length of the longest datagram, in bytes.
     pub datagram_len_max: usize,
 }
 
@@ -55,13 +55,13 @@ impl Default for MemoryNetworkConfig {
     }
 }
 
-/// The network. Clones are handles on the same one.
+/// The network. Clones are handles on the same network.
 #[derive(Clone)]
 pub struct MemoryNetwork(Arc<Mutex<State>>);
 
 struct State {
     config: MemoryNetworkConfig,
-    /// Moves on with every poll of anybody.
+    /// Number of polls so far, of all fan-outs and receivers.
     tick: u64,
     stalled: bool,
     cut: [bool; LineId::MAX],
@@ -81,7 +81,7 @@ struct Sender {
 /// Datagrams taken and not yet delivered.
 struct Work {
     what: What,
-    /// The tick at which it is done.
+    /// The tick at which it is delivered.
     due: u64,
 }
 
@@ -92,7 +92,7 @@ enum What {
         offset: usize,
         len: usize,
     },
-    /// Bytes that were copied while slots were waiting: a copy does not overtake them.
+    /// Bytes that were copied while slots were waiting, because a copy does not overtake them.
     Copy(Vec<u8>),
 }
 
@@ -112,7 +112,7 @@ struct Arrival {
 }
 
 impl MemoryNetwork {
-    /// A network without anybody. Numbers out of range are brought into range.
+    /// Creates a network without senders and receivers. Numbers out of range are clamped.
     #[must_use]
     pub fn new(config: MemoryNetworkConfig) -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -128,7 +128,7 @@ impl MemoryNetwork {
         })))
     }
 
-    /// A fan-out that sends from `memory`, the ring's, as if from the address `from`.
+    /// Adds a fan-out that sends from `memory`, the ring's, with source address `from`.
     #[must_use]
     pub fn fan_out(&self, memory: Arc<dyn RingMemory>, from: Ipv4Addr) -> MemoryFanOut {
         let mut state = self.state();
@@ -149,7 +149,7 @@ impl MemoryNetwork {
         }
     }
 
-    /// A receiver on all lines.
+    /// Adds a receiver on all lines.
     #[must_use]
     pub fn receiver(&self) -> MemoryReceiver {
         let mut state = self.state();
@@ -179,8 +179,8 @@ impl MemoryNetwork {
         }
     }
 
-    /// Completes the `count` oldest posted slots of every fan-out, whatever their time; nothing
-    /// while it is stalled.
+    /// Completes the `count` oldest posted slots of every fan-out, whether due or not. Does nothing while
+    /// stalled.
     pub fn complete(&self, count: usize) {
         let mut state = self.state();
         if state.stalled {
@@ -193,19 +193,19 @@ impl MemoryNetwork {
         }
     }
 
-    /// Stalls every fan-out: nothing is taken and nothing completes until it is lifted.
+    /// Stalls every fan-out: nothing is taken or completed until it is lifted.
     pub fn stall(&self, stalled: bool) {
         self.state().stalled = stalled;
     }
 
-    /// Cuts a line: what is sent on it arrives nowhere, and the sender does not notice.
+    /// Cuts a line: datagrams sent on it are lost, and the sender does not notice.
     pub fn cut(&self, line: LineId, cut: bool) {
         if let Some(state) = self.state().cut.get_mut(usize::from(line.0)) {
             *state = cut;
         }
     }
 
-    /// Takes a receiver's membership of a line away without its knowing, as a switch would.
+    /// Removes a receiver's membership of a line without its knowledge, as a switch would.
     pub fn forget(&self, receiver: &MemoryReceiver, line: LineId) {
         let mut state = self.state();
         if let Some(joined) = state.receivers[receiver.index]
@@ -217,13 +217,13 @@ impl MemoryNetwork {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements that could panic.
+        // The state is consistent between any two statements that could panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Time passes: everything that is due is delivered.
+    /// Advances time by one tick and delivers everything that is due.
     fn tick(&mut self) {
         self.tick += 1;
         if self.stalled {
@@ -294,7 +294,7 @@ fn read_slot(memory: &dyn RingMemory, offset: usize, words: &mut [u64]) {
     for (i, word) in words.iter_mut().enumerate() {
         // SAFETY: `post` checked that the slot lies in `memory` on an 8-byte boundary, its last
         // word whole, and the memory stays mapped while we hold it; the access is atomic, as the
-        // writer's are. Exercised by tests/memory.rs
+        // writer's are. Exercised by tests/local/memory.rs
         // `a_slot_written_before_its_send_completed_goes_out_corrupted`.
         *word = unsafe { AtomicU64::from_ptr(first.add(i)) }.load(Ordering::Relaxed);
     }
@@ -310,7 +310,7 @@ pub struct MemoryFanOut {
 }
 
 impl MemoryFanOut {
-    /// Where a slot lies in the registered memory.
+    /// Returns the offset of a slot in the registered memory.
     fn offset(&self, slot: &[u8], sequence: Sequence) -> Result<usize, FanOutError> {
         let offset = slot
             .as_ptr()
@@ -379,7 +379,7 @@ impl FanOut for MemoryFanOut {
         if taken {
             let sender = &mut state.senders[self.index];
             let from = sender.from;
-            // Behind what is posted, as on a queue.
+            // Behind the posted slots, as on a queue.
             match sender.queue.back().map(|work| work.due) {
                 Some(due) => sender.queue.push_back(Work {
                     what: What::Copy(bytes.to_vec()),
@@ -400,7 +400,7 @@ impl FanOut for MemoryFanOut {
         let sender = &mut state.senders[self.index];
         let flushed = sender.queue.len() as u64;
         for line in &mut sender.stats {
-            // They were handed over, and come back.
+            // They were given to the network, and come back.
             line.datagrams += flushed;
             line.flushed += flushed;
         }
@@ -456,7 +456,7 @@ impl Receive for MemoryReceiver {
         self.network.state().tick();
         let mut count = 0;
         while count < self.batch {
-            // Not held during the call: it may well post, or poll another receiver.
+            // The lock is not held during the call, which may post, or poll another receiver.
             let Some(arrival) = self.network.state().receivers[self.index].ready.pop_front() else {
                 break;
             };
@@ -507,7 +507,7 @@ impl Receive for MemoryReceiver {
 
 impl Drop for MemoryReceiver {
     fn drop(&mut self) {
-        // It stays in the list, so that the others keep their places, but gets nothing any more.
+        // It stays in the list, so that the others keep their indices, but receives nothing any more.
         self.network.state().receivers[self.index].joined = [false; LineId::MAX];
     }
 }

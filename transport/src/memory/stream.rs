@@ -1,4 +1,4 @@
-//! A control connection in memory: whole frames over two bounded queues, with a hand that can cut.
+//! A control connection in memory: whole frames over two bounded queues, with a handle to cut it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,42 +12,42 @@ use crate::control::SendError;
 /// An event of one poll of one end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LinkEvent<'a> {
-    /// The connection is up (at the start, and after each restore).
+    /// The connection is up: at the start, and after each restore.
     Connected,
     /// A message, valid within the call.
     Frame(ChannelId, Message<'a>),
-    /// The connection is down; what was on its way is gone. With the peer's offence, if it sent
-    /// what is no message.
+    /// The connection is down, and messages in flight are lost. Holds the peer's error if it sent an invalid
+    /// message.
     Disconnected(Option<ControlError>),
 }
 
-/// The connection itself, for the test to cut and restore. Clones are handles on the same one.
+/// The connection itself, for the test to cut and restore. Clones are handles on the same connection.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<Wire>>);
 
 struct Wire {
-    /// To the publisher, to the subscriber.
+    /// Queues to the publisher and to the subscriber.
     queues: [Vec<u8>; 2],
     bytes_max: usize,
     up: bool,
-    /// Counts the times it went up, so that an end notices a cut that was restored at once.
+    /// Number of times the connection came up, so that an end notices a cut that was restored at once.
     round: u64,
 }
 
-/// One end. It is polled; nothing blocks.
+/// One end of a connection. Its calls never block.
 pub struct LinkEnd {
     link: Link,
-    /// Which queue it reads; it writes the other.
+    /// Index of the queue it reads; it writes the other.
     reads: usize,
     body_len_max: usize,
-    /// The round in which this end last knew itself connected.
+    /// The round in which this end last was connected.
     known: Option<u64>,
-    /// Buffer for the delivery in progress; kept for its memory.
+    /// Buffer for the delivery in progress, kept to reuse its memory.
     taken: Vec<u8>,
 }
 
-/// A connection that is up, as (handle, publisher's end, subscriber's end). In each direction at
-/// most `bytes_max` bytes wait.
+/// Creates a connection that is up: handle, publisher's end, subscriber's end. At most `bytes_max`
+/// bytes wait in each direction.
 #[must_use]
 pub fn link(bytes_max: usize) -> (Link, LinkEnd, LinkEnd) {
     let link = Link(Arc::new(Mutex::new(Wire {
@@ -69,14 +69,14 @@ pub fn link(bytes_max: usize) -> (Link, LinkEnd, LinkEnd) {
 }
 
 impl Link {
-    /// Cuts it: both ends learn of it, and what was on its way is gone.
+    /// Cuts the connection: both ends learn of it, and messages in flight are lost.
     pub fn cut(&self) {
         let mut wire = self.wire();
         wire.up = false;
         wire.queues.iter_mut().for_each(Vec::clear);
     }
 
-    /// Connects both ends anew.
+    /// Connects both ends again.
     pub fn restore(&self) {
         let mut wire = self.wire();
         wire.up = true;
@@ -84,19 +84,19 @@ impl Link {
         wire.queues.iter_mut().for_each(Vec::clear);
     }
 
-    /// Puts bytes on the way to the publisher as if the subscriber had sent them.
+    /// Queues bytes for the publisher as if the subscriber had sent them.
     pub fn forge_to_publisher(&self, bytes: &[u8]) {
         self.wire().queues[0].extend_from_slice(bytes);
     }
 
     fn wire(&self) -> MutexGuard<'_, Wire> {
-        // The state is whole between any two statements that could panic.
+        // The state is consistent between any two statements that could panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LinkEnd {
-    /// Hands over what has happened and what has arrived; how many messages. Never blocks.
+    /// Passes events and messages to `on`. Returns the number of messages. Never blocks.
     pub fn poll(&mut self, mut on: impl FnMut(LinkEvent<'_>)) -> usize {
         let (up, round) = {
             let mut wire = self.link.wire();
@@ -140,10 +140,10 @@ impl LinkEnd {
         count
     }
 
-    /// Puts a message on its way.
+    /// Sends a message.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of the message was sent then.
+    /// [`SendError`] if the queue is full or the end is not connected. Nothing was sent then.
     pub fn send(&mut self, channel: ChannelId, message: &Message<'_>) -> Result<(), SendError> {
         let mut wire = self.link.wire();
         if !wire.up || self.known != Some(wire.round) {
@@ -160,7 +160,7 @@ impl LinkEnd {
         Ok(())
     }
 
-    /// Whether this end knows itself connected.
+    /// Returns whether this end is connected, as of its last poll.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         self.known.is_some()

@@ -21,11 +21,11 @@ pub struct ShmFanOut {
 }
 
 impl ShmFanOut {
-    /// For the ring of this geometry that lies in `memory`, which has room for copies behind it. Each
-    /// side is opened once at a time.
+    /// Opens the fan-out for the ring of this geometry in `memory`, which has room for copies behind
+    /// it. Each side may be open only once at a time.
     ///
     /// # Errors
-    /// [`ShmError::NoTail`].
+    /// [`ShmError::NoTail`] if there is no room for the copies.
     pub fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,

@@ -3,7 +3,7 @@
 //! Nothing is sent. Any number of readers can copy a slot that is sealed and counted as sent. The
 //! publisher knows none of them. They map the file read-only, so no reader can delay or damage the
 //! publisher. Neither side makes a system call or takes a lock for a datagram. The slot's sequence
-//! proves a copy whole (docs/PROTOCOL.md §9), so nobody computes its CRC. The ring tells a late reader
+//! proves a copy whole (docs/PROTOCOL.md §9), so no CRC is computed. A late reader finds in the ring
 //! which sequences it no longer holds.
 //!
 //! Heartbeats and repairs for many subscribers are not in the ring. They lie behind it as *copies*
@@ -29,16 +29,16 @@ pub use read_only_map::ReadOnlyMapping;
 pub use receiver::{ShmReceiver, ShmReceiverConfig};
 pub use side_ring::Side;
 
-/// Bytes that a file has behind a ring of this geometry.
+/// Returns the bytes that a file has behind a ring of this geometry.
 #[must_use]
 pub const fn tail_len(geometry: Geometry) -> usize {
     2 * side_ring::area_len(geometry)
 }
 
-/// Where Linux tells the host's boot id.
+/// The file with the host's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The host's boot id.
+/// Reads the host's boot id.
 ///
 /// # Errors
 /// The operating system's error: without a boot id, nobody can detect a restart of the host.
@@ -57,18 +57,18 @@ fn boot_id_of(text: &str) -> io::Result<[u8; 16]> {
     }
 }
 
-/// A boot id as a WELCOME has it.
+/// Formats a boot id as in a WELCOME.
 #[must_use]
 pub fn boot_id_text(boot_id: [u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(boot_id))
 }
 
-/// Why a ring in this host can't be shared, or read. The host or the configuration is at fault, or
-/// the publisher has gone on meanwhile.
+/// Reason that a ring in this host can't be shared or read. The host or the configuration is at fault, or
+/// the publisher has changed the ring meanwhile.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// The publisher runs elsewhere.
+    /// The publisher runs on another host.
     #[error("the publisher runs in another host, or this one was restarted since")]
     OtherHost,
     /// This host's boot id can't be read.
@@ -92,19 +92,19 @@ pub enum ShmError {
     Ring {
         /// The file's path.
         path: PathBuf,
-        /// Why not.
+        /// Why it is not a ring.
         source: RingError,
     },
-    /// It is a ring, but not the one that was offered.
+    /// The file is a ring, but not the offered one.
     #[error(
         "{path} holds the ring of epoch {found}, and epoch {expected} was offered; another publisher has taken the file's place"
     )]
     Another {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// Its epoch.
+        /// Epoch of the ring.
         found: Epoch,
-        /// The one offered.
+        /// The offered epoch.
         expected: Epoch,
     },
     /// The memory has no room behind the ring.
@@ -117,7 +117,7 @@ pub enum ShmError {
         /// The required size in bytes.
         needed: usize,
     },
-    /// The copies behind the ring are laid out otherwise.
+    /// The copies behind the ring have an unknown layout.
     #[error(
         "the copies behind the ring have another layout than this build reads; upgrade the older side"
     )]

@@ -1,4 +1,4 @@
-//! A file of another process, to be polled at and never written.
+//! A file of another process, mapped for reading by polls and never written.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,8 +10,7 @@ use tickcast_reliability::ring::{Geometry, RingMemory};
 
 use super::{ShmError, tail_len};
 
-/// A ring's file, mapped read-only: a store to it would end this process, and nobody else would
-/// notice.
+/// A ring's file, mapped read-only. A store to it would end only this process.
 #[derive(Debug)]
 pub struct ReadOnlyMapping {
     map: MmapRaw,
@@ -22,7 +21,7 @@ impl ReadOnlyMapping {
     /// Maps the file of a ring of this geometry, all of its pages at once.
     ///
     /// # Errors
-    /// [`ShmError::Map`], also where the file is too short.
+    /// [`ShmError::Map`] if the file can't be mapped or is too short.
     pub fn open(path: &Path, geometry: Geometry) -> Result<Self, ShmError> {
         let failed = |source| ShmError::Map {
             path: PathBuf::from(path),
@@ -30,7 +29,7 @@ impl ReadOnlyMapping {
         };
         let refused = |text: String| Err(failed(io::Error::other(text)));
         let mut options = OpenOptions::new();
-        // To open a pipe would wait for somebody to write it.
+        // Opening a pipe would wait for a writer.
         options.read(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -44,7 +43,7 @@ impl ReadOnlyMapping {
                 "it has {len} bytes, a ring of its geometry has {needed}"
             ));
         }
-        // Huge pages are mapped whole.
+        // Huge pages must be mapped whole.
         let page = usize::try_from(metadata.blksize()).unwrap_or(1).max(1);
         let map = MmapOptions::new()
             .len(needed.next_multiple_of(page))
@@ -59,9 +58,9 @@ impl ReadOnlyMapping {
 }
 
 // SAFETY: the mapping stays at one address, page-aligned, until it is dropped; its bytes are
-// initialised, because its owner reserves all of them before anybody is told of the file, and never
+// initialised, because its owner reserves all of them before it announces the file, and never
 // makes it shorter. Nothing here writes them, nor could. Exercised by
-// `tests/shm.rs::a_reader_can_not_write_what_it_maps` and the conformance suite.
+// `tests/local/shm.rs::a_reader_can_not_write_what_it_maps` and the conformance suite.
 unsafe impl RingMemory for ReadOnlyMapping {
     fn as_ptr(&self) -> *mut u8 {
         self.map.as_mut_ptr()

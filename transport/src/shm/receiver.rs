@@ -1,4 +1,4 @@
-//! A subscriber's side: copies out of the ring what the publisher counts as sent, in order.
+//! The subscriber's side: copies slots out of the ring that the publisher counts as sent, in order.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -15,23 +15,23 @@ use super::side_ring::{Side, SideRingReader};
 use super::{ShmError, boot_id};
 use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
-/// Datagrams that one poll hands over at most.
+/// Largest number of datagrams per poll.
 const BATCH: usize = 64;
 
-/// Which ring to read, as it was offered.
+/// The ring to read, as offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmReceiverConfig {
-    /// The file that it lies in.
+    /// The file of the ring.
     pub path: PathBuf,
     /// The fan-out whose `sent` the receiver follows.
     pub fan_out: FanOutId,
     /// The boot id of the publisher's host.
     pub boot_id: [u8; 16],
-    /// Its channel.
+    /// The ring's channel.
     pub channel: ChannelId,
-    /// Its epoch.
+    /// The ring's epoch.
     pub epoch: Epoch,
-    /// Its shape.
+    /// The ring's geometry.
     pub geometry: Geometry,
 }
 
@@ -39,7 +39,7 @@ pub struct ShmReceiverConfig {
 pub struct ShmReceiver {
     ring: RingReader,
     fan_out: FanOutId,
-    /// The sequence to be handed over next.
+    /// The next sequence to return.
     next: Sequence,
     joined: bool,
     overrun: Option<SequenceRange>,
@@ -49,13 +49,13 @@ pub struct ShmReceiver {
 }
 
 impl ShmReceiver {
-    /// The address that datagrams of this host's memory are said to come from.
+    /// Source address reported for datagrams from this host's memory.
     pub const SENDER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-    /// Maps the ring that was offered. `after` is the last sequence that is not wanted.
+    /// Maps the offered ring. Reading starts behind `after`.
     ///
     /// # Errors
-    /// [`ShmError`] says why it can't be had.
+    /// [`ShmError`] with the reason.
     pub fn open(config: &ShmReceiverConfig, after: Sequence) -> Result<Self, ShmError> {
         let ours = boot_id().map_err(|source| ShmError::BootId { source })?;
         if config.boot_id != ours {
@@ -95,7 +95,8 @@ impl ShmReceiver {
         })
     }
 
-    /// The ring no longer holds what is next: goes on where there is time to copy what it holds.
+    /// Handles a next sequence that the ring no longer holds: continues at a sequence that it holds long
+    /// enough to be copied.
     #[cold]
     fn fall_behind(&mut self) {
         let sent = self.ring.sent(self.fan_out);
@@ -132,7 +133,7 @@ impl Receive for ShmReceiver {
                 whole,
             });
         };
-        // First of all: what a heartbeat says was sent before it is seen to be sent then.
+        // Read first, so that all slots sent before a heartbeat are visible when the heartbeat is read.
         let last = [self.side_rings[0].last(), self.side_rings[1].last()];
         let sent = self.ring.sent(self.fan_out);
         let (mut polled, mut count, mut bytes) = (0, 0, 0);
@@ -149,12 +150,12 @@ impl Receive for ShmReceiver {
                     self.fall_behind();
                     break;
                 }
-                // The memory is damaged: the publisher is asked for it, like for any gap.
+                // The memory is damaged: the sequence is requested from the publisher, like any gap.
                 Err(CopyError::Damaged { .. }) => {
                     self.stats[0].oversize += 1;
                     self.next = self.next.next();
                 }
-                // So it is where something counts as sent that was never sealed.
+                // Also the case if a sequence counts as sent that was never sealed.
                 Err(_) => break,
             }
         }
@@ -176,7 +177,7 @@ impl Receive for ShmReceiver {
     fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
         Self::check(line)?;
         if !self.joined {
-            // As of a network: what went by meanwhile went by.
+            // As on a network, datagrams sent before the join are lost.
             self.next = self.next.max(self.ring.sent(self.fan_out).next());
             self.side_rings.iter_mut().for_each(SideRingReader::skip);
             self.joined = true;
@@ -192,7 +193,7 @@ impl Receive for ShmReceiver {
     }
 
     fn rejoin(&mut self, line: LineId) -> Result<(), ReceiveError> {
-        // There is no membership that anybody could have forgotten, and nothing is to be missed.
+        // There is no membership to lose, and leaving would lose datagrams.
         self.join(line)
     }
 

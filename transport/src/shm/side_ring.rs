@@ -15,17 +15,17 @@ use tickcast_reliability::ring::{Geometry, RING_ALIGN, RingMemory, slot};
 
 use super::ShmError;
 
-/// Copies that an area holds.
+/// Number of copies in an area.
 const ENTRIES: u64 = 64;
 const WORD: usize = size_of::<u64>();
-/// An entry's length in bytes and its number come before the copy itself.
+/// Bytes of an entry before the copy itself: its length and its number.
 const HEAD_LEN: usize = RING_ALIGN;
 const HEAD_WORDS: usize = HEAD_LEN / WORD;
 /// Words of the area's head: the number of the last copy, and the area's layout.
 const LAST: usize = 0;
 const LAYOUT: usize = 1;
 
-/// Bytes of one area.
+/// Returns the bytes of one area.
 pub(super) const fn area_len(geometry: Geometry) -> usize {
     HEAD_LEN + ENTRIES as usize * (HEAD_LEN + geometry.slot_len())
 }
@@ -33,13 +33,13 @@ pub(super) const fn area_len(geometry: Geometry) -> usize {
 /// The writer of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The fan-out's own.
+    /// The fan-out.
     FanOut,
-    /// The repair service's.
+    /// The repair service.
     Repairs,
 }
 
-/// An area of one side.
+/// The area of one side.
 struct Area {
     base: NonNull<AtomicU64>,
     count: usize,
@@ -49,7 +49,7 @@ struct Area {
 }
 
 // SAFETY: the words are atomics in memory that `_memory` keeps valid, and it is `Send + Sync`.
-// Exercised by `tests/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
+// Exercised by `tests/local/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -72,7 +72,7 @@ impl Area {
         // SAFETY: `of` checked alignment and length; the implementor of `RingMemory` promised
         // initialised memory behind the ring that outlives `_memory`. It is touched by these words
         // alone, and stored to by the one `SideRingWriter` of the side. Exercised by
-        // `tests/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
+        // `tests/local/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 
@@ -100,13 +100,13 @@ impl SideRingWriter {
         side: Side,
     ) -> Result<Self, ShmError> {
         let area = Area::of(memory, geometry, side)?;
-        // Another may have written here before, whose numbers go on.
+        // An earlier writer may have written here; its numbers continue.
         let last = u64::from_le(area.all()[LAST].load(Acquire));
         area.all()[LAYOUT].store(area.layout().to_le(), Release);
         Ok(Self { area, last })
     }
 
-    /// Writes a copy over the oldest one; it is no longer than a slot.
+    /// Overwrites the oldest copy. `bytes` is no longer than a slot.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         let number = self.last + 1;
         let entry = self.area.entry(number);
@@ -157,8 +157,8 @@ impl SideRingReader {
         self.next = self.last() + 1;
     }
 
-    /// Hands over the copies up to `last`, through `buffer`, which has room for a slot. How many
-    /// there were.
+    /// Passes the copies up to `last` to the caller through `buffer`, which has room for a slot. Returns
+    /// their number.
     pub(super) fn read(
         &mut self,
         last: u64,
@@ -177,7 +177,7 @@ impl SideRingReader {
         count
     }
 
-    /// Length in bytes of a copy that was whole.
+    /// Copies an entry. Returns its length in bytes if it was whole.
     fn copy(&self, number: u64, buffer: &mut [u64]) -> Option<usize> {
         let entry = self.area.entry(number);
         if slot::version_before(entry) != number {

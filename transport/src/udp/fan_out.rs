@@ -1,10 +1,10 @@
 //! The UDP fan-out: sends every slot on every line, in batches, directly from the ring.
 //!
 //! A single due datagram is sent without a header. Runs of several datagrams go to the kernel as one
-//! buffer (`sending.rs`), so they cross its stack once. The kernel copies at once, so nothing stays
+//! buffer (`sendmmsg.rs`), so they cross its stack once. The kernel copies at once, so nothing stays
 //! pinned after a post. Each line keeps its own position: a line with a full send buffer waits alone.
-//! A line that cannot take runs is sent datagram by datagram. After a refused run, the line does so
-//! for a while (`offload.rs`).
+//! A line that can't take runs is sent datagram by datagram. After a refused run, the line does so
+//! for a while (`gso.rs`).
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -31,26 +31,26 @@ use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 pub struct UdpSendLine {
     /// Multicast group and port.
     pub group: SocketAddrV4,
-    /// The interface to send from; its address is the sender's.
+    /// Interface to send from. Its address is the sender's.
     #[serde(default)]
     pub interface: Interface,
 }
 
-/// How a channel is sent.
+/// Settings for sending a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpFanOutConfig {
-    /// A, then B where there is one.
+    /// The lines: A, then B if there is one.
     pub lines: Vec<UdpSendLine>,
-    /// How many routers a datagram may pass; 0, the default, keeps it on this host.
+    /// Number of routers that a datagram may pass. 0, the default, keeps it on this host.
     #[serde(default)]
     pub ttl: u8,
-    /// Send buffer to ask for; the system's default where it is left out.
+    /// Send buffer to request, in bytes. Without it, the system's default applies.
     #[serde(default)]
     pub send_buffer_bytes: Option<usize>,
-    /// The longest datagram, that is the slot size.
+    /// Length of the longest datagram, in bytes: the slot size.
     pub datagram_len_max: usize,
-    /// Whether runs of datagrams are handed to the kernel as one buffer, where it can cut them.
+    /// Whether to send runs of datagrams as one buffer, if the kernel can cut them (GSO).
     #[serde(default = "yes")]
     pub gso: bool,
 }
@@ -69,18 +69,18 @@ pub struct UdpFanOut {
 
 struct Line {
     socket: Socket,
-    /// The last sequence that this line is done with.
+    /// The last sequence that this line has sent or given up.
     taken: Sequence,
     runs: Runs,
 }
 
-/// A line's progress in a batch.
+/// Progress of a line in a batch.
 struct Taken {
-    /// Datagrams it is done with, sent or refused.
+    /// Datagrams sent or refused.
     datagrams: usize,
-    /// Its send buffer is full.
+    /// Whether the send buffer is full.
     full: bool,
-    /// A run was refused that may pass datagram by datagram.
+    /// Whether a run was refused that may pass datagram by datagram.
     uncut: bool,
 }
 
@@ -88,7 +88,7 @@ struct Taken {
 enum Outcome {
     Sent(usize),
     Full,
-    /// The network would not have the first datagram.
+    /// The network refused the first datagram.
     Refused(i32),
 }
 
@@ -96,7 +96,7 @@ impl UdpFanOut {
     /// Opens a socket per line.
     ///
     /// # Errors
-    /// [`UdpError`] says which line, and what to change.
+    /// [`UdpError`] names the line and the remedy.
     pub fn open(config: &UdpFanOutConfig) -> Result<Self, UdpError> {
         if !(1..=LineId::MAX).contains(&config.lines.len()) {
             return Err(UdpError::Lines {
@@ -154,7 +154,7 @@ impl UdpFanOut {
         &self.warnings
     }
 
-    /// The send buffers, one a line.
+    /// Returns the send buffers, one per line.
     #[must_use]
     pub fn buffers(&self) -> &[BufferGrant] {
         &self.grants
@@ -228,8 +228,8 @@ impl UdpFanOut {
 
 impl FanOut for UdpFanOut {
     fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
-        // A post that goes on where the last one ended finds each line at its own place;
-        // any other begins anew on all lines.
+        // A post that continues where the last one ended finds each line at its own position.
+        // Any other post restarts all lines.
         if taken_by_all(&self.lines) != range.first.previous() {
             for line in &mut self.lines {
                 line.taken = range.first.previous();
@@ -255,7 +255,7 @@ impl FanOut for UdpFanOut {
         for (i, line) in self.lines.iter().enumerate() {
             let stats = &mut self.stats[i];
             let alone = send_alone(i, &line.socket, bytes, stats)?;
-            // No sequence of the stream is missing for it: it is not counted among what was refused.
+            // Not counted as refused, because no sequence of the stream is missing.
             stats.unpinned_sends_dropped += u64::from(alone != Alone::Sent);
             everywhere &= alone != Alone::Full;
         }
@@ -263,7 +263,7 @@ impl FanOut for UdpFanOut {
     }
 
     fn reset(&mut self) {
-        // The kernel owns copies of what it took: nothing is pinned, nothing needs flushing.
+        // The kernel has copies of the datagrams it took: nothing is pinned or needs flushing.
         self.completed = None;
         for line in &mut self.lines {
             line.taken = Sequence::NONE;
@@ -287,7 +287,7 @@ fn taken_by_all(lines: &[Line]) -> Sequence {
         .unwrap_or_default()
 }
 
-/// The datagram of a sealed slot.
+/// Returns the datagram of a sealed slot.
 fn slot(slots: &dyn Slots, sequence: Sequence, len_max: usize) -> Result<&[u8], FanOutError> {
     let slot = slots.slot(sequence);
     let slot = slot.ok_or(FanOutError::NotSealed { sequence })?;
@@ -319,7 +319,7 @@ fn send_alone(
     bytes: &[u8],
     stats: &mut SendStats,
 ) -> Result<Alone, FanOutError> {
-    // As in `send_all`: the first error may be an earlier datagram's.
+    // As in `send_all`: the first error may belong to an earlier datagram.
     for is_last in [false, true] {
         let sent = socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         match outcome(line, sent)? {
@@ -337,7 +337,7 @@ fn send_alone(
     Ok(Alone::Refused)
 }
 
-/// Sends the batch, up to what does not pass.
+/// Sends the batch, up to the first message that does not pass.
 fn send_all(
     line: usize,
     socket: &Socket,
@@ -371,7 +371,7 @@ fn send_all(
                 taken.full = true;
                 break;
             }
-            // The error may be an earlier datagram's, reported late: this one gets a second try.
+            // The error may belong to an earlier datagram and be reported late, so retry once.
             Outcome::Refused(_) if !tried_again => tried_again = true,
             Outcome::Refused(errno) => {
                 stats.last_errno = errno;
@@ -416,7 +416,7 @@ mod tests {
     use super::super::socket::set_option;
     use super::*;
 
-    /// Loopback never fills a send buffer, so these lines are local sockets, whose queues do.
+    /// Returns a fan-out over local sockets, whose queues fill. Loopback never fills a send buffer.
     fn fan_out(lines: usize) -> (UdpFanOut, Vec<UnixDatagram>) {
         let pairs = (0..lines).map(|_| UnixDatagram::pair().unwrap());
         let (near, far): (Vec<_>, Vec<_>) = pairs.unzip();
@@ -439,7 +439,7 @@ mod tests {
         (fan_out, far)
     }
 
-    /// A slot for every sequence up to 1000; its bytes are the sequence.
+    /// Slots for every sequence up to 1000. The bytes of a slot are its sequence.
     struct Numbers(Vec<[u8; 8]>);
 
     impl Numbers {
@@ -454,7 +454,7 @@ mod tests {
         }
     }
 
-    /// Slots that make runs; their bytes are the sequence.
+    /// Slots that make runs. The bytes of a slot are its sequence.
     struct Wide(Vec<[u8; 64]>);
 
     impl Slots for Wide {
@@ -479,7 +479,7 @@ mod tests {
         let (mut fan_out, far) = fan_out(2);
         let slots = Numbers::new();
         let (mut on_a, mut on_b, mut next) = (Vec::new(), Vec::new(), 1);
-        // Line A is read now and then, line B only when nothing else goes on.
+        // Line A is read now and then, line B only while nothing else happens.
         while next <= 1000 {
             let posted = fan_out.post(&slots, up_to(next, 1000)).unwrap();
             assert_eq!(posted.stalled, posted.last != Some(Sequence(1000)));
@@ -524,8 +524,8 @@ mod tests {
         assert_eq!((on_a, on_b), (vec![1, 2, 3], vec![1, 2, 3]));
     }
 
-    /// A fan-out whose kernel will not cut its runs, for want of checksums to cut by; its receiver, and
-    /// how to have it cut them again.
+    /// Returns a fan-out whose kernel refuses to cut runs, because checksums are off; its receiver; and a
+    /// function that turns checksums on again.
     fn uncut() -> (UdpFanOut, std::net::UdpSocket, impl Fn(&UdpFanOut)) {
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_nonblocking(true).unwrap();
@@ -631,7 +631,7 @@ mod tests {
             fan_out.send_copy(&[0; 8]).unwrap(),
             "refused is not stalled"
         );
-        // No datagram of the stream is missing for a heartbeat that was refused.
+        // A refused heartbeat is not counted as refused: no datagram of the stream is missing.
         let stats = fan_out.stats();
         assert_eq!((stats[0].refused, stats[0].unpinned_sends_dropped), (5, 1));
         assert_eq!((stats[1].refused, stats[1].unpinned_sends_dropped), (0, 0));

@@ -10,25 +10,25 @@ use tickcast_transport_base::SendStats;
 use tickcast_transport_base::host::interface::ResolvedInterface;
 
 /// Datagrams sent one by one after the first refused run. The count doubles after each further
-/// refusal,
+/// refusal, up to `PAUSE_MAX`.
 const PAUSE_MIN: u64 = 1 << 12;
-/// up to this maximum: a permanent refusal costs one run and one log line in millions of datagrams.
+/// Largest pause: a permanent refusal costs one run and one log line in millions of datagrams.
 const PAUSE_MAX: u64 = 1 << 24;
 
-/// The runs of a line, and when they are tried again after one was refused. It is timed by the
-/// datagrams that the line sent: without load nothing is lost by waiting.
+/// The run state of a line, and when to retry after a refusal. The pause is counted in datagrams sent,
+/// because without load waiting costs nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Runs {
-    /// The longest segments; 0 where none are sent.
+    /// Length of the longest segment, in bytes. 0: no runs are sent.
     segment_max: usize,
-    /// None are sent before the line has sent so many datagrams.
+    /// Number of datagrams that the line must have sent before the next run.
     from: u64,
-    /// How many go one by one after the next refusal.
+    /// Datagrams to send one by one after the next refusal.
     pause: u64,
 }
 
 impl Runs {
-    /// Runs of segments that are no longer than this; 0: none.
+    /// Allows runs of segments up to this length. 0: no runs.
     pub(super) const fn new(segment_max: usize) -> Self {
         Self {
             segment_max,
@@ -37,8 +37,8 @@ impl Runs {
         }
     }
 
-    /// How long the segments of a run may be now, 0 for no run, on a line that has sent so many
-    /// datagrams.
+    /// Returns the longest segment of a run, in bytes, on a line that has sent `datagrams` datagrams. 0: no
+    /// run now.
     pub(super) const fn segment_max(&self, datagrams: u64) -> usize {
         if datagrams < self.from {
             0
@@ -47,7 +47,7 @@ impl Runs {
         }
     }
 
-    /// One was refused: for a while datagrams go one by one.
+    /// Records a refused run. Datagrams go one by one for a while.
     #[cold]
     pub(super) fn refused(&mut self, line: usize, stats: &mut SendStats) {
         let pause = self.pause;
@@ -62,7 +62,7 @@ impl Runs {
         );
     }
 
-    /// One passed after all.
+    /// Records a run that passed.
     #[cold]
     pub(super) fn passed(line: usize, stats: &mut SendStats) {
         stats.gso = true;
@@ -82,7 +82,7 @@ pub(super) fn segment_max(
     interface: &ResolvedInterface,
     target: &str,
 ) -> (usize, Option<UdpWarning>) {
-    // A segment of 0 is none; a kernel that knows the option takes it.
+    // A segment length of 0 turns runs off; a kernel that knows the option accepts it.
     match set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0i32) {
         Ok(()) => {
             let mtu = interface.mtu.unwrap_or(usize::MAX);
@@ -93,7 +93,7 @@ pub(super) fn segment_max(
     }
 }
 
-/// Has the kernel hand over runs as they come. Whether it does, and what to say where it does not.
+/// Turns on GRO. Returns whether the kernel delivers runs as one buffer, and the warning if it does not.
 pub(super) fn receive_runs(socket: &impl AsRawFd, target: &str) -> (bool, Option<UdpWarning>) {
     match set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1i32) {
         Ok(()) => (true, None),
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn missing_kernel_feature_names_setting() {
-        // A socket of another family knows neither option, as an old kernel's does not.
+        // A socket of another family knows neither option, like that of an old kernel.
         let socket = UnixDatagram::unbound().unwrap();
         let (segment_max, warning) = segment_max(&socket, 1472, &interface(None), "239.1.1.1:7");
         assert_eq!(segment_max, 0);

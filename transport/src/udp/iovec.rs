@@ -1,9 +1,9 @@
-//! Arrays that the kernel is given the addresses of, made once: nothing is allocated after the start.
+//! Arrays whose addresses the kernel gets, allocated once: nothing is allocated after the start.
 
 use std::mem;
 
-/// An array that the kernel is given the address of: never moved or resized, and reached through
-/// its address alone, so that what the kernel writes is seen.
+/// An array whose address the kernel gets. It is never moved or resized, and is accessed only through
+/// its address, so that the kernel's writes are visible.
 pub(super) struct Array<T>(*mut [T]);
 
 impl<T: Copy> Array<T> {
@@ -22,7 +22,7 @@ impl<T: Copy> Array<T> {
 
     pub(super) const fn as_slice(&self) -> &[T] {
         // SAFETY: `new` made it from a box that only `drop` takes back; the kernel writes only
-        // within calls that hold the owner mutably. Exercised by every test in tests/udp.rs.
+        // within calls that hold the owner mutably. Exercised by every test in tests/local/udp.rs.
         unsafe { &*self.0 }
     }
 
@@ -35,7 +35,7 @@ impl<T: Copy> Array<T> {
 impl<T> Drop for Array<T> {
     fn drop(&mut self) {
         // SAFETY: `new` made it from a box, and nothing else frees it. Exercised by every test in
-        // tests/udp.rs.
+        // tests/local/udp.rs.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -45,9 +45,9 @@ pub(super) const NO_IOVEC: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 
-/// A header of nothing. On some platforms it has private padding, so it can't be written out.
+/// Returns an empty header. On some platforms it has private padding, so it can't be written out.
 pub(super) const fn no_header() -> libc::mmsghdr {
     // SAFETY: null pointers and zero lengths are a value of every field. Exercised by every test
-    // in tests/udp.rs.
+    // in tests/local/udp.rs.
     unsafe { mem::zeroed() }
 }

@@ -1,8 +1,8 @@
 //! UDP: a channel's multicast on one line or two, and the live input of an exchange feed.
 //!
-//! Both directions move whole batches per system call, straight from the slots and into buffers
-//! that exist from the start; where the kernel can, runs of datagrams go through it as one (GSO,
-//! GRO). Nothing here blocks.
+//! Both directions move whole batches per system call, directly from the slots and into preallocated
+//! buffers. If the kernel supports it, runs of datagrams pass through it as one buffer (GSO, GRO).
+//! Nothing here blocks.
 
 mod fan_out;
 mod gso;
@@ -20,13 +20,13 @@ pub use receiver::{
 };
 pub use socket::{BufferGrant, UdpError, UdpWarning};
 
-/// How many datagrams one system call carries at most.
+/// Largest number of datagrams in one system call.
 pub const BATCH_MAX: usize = 64;
 
-/// The longest UDP datagram that IPv4 carries, in bytes.
+/// Length of the longest UDP datagram over IPv4, in bytes.
 pub const UDP_LEN_MAX: usize = 65_507;
 
-/// The default of what is on unless a config says otherwise.
+/// Serde default of settings that are on unless a config turns them off.
 const fn yes() -> bool {
     true
 }

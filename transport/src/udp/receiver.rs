@@ -24,65 +24,64 @@ use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 pub struct UdpReceiveLine {
     /// Multicast group and port.
     pub group: SocketAddrV4,
-    /// The interface to receive on.
+    /// Interface to receive on.
     #[serde(default)]
     pub interface: Interface,
-    /// The addresses it may be sent from; empty: anybody's.
+    /// The allowed source addresses. Empty means any.
     #[serde(default)]
     pub senders: Vec<Ipv4Addr>,
 }
 
-/// How a channel is received.
+/// Settings for receiving a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpReceiverConfig {
-    /// A, then B where there is one.
+    /// The lines: A, then B if there is one.
     pub lines: Vec<UdpReceiveLine>,
-    /// The longest datagram, that is the slot size; longer ones are dropped and counted.
+    /// Length of the longest datagram, in bytes: the slot size. Longer datagrams are dropped and counted.
     pub datagram_len_max: usize,
-    /// Receive buffer to ask for, per line; the system's default where it is left out.
+    /// Receive buffer to request per line, in bytes. Without it, the system's default applies.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
-    /// Whether to join only the known senders' trees: the network then keeps strangers out, and
-    /// they can't be counted. Where it is off, everybody's datagrams arrive and strangers' are
-    /// dropped here, and counted.
+    /// Whether to join only the known senders' trees. The network then blocks other senders, and they can't
+    /// be counted. Without it, their datagrams arrive, are dropped here and counted.
     #[serde(default = "yes")]
     pub source_specific: bool,
-    /// Datagrams a poll takes, per line: no more, or no more than the run that it ends with.
+    /// Largest number of datagrams per poll and line. A run at the end may exceed it.
     #[serde(default = "batch_default")]
     pub batch: usize,
-    /// How long the kernel polls the device in our name; needs privilege.
+    /// Time that the kernel polls the device for us, in microseconds. Needs privilege.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
-    /// Whether the kernel is to hand over runs of datagrams as they come, where it can, instead of
-    /// one by one. The receive buffers of a line then take 2 MiB.
+    /// Whether the kernel delivers runs of datagrams as one buffer, if it can (GRO). The receive buffers of
+    /// a line then take 2 MiB.
     #[serde(default = "yes")]
     pub gro: bool,
 }
 
-/// The live input of a feed.
+/// Settings for the live input of a feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedReceiverConfig {
-    /// The address to listen on: a multicast group, or one of this host (0.0.0.0: all of them),
-    /// and the port; port 0 lets the system choose one (unicast only).
+    /// The address to listen on: a multicast group, or one of this host's addresses (0.0.0.0: all), and the
+    /// port. With port 0 the system chooses one (unicast only).
     pub listen: SocketAddrV4,
-    /// The interface to join the group on.
+    /// Interface to join the group on.
     #[serde(default)]
     pub interface: Interface,
-    /// The address it is sent from, where that is known.
+    /// The source address, if known.
     #[serde(default)]
     pub source: Option<Ipv4Addr>,
-    /// The longest datagram; longer ones are dropped and counted.
+    /// Length of the longest datagram, in bytes. Longer datagrams are dropped and counted.
     #[serde(default = "feed_datagram_default")]
     pub datagram_len_max: usize,
-    /// Receive buffer to ask for; the system's default where it is left out.
+    /// Receive buffer to request, in bytes. Without it, the system's default applies.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
-    /// Datagrams a poll takes at most.
+    /// Largest number of datagrams per poll.
     #[serde(default = "batch_default")]
     pub batch: usize,
-    /// How long the kernel polls the device in our name; needs privilege.
+    /// Time that the kernel polls the device for us, in microseconds. Needs privilege.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
 }
@@ -108,7 +107,7 @@ impl UdpReceiver {
     /// Opens a socket per line and joins the groups.
     ///
     /// # Errors
-    /// [`UdpError`] says which line, and what to change.
+    /// [`UdpError`] names the line and the remedy.
     pub fn open(config: &UdpReceiverConfig) -> Result<Self, UdpError> {
         if !(1..=LineId::MAX).contains(&config.lines.len()) {
             return Err(UdpError::Lines {
@@ -156,7 +155,7 @@ impl UdpReceiver {
         &self.warnings
     }
 
-    /// The receive buffers, one a line.
+    /// Returns the receive buffers, one per line.
     #[must_use]
     pub fn buffers(&self) -> &[BufferGrant] {
         &self.grants
@@ -221,11 +220,11 @@ impl Receive for UdpReceiver {
 /// One datagram of a feed, lent for the length of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedDatagram<'a> {
-    /// The address it was sent from.
+    /// Address of the sender.
     pub from: Ipv4Addr,
-    /// Its bytes.
+    /// Bytes of the datagram.
     pub bytes: &'a [u8],
-    /// Datagrams that the kernel had dropped when it came, for want of a buffer, since the socket was opened.
+    /// Datagrams that the kernel had dropped since the socket was opened, because no buffer was free.
     pub dropped: u64,
 }
 
@@ -238,10 +237,10 @@ pub struct FeedReceiver {
 }
 
 impl FeedReceiver {
-    /// Opens the socket and joins the group, where it is one.
+    /// Opens the socket, and joins the group if the address is one.
     ///
     /// # Errors
-    /// [`UdpError`] says what to change.
+    /// [`UdpError`] names the remedy.
     pub fn open(config: &FeedReceiverConfig) -> Result<Self, UdpError> {
         if config.listen.ip().is_multicast() {
             check_group(config.listen)?;
@@ -276,24 +275,24 @@ impl FeedReceiver {
     /// Passes the arrived datagrams to `on`, at most a batch, and never blocks. Returns their number.
     ///
     /// # Errors
-    /// [`ReceiveError`] when the socket is no longer usable.
+    /// [`ReceiveError`] if the socket is not usable any more.
     pub fn poll(&mut self, on: &mut dyn FnMut(FeedDatagram<'_>)) -> Result<usize, ReceiveError> {
         self.line.poll(LineId(0), &mut self.stats, on)
     }
 
-    /// The address it listens at, with the port that the system chose.
+    /// Returns the address it listens on, with the port that the system chose.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddrV4> {
         self.line.socket.local_addr().ok()?.as_socket_ipv4()
     }
 
-    /// Counters since it was opened.
+    /// Returns the counters since opening.
     #[must_use]
     pub const fn stats(&self) -> &ReceiveStats {
         &self.stats
     }
 
-    /// The receive buffer.
+    /// Returns the receive buffer.
     #[must_use]
     pub const fn buffer(&self) -> BufferGrant {
         self.grant
@@ -327,14 +326,14 @@ struct Opening<'a> {
 /// One socket with its membership and buffers.
 struct Line {
     socket: Socket,
-    /// `None` where the address is unicast.
+    /// `None` if the address is unicast.
     membership: Option<Membership>,
     senders: Vec<Ipv4Addr>,
     batch: ReceiveBatch,
-    /// Whether the kernel hands over runs.
+    /// Whether the kernel delivers runs.
     gro: bool,
     datagram_len_max: usize,
-    /// For datagrams that a run leaves unaligned.
+    /// Space for datagrams of a run that are not aligned.
     aside: Aside,
     /// The kernel's last drop count, modulo 2^32.
     drops: u32,
@@ -406,8 +405,8 @@ impl Line {
             .map_or(Ok(()), |m| m.leave(&self.socket))
     }
 
-    /// Hands over what is there, at most a batch. How many there were: where all that a call brought was
-    /// dropped, what lies behind it is there too.
+    /// Passes arrived datagrams to the caller, at most a batch, and returns their number. Continues if all
+    /// datagrams of a call were dropped, because those behind them have arrived too.
     fn poll(
         &mut self,
         id: LineId,
@@ -424,7 +423,7 @@ impl Line {
         }
     }
 
-    /// One call of the operating system's.
+    /// Makes one system call.
     fn receive(
         &mut self,
         id: LineId,
@@ -486,11 +485,11 @@ impl Line {
 /// The outcome of one system call.
 #[derive(Default)]
 struct Lot {
-    /// Datagrams that came.
+    /// Datagrams that arrived.
     brought: usize,
-    /// Of those, the ones that were handed over.
+    /// Datagrams of these that were passed to the caller.
     handed: usize,
-    /// Whether as many came as were asked for.
+    /// Whether the call filled all requested buffers, so that more may be there.
     may_be_more: bool,
 }
 

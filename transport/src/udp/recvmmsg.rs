@@ -1,8 +1,8 @@
-//! Many datagrams received in one system call, and many in one buffer, without an allocation after
+//! Receives many datagrams in one system call, and runs of them in one buffer, without an allocation after
 //! the start.
 //!
-//! With GRO the kernel hands over a run of datagrams of one sender as one buffer and says how long
-//! each is (the last may be shorter); [`Buffer::datagrams`] takes it apart where it lies.
+//! With GRO the kernel delivers a run of one sender's datagrams as one buffer with the length of each (the
+//! last may be shorter). [`Buffer::datagrams`] splits it in place.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,18 +11,17 @@ use std::os::fd::RawFd;
 use super::BATCH_MAX;
 use super::iovec::{Array, NO_IOVEC, no_header};
 
-/// One cache line: receive buffers begin on one.
+/// One cache line, the alignment of receive buffers.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// The most that the kernel hands over as one: an IPv4 packet.
+/// Length of the longest run, in bytes: one IPv4 packet.
 const RUN_LEN_MAX: usize = 1 << 16;
-/// How many buffers of that length there are. A call that fills them all brings so many datagrams
-/// at least.
+/// Number of buffers of that length. A call that fills them all returns at least that many datagrams.
 const RUN_BUFFERS_MAX: usize = 32;
 
-/// Room for the control messages with the kernel's drop count and the length of a segment.
+/// Space for the control messages with the kernel's drop count and the segment length.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 64]);
@@ -30,50 +29,50 @@ struct Control([u8; 64]);
 // SAFETY: CMSG_SPACE only computes. Checked at compile time.
 const _: () = assert!(2 * unsafe { libc::CMSG_SPACE(4) } as usize <= size_of::<Control>());
 
-/// Incoming datagrams, each or each run in a buffer of its own.
+/// Buffers for incoming datagrams, one for each datagram or run.
 pub(super) struct ReceiveBatch {
     buffers: Array<CacheLine>,
-    /// Cache lines of one buffer.
+    /// Length of a buffer, in cache lines.
     stride: usize,
     buffer_len: usize,
     names: Array<libc::sockaddr_in>,
-    /// Held for the headers, which have its addresses.
+    /// Keeps the memory that the headers point at.
     _controls: Array<Control>,
-    /// Likewise.
+    /// Keeps the memory that the headers point at.
     _iovecs: Array<libc::iovec>,
     headers: Array<libc::mmsghdr>,
-    /// How many headers the last call may have changed.
+    /// Number of headers that the last call may have changed.
     used: usize,
-    /// Datagrams that a call is to bring at most.
+    /// Largest number of datagrams that a call should return.
     batch: usize,
-    /// Buffers that the next call may fill.
+    /// Number of buffers that the next call may fill.
     asked: usize,
 }
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it. Exercised by
-// tests/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
 unsafe impl Send for ReceiveBatch {}
 
 /// The contents of one buffer.
 pub(super) struct Buffer<'a> {
     bytes: &'a [u8],
-    /// How long each datagram but the last is, where it is a run.
+    /// Length of each datagram but the last, if it is a run.
     segment: Option<usize>,
     pub(super) from: Ipv4Addr,
     /// Whether the datagram was longer than the buffer.
     pub(super) truncated: bool,
-    /// The socket's drop count when it was queued, modulo 2^32; `None` while it is 0.
+    /// The socket's drop count when the datagram was queued, modulo 2^32. `None` while it is 0.
     pub(super) drops: Option<u32>,
 }
 
 impl<'a> Buffer<'a> {
-    /// How many datagrams there are, at least one.
+    /// Returns the number of datagrams, at least one.
     pub(super) fn len(&self) -> usize {
         let segment = self.segment.unwrap_or(self.bytes.len());
         self.bytes.len().div_ceil(segment.max(1)).max(1)
     }
 
-    /// The datagrams, in order.
+    /// Returns the datagrams, in order.
     pub(super) fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> {
         let segment = self.segment.unwrap_or(self.bytes.len()).max(1);
         let mut left = Some(self.bytes);
@@ -87,7 +86,7 @@ impl<'a> Buffer<'a> {
 }
 
 impl ReceiveBatch {
-    /// Buffers for `batch` datagrams of `datagram_len_max` bytes a call, or for runs.
+    /// Allocates buffers for `batch` datagrams of `datagram_len_max` bytes per call, or for runs.
     pub(super) fn new(batch: usize, datagram_len_max: usize, runs: bool) -> Self {
         let batch = batch.clamp(1, BATCH_MAX);
         let (count, buffer_len) = if runs {
@@ -125,7 +124,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives what is there, at most one batch; how many buffers were filled.
+    /// Receives at most one batch of what has arrived. Returns how many buffers were filled.
     pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
         let headers = self.headers.as_mut_slice();
         for header in &mut headers[..self.used] {
@@ -135,7 +134,7 @@ impl ReceiveBatch {
         }
         self.used = 0;
         if let (1, [header, ..]) = (self.asked, &mut *headers) {
-            // SAFETY: as below, of one header. Exercised by tests/udp.rs
+            // SAFETY: as below, of one header. Exercised by tests/local/udp.rs
             // `datagrams_arrive_in_the_order_they_were_posted`.
             let len = unsafe { libc::recvmsg(fd, &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
             self.used = 1;
@@ -143,7 +142,7 @@ impl ReceiveBatch {
             return Ok(1);
         }
         // SAFETY: every header names buffers of this struct with their true lengths, none of which
-        // is borrowed while `self` is borrowed mutably. Exercised by tests/udp.rs
+        // is borrowed while `self` is borrowed mutably. Exercised by tests/local/udp.rs
         // `datagrams_arrive_in_the_order_they_were_posted`.
         let received = unsafe {
             libc::recvmmsg(
@@ -155,16 +154,16 @@ impl ReceiveBatch {
             )
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        // The kernel stops at the first header it can't fill, having perhaps touched that one.
+        // The kernel stops at the first header that it can't fill, and may have changed that one.
         self.used = (received + 1).min(headers.len());
         Ok(received)
     }
 
-    /// Asks for as many buffers the next time as were filled, or twice as many where all were: to ask
-    /// for one that is not there holds up those that are. And for no more than bring one batch, if they
-    /// hold as many datagrams as these did: what was received is to be in the cache when it is read. Where
-    /// nothing was there, what comes next comes alone as a rule. Whether there may be more than was asked
-    /// for.
+    /// Sets the number of buffers for the next call: as many as were filled, or twice as many if all were.
+    /// Requesting a buffer that stays empty would delay the filled ones. The number is also limited to
+    /// about one batch of datagrams, so that received bytes are still in the cache when they are read. After
+    /// an empty call one buffer is requested, because the next datagram usually arrives alone. Returns
+    /// whether all requested buffers were filled, so that more may be there.
     pub(super) fn brought(&mut self, buffers: usize, datagrams: usize) -> bool {
         let all = buffers == self.asked;
         let next = if all { 2 * buffers } else { buffers };
@@ -173,7 +172,7 @@ impl ReceiveBatch {
         all
     }
 
-    /// Datagrams that a poll takes, or a run more.
+    /// Returns the number of datagrams per poll. A run at the end may exceed it.
     pub(super) const fn batch(&self) -> usize {
         self.batch
     }
@@ -184,7 +183,7 @@ impl ReceiveBatch {
         let len = (header.msg_len as usize).min(self.buffer_len);
         // SAFETY: the buffers are initialised memory of `CacheLine`s, which are bytes without
         // padding; buffer `i` has `stride` of them, at least `len` bytes. Exercised by
-        // tests/udp.rs `a_datagram_longer_than_the_buffers_is_dropped_and_counted`.
+        // tests/local/udp.rs `a_datagram_longer_than_the_buffers_is_dropped_and_counted`.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.buffers.at(i * self.stride).cast::<u8>(), len)
         };
@@ -199,19 +198,19 @@ impl ReceiveBatch {
     }
 }
 
-/// Where a datagram is put whose address is not aligned to 8: its run was cut into segments of
-/// another length than our senders', who align them to 64.
+/// Space for a datagram whose address is not aligned to 8. Its run was cut into segments of another
+/// length than our senders use: these are multiples of 64.
 pub(super) struct Aside(Box<[u8]>);
 
 impl Aside {
     const ALIGN: usize = 8;
 
-    /// Room for one of `len_max` bytes.
+    /// Allocates space for `len_max` bytes.
     pub(super) fn new(len_max: usize) -> Self {
         Self(vec![0; len_max + Self::ALIGN].into_boxed_slice())
     }
 
-    /// The bytes where they are, or a copy that is aligned.
+    /// Returns the bytes in place if they are aligned, else an aligned copy.
     #[inline]
     pub(super) fn aligned<'a>(&'a mut self, bytes: &'a [u8]) -> &'a [u8] {
         if bytes.as_ptr().addr().is_multiple_of(Self::ALIGN) {
@@ -224,12 +223,12 @@ impl Aside {
     }
 }
 
-/// The socket's drop count and the length of a segment, where the kernel tells them.
+/// Returns the socket's drop count and the segment length, if the kernel reports them.
 fn control_messages(header: &libc::msghdr) -> (Option<u32>, Option<usize>) {
     let (mut drops, mut segment) = (None, None);
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen`, both of our own batch, and
     // the CMSG functions stay within it; the values, 32 bits each, are read unaligned. Exercised by
-    // tests/udp.rs `the_kernels_drops_are_counted_when_the_buffer_is_tiny` and
+    // tests/local/udp.rs `the_kernels_drops_are_counted_when_the_buffer_is_tiny` and
     // `runs_arrive_as_the_datagrams_that_were_posted`.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);

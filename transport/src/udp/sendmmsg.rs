@@ -1,11 +1,11 @@
-//! Many datagrams sent in one system call, and runs of them as one buffer that the kernel or the
+//! Sends many datagrams in one system call, and runs of them as one buffer that the kernel or the
 //! device cuts (GSO), without an allocation after the start.
 //!
-//! A buffer is cut into equal *segments*, only the last of which may be shorter. Datagrams are not
-//! equally long, so all of a run but the last are padded with zeros to the longest of them, rounded
-//! up to a cache line: docs/PROTOCOL.md §3 lets a datagram be followed by padding. The rounding puts
-//! every datagram on a cache line of its own where a receiver gets the run in one buffer. A run ends
-//! where it would be padded by more than an eighth: short datagrams are not made long ones.
+//! A buffer is cut into equal *segments*, only the last of which may be shorter. Datagrams differ in
+//! length, so all of a run but the last are padded with zeros to the longest of them, rounded up to a
+//! cache line. docs/PROTOCOL.md §3 allows padding after a datagram. The rounding puts every datagram on a
+//! cache line of its own if a receiver gets the run in one buffer. A run ends where padding would exceed
+//! an eighth of its bytes, so short datagrams are not padded to long ones.
 //!
 //! Addresses of slots are written before a call and not used after it.
 
@@ -15,17 +15,17 @@ use std::os::fd::RawFd;
 use super::BATCH_MAX;
 use super::iovec::{Array, NO_IOVEC, no_header};
 
-/// The most that one buffer holds: what fits an IPv4 packet. It is at most [`BATCH_MAX`] segments,
-/// the limit of the kernels that have the least.
+/// Largest length of one buffer, in bytes: what fits an IPv4 packet. A buffer has at most [`BATCH_MAX`]
+/// segments, the lowest limit of all kernels.
 const RUN_BYTES_MAX: usize = super::UDP_LEN_MAX;
-/// A run is padded by its own bytes divided by this, at most.
+/// The padding of a run is at most its own bytes divided by this.
 const PADDING_DIVISOR: usize = 8;
-/// Segments are a multiple of this.
+/// Alignment of segment lengths, in bytes.
 const SEGMENT_ALIGN: usize = 64;
-/// The padding bytes: no padding is longer, because two segments fit a run.
+/// The padding bytes. No padding is longer, because a run has at least two segments.
 static ZEROS: [u8; RUN_BYTES_MAX / 2] = [0; RUN_BYTES_MAX / 2];
 
-/// The control message that says how long a segment is.
+/// The control message with the segment length.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Control {
@@ -39,13 +39,13 @@ const _: () = assert!(unsafe { libc::CMSG_SPACE(2) } as usize == size_of::<Contr
 /// One datagram, or a run of them in one buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
-    /// How many datagrams.
+    /// Number of datagrams.
     pub(super) datagrams: usize,
-    /// Their bytes, without padding.
+    /// Bytes without padding.
     pub(super) bytes: usize,
-    /// The longest of them, as a segment.
+    /// Segment length: that of the longest datagram, rounded up.
     segment: usize,
-    /// The last of them.
+    /// Length of the last datagram.
     last_len: usize,
 }
 
@@ -59,8 +59,8 @@ impl Message {
         }
     }
 
-    /// With one more datagram at its end, if that makes a run worth sending in segments of
-    /// `segment_max` at most.
+    /// Returns the message extended by one datagram. `None` if a run in segments of at most `segment_max`
+    /// bytes does not pay off.
     fn and(&self, len: usize, segment_max: usize) -> Option<Self> {
         let segment = self.segment.max(len.next_multiple_of(SEGMENT_ALIGN));
         let run = Self {
@@ -73,12 +73,12 @@ impl Message {
         (fits && run.padding() <= run.bytes / PADDING_DIVISOR).then_some(run)
     }
 
-    /// Whether it is a run.
+    /// Returns whether it is a run.
     pub(super) const fn is_run(&self) -> bool {
         self.datagrams > 1
     }
 
-    /// Bytes of padding in it.
+    /// Returns the bytes of padding.
     pub(super) const fn padding(&self) -> usize {
         if self.is_run() {
             (self.datagrams - 1) * self.segment + self.last_len - self.bytes
@@ -88,9 +88,9 @@ impl Message {
     }
 }
 
-/// Outgoing datagrams, gathered from where they lie.
+/// Outgoing datagrams, gathered in place.
 pub(super) struct SendBatch {
-    /// Two a datagram: its bytes, and its padding.
+    /// Two per datagram: its bytes, and its padding.
     iovecs: Array<libc::iovec>,
     controls: Array<Control>,
     headers: Array<libc::mmsghdr>,
@@ -100,14 +100,14 @@ pub(super) struct SendBatch {
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it, or of slots
 // that are used only while a `Gathered` borrows them. Exercised by
-// tests/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
     pub(super) fn new() -> Self {
         let control = Control {
             header: libc::cmsghdr {
-                // SAFETY: it only computes. Exercised by tests/udp.rs
+                // SAFETY: it only computes. Exercised by tests/local/udp.rs
                 // `runs_arrive_as_the_datagrams_that_were_posted`.
                 cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
                 cmsg_level: libc::SOL_UDP,
@@ -124,8 +124,8 @@ impl SendBatch {
         }
     }
 
-    /// Borrows the datagrams for as long as the returned value lives; at most [`BATCH_MAX`] are
-    /// taken. Runs are made of segments of `segment_max` bytes at most; 0: none are made.
+    /// Borrows the datagrams for as long as the returned value lives; at most [`BATCH_MAX`] are taken.
+    /// Runs have segments of at most `segment_max` bytes. 0: no runs.
     pub(super) fn gather<'a, E>(
         &'a mut self,
         segment_max: usize,
@@ -151,7 +151,7 @@ impl SendBatch {
         Ok(Gathered { batch: self })
     }
 
-    /// Puts down a message of the datagrams from `first` on.
+    /// Records a message of the datagrams from `first` on.
     fn close(&mut self, first: usize, message: Message) {
         if message.datagrams == 0 {
             return;
@@ -178,7 +178,7 @@ impl SendBatch {
     }
 }
 
-/// A filled batch, to be sent.
+/// A filled batch, ready to send.
 pub(super) struct Gathered<'a> {
     batch: &'a mut SendBatch,
 }
@@ -189,13 +189,13 @@ impl Gathered<'_> {
         &self.batch.messages[..self.batch.len]
     }
 
-    /// Sends from the message at `from` on; how many messages the kernel took.
+    /// Sends the messages from index `from` on. Returns how many messages the kernel took.
     pub(super) fn send(&mut self, fd: RawFd, from: usize) -> io::Result<usize> {
         let headers = &mut self.batch.headers.as_mut_slice()[from..self.batch.len];
         // SAFETY: each header names iovecs of `self.batch.iovecs`, and each of these a slice that
         // the lifetime of `self` keeps borrowed, or zeros, and at most one control message of
         // `self.batch.controls`; the kernel reads them and writes `msg_len` of the headers passed.
-        // Exercised by tests/udp.rs `datagrams_arrive_in_the_order_they_were_posted`.
+        // Exercised by tests/local/udp.rs `datagrams_arrive_in_the_order_they_were_posted`.
         let sent = unsafe {
             libc::sendmmsg(
                 fd,
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// How datagrams of these lengths are sent: datagrams, segment and padding of each message.
+    /// Returns the messages for datagrams of these lengths: datagrams, segment and padding of each.
     fn messages(lens: &[usize], segment_max: usize) -> Vec<(usize, usize, usize)> {
         let longest = vec![7; lens.iter().copied().max().unwrap_or(0)];
         let mut batch = SendBatch::new();
@@ -235,13 +235,13 @@ mod tests {
 
     #[test]
     fn a_run_ends_where_padding_would_cost_more_than_an_eighth() {
-        // A short one may end a run, and what comes behind it begins another.
+        // A short datagram may end a run, and the next one starts another.
         assert_eq!(
             messages(&[1472, 120, 1472, 1472], 1472),
             [(2, 1472, 0), (2, 1472, 0)]
         );
         assert_eq!(messages(&[120, 1472], 1472), [(1, 128, 0), (1, 1472, 0)]);
-        // Every length of whole 56-byte records makes a run of its like.
+        // Datagrams of equal length make a run, for every number of 56-byte records.
         for records in 1_usize..=25 {
             let len = 64 + 56 * records;
             let padding = len.next_multiple_of(64) - len;

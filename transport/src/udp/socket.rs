@@ -1,4 +1,4 @@
-//! Opens and tunes the sockets: what was asked for and what the kernel granted are never confused.
+//! Opens and tunes the sockets, and reports requested and granted values separately.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,41 +9,41 @@ use thiserror::Error;
 
 use tickcast_transport_base::host::interface::{InterfaceError, ResolvedInterface};
 
-/// Why a UDP transport can't be opened. The configuration or the host is at fault.
+/// Reason that a UDP transport can't be opened. The configuration or the host is at fault.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UdpError {
     /// The interface can't be used.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// The number of lines.
+    /// The number of lines is invalid.
     #[error("{lines} lines are configured; a channel has one line or two")]
     Lines {
-        /// How many.
+        /// Number of lines.
         lines: usize,
     },
-    /// A group that is no group.
+    /// The address is not a multicast group.
     #[error("{group} is not a multicast group; choose one within 239.0.0.0/8, with a port")]
     NotAGroup {
         /// The configured value.
         group: SocketAddrV4,
     },
-    /// A number outside its limits.
+    /// A value is out of range.
     #[error("{field} is {value}, it must lie between {min} and {max}")]
     OutOfRange {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// The configured value.
         value: usize,
-        /// The least.
+        /// The smallest valid value.
         min: usize,
-        /// The most.
+        /// The largest valid value.
         max: usize,
     },
-    /// The operating system refuses a step.
+    /// A call failed.
     #[error("can't {what} for {target}: {source}")]
     Io {
-        /// The step.
+        /// The step that failed.
         what: &'static str,
         /// Group or address, and interface.
         target: String,
@@ -52,21 +52,21 @@ pub enum UdpError {
     },
 }
 
-/// A socket buffer: what was asked for, and what the kernel granted, in bytes as an application
-/// counts (the kernel itself books twice that, and each datagram costs more than its length).
+/// A socket buffer: the requested and the granted size, in bytes as an application counts. The kernel
+/// books twice that, and each datagram costs more than its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferGrant {
-    /// Asked for; 0 when the system's default was taken.
+    /// Requested bytes. 0 if the system's default was used.
     pub asked_bytes: usize,
-    /// Granted.
+    /// Granted bytes.
     pub granted_bytes: usize,
 }
 
-/// Something that works but not as configured. Worth a log line at the start.
+/// A deviation from the configuration that does not prevent operation. Worth a log line at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UdpWarning {
-    /// The kernel granted less buffer than was asked for: bursts will be dropped sooner.
+    /// The kernel granted a smaller buffer than requested: bursts are dropped sooner.
     #[error(
         "{what} of {target}: asked for {asked_bytes} bytes, the kernel granted {granted_bytes}; raise it with: sysctl -w {sysctl}={asked_bytes}"
     )]
@@ -79,55 +79,55 @@ pub enum UdpWarning {
         asked_bytes: usize,
         /// The granted value.
         granted_bytes: usize,
-        /// The setting that limits it.
+        /// The setting that limits the buffer.
         sysctl: &'static str,
     },
-    /// Datagrams will be cut into IP fragments, each of which can be lost.
+    /// Datagrams are cut into IP fragments, each of which can be lost.
     #[error(
         "{target}: datagrams of {datagram_len} bytes exceed the interface's MTU of {mtu}; they will be sent in fragments, make the slots {fits} bytes or less"
     )]
     Fragments {
         /// Group and interface.
         target: String,
-        /// Length of the longest datagram.
+        /// Length of the longest datagram, in bytes.
         datagram_len: usize,
-        /// The interface's MTU.
+        /// The interface's MTU, in bytes.
         mtu: usize,
         /// The longest datagram that fits, in bytes.
         fits: usize,
     },
-    /// Datagrams will pass one by one: each costs its own way through the kernel.
+    /// Datagrams pass one by one, each at its own cost in the kernel.
     #[error(
         "{target}: this kernel has no {option} ({reason}): datagrams pass one by one, at several times the cost under load; \"{setting}\": false says that this is meant"
     )]
     Offload {
         /// The socket option.
         option: &'static str,
-        /// The setting that turns it off.
+        /// The setting that turns the option off.
         setting: &'static str,
         /// Group or address, and interface.
         target: String,
         /// The operating system's error.
         reason: String,
     },
-    /// Busy polling was asked for and is not to be had.
+    /// Busy polling was requested and refused.
     #[error(
         "{target}: busy polling for {us} us was refused ({reason}); it needs CAP_NET_ADMIN, or leave busy_poll_us out"
     )]
     BusyPoll {
         /// Group or address, and interface.
         target: String,
-        /// The requested value.
+        /// The requested time, in microseconds.
         us: u32,
         /// The operating system's error.
         reason: String,
     },
 }
 
-/// Bytes of IP and UDP headers before a datagram.
+/// Length of the IP and UDP headers before a datagram, in bytes.
 pub(super) const HEADERS_LEN: usize = 28;
 
-/// Which way a buffer is for.
+/// Direction of a socket buffer.
 #[derive(Clone, Copy)]
 pub(super) enum Direction {
     Send,
@@ -180,8 +180,8 @@ pub(super) fn check_mtu(
     })
 }
 
-/// A socket to send to `group`: from the interface's address, connected, so that a send needs no
-/// route look-up.
+/// Opens a socket that sends to `group` from the interface's address. It is connected, so that a send
+/// needs no route look-up.
 pub(super) fn open_sender(
     group: SocketAddrV4,
     interface: &ResolvedInterface,
@@ -210,7 +210,7 @@ pub(super) fn open_sender(
         "choose the interface",
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, chosen),
     )?;
-    // Else the queue of the interface drops what it has no room for, and nobody here hears of it.
+    // Otherwise the interface's queue drops datagrams silently when it is full.
     step(
         "hear of what its interface drops",
         set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32),
@@ -221,8 +221,8 @@ pub(super) fn open_sender(
     Ok(socket)
 }
 
-/// A socket that receives what is sent to `address`, and nothing else: bound to the group itself,
-/// and not a member of anything yet.
+/// Opens a socket that receives only datagrams to `address`: bound to the group itself, and not a member
+/// of any group yet.
 pub(super) fn open_receiver(
     address: SocketAddrV4,
     interface: &ResolvedInterface,
@@ -261,7 +261,7 @@ fn open(address: SocketAddrV4, interface: &ResolvedInterface) -> Result<Socket, 
         })
 }
 
-/// Asks for a buffer, beyond the system's limit where we may, and compares.
+/// Requests a buffer, beyond the system's limit if permitted, and compares it with the granted size.
 pub(super) fn set_buffer(
     socket: &Socket,
     direction: Direction,
@@ -299,7 +299,7 @@ pub(super) fn set_buffer(
     Ok((grant, warning))
 }
 
-/// Lets the kernel poll the device for us; refused without privilege, which is only a warning.
+/// Lets the kernel poll the device for us. A refusal without privilege is only a warning.
 pub(super) fn set_busy_poll(socket: &Socket, us: u32, target: &str) -> Option<UdpWarning> {
     let asked = i32::try_from(us).unwrap_or(i32::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, asked)
@@ -311,7 +311,7 @@ pub(super) fn set_busy_poll(socket: &Socket, us: u32, target: &str) -> Option<Ud
         })
 }
 
-/// Membership of a group on an interface: of all senders when `senders` is empty, else of these.
+/// Membership of a group on an interface: for all senders if `senders` is empty, else for these.
 #[derive(Clone, Debug)]
 pub(super) struct Membership {
     pub(super) group: Ipv4Addr,
@@ -320,7 +320,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Joins; being a member already is fine.
+    /// Joins the group. Succeeds if already a member.
     pub(super) fn join(&self, socket: &Socket) -> io::Result<()> {
         if self.senders.is_empty() {
             let interface = InterfaceIndexOrAddress::Index(self.interface.index);
@@ -332,7 +332,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Leaves; not being a member is fine.
+    /// Leaves the group. Succeeds if not a member.
     pub(super) fn leave(&self, socket: &Socket) -> io::Result<()> {
         if self.senders.is_empty() {
             let interface = InterfaceIndexOrAddress::Index(self.interface.index);
@@ -372,7 +372,7 @@ pub(super) fn set_option<T: Copy>(
 ) -> io::Result<()> {
     let fd: RawFd = fd.as_raw_fd();
     // SAFETY: `value` lives through the call and its size is passed along; the kernel copies it
-    // and checks the size against the option. Exercised by every test in tests/udp.rs that opens
+    // and checks the size against the option. Exercised by every test in tests/local/udp.rs that opens
     // a socket.
     let result = unsafe {
         libc::setsockopt(

@@ -1,5 +1,4 @@
-//! Transports that break what they promise, each in one way: the suite must notice. So the suite
-//! itself is tested.
+//! Transports that break one promise each. The suite must detect each, so these test the suite itself.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -9,33 +8,33 @@ use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
-/// What is broken.
+/// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The fan-out says that it took a slot, and does not send it.
+    /// The fan-out reports a slot as taken and does not send it.
     Skips,
-    /// The fan-out sends the slot before in place of one.
+    /// The fan-out sends the previous slot in place of one.
     SendsAnother,
-    /// The fan-out says that it is done with what it has only taken.
+    /// The fan-out reports slots as completed that it has only taken.
     CompletesEarly,
-    /// The fan-out takes what it is given twice.
+    /// The fan-out sends a slot twice.
     SendsTwice,
-    /// The receiver hands a datagram over twice.
+    /// The receiver delivers a datagram twice.
     HandsOverTwice,
-    /// The receiver cuts a datagram short.
+    /// The receiver truncates a datagram.
     Truncates,
-    /// The receiver hands over a datagram after the one that came behind it.
+    /// The receiver delivers a datagram after its successor.
     Swaps,
     /// The receiver flips a bit.
     Flips,
-    /// The receiver says that a datagram came on the other line, or from elsewhere.
+    /// The receiver reports another line or another source address.
     Mistakes,
 }
 
-/// Every how many datagrams.
+/// Number of datagrams from one fault to the next.
 const EVERY: u64 = 50;
 
-/// A fan-out that is broken so, if it is the fan-out's part.
+/// Wraps a fan-out with the fault, if it is one of the fan-out.
 pub fn fan_out(broken: Option<Broken>, inner: Box<dyn FanOut>) -> Box<dyn FanOut> {
     use Broken::{CompletesEarly, SendsAnother, SendsTwice, Skips};
     match broken {
@@ -50,7 +49,7 @@ pub fn fan_out(broken: Option<Broken>, inner: Box<dyn FanOut>) -> Box<dyn FanOut
     }
 }
 
-/// A receiver that is broken so, if it is the receiver's part.
+/// Wraps a receiver with the fault, if it is one of the receiver.
 pub fn receive(broken: Option<Broken>, inner: Box<dyn Receive>) -> Box<dyn Receive> {
     use Broken::{Flips, HandsOverTwice, Mistakes, Swaps, Truncates};
     match broken {
@@ -151,7 +150,7 @@ struct BrokenReceiver {
     inner: Box<dyn Receive>,
     how: Broken,
     count: u64,
-    /// A copy, at an aligned address, and its length.
+    /// A copy at an aligned address, and its length.
     held: Option<(Vec<u64>, usize)>,
 }
 

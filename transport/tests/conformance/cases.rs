@@ -1,4 +1,4 @@
-//! What every transport must keep, whoever is at fault: each case is one function over a bench.
+//! Guarantees that every transport must keep under any fault. Each case is one function over a bench.
 
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Event, LineId, LossCause};
@@ -12,7 +12,7 @@ use crate::lab::{Bench, Lab, Verdict, check, equal};
 use crate::network::{self, Kind, SLOT_LEN};
 use crate::subscriber::{Subscriber, Wanted, ladder};
 
-/// Slots that hold all of a case.
+/// Slots for all datagrams of a case.
 const SLOTS: u64 = 2048;
 
 fn from_oldest() -> Wanted {
@@ -22,7 +22,7 @@ fn from_oldest() -> Wanted {
     }
 }
 
-/// Everything a bad network does at once.
+/// Returns a subscriber with every kind of fault at once.
 fn behind_a_bad_network(seed: u64) -> Wanted {
     let faults = FaultConfig {
         seed,
@@ -47,7 +47,7 @@ fn behind_a_bad_network(seed: u64) -> Wanted {
     }
 }
 
-/// These sequences never come by multicast, unless they are sent again.
+/// Returns a subscriber that gets these sequences only as repairs.
 fn without(ranges: &[(u64, u64)]) -> Wanted {
     let range = |(first, last): &(u64, u64)| SequenceRange {
         first: Sequence(*first),
@@ -67,8 +67,8 @@ fn without(ranges: &[(u64, u64)]) -> Wanted {
     }
 }
 
-/// A line brought every datagram, once and in the order in which they were sealed; nothing was
-/// missed, repeated, damaged or asked for.
+/// Checks that each line delivered every datagram once and in order, and that nothing was missing, repeated,
+/// damaged or requested.
 fn undisturbed(lab: &mut Lab, number: usize, lines: &[usize]) -> Verdict {
     let sealed = lab.publisher().core.sealed().0;
     let subscriber = &lab.subscribers[number];
@@ -80,7 +80,7 @@ fn undisturbed(lab: &mut Lab, number: usize, lines: &[usize]) -> Verdict {
     unharmed(subscriber)
 }
 
-/// Nothing was missed or damaged.
+/// Checks that nothing was missing or damaged.
 fn unharmed(subscriber: &Subscriber) -> Verdict {
     let c = subscriber.counters();
     equal("gaps", c.missing_datagrams.get(), 0)?;
@@ -91,7 +91,7 @@ fn unharmed(subscriber: &Subscriber) -> Verdict {
     equal("losses", subscriber.heard.losses.as_slice(), &[])
 }
 
-/// First transmissions rise on a line: none came twice or too late.
+/// Checks that first transmissions rise on a line: none came twice or too late.
 fn in_order(subscriber: &Subscriber, line: usize) -> Verdict {
     let arrived = subscriber.arrived(line);
     let wrong = arrived.windows(2).find(|pair| pair[0] >= pair[1]);
@@ -208,7 +208,7 @@ pub fn a_late_joiner_gets_the_history_once(bench: Bench) -> Verdict {
     lab.join(Wanted::default())?;
     lab.publish(600);
     let published = lab.publisher().records;
-    // They join while it goes on.
+    // They join while the stream continues.
     for wanted in [
         from_oldest(),
         Wanted {
@@ -284,7 +284,7 @@ pub fn a_slow_reader_is_repaired_and_holds_nobody_up(bench: Bench) -> Verdict {
     let slow = &lab.subscribers[slow];
     in_order(slow, 0)?;
     let c = slow.counters();
-    // Who reads the ring itself finds there what he slept through.
+    // A reader of the ring itself finds the missed datagrams there.
     let few = slow.network.has_buffers();
     check((c.missing_recovered.get() > 0) == few, || {
         format!("buffers are few: {few}; {c:?}")
@@ -336,7 +336,7 @@ pub fn sends_that_stall_lose_nothing(bench: Bench) -> Verdict {
         )?;
         check(!lab.publisher().is_sent(), || "it was stalled".into())?;
         lab.publisher().ways[0].stall(false);
-        // Not all at once, for the sake of its buffers.
+        // In parts, because of its few buffers.
         lab.sent()?;
     }
     lab.close()?;
@@ -373,7 +373,7 @@ pub fn nothing_is_sent_that_was_overwritten_while_it_was_posted(bench: Bench) ->
         lab.rounds(40);
         in_order(&lab.subscribers[0], 0).map_err(|what| format!("{held} held: {what}"))?;
     }
-    // What is just being sent is overtaken by the feed, too.
+    // The feed also overtakes datagrams that are being sent.
     for n in 0..100 {
         lab.publish_at_once(60);
         lab.round();
@@ -404,7 +404,7 @@ pub fn a_subscriber_that_restarts_goes_on_where_it_was(bench: Bench) -> Verdict 
     let mut lab = Lab::with_publisher(bench, 1, SLOTS);
     lab.join(Wanted::default())?;
     lab.publish(300);
-    // It goes without a word, amid the stream.
+    // It leaves without a message, in the middle of the stream.
     let mut gone = lab.subscribers.pop().ok_or("one joined")?;
     gone.account()?;
     let before = std::mem::take(&mut gone.heard);
@@ -438,7 +438,7 @@ pub fn a_publisher_that_restarts_is_followed_into_its_epoch(bench: Bench) -> Ver
     lab.rounds(20);
     let first = lab.publisher().records;
     equal("heard", lab.subscribers[0].heard.records, first)?;
-    // The last three never reach it, and the publisher dies before anybody can ask.
+    // The last three never reach it, and the publisher dies before a NACK is possible.
     lab.publish_at_once(3);
     let now = lab.now();
     lab.publisher().round(now);
@@ -458,7 +458,7 @@ pub fn a_publisher_that_restarts_is_followed_into_its_epoch(bench: Bench) -> Ver
     equal("of both", heard.records, first + second)?;
     let changes = heard.count(|event| matches!(event, Event::EpochChanged { .. }));
     equal("changes told", changes, 1)?;
-    // The tail is told as lost, though nobody knows how much it was.
+    // The tail is reported as lost, although its length is unknown.
     equal("losses", heard.losses.len(), 1)?;
     lost_only_by(subscriber, LossCause::Epoch)
 }
@@ -499,7 +499,7 @@ pub fn what_is_too_long_is_told_and_passed_by(bench: Bench) -> Verdict {
     if !measures {
         return Ok(());
     }
-    // Whoever has no room for them counts them, and gets them from the publisher instead.
+    // Subscribers without room for them count them, and get them from the publisher instead.
     let core = &lab.publisher().core;
     let long = (1..=core.sealed().0).filter(|n| {
         let slot = core.slot(Sequence(*n));
@@ -526,7 +526,7 @@ pub fn fan_outs_of_different_kinds_do_not_hold_each_other_up(bench: Bench) -> Ve
     }
     lab.all_listen()?;
     for (stalled, free) in [(1, 0), (0, 1)] {
-        // For less than the ring holds, then for more.
+        // First fewer than the ring holds, then more.
         for datagrams in [100, 600] {
             lab.publish(50);
             lab.sent()?;
@@ -569,7 +569,7 @@ pub fn fan_outs_of_different_kinds_do_not_hold_each_other_up(bench: Bench) -> Ve
 pub fn of_two_lines_one_is_enough(bench: Bench) -> Verdict {
     let mut lab = Lab::with_publisher(bench, 2, SLOTS);
     if lab.network.lines() < 2 {
-        // There is one memory.
+        // There is only one memory.
         return Ok(());
     }
     lab.join(Wanted::default())?;
@@ -578,7 +578,7 @@ pub fn of_two_lines_one_is_enough(bench: Bench) -> Verdict {
     lab.sent()?;
     lab.rounds(40);
     undisturbed(&mut lab, 0, &[0, 1])?;
-    // Line A is gone for a while.
+    // Line A is down for a while.
     let line = LineId(0);
     let there = lab.subscribers[0].arrived(0).len();
     let receiver = lab.subscribers[0].receiver.as_mut().ok_or("it listens")?;

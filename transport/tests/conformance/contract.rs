@@ -1,5 +1,5 @@
-//! What the suite puts around a transport: gates that it closes, and books that it keeps, to be
-//! compared with the transport's own.
+//! Wrappers of the suite around a transport: gates that it closes, and counters of its own to compare with
+//! the transport's.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
-/// A fan-out, a gate in front of it, and whether it keeps what [`FanOut`] promises.
+/// A fan-out, a gate in front of it, and a check of the promises of [`FanOut`].
 pub struct Kept {
     inner: Box<dyn FanOut>,
     shut: Arc<AtomicBool>,
-    /// Since it was opened or reset.
+    /// The first sequence since opening or the last reset.
     first: Option<Sequence>,
     last: Option<Sequence>,
     completed: Option<Sequence>,
-    /// Since it was opened.
+    /// Datagrams completed before the last reset, since opening.
     completed_before: u64,
     posted: u64,
     copies: u64,
@@ -55,13 +55,13 @@ impl Kept {
         self.completed.map_or(0, |last| last.0 + 1 - first)
     }
 
-    /// Whether all that was posted is unpinned.
+    /// Returns whether everything posted is unpinned.
     pub fn is_done(&self) -> bool {
         self.completed == self.last
     }
 
-    /// The first promise that was broken, and whether its own books and ours agree now that all is
-    /// done.
+    /// Returns the first broken promise, or a difference between its counters and ours. Everything must be
+    /// completed.
     pub fn account(&self) -> Result<(), String> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -151,8 +151,8 @@ impl FanOut for Kept {
     }
 }
 
-/// A receiver, and what it handed over: the sequences of each line in the order they came, first
-/// transmissions only.
+/// A receiver, and the sequences that it delivered on each line in order of arrival, first transmissions
+/// only.
 pub struct Tapped {
     inner: Box<dyn Receive>,
     pub first_sent: [Vec<u64>; LineId::MAX],
@@ -168,7 +168,7 @@ impl Tapped {
         }
     }
 
-    /// Whether its own books and ours agree.
+    /// Checks that its counters and ours agree.
     pub fn account(&self) -> Result<(), String> {
         for (line, (stats, handed)) in self.inner.stats().iter().zip(self.handed).enumerate() {
             if stats.datagrams != handed {

@@ -1,4 +1,4 @@
-//! Cases with somebody who means harm, or is another publisher's neighbour.
+//! Cases with hostile peers, and with another publisher on the same groups.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,10 +14,10 @@ use crate::lab::{Bench, Lab, Verdict, equal};
 use crate::publisher::{self, CHANNEL};
 use crate::subscriber::Wanted;
 
-/// How often each is sent.
+/// How often each datagram is sent.
 const TIMES: u64 = 10;
 
-/// A datagram as another publisher would seal it, whole.
+/// Returns a valid datagram as another publisher would seal it.
 fn foreign(lab: &Lab, channel: ChannelId, epoch: u64, first: u64) -> Vec<u8> {
     let ring = (channel, Epoch(epoch), first);
     let (mut core, _) = publisher::core(16, ring, 0, |_| None, lab.now());
@@ -81,7 +81,8 @@ pub fn foreign_datagrams_are_dropped_and_counted(bench: Bench) -> Verdict {
         let stats = subscriber.receiver.as_ref().map(|r| r.stats()[0].strangers);
         equal("kept out", stats, Some(strangers))?;
     }
-    // After a leap it asks how far the publisher is, which may be further than what has arrived.
+    // After a jump it requests everything up to the publisher's sequence, which may be further than the
+    // datagrams that have arrived.
     equal("gaps", c.missing_datagrams.get(), c.missing_recovered.get())?;
     equal("epochs", c.epochs.get(), 1)?;
     equal("losses", subscriber.heard.losses.as_slice(), &[])?;
@@ -135,12 +136,12 @@ pub fn hostile_connections_harm_nobody_else(bench: Bench) -> Verdict {
     let mut streams = vec![
         garbage(&mut lab, b"GET / HTTP/1.1\r\n\r\n"),
         garbage(&mut lab, &[0xff; 4096]),
-        // Says nothing, and then half of something.
+        // Sends nothing, and then half a message.
         garbage(&mut lab, &[16, 0, 0, 0, 1]),
     ];
     for frames in [
-        // No JOIN first; an epoch that is not ours; ranges that make no sense or are far away;
-        // and everything, by one who reads none of it.
+        // No JOIN first; a foreign epoch; ranges that are invalid or far away; and everything, by a peer
+        // that reads none of it.
         vec![asks(1_000, 1, 5)],
         vec![joins(9_000), Message::Leave],
         vec![joins(0), asks(1_000, 1 << 40, 1 << 41), asks(9_000, 1, 5)],

@@ -1,5 +1,5 @@
-//! Publishers and subscribers in one thread, round by round: the clock moves on by the round and by
-//! nothing else, so that no machine is too slow; whoever waits, waits for a number of rounds.
+//! Publishers and subscribers in one thread, in rounds. Only rounds advance the clock, so no machine is too
+//! slow. All waits are numbers of rounds.
 
 use std::fmt::Debug;
 use std::net::{SocketAddr, TcpListener};
@@ -12,17 +12,17 @@ use crate::network::{self, Kind, Network};
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, Wanted};
 
-/// How much later the next round is.
+/// Time from one round to the next.
 const STEP: Nanos = Nanos::from_us(50);
 /// No wait of the suite takes this many rounds: ten seconds of protocol time.
 const ROUNDS_MAX: u32 = 200_000;
-/// Datagrams between two rounds, where nobody is to be overrun.
+/// Datagrams between two rounds, if no reader is to be overrun.
 const PER_ROUND: u64 = 8;
 
-/// How a case went: what it found wrong.
+/// Result of a case: `Err` describes the fault.
 pub type Verdict = Result<(), String>;
 
-/// The error says both sides.
+/// Checks for equality. The error shows both values.
 pub fn equal<T: PartialEq + Debug>(what: &str, left: T, right: T) -> Verdict {
     if left == right {
         return Ok(());
@@ -34,18 +34,18 @@ pub fn check(holds: bool, what: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// What a case runs on: a transport, and what is broken about it.
+/// Environment of a case: a transport, and its deliberate fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
     pub kind: Kind,
     pub broken: Option<Broken>,
 }
 
-/// See the module.
+/// Publishers and subscribers of a case, and their clock.
 pub struct Lab {
     bench: Bench,
     now: Nanos,
-    /// Where the publisher takes connections, whoever it is.
+    /// Address for connections of whichever publisher is running.
     control: SocketAddr,
     pub network: Rc<dyn Network>,
     pub publisher: Option<Publisher>,
@@ -54,7 +54,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Nobody yet, on a network of so many lines.
+    /// Creates an empty lab on a network with this number of lines.
     pub fn new(bench: Bench, lines: usize) -> Self {
         let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
         Self {
@@ -68,7 +68,7 @@ impl Lab {
         }
     }
 
-    /// With a publisher of so many slots.
+    /// Creates a lab with a publisher of `slots` slots.
     pub fn with_publisher(bench: Bench, lines: usize, slots: u64) -> Self {
         let mut lab = Self::new(bench, lines);
         lab.publish_from(slots, 1_000);
@@ -82,13 +82,13 @@ impl Lab {
         }
     }
 
-    /// A publisher begins, with an empty ring.
+    /// Starts a publisher with an empty ring.
     pub fn publish_from(&mut self, slots: u64, epoch: u64) {
         let networks = [Rc::clone(&self.network)];
         self.publish_on(&networks, slots, epoch);
     }
 
-    /// A publisher begins on all of these networks.
+    /// Starts a publisher on all of these networks.
     pub fn publish_on(&mut self, networks: &[Rc<dyn Network>], slots: u64, epoch: u64) {
         let (broken, ring) = (self.bench.broken, (slots, epoch));
         let publisher = Publisher::open(networks, broken, ring, self.control, self.now());
@@ -102,7 +102,7 @@ impl Lab {
         self.publisher.as_mut().unwrap()
     }
 
-    /// A subscriber begins; its number.
+    /// Starts a subscriber. Returns its number.
     pub fn subscribe(&mut self, wanted: Wanted) -> usize {
         let network = Rc::clone(&self.network);
         self.subscribe_by(&network, wanted)
@@ -116,7 +116,7 @@ impl Lab {
         self.subscribers.len() - 1
     }
 
-    /// One that is welcome and listens before the next round.
+    /// Starts a subscriber and waits until it is welcome and listens. Returns its number.
     pub fn join(&mut self, wanted: Wanted) -> Result<usize, String> {
         let number = self.subscribe(wanted);
         self.all_listen()?;
@@ -129,7 +129,7 @@ impl Lab {
         })
     }
 
-    /// Everybody does what there is to do, once.
+    /// Runs one round of all participants.
     pub fn round(&mut self) {
         self.now = self.now.after(STEP);
         let now = self.now();
@@ -151,7 +151,7 @@ impl Lab {
         }
     }
 
-    /// Goes on until it is so.
+    /// Runs rounds until `is` returns true.
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) -> Verdict {
         for _ in 0..ROUNDS_MAX {
             if is(self) {
@@ -167,7 +167,7 @@ impl Lab {
         Err(format!("never: {what}; {seen:?}"))
     }
 
-    /// Publishes so many datagrams of 1 to 16 records, with rounds in between.
+    /// Publishes datagrams of 1 to 16 records, with rounds in between.
     pub fn publish(&mut self, datagrams: u64) {
         for n in 0..datagrams {
             self.publish_at_once(1);
@@ -177,7 +177,7 @@ impl Lab {
         }
     }
 
-    /// The same, without.
+    /// Publishes datagrams of 1 to 16 records, without rounds in between.
     pub fn publish_at_once(&mut self, datagrams: u64) {
         let now = self.now();
         let publisher = self.publisher();
@@ -187,12 +187,12 @@ impl Lab {
         }
     }
 
-    /// All that was published is sent.
+    /// Waits until everything published is sent.
     pub fn sent(&mut self) -> Verdict {
         self.until("all is sent", |lab| lab.publisher().is_sent())
     }
 
-    /// Ends the session, and goes on until everybody has heard all of it.
+    /// Ends the session, and waits until every subscriber has received all of it.
     pub fn end(&mut self) -> Verdict {
         let now = self.now();
         self.publisher().end(now);
@@ -204,9 +204,9 @@ impl Lab {
         })
     }
 
-    /// Whether everybody's counters balance after the end.
+    /// Checks that all counters balance after the end.
     pub fn account(&mut self) -> Verdict {
-        // What is on its way of heartbeats and repairs arrives.
+        // Let heartbeats and repairs in flight arrive.
         self.publisher().core.stop();
         self.rounds(40);
         let publisher = self.publisher();
@@ -219,7 +219,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Ends the session and balances the books.
+    /// Ends the session and checks the counters.
     pub fn close(&mut self) -> Verdict {
         self.end()?;
         self.account()

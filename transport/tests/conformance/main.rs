@@ -1,7 +1,7 @@
-//! One suite over every transport: what a fan-out and a receiver promise is the same for all of
-//! them, so the same cases run over each, with the shipped cores on both sides of it and control
-//! over TCP. `network.rs` says what differs, `cases.rs` and `hostile.rs` what must hold; and
-//! transports that are broken on purpose (`broken.rs`) must fail, so that the suite is tested too.
+//! One suite over every transport. A fan-out and a receiver promise the same for all of them, so the same
+//! cases run over each. Both sides use the shipped cores, and control runs over TCP. `network.rs` states the
+//! differences, `cases.rs` and `hostile.rs` the guarantees. Deliberately broken transports (`broken.rs`)
+//! must fail, which tests the suite itself.
 //!
 //! The cases over verbs need a device: `make test-rdma` runs them in its virtual machine.
 
@@ -49,7 +49,7 @@ macro_rules! over_verbs_and_repaired_by {
     };
 }
 
-/// Every case over UDP, where runs pass as one when they are sent (GSO), when they are received (GRO).
+/// Every case over UDP, with runs as one buffer on the sending side (GSO) and the receiving side (GRO).
 macro_rules! over_udp {
     ($name:ident: $gso:literal, $gro:literal, $($file:ident::$case:ident,)+) => {
         mod $name {
@@ -124,7 +124,7 @@ over_every_transport! {
     hostile::hostile_connections_harm_nobody_else,
 }
 
-/// The case finds what is broken, and says something with these words.
+/// Checks that the case detects the fault, with an error that contains `words`.
 fn noticed(kind: Kind, broken: Broken, case: fn(Bench) -> Verdict, words: &str) {
     let bench = Bench {
         kind,

@@ -1,4 +1,4 @@
-//! The networks that the suite runs over, as one trait: what they share is what the cases may use.
+//! The networks that the suite runs over, as one trait. The cases may use only what it provides.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::rc::Rc;
@@ -18,31 +18,31 @@ use tickcast_transport::udp::{
 };
 use tickcast_transport::{FanOut, Receive};
 
-/// Bytes of a slot: the longest datagram there is.
+/// Length of a slot, in bytes: the longest datagram.
 pub const SLOT_LEN: usize = 1024;
-/// Receive buffers, or datagrams of the length of a slot that the kernel holds at most: fewer than
-/// the slots that the slow reader of the suite lets pass.
+/// Receive buffers, or the most slot-sized datagrams that the kernel holds. Fewer than the slots that the
+/// suite's slow reader misses.
 pub const BUFFERS: usize = 128;
 
-/// Which transport.
+/// Kind of transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Memory,
     Udp(Offload),
     Shm,
-    /// And repairs by it, on these rungs.
+    /// Verbs, with repairs over verbs on these rungs.
     #[cfg(feature = "rdma")]
     Verbs(RepairOrder),
 }
 
-/// Whether runs of datagrams pass as one buffer, on which side.
+/// Whether runs of datagrams pass as one buffer, per side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     pub gso: bool,
     pub gro: bool,
 }
 
-/// Where repairs can be had besides TCP, and on which rungs.
+/// Source of repairs besides TCP, and its rungs.
 #[derive(Clone, Copy)]
 pub struct Repairs {
     pub at: Ipv4Addr,
@@ -50,64 +50,63 @@ pub struct Repairs {
 }
 
 impl Kind {
-    /// UDP with what there is to make it fast, as it is unless a config says otherwise.
+    /// UDP with all offloads, as by default.
     pub const UDP: Self = Self::Udp(Offload {
         gso: true,
         gro: true,
     });
 }
 
-/// Groups that nobody else uses, by one transport, on one line or two.
+/// Groups of one transport, on one line or two, that no other test uses.
 pub trait Network {
     fn lines(&self) -> usize;
-    /// The address that is sent from.
+    /// Returns the sender's address.
     fn sender(&self) -> Ipv4Addr;
-    /// A fan-out of the ring in `memory`.
+    /// Opens a fan-out of the ring in `memory`.
     fn fan_out(&self, memory: &Arc<dyn RingMemory>) -> Box<dyn FanOut>;
-    /// A member of the groups with `buffers` buffers or about as many; it takes datagrams up to
-    /// `len_max`.
+    /// Opens a member of the groups with about `buffers` buffers. It accepts datagrams up to `len_max`.
     fn receiver_of(&self, buffers: usize, len_max: usize, offer: &ChannelOffer)
     -> Box<dyn Receive>;
-    /// Memory for the ring, where it matters which.
+    /// Returns memory for the ring, if the transport requires a kind.
     fn memory(&self, _: Geometry) -> Option<SharedMapping> {
         None
     }
-    /// Whether a receiver is of no use for another epoch.
+    /// Returns whether a receiver is unusable for another epoch.
     fn is_of_one_epoch(&self) -> bool {
         false
     }
-    /// Whether what nobody takes is lost when receive buffers are full, and not when the ring is.
+    /// Returns whether datagrams are lost when receive buffers are full, instead of when the ring laps.
     fn has_buffers(&self) -> bool {
         true
     }
-    /// One who sends to the groups from an address that nobody announced, where this machine has
-    /// a second one.
+    /// Opens a fan-out that sends to the groups from an address that was not announced, if this machine has a
+    /// second one.
     fn stranger(&self) -> Option<Box<dyn FanOut>>;
-    /// Whether its receivers drop what strangers send; the driver above drops it in any case.
+    /// Returns whether its receivers drop datagrams of unknown senders. The driver above drops them anyway.
     fn keeps_strangers_out(&self) -> bool {
         true
     }
-    /// Stops and starts sends below the fan-out, where the transport can do that.
+    /// Stops and starts sends below the fan-out. Returns whether the transport supports that.
     fn stall(&self, stalled: bool) -> bool;
-    /// Whether buffers may be too short for what is sent; and how many datagrams one of the count of
-    /// full ones stands for at most, where they are counted.
+    /// Returns whether buffers may be too short for a datagram, and how many datagrams one count of a full
+    /// buffer represents at most, if these are counted.
     fn counts_what_does_not_fit(&self) -> (bool, Option<u64>);
-    /// Where repairs can be had by it.
+    /// Returns the source of repairs over this network.
     fn repairs(&self) -> Option<Repairs> {
         None
     }
-    /// Nothing was to be done in a round: gives the network its time.
+    /// Gives the network time. Called when a round had nothing to do.
     fn idle(&self) {
         thread::yield_now();
     }
 
-    /// Another publisher's way to the same groups, for copies only.
+    /// Opens another publisher's fan-out to the same groups, for copies only.
     fn intruder(&self) -> Box<dyn FanOut> {
         self.fan_out(&no_ring())
     }
 }
 
-/// A network of so many lines.
+/// Opens a network with this number of lines.
 pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
     match kind {
         Kind::Memory => Rc::new(InMemory::new(lines)),
@@ -189,7 +188,7 @@ struct Udp {
     offload: Offload,
 }
 
-/// A group that no other test uses, on a port that was free a moment ago.
+/// Returns a group that no other test uses, on a port that was free a moment ago.
 fn udp_group() -> SocketAddrV4 {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -239,7 +238,7 @@ impl Network for Udp {
             lines: self.groups.iter().map(line).collect(),
             datagram_len_max: len_max,
             receive_buffer_bytes: Some(buffers * SLOT_LEN),
-            // Whoever else sends reaches the socket, and is told apart there.
+            // Datagrams of other senders reach the socket and are distinguished there.
             source_specific: false,
             batch: 64,
             busy_poll_us: None,
@@ -253,12 +252,12 @@ impl Network for Udp {
     }
 
     fn stall(&self, _: bool) -> bool {
-        // Loopback takes whatever it is given.
+        // Loopback accepts everything.
         false
     }
 
     fn counts_what_does_not_fit(&self) -> (bool, Option<u64>) {
-        // The kernel counts a run that it drops as one.
+        // The kernel counts a dropped run as one.
         let runs = self.offload.gso && self.offload.gro;
         (true, Some(if runs { BATCH_MAX as u64 } else { 1 }))
     }

@@ -1,4 +1,4 @@
-//! A ring in a file of this host's memory, and those who map it.
+//! A ring in a file of this host's memory, and its readers.
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -17,12 +17,12 @@ use crate::network::{Network, SLOT_LEN};
 
 pub struct OverShm {
     path: PathBuf,
-    /// The ring that is there now.
+    /// The present ring.
     ring: RefCell<Option<(Geometry, Weak<dyn RingMemory>)>>,
 }
 
 impl OverShm {
-    /// A file that no other test uses.
+    /// Creates a file that no other test uses.
     pub fn new() -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Network for OverShm {
         None
     }
 
-    /// Whoever may write the publisher's memory.
+    /// Opens a fan-out with write access to the publisher's memory.
     fn intruder(&self) -> Box<dyn FanOut> {
         let ring = self.ring.borrow();
         let (geometry, memory) = ring.as_ref().unwrap();

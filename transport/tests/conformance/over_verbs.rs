@@ -20,7 +20,7 @@ use tickcast_transport::{FanOut, Receive};
 use crate::network::{Network, Repairs, SLOT_LEN};
 
 const Q_KEY: u32 = 0x2345_6789;
-/// Looks at a receiver until its groups are joined, each after a millisecond.
+/// Polls until the groups are joined, one per millisecond.
 const JOIN_LOOKS_MAX: u32 = 20_000;
 
 pub struct OverVerbs {
@@ -29,7 +29,7 @@ pub struct OverVerbs {
 }
 
 impl OverVerbs {
-    /// Groups that no other test uses.
+    /// Opens groups that no other test uses.
     pub fn new(lines: usize, ladder: RepairOrder) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let id = std::process::id() as u8;
@@ -88,7 +88,7 @@ impl Network for OverVerbs {
             waitable: true,
         };
         let mut receiver = VerbsReceiver::open(&config).unwrap();
-        // Nobody sends meanwhile: the suite has one thread.
+        // No datagrams are sent meanwhile, because the suite has one thread.
         for _ in 0..JOIN_LOOKS_MAX {
             if receiver.is_joined() {
                 break;

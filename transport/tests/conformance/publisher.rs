@@ -1,4 +1,4 @@
-//! A publisher as it is shipped, but for its threads: the cores of publishing and repair over one
+//! A publisher as shipped, except for its threads: the cores of publishing and repair over one
 //! ring, any fan-outs, and control over TCP (and verbs).
 
 use std::collections::BTreeMap;
@@ -34,10 +34,10 @@ use crate::network::{Network, SLOT_LEN};
 
 /// The one channel.
 pub const CHANNEL: ChannelId = ChannelId(7);
-/// Datagrams that are handed to a transport at a time.
+/// Largest number of datagrams posted at a time.
 const POST_MAX: u64 = 64;
 
-/// The record of a number: no two are alike, in no two epochs.
+/// Returns the record of a number. Records differ in every number and epoch.
 pub fn record(epoch: Epoch, number: u64) -> MboMsg {
     MboMsg {
         order_id: number,
@@ -47,7 +47,7 @@ pub fn record(epoch: Epoch, number: u64) -> MboMsg {
     }
 }
 
-/// A core over an empty ring of this epoch that begins with `first`.
+/// Creates a core over an empty ring of this epoch that begins with `first`.
 pub fn core(
     slots: u64,
     (channel, epoch, first): (ChannelId, Epoch, u64),
@@ -74,7 +74,7 @@ pub fn core(
     (core, counters)
 }
 
-/// A way out of the ring.
+/// A fan-out of the ring, and the gate in front of it.
 pub struct Way {
     pub fan_out: Kept,
     network: Rc<dyn Network>,
@@ -83,7 +83,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Stops the sends: below the fan-out where its transport can be stopped, else in front of it.
+    /// Stops the sends: below the fan-out if its transport supports that, else in front of it.
     pub fn stall(&mut self, stalled: bool) {
         self.stopped = stalled;
         if !self.network.stall(stalled) {
@@ -92,7 +92,7 @@ impl Way {
     }
 }
 
-/// See the module.
+/// A publisher: cores, ring, fan-outs and control.
 pub struct Publisher {
     pub core: PublisherCore,
     pub repair: RepairCore,
@@ -104,7 +104,7 @@ pub struct Publisher {
     /// Records published.
     pub records: u64,
     pub server: ControlServer,
-    /// The ring, where it can be READ.
+    /// The ring, if it can be READ.
     shared: Option<ShareId>,
     by_connection: BTreeMap<Connection, PeerId>,
     last_peer: u64,
@@ -114,7 +114,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Opens `epoch` over a ring of so many slots, which goes out on all of `networks`.
+    /// Opens `epoch` over a ring of `slots` slots, which is sent on all of `networks`.
     pub fn open(
         networks: &[Rc<dyn Network>],
         broken: Option<Broken>,
@@ -137,7 +137,7 @@ impl Publisher {
             }
         });
         let ways = ways.collect();
-        // Who listens in the suite knows where; the offer says on how many lines.
+        // Subscribers of the suite know the addresses; the offer states only the number of lines.
         let line = UdpLine {
             group: SocketAddrV4::new(Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: Ipv4Addr::LOCALHOST,
@@ -176,7 +176,7 @@ impl Publisher {
         }
     }
 
-    /// Repairs over verbs as well: takes NACK connections, and lets everybody READ the ring and write
+    /// Turns on repairs over verbs: accepts NACK connections, and lets every peer READ the ring and write
     /// a cursor.
     pub fn repair_over_verbs(&mut self, at: Ipv4Addr) {
         let address = SocketAddrV4::new(at, 0);
@@ -191,12 +191,12 @@ impl Publisher {
         self.repair.set_repair_offers(vec![offer]);
     }
 
-    /// Where it takes connections.
+    /// Returns the address for connections.
     pub fn control(&self) -> SocketAddr {
         self.server.local_address().unwrap()
     }
 
-    /// Publishes one message of so many records and seals it. Whether it fits a datagram.
+    /// Publishes one message of `records` records and seals it. Returns whether it fits a datagram.
     pub fn publish(&mut self, records: u64, now: Now) -> bool {
         self.batch.clear();
         for number in self.records + 1..=self.records + records {
@@ -229,7 +229,7 @@ impl Publisher {
         }
     }
 
-    /// Whether all fan-outs have sent everything, and are done with it.
+    /// Returns whether all fan-outs have sent and completed everything.
     pub fn is_sent(&self) -> bool {
         let sealed = self.core.sealed();
         (0..self.ways.len()).all(|way| {
@@ -237,7 +237,7 @@ impl Publisher {
         })
     }
 
-    /// One round of everything. Whether there was anything to do.
+    /// Runs one round. Returns whether there was anything to do.
     pub fn round(&mut self, now: Now) -> bool {
         let mut worked = self.receive(now);
         for (connection, _, words) in self.server.cursors() {
@@ -383,7 +383,7 @@ impl Publisher {
             .map(|(connection, _)| *connection)
     }
 
-    /// Whether its counters balance, with each other and with those of its fan-outs. All must have
+    /// Checks that its counters balance, with each other and with those of its fan-outs. Everything must have
     /// been sent.
     pub fn account(&self) -> Result<(), String> {
         let c = &self.repaired;

@@ -1,4 +1,4 @@
-//! A subscriber as it is shipped, but for its threads: the core over any receiver behind seeded
+//! A subscriber as shipped, except for its threads: the core over any receiver behind seeded
 //! faults, connections over TCP (and verbs), and an application that checks every record.
 
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use crate::publisher::{CHANNEL, record};
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
-/// How a subscriber of the suite is.
+/// Settings of a subscriber of the suite.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub start: Start,
     pub config: ReceiverConfig,
     pub faults: FaultConfig,
-    /// With few buffers.
+    /// Whether it has few buffers.
     pub slow: bool,
-    /// The longest datagram it has room for.
+    /// Length of the longest datagram it has room for, in bytes.
     pub len_max: usize,
 }
 
@@ -48,19 +48,19 @@ impl Default for Wanted {
     }
 }
 
-/// By which rungs repairs come besides TCP, if by any.
+/// Returns the rungs of repairs besides TCP, if any.
 pub fn ladder(network: &dyn Network) -> Option<RepairOrder> {
     network.repairs().map(|it| it.ladder)
 }
 
-/// What the application was told, each record checked as it came.
+/// Events of the application, each record checked on arrival.
 #[derive(Default)]
 pub struct Heard {
     pub epoch: Epoch,
-    /// The first record of this epoch, and the next one to come.
+    /// The first record of this epoch, and the next one expected.
     pub first: Option<u64>,
     pub next: u64,
-    /// The last datagram that a record came from.
+    /// The last datagram that contained a record.
     pub sequence: Sequence,
     pub records: u64,
     pub lost_records: u64,
@@ -111,7 +111,7 @@ impl Heard {
     }
 }
 
-/// See the module.
+/// A subscriber: core, receiver, connections and application.
 pub struct Subscriber {
     pub core: SubscriberCore,
     pub heard: Heard,
@@ -123,7 +123,7 @@ pub struct Subscriber {
     broken: Option<Broken>,
     clients: [ControlClient; 4],
     strangers: u64,
-    /// Handed to the core.
+    /// Datagrams given to the core.
     taken: u64,
     frames: Vec<u8>,
     /// Whether its application does not poll.
@@ -142,7 +142,7 @@ impl Subscriber {
         let ladder = ladder(&**network);
         if let Some(ladder) = ladder {
             wanted.config.ladder = ladder;
-            // Nothing is asked for again because a device works while the clock of the suite stands.
+            // Long enough that no retry occurs while a device works and the suite's clock stands still.
             wanted.config.nack_retry_us = 10_000;
         }
         let settings = SubscriberSettings {
@@ -182,7 +182,7 @@ impl Subscriber {
         self.core.counters().next().unwrap()
     }
 
-    /// Whether it is welcome and a member of the groups, and repairs come by all ways that there are.
+    /// Returns whether it is welcome, is a member of the groups, and has all configured repair paths.
     pub fn is_listening(&self) -> bool {
         let ladder = ladder(&*self.network);
         let c = self.counters();
@@ -191,13 +191,13 @@ impl Subscriber {
         self.core.is_joined() && self.receiver.is_some() && nacks && reads
     }
 
-    /// The first transmissions that a line brought, in the order they came.
+    /// Returns the first transmissions of a line, in order of arrival.
     pub fn arrived(&self, line: usize) -> &[u64] {
         let tapped = self.receiver.as_ref().map(FaultyReceiver::inner);
         tapped.map_or(&[], |tapped| &tapped.first_sent[line])
     }
 
-    /// One round of everything. Whether there was anything to do.
+    /// Runs one round. Returns whether there was anything to do.
     pub fn round(&mut self, now: Nanos) -> bool {
         if self.asleep {
             return false;
@@ -361,8 +361,8 @@ impl Subscriber {
         worked
     }
 
-    /// Whether nothing that it was told is wrong, and its counters balance: with each other, with
-    /// what the application was told and with those of its transport.
+    /// Checks that all events were correct and that its counters balance: with each other, with the
+    /// application's events and with those of its transport.
     pub fn account(&self) -> Result<(), String> {
         let heard = &self.heard;
         if let Some(wrong) = &heard.wrong {
@@ -391,8 +391,8 @@ impl Subscriber {
         tapped.map_or(Ok(()), Tapped::account)
     }
 
-    /// As [`Subscriber::account`], of one who followed an epoch to its END with `records` records:
-    /// delivered and lost are all from where it began.
+    /// Checks the counters like [`Subscriber::account`], for a subscriber that followed an epoch to its END
+    /// with `records` records: delivered and lost records are all from where it began.
     pub fn account_to_the_end(&self, records: u64) -> Result<(), String> {
         self.account()?;
         equal("the next record", self.heard.next, records + 1)?;

@@ -1,4 +1,4 @@
-//! The control connection keeps frames whole, bounds what it holds, and outlives both sides.
+//! The control connection keeps frames whole, bounds its memory, and survives the end of either side.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -65,7 +65,7 @@ fn serve(server: &mut ControlServer, seen: &mut Vec<Seen>) {
     polled.unwrap();
 }
 
-/// Polls until it is so; fails after a time that no loopback needs.
+/// Polls until `done` returns true. Fails after a time that no loopback needs.
 fn until(mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
@@ -136,7 +136,7 @@ fn what_was_given_and_has_not_arrived_is_told_before_a_question() {
         class: NackClass::Repair,
         ranges: vec![SequenceRange::one(Sequence(1))],
     });
-    // It asks until the server is told of so many bytes.
+    // The peer sends NACKs until the server reports this number of bytes.
     let mut asks = |server: &mut ControlServer, stream: &mut TcpStream, expected: usize| {
         until(|| {
             seen.clear();
@@ -157,7 +157,7 @@ fn what_was_given_and_has_not_arrived_is_told_before_a_question() {
     server.send_frames(peer, &given).unwrap();
     server.flush();
     assert!(server.peer(peer).unwrap().backlog_bytes < given.len());
-    // The system at the other end has what can be read there, and nothing else arrives.
+    // The peer's system has the bytes that can be read there, and nothing else arrives.
     let mut arrived = vec![0; given.len()];
     let mut settled = 0;
     until(|| {
@@ -210,7 +210,7 @@ fn unread_peer_has_bounded_backlog_and_close_reason() {
         match server.send(peer, ChannelId(4), &datagram) {
             Ok(()) => sent += 1,
             Err(error) => {
-                // The kernel's buffers may take more; only when they are full is it final.
+                // The kernel's buffers may take more; the refusal is final only when they are full.
                 let before = server.peer(peer).unwrap().backlog_bytes;
                 server.flush();
                 if server.peer(peer).unwrap().backlog_bytes == before {
@@ -286,7 +286,7 @@ fn a_peer_that_never_joins_is_reported_once() {
             .iter()
             .any(|s| matches!(s, Seen::Frame(p, _) if *p == peer))
     );
-    // It neither reads nor closes, and is gone all the same once the linger time is over.
+    // The peer neither reads nor closes, and is dropped once the linger time is over.
     server.close(peer, None);
     until(|| {
         serve(&mut server, &mut seen);
@@ -317,7 +317,7 @@ fn connections_beyond_the_bound_are_rejected_with_the_reason() {
     assert_eq!((seen.len(), server.peers().count()), (1, 1));
 }
 
-/// A connection to there from this address of loopback.
+/// Connects to `to` from this address of loopback.
 fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
@@ -344,7 +344,7 @@ fn address_is_bounded_in_connections() {
     let stats = *server.stats();
     assert_eq!((stats.accepted, stats.turned_away_of_address), (3, 37));
     assert_eq!(stats.crowded_address, Some([127, 0, 0, 2].into()));
-    // The first that is turned away hears why; of the others no more are held than it takes.
+    // Refused connections get the reason, and no more of them are held than the REJECTED takes.
     let mut all = Vec::new();
     let heard = std::thread::spawn(move || {
         greedy[3].read_to_end(&mut all).unwrap();
@@ -369,7 +369,7 @@ fn address_is_bounded_in_connections() {
         server.stats().accepted == 6
     });
     assert_eq!(server.peers().count(), 6);
-    // A place that is free again is the address's again.
+    // A place that is free again belongs to the address again.
     greedy.clear();
     until(|| {
         serve(&mut server, &mut seen);
@@ -417,7 +417,7 @@ fn flooding_sender_is_heard_in_turns_without_loss() {
         };
         seen.iter().filter_map(name).collect()
     };
-    // The modest one's word waits at the server, and then a flood of the other's, who comes before it.
+    // The modest peer's message waits at the server, then the flood of the other, which is served first.
     let backlog_hint = server.backlog_hint().unwrap();
     until(|| {
         serve(&mut server, &mut seen);
@@ -452,7 +452,7 @@ fn flooding_sender_is_heard_in_turns_without_loss() {
         modest_at.unwrap() <= turn,
         "it was heard within the first turn, not after the flood"
     );
-    // What came with the end, and before it, is heard as well.
+    // Messages that arrived with the end, and before it, are processed too.
     let mut flooding = writing.join().unwrap();
     for name in &said[..100] {
         flooding.write_all(&frame(&join(name))).unwrap();
@@ -501,9 +501,9 @@ fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
     assert!(!backlog_hint.has_backlog(), "all that came was told");
 }
 
-/// A server that another thread looks at, from that core on this one, with such pauses, while a peer asks
-/// `asked` times and waits to be heard; then how often that thread ended a poll, and when it looks no more,
-/// that the peer is heard all the same.
+/// Runs a server on the first core, whose hint another thread polls on the second core with this pause. A
+/// peer sends `asked` messages meanwhile and waits for each to be processed. Checks that a message is also
+/// processed after that thread stops polling. Returns how often that thread ended a poll.
 fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 {
     let (mut server, address) = server(ServerConfig::default());
     let backlog_hint = server.backlog_hint().unwrap();
@@ -545,7 +545,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
             say
         });
         let mut say = looking.join().unwrap();
-        // As if whoever looked were busy for good.
+        // The polling thread stops polling for good.
         say(asked + 1, &|| std::thread::sleep(Duration::from_millis(1)));
         stop.store(true, Relaxed);
         served.join().unwrap()
@@ -558,13 +558,13 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
 fn poll_ends_by_spinner_on_core_or_by_arrival() {
     let available: Vec<usize> = (0..1024).filter(|core| can_pin(*core)).collect();
     let same = [available[0]; 2];
-    // Other processes on that core come between its looks: how often is theirs to say.
+    // Other processes run on that core between its polls, so the number varies.
     let mut told = 0;
     until(|| {
         told += asked_while_looked_at(same, Duration::ZERO, 500);
         told > 100
     });
-    // Who does something else as well is not relied on.
+    // The server does not rely on a thread that polls rarely.
     let told = asked_while_looked_at(same, Duration::from_millis(2), 100);
     assert_eq!(told, 0);
     match available[..] {
@@ -581,7 +581,7 @@ fn can_pin(core: usize) -> bool {
         .unwrap()
 }
 
-/// Polls a client and notes what happened.
+/// Polls a client and records its events.
 fn attend(client: &mut ControlClient, seen: &mut Vec<String>) {
     client.poll(SystemClock.now(), |event| {
         seen.push(match event {
@@ -633,7 +633,7 @@ fn client_finds_late_and_restarted_server() {
         });
         assert!(client.send(ChannelId(1), &Message::Leave).is_err());
         said.clear();
-        // While nobody listens, attempts fail and say so.
+        // While nobody listens, attempts fail with an event.
         client.connect(SystemClock.now()).unwrap();
         until(|| {
             attend(&mut client, &mut said);
@@ -647,8 +647,8 @@ fn client_finds_late_and_restarted_server() {
 
 #[test]
 fn a_connection_attempt_ends_after_its_time() {
-    // An address of the documentation range answers nobody; where there is no route at all the
-    // attempt fails at once, which is as good.
+    // An address of the documentation range never answers. Without a route the attempt fails at once, which
+    // passes too.
     let nobody = "192.0.2.1:9".parse().unwrap();
     let config = ClientConfig {
         connect_timeout: Nanos::from_ms(5),

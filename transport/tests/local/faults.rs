@@ -1,4 +1,4 @@
-//! The fault injector does what it was told, says what it did, and does it again for the same seed.
+//! The fault injector follows its config, reports its faults, and repeats them for the same seed.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +38,8 @@ fn datagram(kind: Kind, sequence: u64, relay: u8) -> Vec<u8> {
     bytes
 }
 
-/// Runs `count` datagrams through, one a microsecond; the sequences that came out undamaged, in
-/// that order, and the injector itself.
+/// Passes `count` datagrams through, one per microsecond. Returns the sequences of the undamaged ones, in
+/// order of emission, and the injector.
 fn run(config: FaultConfig, count: u64) -> (Vec<u64>, FaultInjector<u64>) {
     let mut injector = FaultInjector::new(config).unwrap();
     let mut out = Vec::new();
@@ -327,7 +327,7 @@ fn the_script_drops_exactly_what_it_names() {
             .iter()
             .all(|e| e.kind == FaultKind::ScriptedDrop)
     );
-    // Sent again on request, it passes; so does a heartbeat that reports the sequence.
+    // A repair passes, and so does a heartbeat that reports the sequence.
     for bytes in [
         datagram(Kind::Data, 3, relay_flags::RETRANSMITTED),
         datagram(Kind::Heartbeat, 3, 0),
@@ -350,7 +350,7 @@ fn a_partition_begins_and_ends_on_time() {
         ],
         ..FaultConfig::default()
     };
-    // Datagram n comes n - 1 microseconds after the first.
+    // Datagram n arrives n - 1 microseconds after the first.
     let (out, mut injector) = run(config, 20);
     assert_eq!(out, (1..=10).chain(16..=20).collect::<Vec<_>>());
     assert_eq!(injector.counts().partition_dropped, 5);

@@ -1,5 +1,5 @@
-//! A process that keeps a flight record and is killed, whatever it is at, leaves one that is whole up to its
-//! last entry, and that can be run again.
+//! A process that keeps a flight journal is killed at any moment. Its journal is whole up to the last entry,
+//! and can be replayed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,9 +20,9 @@ use tickcast_reliability::types::{
 };
 use tickcast_transport::journal_file::{JournalFile, read};
 
-/// Where this program, run by itself, keeps a record for as long as it lives.
+/// Environment variable: the file in which this program, run as a child, keeps a journal until it is killed.
 const FILE: &str = "TICKCAST_KILLED_RECORDER";
-/// How often one is killed. A moment at which an entry counts and is not whole is one in some hundreds.
+/// Number of kills. About one moment in some hundreds has an entry that counts and is not whole.
 const ROUNDS: u64 = 150;
 const FAN_OUT: FanOutId = FanOutId(0);
 
@@ -49,7 +49,7 @@ fn publisher(path: &Path) -> JournaledPublisher {
     publisher
 }
 
-/// Publishes in virtual time until it is killed, and does little else than to record it.
+/// Publishes in virtual time until it is killed, and does little besides recording.
 #[test]
 #[ignore = "it runs until it is killed, and is started by the test below"]
 fn record_until_killed() {
@@ -68,7 +68,7 @@ fn record_until_killed() {
         published.unwrap();
         publisher.flush(now, true);
         let sealed = publisher.sealed();
-        // Said more often than it need be: that is the shortest way to the next entry.
+        // Repeated more often than necessary, which is the fastest way to the next entry.
         (0..32).for_each(|_| publisher.handle_posted(FAN_OUT, sealed));
         publisher.handle_completed(FAN_OUT, sealed);
     }
@@ -113,7 +113,7 @@ impl Drop for Victim {
 fn a_process_killed_at_any_moment_leaves_a_record_that_is_whole() {
     for round in 0..ROUNDS {
         let mut victim = Victim::start(round);
-        // In its first lap of the file, or in a later one.
+        // Killed in the first lap of the file, or in a later one.
         let is_due = |it: Journal| round.is_multiple_of(2) || !it.is_whole();
         while !read(&victim.path).is_ok_and(|it| Journal::read(it).is_ok_and(is_due)) {
             assert_eq!(victim.child.try_wait().unwrap(), None, "it ended");
@@ -125,7 +125,7 @@ fn a_process_killed_at_any_moment_leaves_a_record_that_is_whole() {
         for entry in recording.entries() {
             let entry = entry.unwrap_or_else(|error| panic!("round {round}: {error}"));
             if let EntryBody::Posted(_, up_to) = entry.what {
-                // What was there before is of an earlier lap.
+                // The bytes before belong to an earlier lap.
                 assert!((posted.0..=posted.0 + 1).contains(&up_to.0) || posted == Sequence::NONE);
                 posted = up_to;
             }

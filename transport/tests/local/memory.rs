@@ -1,4 +1,4 @@
-//! The in-memory transport is unforgiving: early writes corrupt, buffers run out, queues stall.
+//! The in-memory transport is strict: early writes corrupt, buffers run out, queues stall.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn range(first: u64, last: u64) -> SequenceRange {
     SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
 }
 
-/// The first byte of each datagram received.
+/// Polls, and returns the first byte of each datagram.
 fn poll(receiver: &mut impl Receive) -> Vec<u8> {
     let mut seen = Vec::new();
     let polled = receiver.poll(Nanos(1), &mut |received| {
@@ -113,7 +113,7 @@ fn datagrams_that_find_no_buffer_are_lost_and_counted() {
     assert_eq!(poll(&mut slow), [1, 2]);
     assert_eq!(slow.stats()[0].buffer_drops, 3);
     assert_eq!(quick.stats()[0].buffer_drops, 0);
-    // A buffer in the application's hands is occupied, even while another arrives.
+    // A buffer lent to the application is occupied, even while another datagram arrives.
     fan_out.post(&ring, range(6, 8)).unwrap();
     network.complete(2);
     let mut seen = Vec::new();

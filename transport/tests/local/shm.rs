@@ -1,5 +1,5 @@
-//! Shared memory: what is read is whole or not there, an overrun is told exactly, and a process that
-//! is killed in the middle of anything leaves nobody with half of something.
+//! Shared memory: every read is whole or fails, overruns are reported exactly, and a process killed at any
+//! moment leaves no partial state to others.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn geometry() -> Geometry {
     Geometry::new(1024, SLOTS).unwrap()
 }
 
-/// A path that no other test uses; what is there goes in the end.
+/// A path that no other test uses. The file is removed on drop.
 struct Place(PathBuf);
 
 impl Place {
@@ -45,7 +45,7 @@ impl Drop for Place {
     }
 }
 
-/// A ring of this epoch in a file, and its way out.
+/// A ring of this epoch in a file, and its fan-out.
 struct Ring {
     writer: RingWriter,
     fan_out: ShmFanOut,
@@ -68,7 +68,7 @@ impl Ring {
         Self { writer, fan_out }
     }
 
-    /// Seals a datagram that is its sequence in every word, of a length that follows from it.
+    /// Seals a datagram with its sequence in every word, and with a length that depends on it.
     fn seal(&mut self) -> Sequence {
         let sequence = self.writer.open().unwrap();
         let words = 1 + sequence.0 as usize % 120;
@@ -112,7 +112,7 @@ fn reader(path: &Path, epoch: u64) -> ShmReceiver {
     ShmReceiver::open(&config(path, epoch), Sequence::NONE).unwrap()
 }
 
-/// The sequences that one poll brings of the ring, each checked, and how many copies.
+/// Polls once. Returns the sequences from the ring, each checked, and the copies.
 fn poll(receiver: &mut ShmReceiver) -> (Vec<u64>, Vec<Vec<u8>>) {
     let (mut sequences, mut copies) = (Vec::new(), Vec::new());
     let polled = receiver.poll(Nanos(1), &mut |received| {
@@ -131,7 +131,7 @@ fn poll(receiver: &mut ShmReceiver) -> (Vec<u64>, Vec<Vec<u8>>) {
     (sequences, copies)
 }
 
-/// All that it brings until nothing more comes, and what it told to be overrun.
+/// Polls until nothing more arrives. Returns the sequences, and the reported overruns.
 fn drain(receiver: &mut ShmReceiver) -> (Vec<u64>, Vec<SequenceRange>) {
     let (mut all, mut overruns) = (Vec::new(), Vec::new());
     loop {
@@ -172,7 +172,7 @@ fn a_reader_that_is_overrun_is_told_exactly_what_it_missed() {
     let mut receiver = reader(&place.0, 5);
     ring.send(10);
     assert_eq!(poll(&mut receiver).0.len(), 10);
-    // A whole ring can be slept through.
+    // The reader misses a whole ring.
     ring.send(SLOTS);
     let (all, overruns) = drain(&mut receiver);
     assert_eq!((all.len() as u64, overruns), (SLOTS, vec![]));
@@ -184,7 +184,7 @@ fn a_reader_that_is_overrun_is_told_exactly_what_it_missed() {
             panic!("{overruns:?}")
         };
         assert_eq!(overrun.first, before.next(), "what came before had come");
-        // It goes on above what is about to be overwritten, and misses nothing there.
+        // It continues above the slots that are about to be overwritten, and misses nothing there.
         let oldest = ring.writer.oldest().plus(geometry().guard());
         assert_eq!(overrun.last.next(), oldest);
         let rest: Vec<u64> = (oldest.0..=ring.writer.sealed().0).collect();
@@ -205,7 +205,7 @@ fn lapped_reader_gets_whole_datagrams_and_account() {
             let (mut next, mut overruns, mut read) = (1, 0, 0_u64);
             while overruns < 10 || read < 20_000 {
                 if read / 1_000 > overruns {
-                    // Long enough for the writer to come round.
+                    // Long enough for the writer to complete a lap.
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 for sequence in poll(&mut receiver).0 {
@@ -234,7 +234,7 @@ fn copies_follow_earlier_sends_and_newest_stay() {
     let mut repairs = ShmFanOut::open(&memory, geometry(), Side::Repairs).unwrap();
     ring.fan_out.send_copy(&[1; 9]).unwrap();
     let mut receiver = reader(&place.0, 5);
-    // More than one poll takes: until all of it is through, no heartbeat speaks of the last.
+    // More than one poll takes: until all of it is through, no heartbeat reports the last sequence.
     ring.send(100);
     ring.fan_out.send_copy(&[2; 9]).unwrap();
     repairs.send_copy(&[3; 1024]).unwrap();
@@ -243,7 +243,7 @@ fn copies_follow_earlier_sends_and_newest_stay() {
     let (sequences, copies) = poll(&mut receiver);
     assert_eq!(sequences.last(), Some(&100));
     assert_eq!(copies, [vec![2; 9], vec![3; 1024]]);
-    // Nor where it was overrun, before that is told.
+    // The same holds after an overrun, until the overrun is reported.
     ring.send(2 * SLOTS);
     ring.fan_out.send_copy(&[4; 9]).unwrap();
     assert_eq!(poll(&mut receiver), (vec![], vec![]));
@@ -298,7 +298,7 @@ fn who_left_misses_what_goes_by_as_on_a_network() {
     assert_eq!(poll(&mut receiver).0, [0; 0]);
     receiver.rejoin(LineId(0)).unwrap();
     ring.send(2);
-    // One that never left misses nothing by joining anew.
+    // A receiver that never left loses nothing by joining again.
     ring.send(1);
     receiver.rejoin(LineId(0)).unwrap();
     assert_eq!(poll(&mut receiver).0, [4, 5, 6]);
@@ -348,7 +348,7 @@ fn only_the_ring_that_was_offered_is_read() {
     std::fs::write(&place.0, vec![0; geometry().bytes() + tail_len(geometry())]).unwrap();
     let zeros = open(&config(&place.0, 5));
     assert!(matches!(zeros, Some(ShmError::Ring { .. })));
-    // Nor is memory without room for copies taken.
+    // Memory without room for copies is refused too.
     let memory = SharedMapping::memfd("short", geometry().bytes()).unwrap();
     let memory: Arc<dyn RingMemory> = Arc::new(memory);
     let short = ShmFanOut::open(&memory, geometry(), Side::FanOut);
@@ -363,7 +363,7 @@ fn next_epoch_has_own_file_and_old_stays() {
     old.send(40);
     let fresh = || SharedMapping::fresh(&place.0, 4096, 0);
     assert!(matches!(fresh(), Err(MappingError::Locked { .. })));
-    // As if it had been killed: the file stays behind, without a lock.
+    // Simulates a killed process: the file stays behind, without a lock.
     let left = Place::new();
     std::fs::hard_link(&place.0, &left.0).unwrap();
     drop(old);
@@ -375,7 +375,7 @@ fn next_epoch_has_own_file_and_old_stays() {
     assert_eq!(poll(&mut reader(&place.0, 6)).0.len(), 7);
 }
 
-/// A process of this test that does as one of the `#[ignore]`d tests says, until it is killed.
+/// A process of this test that runs one of the `#[ignore]`d tests until it is killed.
 struct Other(Child);
 
 impl Other {
@@ -424,7 +424,7 @@ fn path_given() -> PathBuf {
 fn writes_half_a_slot_over_an_old_one() {
     let mut ring = Ring::new(&path_given(), 5);
     ring.send(SLOTS + 4);
-    // The slot of sequence 5 is half another.
+    // Half of sequence 5's slot is overwritten.
     ring.writer.open().unwrap();
     ring.writer.append(&[0xaa; 400]).unwrap();
     ready_until_killed();
@@ -436,7 +436,7 @@ fn half_slot_of_killed_publisher_is_never_delivered() {
     let mut other = Other::start("writes_half_a_slot_over_an_old_one", &place.0);
     let mut receiver = ShmReceiver::open(&config(&place.0, 5), Sequence(4)).unwrap();
     other.kill();
-    // It is there, in the place of sequence 5.
+    // The partial write is in the slot of sequence 5.
     let mapping = ReadOnlyMapping::open(&place.0, geometry()).unwrap();
     let at = geometry().slot_offset(Sequence(5)) + 64;
     // SAFETY: within the mapping, which nobody writes any more.
@@ -449,7 +449,7 @@ fn half_slot_of_killed_publisher_is_never_delivered() {
         overruns,
         [SequenceRange::new(Sequence(5), Sequence(gone)).unwrap()]
     );
-    // The next publisher takes the name, and nobody is confused.
+    // The next publisher takes the name, and readers are not confused.
     let mut next = Ring::new(&place.0, 6);
     next.send(2);
     assert_eq!(drain(&mut receiver), (vec![], vec![]));

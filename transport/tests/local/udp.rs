@@ -1,4 +1,4 @@
-//! UDP on loopback: what is posted arrives, whole and in order, and what does not is counted.
+//! UDP on loopback: posted datagrams arrive, whole and in order, and losses are counted.
 
 mod runs;
 
@@ -18,7 +18,7 @@ use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A group that no other test uses, on a port that was free a moment ago.
+/// Returns a group that no other test uses, on a port that was free a moment ago.
 fn group() -> SocketAddrV4 {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -33,12 +33,12 @@ fn group() -> SocketAddrV4 {
 struct TestSlots(HashMap<u64, Vec<u8>>);
 
 impl TestSlots {
-    /// Each of `len` bytes, beginning with its sequence.
+    /// Slots of `len` bytes each, beginning with their sequence.
     fn new(count: u64, len: usize) -> Self {
         Self::of(count, |_| len)
     }
 
-    /// Each as long as is said, beginning with its sequence and its length.
+    /// Slots of the given lengths, beginning with their sequence and their length.
     fn of(count: u64, len: impl Fn(u64) -> usize) -> Self {
         let slot = |n: u64| {
             let len = len(n);
@@ -108,7 +108,7 @@ fn poll(receiver: &mut UdpReceiver, seen: &mut Seen) -> usize {
     polled.unwrap()
 }
 
-/// Polls until `count` datagrams were seen; fails after a time that no loopback needs.
+/// Polls until `count` datagrams were seen. Fails after a time that no loopback needs.
 fn poll_until(receiver: &mut UdpReceiver, count: usize) -> Seen {
     let (mut seen, begun) = (Seen::new(), Instant::now());
     while seen.len() < count {
@@ -120,7 +120,7 @@ fn poll_until(receiver: &mut UdpReceiver, count: usize) -> Seen {
     seen
 }
 
-/// Loopback delivers within the send call, so that what is not there now never comes.
+/// Expects no datagrams. Loopback delivers within the send call, so later datagrams are impossible.
 fn nothing_arrives(receiver: &mut UdpReceiver) {
     let mut seen = Seen::new();
     assert_eq!(poll(receiver, &mut seen), 0, "{seen:?}");
@@ -270,7 +270,7 @@ fn dropped_reads_hide_nothing_and_poll_ends() {
         let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();
         let slots = TestSlots::new(4, 64);
         for number in [1, 3] {
-            // After one alone no more than one is asked for.
+            // After a single datagram, only one buffer is requested.
             fan_out.post(&slots, range(number, number)).unwrap();
             assert_eq!(poll_until(&mut receiver, 1)[0].2, number);
             stranger(group, 9);
@@ -281,7 +281,7 @@ fn dropped_reads_hide_nothing_and_poll_ends() {
             assert_eq!(poll(&mut receiver, &mut seen), 1, "with gro: {gro}");
             assert_eq!(seen[0].2, next);
         }
-        // However many there are, a poll takes a batch of them.
+        // A poll takes at most one batch, however many have arrived.
         (0..8).for_each(|_| stranger(group, 9));
         nothing_arrives(&mut receiver);
         let strangers = receiver.stats()[0].strangers;
@@ -341,7 +341,7 @@ fn the_kernels_drops_are_counted_when_the_buffer_is_tiny() {
     fan_out.post(&slots, range(1, 300)).unwrap();
     let mut seen = Seen::new();
     while poll(&mut receiver, &mut seen) > 0 {}
-    // The count rides on the datagram after the drops.
+    // The first datagram after the drops carries the count.
     fan_out.post(&slots, range(301, 301)).unwrap();
     seen.extend(poll_until(&mut receiver, 1));
     assert!(seen.len() < 301);

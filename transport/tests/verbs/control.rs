@@ -1,5 +1,5 @@
-//! Control frames over reliable connections on a real device: the same server and client as over TCP,
-//! and whoever misbehaves harms only itself. They need a device: see `main.rs`.
+//! Control frames over reliable connections on a real device: the same server and client as over TCP. A
+//! peer that misbehaves affects only itself. The tests need a device: see `main.rs`.
 
 mod deaf;
 
@@ -28,14 +28,14 @@ fn now() -> Nanos {
     SystemClock.now()
 }
 
-/// A server over both, and where it is over verbs.
+/// Opens a server over TCP and verbs, and returns its verbs address.
 fn server(config: ServerConfig) -> (ControlServer, SocketAddrV4) {
     let mut server = ControlServer::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
     let at = server.listen_over_verbs(SocketAddrV4::new(address(), 0));
     (server, at.unwrap())
 }
 
-/// What a datagram of this sequence is made of.
+/// Returns the contents of the datagram of this sequence.
 fn datagram(sequence: u64) -> Vec<u8> {
     let len = 100 + sequence as usize * 37 % 8_800;
     (0..len)
@@ -51,7 +51,8 @@ fn nack(first: u64, last: u64) -> Message<'static> {
     }
 }
 
-/// Answers every NACK with its datagrams, as far as a peer reads them; tells who is gone and why.
+/// Answers every NACK with its datagrams, as far as a peer reads them, and records closed peers with the
+/// reason.
 #[derive(Default)]
 struct Serving {
     connected: Vec<(PeerId, SocketAddr)>,
@@ -92,7 +93,7 @@ impl Serving {
     }
 }
 
-/// A client that connects, and what came.
+/// A client that connects, and the messages it received.
 struct Client {
     client: ControlClient,
     connected: bool,
@@ -134,7 +135,7 @@ impl Client {
         client
     }
 
-    /// Asks for a run and gets it, byte for byte.
+    /// Requests a run of datagrams and checks every byte.
     fn asks(&mut self, server: &mut ControlServer, serving: &mut Serving, first: u64, last: u64) {
         self.came.clear();
         self.client.send(CHANNEL, &nack(first, last)).unwrap();
@@ -148,7 +149,7 @@ impl Client {
     }
 }
 
-/// A bare stream to the server, that says and reads what it likes.
+/// Opens a bare stream to the server that writes and reads arbitrary bytes.
 fn stranger(
     server: &mut ControlServer,
     serving: &mut Serving,
@@ -167,8 +168,8 @@ fn stranger(
     (stream, serving.connected[before].0)
 }
 
-/// Asks for a cursor for a peer that says nothing: until the device has told of its connection, which may
-/// be after the peer knows, it can be granted nothing.
+/// Requests a cursor for a peer that sends nothing. Retries until the server's device has reported the
+/// connection, which may be after the peer knows of it.
 fn grant_cursor(server: &mut ControlServer, serving: &mut Serving, peer: PeerId, ring: ShareId) {
     once_up(server, serving, |server| server.grant_cursor(peer, ring));
 }
@@ -253,7 +254,7 @@ fn unread_peer_has_bounded_backlog_harms_nobody() {
     });
     assert!(matches!(full, Some(SendError::Full { backlog, .. }) if backlog <= 300_000));
     assert_eq!(server.stats().overflows, 1);
-    // Its device would have given up long before; nothing was sent that it has no buffer for.
+    // The device would have given up long before; nothing was sent that it has no buffer for.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) {
         honest.asks(&mut server, &mut serving, 1, 20);
@@ -269,9 +270,8 @@ fn unread_peer_has_bounded_backlog_harms_nobody() {
     drop(stream);
 }
 
-/// What comes of a peer that has not the buffers that it says, with an honest one beside it: its own
-/// connection breaks with a completion of one of these
-/// statuses, is counted, and nobody else notices.
+/// Checks a peer that has fewer buffers than it announces, with an honest one beside it. Its own connection
+/// breaks with a completion of one of these statuses and is counted, and no other peer is affected.
 fn breaks_its_own_connection_alone(liar: impl Fn(SocketAddrV4) -> Deaf, statuses: &[u32]) {
     let (mut server, at) = server(ServerConfig::default());
     let mut serving = Serving::default();
@@ -290,7 +290,7 @@ fn breaks_its_own_connection_alone(liar: impl Fn(SocketAddrV4) -> Deaf, statuses
         .send(peer, CHANNEL, &Message::Datagram(&long))
         .unwrap();
     server.flush();
-    // It is waited for as often as is configured, while others are served.
+    // The server's device retries as often as configured, while other peers are served.
     until("it is still there", || {
         honest.asks(&mut server, &mut serving, 1, 20);
         !serving.closed.is_empty()
@@ -320,7 +320,7 @@ fn peer_without_receives_breaks_only_its_connection() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn peer_with_short_buffers_breaks_only_its_own() {
-    // The request is invalid at the other side, or can't be done there.
+    // The request is invalid at the peer, or can't be done there.
     breaks_its_own_connection_alone(Deaf::with_short_buffers, &[9, 11]);
 }
 
@@ -371,7 +371,7 @@ fn a_client_comes_again_when_its_server_does() {
         client.closed.is_some()
     });
     assert!(client.client.is_idle());
-    // Nobody is there: that is told, too, and nothing blocks.
+    // Nobody listens: the attempt fails with an event, and nothing blocks.
     (client.closed, client.connected) = (None, false);
     client.client.connect(now()).unwrap();
     until("it still hopes", || {
@@ -403,7 +403,7 @@ fn who_sleeps_on_the_descriptors_is_woken() {
         let mut serving = Serving::default();
         let begun = Instant::now();
         while serving.closed.is_empty() && begun.elapsed() < Duration::from_secs(120) {
-            // It sleeps until something comes.
+            // The server sleeps until something arrives.
             let polled = server.poll(Some(Duration::from_secs(30)), |event| match event {
                 ServerEvent::Frame(peer, _, Message::Nack { ranges, .. }) => {
                     let all = ranges.iter().flat_map(|range| range.iter());
@@ -450,7 +450,7 @@ fn who_sleeps_on_the_descriptors_is_woken() {
                 revents: 0,
             })
             .collect();
-        // SAFETY: as many `pollfd` as are said, which live through the call. Exercised by
+        // SAFETY: `polls` has as many `pollfd` as are passed, which live through the call. Exercised by
         // `verbs::control::who_sleeps_on_the_descriptors_is_woken`.
         let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, 5_000) };
         assert!(ready > 0, "nobody woke it: {} came", client.came.len());
@@ -462,7 +462,7 @@ fn who_sleeps_on_the_descriptors_is_woken() {
     assert_eq!(serving.join().unwrap(), 1);
 }
 
-/// Not a test of its own: what a process does that is killed in the middle of it.
+/// Runs in the process that is killed during its work; not a test of its own.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn victim() {

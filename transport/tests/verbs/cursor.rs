@@ -1,5 +1,5 @@
 //! Cursors on a real device: each peer claims and writes its own entry, the CPU reads it, and an entry
-//! comes back when nobody can write it any more. They need a device: see `main.rs`.
+//! is returned when nobody can write it any more. The tests need a device: see `main.rs`.
 
 use std::io::ErrorKind;
 
@@ -30,12 +30,12 @@ fn the_cpu_sees_the_progress_that_a_peer_writes() {
     for round in 1..50 {
         let words = std::array::from_fn(|word| round << 32 | word as u64);
         sides.writes(remote, words);
-        // It is in memory once a READ over the same connection is done.
+        // The WRITE is in memory once a READ over the same connection is done.
         sides.reader.read_remote(remote, 0, CURSOR_LEN, 3).unwrap();
         let bytes = words.map(u64::to_le_bytes).as_flattened().to_vec();
         assert_eq!(sides.done(), Done::Read(3, bytes));
         assert_eq!(entry.load_all(), words);
-        // One word alone.
+        // A WRITE of one word alone.
         let word = round.to_le_bytes();
         sides.reader.write_remote(remote, 24, &word, 4).unwrap();
         assert_eq!(sides.done(), Done::Written(4));
@@ -43,7 +43,7 @@ fn the_cpu_sees_the_progress_that_a_peer_writes() {
         assert_eq!((entry.load(2), entry.load(4)), (words[2], words[4]));
     }
     assert_eq!(neighbour.load_all(), [0; CURSOR_WORDS]);
-    // A few WRITEs at once, which take no place of a READ.
+    // A few WRITEs in flight, which take no place of a READ.
     for tag in 0..WRITES_MAX {
         let word = u64::from(tag).to_le_bytes();
         sides
@@ -91,7 +91,7 @@ fn a_swap_tells_what_was_there_and_claims_once() {
         0x1122_3344_5566_7788
     );
     assert_eq!(entry.load(0), 9);
-    // Several under way: one of them wins. They take the places of READs.
+    // Several in flight: one of them wins. They take the places of READs.
     for tag in 0..4 {
         (sides.reader)
             .compare_and_swap(remote, 8, 0, 100 + tag, tag)
@@ -128,12 +128,12 @@ fn each_entry_is_its_own_peers_alone() {
     let remotes: Vec<_> = (sides.iter_mut().zip(&entries))
         .map(|(sides, entry)| sides.grant_cursor(entry).1)
         .collect();
-    // Nobody is given what another has, nor what was another's on the same lease.
+    // An entry that was granted before can't be granted again, even on the same lease.
     for entry in &entries {
         let error = sides[0].owner.grant_cursor(entry).unwrap_err();
         assert!(error.to_string().contains("granted before"), "{error}");
     }
-    // They race; both win, each its own.
+    // They race, and each wins its own entry.
     std::thread::scope(|scope| {
         for (name, (sides, remote)) in (1..).zip(sides.iter_mut().zip(&remotes)) {
             scope.spawn(move || {
@@ -164,7 +164,7 @@ fn entry_returns_when_its_queue_pair_is_gone() {
             let (grant, remote) = sides.grant_cursor(&entry);
             assert_eq!(sides.swaps(remote, 0, 7), 0);
             sides.writes(remote, [7; 8]);
-            // Whoever leased it may forget it, revoke it, and see its peer go.
+            // The owner may drop the lease, revoke it, and see its peer disconnect.
             let kept = (round % 2 == 0).then_some(entry);
             assert!(table.lease().is_none());
             if round > 1 {
@@ -183,7 +183,7 @@ fn entry_returns_when_its_queue_pair_is_gone() {
             assert_eq!(table.free(), 1);
         }
     });
-    // In every round the queue pair that had the entry went before the entry came back.
+    // In every round the queue pair was destroyed before its entry was returned.
     let names = names(&lines);
     let mut rounds = names.split(|name| *name == "cursor_leased");
     assert_eq!(rounds.next(), Some(&[][..]));
@@ -314,7 +314,7 @@ fn who_was_let_at_what_is_told_and_keys_are_not() {
         line("what=access_refused").contains("completion 10"),
         "why it ended"
     );
-    // What is registered has no remote right, ever, and what was comes off again.
+    // No registration ever has a remote right, and every registration is removed again.
     let (mut on, mut off) = (0, 0);
     for line in &lines {
         on += u32::from(line.contains("what=memory_registered"));
@@ -366,7 +366,7 @@ fn sixty_four_peers_come_and_go_and_no_entry_is_lost() {
     }
     assert!(table.lease().is_none());
     for round in 0..rounds {
-        // Some end from either side; others come.
+        // Some connections end from either side, and new ones are made.
         for gone in 0..4 {
             let (_, entry, sides, _) = live.remove((round * 31 + gone * 17) % live.len());
             let Sides { mut owner, reader } = sides;

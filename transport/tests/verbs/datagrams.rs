@@ -1,5 +1,5 @@
-//! Verbs on a real device: what is posted arrives, whole and in order; what breaks is told apart,
-//! and what was opened is gone when it is dropped. They need a device, so `make test-rdma` runs
+//! Verbs on a real device: posted slots arrive, whole and in order; failures are distinguished; and all
+//! resources are freed on drop. The tests need a device, so `make test-rdma` runs
 //! them in its virtual machine (tests/lab/vm); the address of the device is `TICKCAST_RDMA_ADDRESS`.
 
 use std::net::Ipv4Addr;
@@ -36,7 +36,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// A group that no other test uses.
+/// Returns a group that no other test uses.
 fn group() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     Ipv4Addr::new(
@@ -82,14 +82,14 @@ impl TestRing {
 impl Slots for TestRing {
     fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         let at = sequence.0 as usize * SLOT_LEN;
-        // SAFETY: within the mapping, that is not written any more.
+        // SAFETY: within the mapping, which is not written any more.
         (sequence.0 < SLOTS).then(|| unsafe {
             std::slice::from_raw_parts(self.memory.as_ptr().add(at), (self.len)(sequence.0))
         })
     }
 }
 
-/// Some fit into a request, some do not.
+/// Lengths of which some fit into a request and some do not.
 fn mixed(sequence: u64) -> usize {
     if sequence.is_multiple_of(3) {
         100
@@ -176,7 +176,7 @@ fn poll_until(receiver: &mut VerbsReceiver, count: usize) -> Seen {
     seen
 }
 
-/// Gives what is on its way time to arrive, and expects nothing.
+/// Waits for datagrams in flight to arrive, and expects none.
 fn nothing_arrives(receiver: &mut VerbsReceiver) {
     std::thread::sleep(Duration::from_millis(200));
     let mut seen = Seen::new();
@@ -187,7 +187,7 @@ fn range(first: u64, last: u64) -> SequenceRange {
     SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
 }
 
-/// Posts all of a range while `each` is called between the posts.
+/// Posts all of a range and calls `each` between the posts.
 fn post_all(
     fan_out: &mut VerbsFanOut,
     ring: &TestRing,
@@ -281,7 +281,7 @@ fn a_fan_out_reaches_every_receiver() {
     let whole: Seen = (1..=2_000).map(|sequence| (0, sequence)).collect();
     assert_eq!(seen[0], whole);
     assert_eq!(seen[1], whole);
-    // The last ones may be silent; up to the last that tells, all are free again.
+    // The last sends may be unsignalled; all up to the last signalled one are free again.
     completed(&mut fan_out, 2_000 / 16 * 16);
     let stats = fan_out.stats()[0];
     let bytes: u64 = (1..=2_000).map(|sequence| mixed(sequence) as u64).sum();
@@ -290,11 +290,11 @@ fn a_fan_out_reaches_every_receiver() {
         (2_000, bytes, 0)
     );
     assert!(stats.batches < 2_000, "chained: {stats:?}");
-    // Heartbeats and repairs for many, of both sizes.
+    // Heartbeats and multicast repairs, of both sizes.
     assert!(fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
     assert!(fan_out.send_copy(ring.slot(Sequence(4)).unwrap()).unwrap());
     assert_eq!(poll_until(&mut receivers[0], 2), [(0, 3), (0, 4)]);
-    // Nothing of its own came back to the sender, who has no buffers: nothing was to be dropped.
+    // The sender receives none of its own datagrams and has no buffers, so nothing may be dropped.
     assert_eq!(receivers[0].stats()[0].datagrams, 2_002);
 }
 
@@ -323,7 +323,7 @@ fn a_datagram_with_another_q_key_reaches_nobody() {
     let mut stranger = VerbsFanOut::open(&config, &ring.memory).unwrap();
     post_all(&mut stranger, &ring, 1, 50, || ());
     nothing_arrives(&mut receiver);
-    // Nor does it harm those who have the right one.
+    // Members with the right key are not affected.
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     post_all(&mut fan_out, &ring, 51, 60, || ());
     assert_eq!(poll_until(&mut receiver, 10).len(), 10);
@@ -440,7 +440,7 @@ fn who_leaves_hears_nothing_and_who_joins_again_does() {
     assert!(receiver.join(LineId(1)).is_err());
 }
 
-/// Whether a descriptor is readable, or becomes so within the limit.
+/// Returns whether a descriptor is readable, or becomes so within the limit.
 fn readable(fd: RawFd, limit_ms: i32) -> bool {
     let mut poll = libc::pollfd {
         fd,
@@ -469,7 +469,7 @@ fn a_receiver_that_sleeps_is_woken() {
         assert!(readable(fd, 20_000), "round {round}");
         assert_eq!(poll_until(&mut receiver, 10).len(), 10);
     }
-    // And to become a member, which it does when it takes the answer.
+    // The receiver becomes a member when it takes the answer.
     receiver.rejoin(LineId(0)).unwrap();
     for _ in 0..1_000 {
         poll(&mut receiver, &mut Seen::new());
@@ -495,7 +495,7 @@ fn unwaited_receiver_is_not_armed() {
     post_all(&mut fan_out, &ring, 1, 10, || ());
     assert_eq!(poll_until(&mut receiver, 10).len(), 10);
     while poll(&mut receiver, &mut Seen::new()) > 0 {}
-    // Nobody has taken the word that it was armed for before, nor armed it again.
+    // Nobody has taken the event that it was armed for before, nor armed it again.
     assert!(readable(&receiver, 0), "who waits now would be woken");
     receiver.set_waited(true);
     while poll(&mut receiver, &mut Seen::new()) > 0 {}
@@ -546,7 +546,7 @@ fn a_fan_out_that_is_reset_begins_anew() {
     std::thread::sleep(Duration::from_millis(300));
     let mut seen = Seen::new();
     while poll(&mut receiver, &mut seen) > 0 {}
-    // What was handed over went, or was flushed.
+    // All datagrams given to the device were sent or flushed.
     assert_eq!(
         seen.len() as u64,
         stats.datagrams - stats.flushed,
@@ -564,7 +564,7 @@ fn a_reset_ends_though_the_last_sends_are_silent() {
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     for round in 0..3 {
-        // One fewer than makes the device tell.
+        // One fewer than the interval of signalled sends.
         let first = round * 100 + 1;
         post_all(&mut fan_out, &ring, first, first + 14, || ());
         assert_eq!(poll_until(&mut receiver, 15).len(), 15);
@@ -575,7 +575,7 @@ fn a_reset_ends_though_the_last_sends_are_silent() {
         }
     }
     let stats = fan_out.stats()[0];
-    // All of it was sent, and the queue gave an answer when it was asked for it.
+    // All of it was sent, and the queue reported completion on request.
     assert_eq!((stats.datagrams, stats.flushed), (45, 0));
     assert_eq!((stats.restarts, stats.last_errno), (2, 0));
 }
@@ -587,7 +587,7 @@ fn a_post_that_begins_elsewhere_takes_back_what_is_on_its_way() {
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     let mut seen = Seen::new();
-    // Forward, backward, and with a silent tail each.
+    // Forward, backward, and with an unsignalled tail each.
     for (n, first) in [1, 2_001, 1_001].into_iter().enumerate() {
         let posted = fan_out.post(&ring, range(first, first + 38)).unwrap();
         assert_eq!(posted.last, Some(Sequence(first + 38)));
@@ -638,7 +638,7 @@ fn a_small_ring_is_not_pinned_as_a_whole() {
     completed(&mut fan_out, 12);
 }
 
-/// Two lines, the first of which is sent from an address that is added for it.
+/// Opens two lines, the first of which is sent from an address that is added for it.
 fn two_lines_the_first_from(other: Ipv4Addr) -> (VerbsReceiver, VerbsFanOut, TestRing) {
     ip(&format!("address add {other}/24 dev DEV"));
     let (groups, ring) = ([group(), group()], TestRing::new(mixed));
@@ -657,7 +657,7 @@ fn broken_line_returns_and_unsent_is_counted() {
     let other = Ipv4Addr::new(10, 1, 0, 77);
     let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
     let (mut seen, mut offered) = ([0, 0], 0);
-    // A slot, a copy, and what arrived of them, by line.
+    // Sends a slot and a copy, and returns the received ones by line.
     let mut some = |fan_out: &mut VerbsFanOut| {
         offered += 2;
         let at = offered / 2;
@@ -673,13 +673,13 @@ fn broken_line_returns_and_unsent_is_counted() {
         while receiver.poll(Nanos(7), on).unwrap() > 0 {}
         (seen, offered)
     };
-    // Until a send failed before the device told that the address is gone.
+    // Repeat until a send fails before the device reports that the address is gone.
     let mut rounds = 0;
     while fan_out.stats()[0].flushed == 0 {
         rounds += 1;
         assert!(rounds <= 30, "no send ever failed");
         let begun = Instant::now();
-        // Without its address nothing can be sent any more. It goes amid the sends.
+        // Without its address nothing can be sent any more. It is removed during the sends.
         std::thread::scope(|scope| {
             let gone = scope.spawn(|| ip(&format!("address del {other}/24 dev DEV")));
             let broken = fan_out.stats()[0].restarts;
@@ -713,7 +713,7 @@ fn broken_line_returns_and_unsent_is_counted() {
     for (line, stats) in stats.iter().enumerate() {
         let all = stats.datagrams + stats.refused + stats.unpinned_sends_dropped;
         assert_eq!(all, offered, "{stats:?}");
-        // The last two may be on their way.
+        // The last two may be in flight.
         let sent = stats.datagrams - stats.flushed;
         assert!(
             (seen[line]..=seen[line] + 2).contains(&sent),
@@ -734,7 +734,7 @@ fn broken_line_returns_and_unsent_is_counted() {
 fn an_address_that_comes_and_goes_is_told() {
     let other = Ipv4Addr::new(10, 1, 0, 78);
     let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
-    // Nothing is sent, so no completion tells of it.
+    // Nothing is sent, so no completion reports it.
     ip(&format!("address del {other}/24 dev DEV"));
     let begun = Instant::now();
     while fan_out.stats()[0].restarts == 0 {
@@ -767,8 +767,8 @@ fn an_address_that_comes_and_goes_is_told() {
     assert_eq!((stats.restarts, stats.refused), (0, 0), "not its address");
 }
 
-/// A datagram of RoCEv2 as it goes on the wire, of any length: the headers of IPv4, UDP and
-/// InfiniBand's transport, the payload, and the checksum over all that no router changes.
+/// Builds a datagram of RoCEv2 of any length as it goes on the wire: the headers of IPv4, UDP and
+/// InfiniBand's transport, the payload, and the checksum over all fields that no router changes.
 fn raw_packet(group: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let udp_len = (8 + 12 + 8 + payload.len() + 4) as u16;
     let mut packet = vec![0x45, 0];
@@ -780,13 +780,13 @@ fn raw_packet(group: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     packet.extend(4791u16.to_be_bytes());
     packet.extend(udp_len.to_be_bytes());
     packet.extend([0, 0]);
-    // A datagram that is whole, to all queues of the group, of the default partition.
+    // A datagram in one packet, to all queues of the group, of the default partition.
     packet.extend([0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     packet.extend(Q_KEY.to_be_bytes());
     packet.extend([0, 0, 0, 0x11]);
     packet.extend(payload);
     let mut masked = packet.clone();
-    // What may change on the way counts as ones: class, lifetime, checksums, congestion.
+    // Fields that may change on the way count as ones: class, lifetime, checksums, congestion.
     for at in [1, 8, 10, 11, 26, 27, 32] {
         masked[at] = 0xff;
     }
@@ -833,12 +833,12 @@ fn send_raw(packet: &[u8], to: Ipv4Addr) {
 fn broken_receive_queue_restarts_beside_other_line() {
     let (groups, ring) = ([group(), group()], TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&groups));
-    // One that is as it should be arrives: the packet is made right.
+    // A valid packet arrives, so the packets are built correctly.
     let mut whole = 5u64.to_le_bytes().to_vec();
     whole.resize(200, 5);
     send_raw(&raw_packet(groups[0], &whole), groups[0]);
     assert_eq!(poll_until(&mut receiver, 1), [(0, 5)]);
-    // And one that is longer than any device sends.
+    // A packet that is longer than any device sends.
     ip("link set DEV mtu 9000");
     send_raw(&raw_packet(groups[0], &[7; 5_000]), groups[0]);
     ip("link set DEV mtu 4200");
@@ -852,7 +852,7 @@ fn broken_receive_queue_restarts_beside_other_line() {
         );
     }
     let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
-    // More than the queue holds: every buffer is there again.
+    // More than the queue holds: every buffer is posted again.
     for first in (1..=3_000).step_by(100) {
         post_all(&mut fan_out, &ring, first, first + 99, || ());
         assert_eq!(poll_until(&mut receiver, 200).len(), 200);
@@ -862,7 +862,7 @@ fn broken_receive_queue_restarts_beside_other_line() {
     assert_eq!((stats[0].joins, stats[1].joins), (2, 1));
 }
 
-/// Sees every packet that goes over any interface here, also what goes out.
+/// Captures every packet on any interface here, outgoing ones included.
 struct Tap(std::os::fd::OwnedFd);
 
 impl Tap {
@@ -886,12 +886,12 @@ impl Tap {
         }
     }
 
-    /// The traffic class of the next packet of RoCEv2 to a group.
+    /// Returns the traffic class of the next packet of RoCEv2 to a group.
     fn class_of_next(&self, group: Ipv4Addr) -> u8 {
         use std::os::fd::AsRawFd;
         let mut packet = [0u8; 64];
         loop {
-            // SAFETY: as many bytes as there are.
+            // SAFETY: the length passed is that of the buffer.
             let len = unsafe { libc::recv(self.0.as_raw_fd(), packet.as_mut_ptr().cast(), 64, 0) };
             assert!(len > 0, "{}", std::io::Error::last_os_error());
             let is_roce = packet[9] == 17 && packet[22..24] == 4791u16.to_be_bytes();
@@ -929,12 +929,12 @@ fn a_pace_is_kept_in_any_window() {
         burst_bytes: 10 * SLOT_LEN as u64,
     });
     let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
-    // A burst, and then nothing for a thousand seconds: no clock decides this.
+    // A burst, and then nothing for a thousand seconds, so that no clock affects the result.
     let posted = fan_out.post(&ring, range(1, 100)).unwrap();
     assert_eq!((posted.last, posted.stalled), (Some(Sequence(10)), true));
     let posted = fan_out.post(&ring, range(11, 100)).unwrap();
     assert_eq!((posted.last, posted.stalled), (None, true));
-    // It binds copies too; and a queue that is paced is not full.
+    // The pace limits copies too, and a paced queue does not count as full.
     assert!(!fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
     let stats = fan_out.stats()[0];
     assert_eq!(
@@ -966,7 +966,7 @@ fn what_no_port_carries_and_what_is_no_slot_is_refused() {
     config.lines[0].group = Ipv4Addr::new(10, 0, 0, 1);
     let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
     assert!(matches!(error, VerbsError::NotMulticast { .. }), "{error}");
-    // Memory that the device was never told of.
+    // Memory that is not registered with the device.
     let mut fan_out = VerbsFanOut::open(&send_config(&[group()]), &ring.memory).unwrap();
     let elsewhere = TestRing::new(mixed);
     let error = fan_out.post(&elsewhere, range(1, 3)).unwrap_err();

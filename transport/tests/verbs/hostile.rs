@@ -1,5 +1,5 @@
-//! Peers that want more than they were granted, on a real device: each is refused, its own connection
-//! ends, and nobody else is harmed. They need a device, and may upset one of Soft-RoCE: run them alone.
+//! Peers that request more than they were granted, on a real device. Each is refused, its own connection
+//! ends, and no other peer is affected. The tests need a device and may upset Soft-RoCE: run them alone.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::device::sides::{Done, Sides, memory};
 use crate::device::until;
 
 const LEN: usize = 16 * 1024;
-/// What the others and the offender are granted of it.
+/// Start of the part that the peers are granted.
 const FROM: usize = 4096;
 const GRANTED: usize = 8192;
 
-/// What the device says of a request that its memory, or its queue pair, does not allow.
+/// Statuses of a request that the peer's memory, or its queue pair, does not allow.
 const REM_ACCESS: u32 = 10;
 const REM_INVALID: u32 = 9;
 
@@ -42,7 +42,7 @@ struct House {
     round: u64,
 }
 
-/// Somebody with a grant, and with a cursor or without.
+/// A peer with a grant, with or without a cursor.
 struct Offender {
     sides: Sides,
     remote: RemoteMemory,
@@ -54,7 +54,7 @@ impl House {
         let (device, mut listener) = Sides::listener();
         let memory = memory(&listener, LEN);
         let table = CursorTable::register(listener.device(), 3).unwrap();
-        // Its entry lies between others.
+        // Its entry lies between other entries.
         let (first, entry) = (table.lease().unwrap(), table.lease().unwrap());
         drop(first);
         let mut innocent = Sides::new(&device, &mut listener);
@@ -85,7 +85,7 @@ impl House {
         }
     }
 
-    /// The innocent peer reads, writes and swaps as ever, and finds what it left.
+    /// Checks that the innocent peer reads, writes and swaps as before, and finds its own data.
     fn goes_on(&mut self) {
         self.innocent.reads(self.remote, FROM);
         let before = self.entry.load_all();
@@ -288,8 +288,8 @@ fn soft_roce_alone_allows_beyond_window_in_memory() {
     };
     sides.reader.read_remote(more, GRANTED, 64, 1).unwrap();
     match sides.done() {
-        // Linux 6.1's looks at the bounds of the registration: that is why an entry of a table has one
-        // of its own.
+        // Linux 6.1's rxe checks the bounds of the registration only: for that reason every entry of a
+        // table has its own registration.
         Done::Read(1, _) => assert!(house.device.name().starts_with("rxe")),
         Done::Failed(1, why) => println!("{why}"),
         other => panic!("{other:?}"),
@@ -297,10 +297,10 @@ fn soft_roce_alone_allows_beyond_window_in_memory() {
     house.goes_on();
 }
 
-/// What a publisher said to one of its subscribers.
+/// Messages of a publisher to one of its subscribers.
 #[derive(Default)]
 struct Said {
-    /// Of a connection: it is up, it was welcomed, it is over.
+    /// State of a connection: up, welcomed, over.
     up: bool,
     session: Option<u64>,
     over: bool,
@@ -311,7 +311,7 @@ struct Said {
 }
 
 impl Said {
-    /// Looks at what came over one of its connections.
+    /// Polls one of its connections.
     fn poll(&mut self, client: &mut ControlClient, now: Nanos) {
         client.poll(now, |event| match event {
             ClientEvent::Connected(_) => self.up = true,
@@ -332,7 +332,7 @@ impl Said {
     }
 }
 
-/// Of a publisher in another process, which the suite looks at afterwards.
+/// Needs a publisher in another process, which the suite checks afterwards.
 #[test]
 #[ignore = "needs an RDMA device and a publisher: make test-rdma"]
 fn subscriber_reading_beyond_grant_is_cut_off() {
@@ -414,7 +414,7 @@ fn subscriber_reading_beyond_grant_is_cut_off() {
     };
     assert!(!asked(1, ring.len - 64), "that was granted");
     assert!(asked(2, ring.len), "what is behind the ring was READ");
-    // Its other connection goes on.
+    // Its other connection continues.
     let progress = Progress {
         epoch: said.epoch,
         sequence: Sequence(0),

@@ -1,5 +1,5 @@
-//! What is passed to libibverbs and librdmacm has the layout that their C headers say: a C program
-//! made from the headers of this machine prints sizes and offsets, and Rust's are compared.
+//! Structures passed to libibverbs and librdmacm have the layout of their C headers. A C program
+//! compiled with this machine's headers prints sizes and offsets, which are compared with Rust's.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tickcast_transport::verbs::rdma_sys as sys;
 
-/// Name in C, size, and of each field: name in C and offset.
+/// Name in C, size, and for each field its name in C and its offset.
 type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
 
 macro_rules! layout {
@@ -98,7 +98,7 @@ fn layouts() -> Vec<Layout> {
     ]
 }
 
-/// Constants that are written out, and as the headers know them.
+/// Constants written out in Rust, by their names in the headers.
 const CONSTANTS: [(&str, i64); 35] = [
     ("RDMA_OPTION_ID", 0),
     ("RDMA_OPTION_ID_TOS", 0),

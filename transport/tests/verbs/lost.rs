@@ -1,5 +1,5 @@
-//! What becomes of READs when nothing reaches the other side any more. They need two hosts of the
-//! lab's bridge (suite `lost`): nothing is lost between processes on one device.
+//! The fate of READs when no packet reaches the peer any more. The tests need two hosts of the lab's
+//! bridge (suite `lost`), because packets between processes on one device are never lost.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::device::sides::{Done, Sides, memory, reading};
 
 const LEN: usize = 64 * 1024;
 
-/// Everything that goes to the other host is lost, until this is dropped.
+/// Drops all packets to the other host, until this is dropped.
 struct Cut;
 
 impl Cut {
@@ -59,7 +59,7 @@ fn reads_of_a_peer_that_answers_no_more_fail_as_lost() {
             assert_eq!(tag, wanted);
         }
         assert_eq!(sides.reader.end(), Some(StreamEnd::Lost { status: 12 }));
-        // What reaches it again may connect again.
+        // Once packets arrive again, the peer can connect again.
         drop(cut);
     }
 }

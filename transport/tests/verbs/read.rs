@@ -15,11 +15,11 @@ use tickcast_transport::verbs::{
 use crate::device::sides::{Done, READ_LEN_MAX, Sides, answering, byte, memory, reading};
 use crate::device::{address, until};
 
-/// Bytes of a slot, and of the memory.
+/// Length of a slot, and of the memory, in bytes.
 const SLOT: usize = 1024;
 const LEN: usize = 1024 * 1024;
 
-/// Tells a thread to end, when it goes.
+/// Stops a thread when it is dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -40,7 +40,7 @@ fn several_reads_at_once_bring_what_was_granted_in_order() {
     let mut sides = Sides::new(&device, &mut listener);
     let (_, remote) = sides.grant(&memory, 0, LEN);
     assert_eq!(sides.reader.reads_depth(), 4);
-    // Neighbouring slots, many in one READ.
+    // Adjacent slots, many in one READ.
     for round in 0..LEN / (4 * READ_LEN_MAX) {
         let from = |read| (round * 4 + read) * READ_LEN_MAX;
         for read in 0..4 {
@@ -58,7 +58,7 @@ fn several_reads_at_once_bring_what_was_granted_in_order() {
             assert!(sides.done() == wanted, "READ {read} of round {round}");
         }
     }
-    // Lengths of any kind, at the place that casts to records need.
+    // Any length arrives at an address that casts to records need.
     for (offset, len) in [(0, 1), (3, 64), (LEN - 1, 1), (7 * SLOT, 3 * SLOT)] {
         sides.reader.read_remote(remote, offset, len, 7).unwrap();
         until("nothing came", || match sides.reader.take_completed() {
@@ -110,7 +110,7 @@ fn both_sides_agree_on_the_smaller_number_of_reads() {
             assert_eq!(sides.done(), Done::Read(read as u64, bytes(read * 64, 64)));
         }
     }
-    // Where one side has none there are none, and that is said at once.
+    // If one side allows no READs, a READ fails at once.
     let remote = tickcast_transport::verbs::RemoteMemory {
         address: 0,
         key: 0,
@@ -141,14 +141,14 @@ fn what_a_read_brought_stays_until_it_is_taken() {
     read(&mut sides, 0).unwrap();
     read(&mut sides, 1).unwrap();
     for next in 2..40 {
-        // Done, but not taken: their places are theirs.
+        // Done, but not taken: they keep their places.
         assert_eq!(
             read(&mut sides, next).unwrap_err().kind(),
             ErrorKind::WouldBlock
         );
         assert!(sides.done() == slot(next - 2));
         read(&mut sides, next).unwrap();
-        // The newer one lands before the older one is looked at.
+        // The newer READ completes before the older one is taken.
         std::thread::sleep(std::time::Duration::from_millis(3));
         assert!(sides.reader.advance());
     }
@@ -156,7 +156,8 @@ fn what_a_read_brought_stays_until_it_is_taken() {
     assert!(sides.done() == slot(39));
 }
 
-/// Whether any of these numbers has this byte at this place: not even a word need be of one moment.
+/// Returns whether any number from `from` to `to` has this byte at this place, because even a word may be
+/// torn.
 fn may_hold(byte: u8, at: usize, from: u64, to: u64) -> bool {
     let (from, to) = (from >> (8 * at), to >> (8 * at));
     u64::from(byte.wrapping_sub(from as u8)) <= to - from
@@ -176,7 +177,7 @@ fn slot_overwritten_in_read_is_torn_never_invented() {
     let (stop, newest) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut torn, mut ordered) = (0, 0);
     std::thread::scope(|scope| {
-        // Also where something is not as it should be.
+        // Stops the writer even if an assertion fails.
         let _stop = Stop(&stop);
         scope.spawn(|| {
             for value in 1.. {
@@ -249,7 +250,7 @@ fn in_flight_work_of_gone_peer_fails_or_completes() {
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 drop(owner);
             });
-            // As many as may be are under way, until there is nobody left who answers.
+            // The maximum number is in flight until the peer no longer answers.
             until("it goes on", || {
                 while reader.read_remote(remote, 0, READ_LEN_MAX, tag).is_ok() {
                     tag += 1;
@@ -306,7 +307,7 @@ fn reads_and_bytes_share_a_connection() {
             matches!(sides.owner.read(&mut room), Ok(200))
         });
         assert_eq!(room[..200], [round as u8; 200]);
-        // Its credit comes back.
+        // Return credit.
         sides.owner.advance();
         sides.reader.advance();
     }

@@ -1,5 +1,5 @@
-//! Reliable connections on a real device: bytes arrive in order and whole, and an end is seen by
-//! both. They need a device: see `main.rs`.
+//! Reliable connections on a real device: bytes arrive in order and whole, and both sides see an end.
+//! The tests need a device: see `main.rs`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
@@ -23,7 +23,7 @@ fn pair(listener: &mut Listener, config: &StreamConfig) -> (Stream, Stream) {
     (near, far.unwrap())
 }
 
-/// Bytes that a stream of this seed carries.
+/// Returns the bytes of a stream with this seed.
 fn bytes(seed: u64, count: usize) -> Vec<u8> {
     (0..count as u64)
         .map(|n| (n.wrapping_mul(seed | 1).wrapping_mul(0x9e37_79b9) >> 13) as u8)
@@ -39,7 +39,7 @@ fn exchange(near: &mut Stream, far: &mut Stream, count: usize) {
         let mut room = [0; 3_000];
         for (side, stream) in [&mut *near, &mut *far].into_iter().enumerate() {
             let rest = &sent[side][written[side]..];
-            // Of odd lengths, some larger than a buffer.
+            // Odd lengths, some larger than a buffer.
             let some = &rest[..rest.len().min(1 + written[side] % 9_001)];
             if !some.is_empty() {
                 match stream.write(some) {
@@ -122,7 +122,7 @@ fn a_peer_that_does_not_read_stops_only_its_own_stream() {
         assert!(accepted <= 8 * 4096, "bounded by its buffers");
     }
     exchange(&mut other_near, &mut other_far, 100_000);
-    // Far longer than the device's patience: nothing was sent that had no buffer.
+    // Far longer than the device retries: nothing was sent that had no buffer.
     std::thread::sleep(Duration::from_secs(1));
     assert!(near.advance() && near.is_up());
     assert_eq!(near.write(b"").unwrap(), 0, "nothing takes no buffer");
@@ -193,7 +193,7 @@ fn what_comes_before_a_connection_is_up_takes_nothing_from_it() {
     for round in 0..20 {
         let mut near = Stream::connect(&device, listener.address(), &config).unwrap();
         let mut far = None;
-        // Only the one side is brought forward, and writes as soon as it may.
+        // Only one side is advanced, and writes as soon as it may.
         until("never connected", || {
             near.advance();
             if far.is_none() {
@@ -261,7 +261,7 @@ fn connections_that_are_not_up_yet_are_bounded() {
     let config = StreamConfig {
         buffers: 8,
         buffer_len: 256,
-        // An emulated machine may take its time.
+        // An emulated machine may be slow.
         connect_ms: 60_000,
         resolve_ms: 30_000,
         ..StreamConfig::default()
@@ -273,7 +273,7 @@ fn connections_that_are_not_up_yet_are_bounded() {
         .collect();
     let (mut far, mut refused, mut told) = (Vec::new(), 0, 0);
     until("not all were answered", || {
-        // Nobody brings those forward that were accepted.
+        // Nobody advances the accepted connections.
         match listener.accept() {
             Some(Err(VerbsError::Crowded)) => told += 1,
             accepted => far.extend(accepted.map(Result::unwrap)),
@@ -287,7 +287,7 @@ fn connections_that_are_not_up_yet_are_bounded() {
         near.iter().all(Stream::is_up)
     });
     assert_eq!((far.len(), near.len(), refused, told), (64, 64, 16, 16));
-    // Once they are up, others may come.
+    // Once they are up, others can connect.
     until("not all are up", || {
         far.iter_mut()
             .all(|stream| stream.advance() && stream.is_up())
@@ -307,7 +307,7 @@ fn for_a_peer_that_gave_up_nothing_is_made() {
     let mut impatient: Vec<_> = (0..5)
         .map(|_| Stream::connect(&device, listener.address(), &config).unwrap())
         .collect();
-    // Their requests are with the listener, which nobody asks for them.
+    // Their requests wait at the listener, which is not polled.
     let came = Instant::now() + Duration::from_secs(3);
     until("no time passes", || {
         impatient.iter_mut().for_each(|stream| {

@@ -1,6 +1,6 @@
-//! A ring that is sealed and overwritten while it is READ, on a real device: slots are torn and lapped,
-//! and what comes of it, through the cores of publisher and subscriber as they are shipped, is byte for
-//! byte what was sealed. They need a device: see `main.rs`.
+//! A ring that is sealed and overwritten while it is READ, on a real device. Slots are torn and lapped,
+//! and the shipped cores of publisher and subscriber still deliver every datagram byte for byte as it was
+//! sealed. The tests need a device: see `main.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -34,19 +34,19 @@ use crate::device::until;
 
 const CHANNEL: ChannelId = ChannelId(7);
 const EPOCH: Epoch = Epoch(5);
-/// Words of a record, whose first says that it is one of these.
+/// Words of a record. The first marks it as one of these.
 const RECORD_WORDS: usize = 7;
 const MBO: u64 = 0xa0;
-/// READs under way at once.
+/// READs in flight.
 const READS: u8 = 16;
-/// More than these should never be needed.
+/// Limit of READs, which should never be reached.
 const READS_MAX: u64 = 400_000;
 /// Slots of the ring.
 const SLOTS: u64 = 64;
-/// So often must happen what is to happen.
+/// Required number of occurrences of each event.
 const ENOUGH: u64 = 100;
 
-/// What is published: as many records in each slot as fit it.
+/// Published data: as many records in each slot as fit.
 #[derive(Clone, Copy)]
 struct Feed {
     geometry: Geometry,
@@ -57,7 +57,8 @@ impl Feed {
         (self.geometry.slot_len() - HEADER_LEN) / (RECORD_WORDS * 8)
     }
 
-    /// The records of a sequence. Each word says whose it is, and which: no mixture of two is of either.
+    /// Returns the records of a sequence. Each word identifies its record and its place, so that no mixture
+    /// of two records equals either.
     fn payload(self, sequence: Sequence) -> Vec<u8> {
         let of = sequence.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let words = (0..self.records() * RECORD_WORDS).map(|at| {
@@ -101,14 +102,14 @@ impl Feed {
         }
     }
 
-    /// The datagram of a sequence, as it must stand in its slot.
+    /// Returns the datagram of a sequence, as it must stand in its slot.
     fn datagram(self, sequence: Sequence) -> Vec<u8> {
         let payload = self.payload(sequence);
         let header = self.header(Kind::Data, sequence, sequence.0 - 1, payload.len());
         whole(&header, &payload)
     }
 
-    /// The heartbeat that says that so much was sent.
+    /// Returns the heartbeat that reports this sequence as sent.
     fn heartbeat(self, sequence: Sequence) -> Vec<u8> {
         let body = Heartbeat {
             next_interval_us: 100_000,
@@ -121,9 +122,9 @@ impl Feed {
         whole(&header, &body.to_bytes())
     }
 
-    /// Seals one after the other, until it is told to stop. How many there were. It waits until the reader
-    /// has no more than half a ring to READ, and then seals half to one and a half of them without pause:
-    /// it passes the place that is READ.
+    /// Seals datagrams until `stop` is set and returns their number. It waits until the reader has no more
+    /// than half a ring to READ. Then it seals half to one and a half rings without pause, and so overtakes
+    /// the place that is READ.
     fn run(self, mut ring: RingWriter, read: &AtomicU64, stop: &AtomicBool) -> u64 {
         let half = self.geometry.slots() / 2;
         let mut pause_at = 0;
@@ -151,7 +152,7 @@ fn whole(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.to_bytes(crc), payload].concat()
 }
 
-/// What the application was told, each record held against what was published under its number.
+/// Events of the application, each record compared with the published one of its number.
 struct Heard {
     feed: Feed,
     next: u64,
@@ -184,18 +185,18 @@ impl Heard {
     }
 }
 
-/// What READs brought.
+/// Results of READs.
 #[derive(Debug, Default)]
 struct Brought {
     reads: u64,
-    /// Taken, each the datagram that was sealed.
+    /// Slots whose bytes were the sealed datagram.
     whole: u64,
-    /// Of the sequence that was wanted, as its header says, but not what was sealed under it.
+    /// Slots whose header had the wanted sequence, but whose bytes differed from the sealed ones.
     mixed: u64,
 }
 
-/// A subscriber's core, a publisher's, and the connection over which one READs the other's ring; what
-/// else they say to each other goes from hand to hand.
+/// A subscriber's core, a publisher's, and the connection over which one READs the other's ring. Other
+/// messages are passed directly.
 struct World {
     subscriber: SubscriberCore,
     repair: RepairCore,
@@ -204,7 +205,7 @@ struct World {
     remote: RemoteMemory,
     heard: Heard,
     heard_of: Sequence,
-    /// What is under way: its tag, and the slot that is READ.
+    /// READs in flight: tag, and the sequence of the slot.
     begun: VecDeque<(u64, Option<Sequence>)>,
     brought: Brought,
     /// The newest sequence that was READ.
@@ -233,7 +234,7 @@ impl World {
                 start: Start::Live,
                 config: ReceiverConfig {
                     ladder: RepairOrder::Read,
-                    // A device that is slow is waited for.
+                    // Long, because the device may be slow.
                     nack_retry_us: 10_000_000,
                     ..ReceiverConfig::default()
                 },
@@ -300,7 +301,7 @@ impl World {
         self.subscriber.counters().next().unwrap()
     }
 
-    /// One round of everything.
+    /// Runs one round of both cores.
     fn round(&mut self) {
         self.take_reads();
         self.beat();
@@ -314,7 +315,7 @@ impl World {
         self.begin_reads();
     }
 
-    /// The subscriber hears how much was sent, and nothing else: it has to READ all of it.
+    /// Sends the subscriber a heartbeat and no datagrams, so that it has to READ all of them.
     fn beat(&mut self) {
         let sealed = self.ring.sealed();
         if sealed == self.heard_of || !self.subscriber.is_joined() {
@@ -382,7 +383,7 @@ impl World {
         }
     }
 
-    /// What the two have to say to each other.
+    /// Passes the messages between the two cores.
     fn converse(&mut self, now: Now) {
         let heard = &mut self.heard;
         let mut said = std::mem::take(&mut self.frames);
@@ -470,7 +471,7 @@ impl World {
     }
 }
 
-/// Tells a thread to end, when it goes.
+/// Stops a thread when it is dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -479,8 +480,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// READs a ring, all of it, while it is sealed, until enough slots were lapped, so many torn, and so many
-/// held parts of two datagrams; then the rest. All that was published is delivered, or told as lost.
+/// READs a whole ring while it is sealed, until enough slots were lapped, `torn_min` torn, and `mixed_min`
+/// held parts of two datagrams; then READs the rest. All published datagrams are delivered or reported lost.
 fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
     let geometry = Geometry::new(slot_len, SLOTS).unwrap();
     let feed = Feed { geometry };
@@ -506,7 +507,7 @@ fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
     });
     let (read, stop) = (Arc::clone(&world.read), AtomicBool::new(false));
     let published = std::thread::scope(|scope| {
-        // Also where something is not as it should be.
+        // Stops the writer even if an assertion fails.
         let stops = Stop(&stop);
         let feeding = scope.spawn(|| feed.run(ring, &read, &stop));
         let enough = |world: &World| {
@@ -552,13 +553,13 @@ fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn torn_slots_of_many_packets_are_detected() {
-    // The device sends each in three packets, and the writer may come between.
+    // The device sends each slot in three packets, and the writer may write between them.
     read_while_it_is_sealed(8960, 30, 3);
 }
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn torn_slots_of_one_packet_are_detected() {
-    // Here only the header tells most of them; a mixture under the right header is rare.
+    // Here most torn slots show in the header; a mixture under the right header is rare.
     read_while_it_is_sealed(1024, 20, 0);
 }

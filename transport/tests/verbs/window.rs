@@ -1,5 +1,5 @@
-//! Memory windows on a real device: a peer reads what it was granted, through its own connection,
-//! until it is revoked. They need a device: see `main.rs`.
+//! Memory windows on a real device: a peer reads the memory it was granted, through its own connection,
+//! until the grant is revoked. The tests need a device: see `main.rs`.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
             assert_eq!(remote.len, GRANTED);
             sides.reads(remote, FROM);
             sides.revoke(grant);
-            // A second grant has a key of its own; the first one's is of no use any more.
+            // A second grant has a key of its own, and the first key is not valid any more.
             let (again, fresh) = sides.grant(&memory, FROM, GRANTED);
             assert_ne!(fresh.key, remote.key);
             sides.reads(fresh, FROM);
@@ -45,7 +45,7 @@ fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
             );
         });
     });
-    // Nobody else was harmed.
+    // No other peer is affected.
     other.reads(others, 0);
 }
 
@@ -59,7 +59,7 @@ fn peers_rights_end_at_once_and_only_theirs() {
     let (_, others) = other.grant(&memory, 0, LEN);
     let (_, first) = sides.grant(&memory, FROM, GRANTED);
     sides.reads(first, FROM);
-    // One is bound, and one is on its way.
+    // One grant is bound, and one is in flight.
     let late = sides.owner.grant(&memory, 0, LEN).unwrap();
     sides.owner.revoke_all("left the desk").unwrap();
     until("what was granted is taken back", || {
@@ -86,7 +86,7 @@ fn what_is_not_in_the_memory_is_not_granted() {
         let error = sides.owner.grant(&all, offset, len).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
-    // Nor what is registered elsewhere: the accepting side's memory is none of the reader's.
+    // Memory registered elsewhere can't be granted: the accepting side's memory is not the reader's.
     let error = sides.reader.grant(&all, 0, LEN).unwrap_err();
     assert!(error.to_string().contains("not registered with"), "{error}");
     let (_, remote) = sides.grant(&all, FROM, GRANTED);
@@ -119,17 +119,17 @@ fn what_was_granted_is_gone_with_its_connection() {
         }
         let error = sides.owner.grant(&memory, 0, 64).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "one more");
-        // The registration can't go before the windows do.
+        // The registration outlives its windows.
         drop(memory);
         drop(sides);
     }
     until("a leak", || resources() == before);
 }
 
-/// WRITEs of one side at a time.
+/// WRITEs of one side in flight.
 const WRITES: u32 = 4;
 
-/// A standby, which connects, and a publisher, which may write.
+/// Connects a standby, and a publisher that may write.
 fn writing() -> (Arc<Device>, Listener, Sides) {
     let device = Device::open(address()).unwrap();
     let config = StreamConfig {
@@ -141,7 +141,7 @@ fn writing() -> (Arc<Device>, Listener, Sides) {
     (device, listener, sides)
 }
 
-/// An inbox behind the first page of some memory, granted by who connected.
+/// Creates an inbox behind the first page of some memory, granted by the connecting side.
 fn inbox(device: &Arc<Device>, sides: &mut Sides) -> (Arc<SharedMapping>, RemoteMemory) {
     let mapping = Arc::new(SharedMapping::memfd("inbox", LEN).unwrap());
     let inbox = InboxMemory::register(device, mapping.clone(), 4096..4096 + GRANTED).unwrap();
@@ -200,7 +200,7 @@ fn what_is_written_lands_in_the_inbox_and_nowhere_else() {
         let expected = if is_written { byte(FROM + slot) } else { 0 };
         assert_eq!(*found, expected, "at {at}");
     }
-    // Nor is anything written that is not in the memory, or not in the inbox.
+    // A WRITE from outside the memory, or to outside the inbox, is refused.
     for (piece, at) in [((LEN - 1, 2), 0), ((0, 64), GRANTED - 63), ((0, 0), 0)] {
         let error = sides
             .owner
@@ -218,7 +218,7 @@ fn inbox_is_bounded_by_grant_and_connection() {
     let before = resources();
     let mut other = Sides::with(&device, &mut listener, &reading(4));
     let (_mapping, remote) = inbox(&device, &mut other);
-    // Another's key is none of this connection's.
+    // A key of another connection is not valid for this one.
     sides.owner.write_from(&source, (0, 64), remote, 0).unwrap();
     until("another's key was good", || !sides.owner.advance());
     other.owner.write_from(&source, (0, 64), remote, 0).unwrap();

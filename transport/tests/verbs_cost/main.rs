@@ -1,9 +1,9 @@
-//! What a datagram costs in user space on a real device: instructions, system calls, allocations.
+//! The cost of a datagram in user space on a real device: instructions, system calls, allocations.
 //!
 //! The program runs itself and steps through its marked parts, one instruction at a time
-//! (`verbs_cost/tracer.rs`), so the counts are exact, and the same in every run. What the kernel does
-//! is not in them. docs/RDMA.md has the table that they are held against. They need a device: see
-//! tests/verbs.rs; and an optimised build, since other counts mean nothing.
+//! (`verbs_cost/tracer.rs`), so the counts are exact and equal in every run. They do not include the
+//! kernel. docs/RDMA.md has the table that they are compared with. The tests need a device (see
+//! tests/verbs/main.rs) and an optimised build, because other counts mean nothing.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -26,7 +26,7 @@ use tickcast_transport::{FanOut, Receive, Slots};
 
 use self::tracer::{Cost, mark};
 
-/// The address of the device's interface.
+/// Returns the address of the device's interface.
 fn address() -> Ipv4Addr {
     let address = std::env::var("TICKCAST_RDMA_ADDRESS");
     address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
@@ -34,11 +34,11 @@ fn address() -> Ipv4Addr {
 
 const SLOT_LEN: usize = 1024;
 const SLOTS: u64 = 1024;
-/// Set for the program that is stepped through.
+/// Set in the environment of the traced program.
 const TRACED: &str = "TICKCAST_VERBS_COST_TRACED";
 
-/// What is measured: so many datagrams at once, so often, of so many bytes. Each is posted and
-/// completed (its number, twice), and taken (twice that and one).
+/// A measured case: `at_once` datagrams of `len` bytes, `rounds` times. Each has two parts: post and
+/// completion (the case's number times two), and receive (that plus one).
 struct Case {
     name: &'static str,
     at_once: u64,
@@ -73,7 +73,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// A ring of zeros, whose slots are as long as the case says.
+/// A ring of zeros, with the case's slot length.
 struct Zeros {
     memory: Arc<dyn RingMemory>,
     len: usize,
@@ -82,7 +82,7 @@ struct Zeros {
 impl Slots for Zeros {
     fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         let at = (sequence.0 % SLOTS) as usize * SLOT_LEN;
-        // SAFETY: within the mapping, that nobody writes.
+        // SAFETY: within the mapping, which nobody writes.
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(at), self.len) })
     }
 }
@@ -127,7 +127,7 @@ impl Pair {
             q_key: 0x1234_5678,
             depth: 256,
             batch: 64,
-            // As one who polls all the time.
+            // Like a receiver that polls all the time.
             waitable: false,
         };
         let mut receiver = VerbsReceiver::open(&receiver).unwrap();
@@ -150,7 +150,7 @@ impl Pair {
         }
     }
 
-    /// One round of a case; `around` is called with what is measured, and its number.
+    /// Runs one round of a case. Calls `around` with each measured part and its number.
     fn round(&mut self, number: u64, case: &Case, around: &mut dyn FnMut(u64, &mut dyn FnMut())) {
         self.slots.len = case.len;
         let last = Sequence(self.next + case.at_once - 1);
@@ -161,7 +161,7 @@ impl Pair {
             let posted = self.fan_out.post(&self.slots, range).unwrap();
             assert_eq!(posted.last, Some(last));
         });
-        // All has arrived, so that no poll finds a part of it.
+        // Wait until all datagrams have arrived, so that no poll finds only a part of them.
         let begun = Instant::now();
         while self.arrived() < before + case.at_once {
             assert!(begun.elapsed() < Duration::from_secs(120), "lost");
@@ -181,13 +181,13 @@ impl Pair {
         assert_eq!(bytes, case.len * case.at_once as usize);
     }
 
-    /// Packets that the device has taken.
+    /// Returns the number of packets that the device has received.
     fn arrived(&self) -> u64 {
         self.device.hardware_counter("rcvd_pkts").unwrap()
     }
 }
 
-/// What is stepped through. Whatever is done once is done before; allocations are counted apart.
+/// Runs as the traced program. One-time work is done first; allocations are counted separately.
 fn be_traced() {
     let mut pair = Pair::open();
     for (number, case) in (0..).zip(&CASES) {
@@ -201,7 +201,7 @@ fn be_traced() {
             });
         }
     }
-    // Proof that the count counts.
+    // Proves that allocations are counted.
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![0u8; 64])));
     assert_eq!(counted.count_total, 1);
     tracer::begin();
@@ -214,13 +214,13 @@ fn be_traced() {
             });
         }
     }
-    // Likewise, for the tracer: a system call of our own.
+    // Proves that the tracer counts: a system call of our own.
     mark(PROOF);
     std::thread::yield_now();
     mark(PROOF);
 }
 
-/// The part that makes a system call of its own on purpose.
+/// The part that deliberately makes a system call of its own.
 const PROOF: u64 = CASES.len() as u64 * 2;
 
 /// Runs the program and steps through it.
@@ -231,7 +231,7 @@ fn measure() -> Vec<Cost> {
     tracer::trace(program.env(TRACED, "1"), PROOF as usize + 1)
 }
 
-/// Instructions for each datagram that the table in docs/RDMA.md allows a row.
+/// Returns the instructions per datagram that the row of the table in docs/RDMA.md allows.
 fn committed(row: &str) -> Option<[f64; 3]> {
     let text = include_str!("../../../docs/RDMA.md");
     let line = text.lines().find_map(|line| {
@@ -261,7 +261,7 @@ fn datagram_costs_match_table_without_system_calls() {
             let calls = first[at].library_calls as f64 / datagrams;
             let [own, library, libc] = found;
             println!("| {row} | {own:.1} | {library:.1} | {libc:.1} | {calls:.3} |");
-            // Soft-RoCE is told of a post by a call; no other is made, and none to take what came.
+            // Soft-RoCE needs a call for each post. No other call is made, and none to receive.
             let doorbell = (part == 0).then_some(libc::SYS_write as u64);
             if first[at]
                 .library_call
@@ -276,7 +276,7 @@ fn datagram_costs_match_table_without_system_calls() {
                 wrong.push(format!("{row}: {again:?} when measured again"));
             }
             match committed(&row) {
-                // The other two parts are the host's: rdma-core and the C library of another version differ.
+                // The other two parts depend on the host, by its versions of rdma-core and the C library.
                 Some(bound) if own <= bound[0] * 1.03 => {}
                 bound => wrong.push(format!("{row}: {found:?}, where {bound:?} is allowed")),
             }
@@ -285,7 +285,7 @@ fn datagram_costs_match_table_without_system_calls() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether none is larger than the other by more than this factor.
+/// Returns whether no count differs from the other by more than this factor.
 fn close(one: [f64; 3], other: [f64; 3], factor: f64) -> bool {
     one.iter()
         .zip(other)

@@ -1,30 +1,30 @@
-//! Steps through marked parts of another process and counts: instructions by where they are, and
-//! system calls by who makes them.
+//! Steps through marked parts of another process and counts instructions by location, and system calls
+//! by caller.
 
 use std::arch::asm;
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::process::{Child, Command};
 
-/// What a part cost, over all times that it ran.
+/// Cost of a part, over all times that it ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
     counts: [u64; 3],
-    /// System calls by the program itself, be it through libc.
+    /// System calls by the program itself, directly or through libc.
     pub(crate) own_calls: u64,
-    /// Those by libibverbs and the device's provider, and the number of the last one.
+    /// System calls by libibverbs and the device's provider, and the number of the last one.
     pub(crate) library_calls: u64,
     pub(crate) library_call: Option<u64>,
 }
 
 impl Cost {
-    /// In the program itself, in libibverbs and the device's provider, in libc.
+    /// Returns the instructions in the program itself, in libibverbs and the device's provider, and in libc.
     pub(crate) fn instructions(&self) -> [u64; 3] {
         self.counts
     }
 }
 
-/// Where code is.
+/// Location of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Program,
@@ -32,7 +32,7 @@ enum Place {
     System,
 }
 
-/// What an instruction is.
+/// Kind of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Mark,
@@ -40,7 +40,7 @@ enum Kind {
     Other,
 }
 
-/// Lets the process that started this one step through this thread.
+/// Lets the parent process step through this thread.
 pub(crate) fn begin() {
     // SAFETY: it passes no memory.
     let result = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
@@ -50,11 +50,11 @@ pub(crate) fn begin() {
 /// Begins or ends a part.
 #[inline(never)]
 pub(crate) fn mark(part: u64) {
-    // SAFETY: a breakpoint changes nothing; who traces this thread goes on behind it.
+    // SAFETY: a breakpoint changes nothing; the tracer of this thread continues behind it.
     unsafe { asm!("int3", in("rdi") part) };
 }
 
-/// Runs a program that marks parts, and counts each.
+/// Runs a program that marks parts, and counts each part.
 pub(crate) fn trace(program: &mut Command, parts: usize) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); parts];
     let mut child = program.spawn().unwrap();
@@ -63,7 +63,7 @@ pub(crate) fn trace(program: &mut Command, parts: usize) -> Vec<Cost> {
         let stepper = stepper.get_or_insert_with(|| Stepper::new(&child, thread));
         let part = stepper.register(offset_of!(libc::user_regs_struct, rdi));
         stepper.count(&mut costs[part as usize]);
-        // Over the mark, and on.
+        // Step over the mark and continue.
         stepper.resume(libc::PTRACE_CONT);
         assert!(wait(&child, Some(stepper)).is_some(), "ended within a part");
         stepper.resume(libc::PTRACE_CONT);
@@ -73,7 +73,7 @@ pub(crate) fn trace(program: &mut Command, parts: usize) -> Vec<Cost> {
     costs
 }
 
-/// Waits until the thread that is stepped through stops; `None` when it has ended.
+/// Waits until the traced thread stops. `None` when it has ended.
 fn wait(child: &Child, stepper: Option<&Stepper>) -> Option<i32> {
     let mut status = 0;
     let whom = stepper.map_or(-1, |stepper| stepper.thread);
@@ -92,9 +92,9 @@ fn wait(child: &Child, stepper: Option<&Stepper>) -> Option<i32> {
 /// A thread that is stepped through.
 struct Stepper {
     thread: i32,
-    /// Address ranges of what is mapped.
+    /// Address ranges of the mapped files.
     places: Vec<(u64, u64, Place)>,
-    /// What was looked at before.
+    /// Instructions decoded before.
     known: HashMap<u64, (Kind, Place)>,
 }
 
@@ -124,7 +124,7 @@ impl Stepper {
 
     /// Steps from behind a mark to the next one.
     fn count(&mut self, cost: &mut Cost) {
-        // Who has called libc, if it is there.
+        // The caller of libc, while the thread is in libc.
         let mut caller = Place::Program;
         loop {
             let at = self.register(offset_of!(libc::user_regs_struct, rip));
@@ -156,7 +156,7 @@ impl Stepper {
         if let Some(known) = self.known.get(&at) {
             return *known;
         }
-        // SAFETY: it reads of the other process; all arguments are values.
+        // SAFETY: it reads from the other process; all arguments are values.
         let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.thread, at, 0) };
         let kind = match word.to_le_bytes() {
             [0xcc, ..] => Kind::Mark,

@@ -1,32 +1,32 @@
-//! What a security review asks of this host's devices: which memory they may use, which peer was let
-//! at a part of it and until when, and who was turned away. One [`tracing`] event each, with the
-//! target `audit` and level `INFO`; never one per READ, WRITE or SEND.
+//! Audit events for a security review of this host's devices: which memory they may use, which peer
+//! could reach a part of it and until when, and which peers were refused. Each is one [`tracing`]
+//! event with the target `audit` and level `INFO`. READs, WRITEs and SENDs emit no event.
 //!
-//! | `what` | is said |
+//! | `what` | meaning |
 //! |---|---|
-//! | `memory_registered` | a device may use some memory of this process from here on |
-//! | `memory_deregistered` | it may not any more |
+//! | `memory_registered` | a device may use some memory of this process from now on |
+//! | `memory_deregistered` | the device may not use that memory any more |
 //! | `window_bound` | one peer may reach a part of some memory, with these rights |
-//! | `window_revoked` | it may not any more: its device has said so |
-//! | `window_freed` | a window that was not revoked went, with its connection |
+//! | `window_revoked` | the peer may not reach it any more; its device has confirmed this |
+//! | `window_freed` | a window that was not revoked was freed with its connection |
 //! | `cursor_leased` | an entry of a cursor table has an owner |
-//! | `cursor_returned` | it has none any more, is zero, and may have another |
-//! | `connection_accepted` | a peer's wish to connect was granted |
+//! | `cursor_returned` | the entry has no owner any more, is zero, and may be leased again |
+//! | `connection_accepted` | a peer's request to connect was accepted |
 //! | `connection_up` | a connection carries bytes |
-//! | `connection_closed` | it is over on this side |
-//! | `queue_pair_destroyed` | nothing of its peer reaches this host over it any more |
-//! | `peer_refused` | somebody who wanted to connect was turned away |
-//! | `access_refused` | a peer's device refused what this side wanted of its memory |
-//! | `access_violation` | this side's device stopped a connection over which its peer wanted more than it was granted |
+//! | `connection_closed` | a connection ended on this side |
+//! | `queue_pair_destroyed` | the peer can't reach this host through this queue pair any more |
+//! | `peer_refused` | a peer's request to connect was refused |
+//! | `access_refused` | a peer's device refused an access of this side to its memory |
+//! | `access_violation` | this side's device stopped a connection because its peer exceeded its rights |
 //!
 //! Fields, where they apply: `device`, `peer` (address and port), `memory` (what is in it), `bytes`,
-//! `access` (the rights, by name), `key` (the upper 24 bits: enough to find what belongs together, and
-//! no right), `why`.
+//! `access` (the rights, by name), `key` (the upper 24 bits: enough to correlate events, and
+//! not a usable key), `why`.
 
 use std::fmt;
 use std::net::SocketAddrV4;
 
-/// What happened.
+/// Kind of an audit event.
 #[derive(Clone, Copy)]
 pub(crate) enum AuditEvent {
     MemoryRegistered,
@@ -66,22 +66,22 @@ impl AuditEvent {
     }
 }
 
-/// What is known of it.
+/// Fields of an audit event.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Of<'a> {
     pub(crate) device: &'a str,
     pub(crate) peer: Option<SocketAddrV4>,
-    /// What kind of memory it is about.
+    /// Kind of memory.
     pub(crate) memory: Option<&'static str>,
     pub(crate) bytes: Option<usize>,
     /// `ibv_access_flags`.
     pub(crate) access: Option<u32>,
-    /// The whole key; only its upper bits are said.
+    /// The whole key. Only its upper 24 bits are logged.
     pub(crate) key: Option<u32>,
     pub(crate) why: Option<&'a dyn fmt::Display>,
 }
 
-/// Says what happened.
+/// Emits an audit event.
 pub(crate) fn say(what: AuditEvent, of: Of<'_>) {
     tracing::info!(
         target: "audit",
@@ -96,7 +96,7 @@ pub(crate) fn say(what: AuditEvent, of: Of<'_>) {
     );
 }
 
-/// Rights by name.
+/// Displays access rights by name.
 struct Access(u32);
 
 impl fmt::Display for Access {
@@ -113,12 +113,12 @@ impl fmt::Display for Access {
             write!(f, "{between}{name}")?;
             between = "+";
         }
-        // Every device may read what is registered with it.
+        // Without flags, the device may still read the memory registered with it.
         f.write_str(if self.0 == 0 { "local_read" } else { "" })
     }
 }
 
-/// A key without the byte that makes it one.
+/// Displays a key without its lowest byte, so that the output is not a usable key.
 struct Key(u32);
 
 impl fmt::Display for Key {

@@ -1,4 +1,4 @@
-//! How a channel is sent and received by verbs: plain values, there with or without RDMA.
+//! Settings for sending and receiving a channel by verbs: plain values, with or without RDMA.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use tickcast_reliability::delivery::LineId;
 use crate::error::{VerbsError, check_range};
 use tickcast_transport_base::host::interface::Interface;
 
-/// The fewest receive buffers: as many as are taken at a time.
+/// The smallest number of receive buffers: one full batch.
 const DEPTH_MIN: u64 = 32;
 
 /// One line to send on.
@@ -17,70 +17,71 @@ const DEPTH_MIN: u64 = 32;
 pub struct VerbsSendLine {
     /// Multicast group.
     pub group: Ipv4Addr,
-    /// The interface of the device to send from.
+    /// Interface of the device to send from.
     pub interface: Interface,
 }
 
-/// A rate that is not exceeded, since no device paces datagrams.
+/// A rate limit. Needed because no device paces datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
-    /// Bytes per second, over any second but for the burst.
+    /// Bytes per second, over any second, in addition to the burst.
     pub rate_bytes_per_s: u64,
-    /// Bytes that may go at once.
+    /// Bytes that may be sent at once.
     pub burst_bytes: u64,
 }
 
-/// How a channel is sent.
+/// Settings for sending a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsFanOutConfig {
-    /// A, then B where there is one.
+    /// The lines: A, then B if there is one.
     pub lines: Vec<VerbsSendLine>,
-    /// The longest datagram, that is the slot size.
+    /// Length of the longest datagram, in bytes: the slot size.
     pub datagram_len_max: usize,
-    /// Receivers take only datagrams with this key. No secret, but a wall between systems.
+    /// The Q_Key. Receivers accept only datagrams with this key. It separates systems and is not a secret.
     pub q_key: u32,
-    /// Goes into every packet; the upper six bits are the DSCP.
+    /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
     pub traffic_class: u8,
-    /// Sends that may be on their way at once.
+    /// Largest number of sends in flight.
     #[serde(default = "send_depth_default")]
     pub send_depth: u32,
-    /// Every how many sends the device tells that it is done.
+    /// Interval, in sends, at which the device reports a completion.
     #[serde(default = "signal_every_default")]
     pub signal_every: u32,
-    /// Datagrams up to this length are handed to the device with the request itself.
+    /// Datagrams up to this length, in bytes, are copied into the work request.
     #[serde(default = "inline_default")]
     pub inline_bytes: u32,
-    /// No faster than this; as fast as the port where it is left out.
+    /// The rate limit. Without one, the port's speed is the limit.
     #[serde(default)]
     pub pace: Option<Pace>,
 }
 
-/// `send_depth` where a config leaves it out.
+/// Returns the default of `send_depth`.
 #[must_use]
 pub const fn send_depth_default() -> u32 {
     512
 }
 
-/// `signal_every` where a config leaves it out.
+/// Returns the default of `signal_every`.
 #[must_use]
 pub const fn signal_every_default() -> u32 {
     32
 }
 
-/// `inline_bytes` where a config leaves it out.
+/// Returns the default of `inline_bytes`.
 #[must_use]
 pub const fn inline_default() -> u32 {
     220
 }
 
 impl VerbsFanOutConfig {
-    /// Whether the numbers make sense, on whatever device.
+    /// Checks the values, independently of any device.
     ///
     /// # Errors
-    /// [`VerbsError::Range`] or [`VerbsError::NotMulticast`].
+    /// - [`VerbsError::Range`] if a value is out of range
+    /// - [`VerbsError::NotMulticast`] if a group is not a multicast address
     pub fn check(&self) -> Result<(), VerbsError> {
         check_range(
             "the number of lines",
@@ -88,7 +89,7 @@ impl VerbsFanOutConfig {
             1,
             LineId::MAX as u64,
         )?;
-        // Those from 0x80000000 on are for privileged users.
+        // Q_Keys from 0x80000000 on are reserved for privileged users.
         check_range("q_key", self.q_key.into(), 1, 0x7fff_ffff)?;
         check_range("inline_bytes", self.inline_bytes.into(), 0, 4_096)?;
         check_range("send_depth", self.send_depth.into(), 16, 32_768)?;
@@ -107,14 +108,14 @@ impl VerbsFanOutConfig {
     }
 }
 
-/// A sender, under both of its names.
+/// A sender, by address and by GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsSender {
-    /// The address of its interface.
+    /// Address of the sender's interface.
     pub address: Ipv4Addr,
-    /// The global identifier (GID) of its port, which is what packets carry: over IPv4 the address
-    /// itself, mapped.
+    /// Global identifier (GID) of the sender's port, which packets carry. Over IPv4 it is the mapped
+    /// address.
     pub gid: Ipv6Addr,
 }
 
@@ -124,31 +125,31 @@ pub struct VerbsSender {
 pub struct VerbsReceiveLine {
     /// Multicast group.
     pub group: Ipv4Addr,
-    /// The interface of the device to receive on.
+    /// Interface of the device to receive on.
     pub interface: Interface,
-    /// The allowed senders; empty: anybody.
+    /// The allowed senders. Empty means any sender.
     #[serde(default)]
     pub senders: Vec<VerbsSender>,
 }
 
-/// How a channel is received.
+/// Settings for receiving a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsReceiverConfig {
-    /// A, then B where there is one.
+    /// The lines: A, then B if there is one.
     pub lines: Vec<VerbsReceiveLine>,
-    /// The longest datagram, that is the slot size; longer ones are dropped and counted.
+    /// Length of the longest datagram, in bytes: the slot size. Longer datagrams are dropped and counted.
     pub datagram_len_max: usize,
-    /// Datagrams with another key are dropped by the device.
+    /// The Q_Key. The device drops datagrams with another key.
     pub q_key: u32,
-    /// Buffers per line: what arrives while nobody polls.
+    /// Receive buffers per line: the datagrams that can arrive between two polls.
     #[serde(default = "depth_default")]
     pub depth: u32,
-    /// Datagrams a poll takes at most, per line.
+    /// Largest number of datagrams that one poll takes from a line.
     #[serde(default = "batch_default")]
     pub batch: usize,
-    /// Whether its descriptors tell of arrivals, for those who sleep; who polls all the time does
-    /// without.
+    /// Whether the descriptors report arrivals, for a thread that sleeps. A thread that polls all the
+    /// time does not need this.
     #[serde(default = "yes")]
     pub waitable: bool,
 }
@@ -166,10 +167,11 @@ const fn yes() -> bool {
 }
 
 impl VerbsReceiverConfig {
-    /// Whether the numbers make sense, on whatever device.
+    /// Checks the values, independently of any device.
     ///
     /// # Errors
-    /// [`VerbsError::Range`] or [`VerbsError::NotMulticast`].
+    /// - [`VerbsError::Range`] if a value is out of range
+    /// - [`VerbsError::NotMulticast`] if a group is not a multicast address
     pub fn check(&self) -> Result<(), VerbsError> {
         check_range(
             "the number of lines",
@@ -177,7 +179,7 @@ impl VerbsReceiverConfig {
             1,
             LineId::MAX as u64,
         )?;
-        // Those from 0x80000000 on are for privileged users.
+        // Q_Keys from 0x80000000 on are reserved for privileged users.
         check_range("q_key", self.q_key.into(), 1, 0x7fff_ffff)?;
         check_range("depth", self.depth.into(), DEPTH_MIN, 32_768)?;
         check_range("batch", self.batch as u64, 1, 4_096)?;

@@ -1,5 +1,5 @@
-//! What there is without the feature `rdma`: types that have no values, since opening one fails and
-//! says what to do. Whoever holds one needs no cases of his own.
+//! Types of a build without the feature `rdma`. They have no values: opening one fails with an error
+//! that names the remedy. Callers therefore need no special case.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -15,77 +15,83 @@ use tickcast_transport_base::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
-/// A port of an RDMA device. There is none in this build.
+/// A port of an RDMA device. This build has none.
 #[derive(Debug)]
 pub enum Device {}
 
 impl Device {
+    /// Fails, because this build has no RDMA.
+    ///
     /// # Errors
     /// Always [`VerbsError::NotBuilt`].
     pub const fn open(_: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
         Err(VerbsError::NotBuilt)
     }
 
-    /// Its name.
+    /// Returns the device's name.
     #[must_use]
     pub const fn name(&self) -> &str {
         match *self {}
     }
 
-    /// The interface's address.
+    /// Returns the interface's address.
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         match *self {}
     }
 
-    /// The port's identifier.
+    /// Returns the port's global identifier (GID).
     #[must_use]
     pub const fn gid(&self) -> Ipv6Addr {
         match *self {}
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     #[must_use]
     pub const fn port(&self) -> u8 {
         match *self {}
     }
 
-    /// Bytes that one packet carries.
+    /// Returns the bytes that one packet carries.
     #[must_use]
     pub const fn mtu(&self) -> usize {
         match *self {}
     }
 
-    /// Datagrams refused for their Q_Key.
+    /// Returns the number of datagrams refused because of their Q_Key.
     #[must_use]
     pub const fn wrong_q_keys(&self) -> u64 {
         match *self {}
     }
 
-    /// A counter of the device.
+    /// Returns a counter of the device.
     #[must_use]
     pub const fn hardware_counter(&self, _: &str) -> Option<u64> {
         match *self {}
     }
 }
 
-/// Sends a channel by RDMA multicast. There is none in this build.
+/// Sends a channel by RDMA multicast. This build has none.
 pub enum VerbsFanOut {}
 
 impl VerbsFanOut {
+    /// Checks the config, then fails.
+    ///
     /// # Errors
-    /// What is wrong with the config, or [`VerbsError::NotBuilt`].
+    /// The first fault of the config, else [`VerbsError::NotBuilt`].
     pub fn open(config: &VerbsFanOutConfig, _: &Arc<dyn RingMemory>) -> Result<Self, VerbsError> {
         Self::for_copies(config)
     }
 
+    /// Checks the config, then fails.
+    ///
     /// # Errors
-    /// As for [`VerbsFanOut::open`].
+    /// The first fault of the config, else [`VerbsError::NotBuilt`].
     pub fn for_copies(config: &VerbsFanOutConfig) -> Result<Self, VerbsError> {
         config.check().and(Err(VerbsError::NotBuilt))
     }
 
-    /// The device of each line.
+    /// Returns the device of each line.
     #[must_use]
     pub const fn devices(&self) -> Vec<Arc<Device>> {
         match *self {}
@@ -118,23 +124,25 @@ impl FanOut for VerbsFanOut {
     }
 }
 
-/// Receives a channel by RDMA multicast. There is none in this build.
+/// Receives a channel by RDMA multicast. This build has none.
 pub enum VerbsReceiver {}
 
 impl VerbsReceiver {
+    /// Checks the config, then fails.
+    ///
     /// # Errors
-    /// What is wrong with the config, or [`VerbsError::NotBuilt`].
+    /// The first fault of the config, else [`VerbsError::NotBuilt`].
     pub fn open(config: &VerbsReceiverConfig) -> Result<Self, VerbsError> {
         config.check().and(Err(VerbsError::NotBuilt))
     }
 
-    /// The device of each line.
+    /// Returns the device of each line.
     #[must_use]
     pub const fn devices(&self) -> Vec<Arc<Device>> {
         match *self {}
     }
 
-    /// Whether every line is a member of its group.
+    /// Returns whether every line is a member of its group.
     #[must_use]
     pub const fn is_joined(&self) -> bool {
         match *self {}

@@ -7,22 +7,22 @@ use thiserror::Error;
 
 use tickcast_transport_base::host::interface::InterfaceError;
 
-/// Why verbs can't be used as configured. The host or the configuration is at fault.
+/// Reason that verbs can't be used as configured. The host or the configuration is at fault.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// This build has none of it.
+    /// This build has no RDMA.
     #[error(
         "this build has no RDMA; install librdmacm-dev and libclang1-14 (Debian's names), build with `--features rdma`, or use the transport udp"
     )]
     NotBuilt,
-    /// There is no such interface.
+    /// The interface does not exist.
     #[error("{source}")]
     Interface {
         /// The error of the interface.
         source: InterfaceError,
     },
-    /// This host has no RDMA at all.
+    /// This host has no RDMA.
     #[error(
         "this host has no RDMA ({source}); load rdma_ucm and the device's module, or use the transport udp"
     )]
@@ -30,7 +30,7 @@ pub enum VerbsError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The interface is none of an RDMA device.
+    /// The interface belongs to no RDMA device.
     #[error(
         "{address} belongs to no RDMA device ({source}); `rdma link` lists those there are, choose the address of one or use the transport udp"
     )]
@@ -45,25 +45,25 @@ pub enum VerbsError {
         "{what}: permission denied; give this user the files below /dev/infiniband (often group rdma)"
     )]
     Permission {
-        /// The step.
+        /// The step that failed.
         what: &'static str,
     },
-    /// Memory can't be pinned.
+    /// No more memory can be pinned.
     #[error(
         "{what} of {bytes} bytes: no memory may be pinned any more; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
     )]
     Memlock {
-        /// The step.
+        /// The step that failed.
         what: &'static str,
-        /// How much was asked for.
+        /// Bytes that the step tried to pin.
         bytes: usize,
     },
     /// The port is down.
     #[error("port {port} of {device} is not active (state {state}); is its cable in, its link up?")]
     PortDown {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// Which port.
+        /// Number of the port.
         port: u8,
         /// `ibv_port_state`.
         state: u32,
@@ -73,45 +73,45 @@ pub enum VerbsError {
         "slots of {slot_len} bytes don't fit the {mtu} bytes that port {port} of {device} carries; make the slots at most {mtu}, or raise the MTU of its interface (4200 gives 4096)"
     )]
     Mtu {
-        /// Bytes of a slot.
+        /// Length of a slot, in bytes.
         slot_len: usize,
-        /// Bytes of the port's largest packet.
+        /// Length of the port's largest packet, in bytes.
         mtu: usize,
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// Which port.
+        /// Number of the port.
         port: u8,
     },
-    /// A number that the device or this code can't serve.
+    /// A number is out of the range that the device or this code supports.
     #[error("{name} is {value}; it must be between {min} and {max}")]
     Range {
         /// The setting.
         name: &'static str,
-        /// As given.
+        /// The value, as given.
         value: u64,
-        /// The least.
+        /// The smallest valid value.
         min: u64,
-        /// The most.
+        /// The largest valid value.
         max: u64,
     },
-    /// More than the device makes of one queue.
+    /// The device does not support a queue of this size.
     #[error(
         "{device} makes no queue for {requests} requests with {inline_bytes} bytes inline (it says at most {requests_max}); lower send_depth, inline_bytes or the receive depth"
     )]
     TooDeep {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// Requests that were to be on their way at once.
+        /// Requests in flight that were asked for.
         requests: u32,
-        /// Bytes that were to go with a request.
+        /// Inline bytes per request that were asked for.
         inline_bytes: u32,
-        /// The device's limit of requests, without anything inline.
+        /// The device's limit of requests in flight, without inline bytes.
         requests_max: u32,
     },
-    /// A group that is none.
+    /// The group is not a multicast address.
     #[error("{group} is no multicast group; take one of 224.0.0.0/4, for example 239.x.y.z")]
     NotMulticast {
-        /// As given.
+        /// The address, as given.
         group: Ipv4Addr,
     },
     /// The group could not be joined.
@@ -119,24 +119,24 @@ pub enum VerbsError {
         "group {group} can't be joined on {device}: {reason}; is there a subnet manager (InfiniBand) or a route for the group (RoCE)?"
     )]
     Join {
-        /// Which group.
+        /// Address of the group.
         group: Ipv4Addr,
-        /// On which device.
+        /// Name of the device.
         device: String,
         /// The reason.
         reason: String,
     },
-    /// The other side of a connection is not tickcast, or has another version.
+    /// The peer of a connection is not tickcast, or runs another version.
     #[error(
         "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
     )]
     Stranger,
-    /// Too many connections that are not up yet wait at a listener.
+    /// Too many connections of a listener are not up yet.
     #[error(
         "too many connections that are not up yet: one more was turned away, it may come again"
     )]
     Crowded,
-    /// The connecting side no longer waits.
+    /// The connecting peer gave up before its request was answered.
     #[error("it gave up before it had its turn; it may come again")]
     GaveUp,
     /// The device has no atomic operations.
@@ -144,20 +144,20 @@ pub enum VerbsError {
         "{device} does not compare and swap, which a subscriber's cursor needs; let progress be told by messages there"
     )]
     NoAtomics {
-        /// Which device.
+        /// Name of the device.
         device: String,
     },
-    /// Another step failed.
+    /// Another call failed.
     #[error("{what} failed: {source}")]
     Call {
-        /// The function.
+        /// Name of the function.
         what: &'static str,
         /// The error of the call.
         source: io::Error,
     },
 }
 
-/// Refuses a setting that is not between `min` and `max`, both included.
+/// Returns an error unless `min <= value <= max`.
 pub(crate) const fn check_range(
     name: &'static str,
     value: u64,
@@ -186,7 +186,7 @@ pub(crate) fn done(what: &'static str, errno: i32) -> Result<(), VerbsError> {
 }
 
 #[cfg(feature = "rdma")]
-/// Turns an error number into the error that says what to do about it.
+/// Converts an error number to the error that names the remedy.
 pub(crate) fn failed(what: &'static str, errno: i32) -> VerbsError {
     let source = io::Error::from_raw_os_error(errno);
     match errno {
@@ -196,7 +196,7 @@ pub(crate) fn failed(what: &'static str, errno: i32) -> VerbsError {
 }
 
 #[cfg(feature = "rdma")]
-/// As [`failed`], of a step that pins memory.
+/// Converts an error number of a step that pins memory, like [`failed`].
 pub(crate) fn failed_to_pin(what: &'static str, bytes: usize, errno: i32) -> VerbsError {
     match errno {
         libc::ENOMEM | libc::EAGAIN => VerbsError::Memlock { what, bytes },

@@ -1,14 +1,14 @@
 //! RDMA: multicast by unreliable datagrams, and repair over reliable connections.
 //!
-//! The only code that calls libibverbs and librdmacm. Handles free what they hold, in order, and
-//! every return code is checked. All code that calls them is behind the feature `rdma`
-//! (docs/RDMA.md lists its prerequisites). Without it configs are checked all the same, and opening
-//! anything is [`VerbsError::NotBuilt`].
+//! This crate holds the only code that calls libibverbs and librdmacm. Handles free what they hold,
+//! in order, and every return code is checked. Code that calls these libraries is behind the feature
+//! `rdma` (docs/RDMA.md lists its prerequisites). Without the feature, configs are still checked and
+//! opening anything returns [`VerbsError::NotBuilt`].
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
 //! 1. `connection`: `Listener` and `Stream`, reliable connections with READs and WRITEs
-//! 2. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], straight from the ring and into posted buffers
+//! 2. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], which send from the ring and receive in place
 //! 3. `memory`: `ReadableMemory`, `InboxMemory` and `CursorTable`, the memory that a peer may reach
 //! 4. `device`: [`Device`] with its queues, regions, events and connection manager ids
 //! 5. `audit`: the events that report which peer reached which memory
@@ -53,7 +53,7 @@ pub use memory::{
 };
 #[cfg(feature = "rdma")]
 pub use multicast::{VerbsFanOut, VerbsReceiver};
-/// The bindings, for tests that drive a device by themselves.
+/// The bindings, for tests that drive a device directly.
 #[cfg(feature = "rdma")]
 #[doc(hidden)]
 pub use rdma_sys;
@@ -62,15 +62,16 @@ use std::sync::Arc;
 
 use tickcast_transport_base::host::interface::Interface;
 
-/// Whether this build has RDMA.
+/// Whether this build supports RDMA.
 pub const IS_BUILT: bool = cfg!(feature = "rdma");
 
 impl Device {
-    /// Opens the device that an interface belongs to, and checks that it carries datagrams of so
-    /// many bytes.
+    /// Opens the device of an interface and checks that one packet carries `datagram_len_max` bytes.
     ///
     /// # Errors
-    /// As [`Device::open`]; [`VerbsError::Mtu`] with both numbers, [`VerbsError::Interface`].
+    /// - the errors of [`Device::open`]
+    /// - [`VerbsError::Mtu`] with both lengths, if a datagram does not fit into one packet
+    /// - [`VerbsError::Interface`] if there is no such interface
     pub fn of(interface: &Interface, datagram_len_max: usize) -> Result<Arc<Self>, VerbsError> {
         let resolved = interface
             .resolve()

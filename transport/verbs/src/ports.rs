@@ -1,5 +1,5 @@
-//! What the operating system says of RDMA devices, read from `/sys/class/infiniband`: without
-//! rights, libraries or a device that works, so that it can be said why one does not.
+//! The RDMA devices that the operating system reports in `/sys/class/infiniband`. Reading it needs no
+//! rights, no libraries and no working device, so the report can say why a device does not work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// Where the kernel shows devices.
+/// Directory where the kernel lists the devices.
 const CLASS: &str = "/sys/class/infiniband";
 
 /// One port of one device.
@@ -20,51 +20,51 @@ pub struct Port {
     pub device: String,
     /// The port's number, from 1.
     pub port: u8,
-    /// As the kernel says it: `ACTIVE`, `DOWN`, ….
+    /// State as the kernel prints it: `ACTIVE`, `DOWN`, ….
     pub state: String,
     /// `Ethernet` (RoCE) or `InfiniBand`.
     pub link_layer: String,
-    /// As the kernel says it, for people.
+    /// Rate as the kernel prints it, for people.
     pub rate: String,
-    /// Its identifiers that are in use.
+    /// The port's identifiers that are in use.
     pub gids: Vec<Gid>,
-    /// Network interfaces of the same card: on InfiniBand, IPoIB's.
+    /// Network interfaces of the same card. On InfiniBand these are IPoIB's.
     pub interfaces: Vec<String>,
-    /// The device's own counters, where it has any.
+    /// The device's own counters. Empty if it has none.
     pub hw_counters: BTreeMap<String, u64>,
 }
 
 /// One identifier of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gid {
-    /// Its place in the port's table.
+    /// Index in the port's table.
     pub index: u32,
-    /// Itself; of RoCEv2 over IPv4 the address, mapped.
+    /// The identifier. For RoCEv2 over IPv4 it is the mapped address.
     pub gid: Ipv6Addr,
     /// `RoCE v2`, `IB/RoCE v1`, ….
     pub kind: String,
-    /// The network interface that it belongs to; none on InfiniBand.
+    /// The network interface that it belongs to. `None` on InfiniBand.
     pub interface: Option<String>,
 }
 
 impl Port {
-    /// Whether it can send and receive.
+    /// Returns whether the port can send and receive.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
 
-    /// Whether its packets go over Ethernet, so that switches must be told to keep them.
+    /// Returns whether packets go over Ethernet. Switches must then be configured not to drop them.
     #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.link_layer == "Ethernet"
     }
 }
 
-/// All ports, by device and number; empty where the kernel knows of no RDMA.
+/// Returns all ports, sorted by device and number. Empty if the kernel has no RDMA.
 ///
 /// # Errors
-/// What the operating system said, where a directory is there and can't be read.
+/// The operating system's error, if a directory exists and can't be read.
 pub fn all() -> io::Result<Vec<Port>> {
     below(Path::new(CLASS))
 }
@@ -119,13 +119,13 @@ fn hw_counters(port: &Path) -> io::Result<BTreeMap<String, u64>> {
     let path = port.join("hw_counters");
     let named = names(&path)?.into_iter().filter_map(|name| {
         let value = text(&path.join(&name)).parse().ok()?;
-        // How often they are refreshed, not what was counted.
+        // `lifespan` is the refresh interval of the counters, not a counter.
         (name != "lifespan").then_some((name, value))
     });
     Ok(named.collect())
 }
 
-/// The names in a directory; none where it is not there.
+/// Returns the names in a directory. Empty if it does not exist.
 fn names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -136,7 +136,7 @@ fn names(directory: &Path) -> io::Result<Vec<String>> {
     Ok(entries.filter_map(name).collect())
 }
 
-/// A file's text; empty where the kernel has none (it refuses to read entries that are not in use).
+/// Returns a file's text. Empty if the kernel has none: it refuses to read entries that are not in use.
 fn text(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.trim().to_owned()

@@ -1,6 +1,6 @@
-//! Two clocks: monotonic protocol time, on which every timer runs, and UTC, which only measures.
+//! Two clocks: monotonic protocol time, on which every timer runs, and UTC, for measurements only.
 //!
-//! Both are nanoseconds. Protocol time is `CLOCK_MONOTONIC`, the same for all processes of a host.
+//! Both are nanoseconds. Protocol time is `CLOCK_MONOTONIC`, common to all processes of a host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,22 @@ use tickcast_reliability::types::{Nanos, Now};
 
 use super::tsc;
 
-/// Where the time comes from.
+/// A source of time.
 pub trait Clock: Send {
-    /// Protocol time: never steps back, has no relation to the calendar.
+    /// Returns protocol time, which never steps back and has no relation to the calendar.
     fn now(&self) -> Nanos;
 
-    /// UTC since the Unix epoch; may step either way. Measures, never decides.
+    /// Returns UTC since the Unix epoch, which may step either way. For measurements, never for decisions.
     fn utc(&self) -> Nanos;
 }
 
-/// The operating system's clocks, read without entering the kernel: by the processor's counter where
+/// The operating system's clocks, read without entering the kernel: by the processor's counter if
 /// the kernel keeps time by it too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl SystemClock {
-    /// Both clocks, at once.
+    /// Returns both clocks at one moment.
     #[inline]
     #[must_use]
     pub fn both(&self) -> Now {
@@ -64,18 +64,18 @@ pub(crate) fn read(clock: libc::clockid_t) -> Nanos {
     Nanos::from_secs(time.tv_sec as u64).after(Nanos(time.tv_nsec as u64))
 }
 
-/// A clock that stands still until it is moved: for tests and simulations. Clones share the time.
+/// A clock that advances only by call, for tests and simulations. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     #[must_use]
     pub fn at(now: Nanos) -> Self {
         Self(Arc::new(AtomicU64::new(now.0)))
     }
 
-    /// Moves it forward.
+    /// Advances the clock.
     pub fn advance(&self, span: Nanos) {
         self.0.fetch_add(span.0, Ordering::Relaxed);
     }

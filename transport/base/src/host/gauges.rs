@@ -1,6 +1,6 @@
-//! Numbers that processes of a host show one another, in a file on tmpfs: each gauge is set by one
-//! process and read by any, without a system call. For measuring, where a sender must know how far
-//! its receivers are and nothing on the wire may tell it.
+//! Numbers shared by processes of a host in a file on tmpfs. One process sets a gauge and any can read
+//! it, without a system call. Measurements use this where a sender must know the progress of its
+//! receivers and the wire must not carry it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Gauges do not share cache lines.
+/// Bytes per gauge, so that gauges do not share cache lines.
 const APART: usize = 128;
 
-/// A file of gauges, mapped.
+/// A mapped file of gauges.
 #[derive(Debug)]
 pub struct SharedGauges {
     map: MmapRaw,
@@ -20,10 +20,10 @@ pub struct SharedGauges {
 }
 
 impl SharedGauges {
-    /// Opens the file, or makes it with all gauges zero. Everyone must name the same `count`.
+    /// Opens the file, or creates it with all gauges zero. All processes must pass the same `count`.
     ///
     /// # Errors
-    /// The operating system's error, or an error when the file has another length.
+    /// The operating system's error, or an error if the file has another length.
     pub fn open(path: &Path, count: usize) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options
@@ -47,13 +47,13 @@ impl SharedGauges {
         Ok(Self { map, count })
     }
 
-    /// How many there are.
+    /// Returns the number of gauges.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the value of gauge `index`; 0 where there is none.
+    /// Returns the value of gauge `index`. 0 if there is no such gauge.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> u64 {
@@ -61,7 +61,7 @@ impl SharedGauges {
             .map_or(0, |gauge| gauge.load(Ordering::Acquire))
     }
 
-    /// Has gauge `index` show `value`, where there is one.
+    /// Sets gauge `index` to `value`. Does nothing if there is no such gauge.
     #[inline]
     pub fn set(&self, index: usize, value: u64) {
         if let Some(gauge) = self.gauge(index) {
@@ -69,7 +69,7 @@ impl SharedGauges {
         }
     }
 
-    /// The lowest of all.
+    /// Returns the lowest value of all gauges.
     #[inline]
     #[must_use]
     pub fn lowest(&self) -> u64 {
@@ -82,8 +82,8 @@ impl SharedGauges {
             return None;
         }
         // SAFETY: the mapping is page-aligned, has `APART` bytes for each of `count` gauges, and
-        // lives as long as `self`; every process touches them as atomics only. Whoever cuts the file
-        // short kills the processes that measure, no other. Exercised by
+        // lives as long as `self`; every process touches them as atomics only. Truncating the file
+        // kills the processes that measure, no other. Exercised by
         // `tests::what_one_mapping_sets_another_reads`.
         Some(unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(index * APART).cast()) })
     }

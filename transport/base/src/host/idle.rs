@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How a polling thread waits.
+/// Waiting policy of a polling thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Idle {
     /// Never gives up the core: lowest latency, for a core of its own.
     Spin,
-    /// Gives up the core when others wait for it.
+    /// Gives up the core if other threads wait for it.
     #[default]
     Yield,
-    /// Sleeps: for hosts whose cores are shared; adds that much latency and more.
+    /// Sleeps, for hosts whose cores are shared. Adds at least that much latency.
     Sleep {
-        /// For how long at least.
+        /// Shortest sleep, in microseconds.
         us: u32,
     },
 }
 
 impl Idle {
-    /// Call it after every round of a polling loop; it waits only when the round did nothing.
+    /// Waits if the last round of the polling loop did nothing. Call it after every round.
     #[inline]
     pub fn idle(&mut self, worked: bool) {
         if worked {

@@ -1,5 +1,5 @@
-//! Finds the network interface that a configuration names, by name or by address, or says which
-//! there are.
+//! Resolves the network interface that a configuration names, by name or by address. The error lists
+//! the interfaces that exist.
 
 use std::fmt;
 use std::io;
@@ -13,9 +13,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Interface {
-    /// By the name that the operating system gives it.
+    /// By the operating system's name.
     Name(String),
-    /// By an address of its own, which is then also the sender's.
+    /// By one of its addresses, which is then also the sender's.
     Address(Ipv4Addr),
 }
 
@@ -28,17 +28,17 @@ impl Default for Interface {
 /// The operating system's data about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedInterface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its number.
+    /// Index of the interface.
     pub index: u32,
-    /// The address asked for, or its first one.
+    /// The requested address, or the interface's first.
     pub address: Ipv4Addr,
-    /// The longest IP packet it carries, in bytes, where that is known.
+    /// Length of the longest IP packet it carries, in bytes, if known.
     pub mtu: Option<usize>,
 }
 
-/// Why there is no such interface. The configuration is at fault.
+/// Reason that an interface can't be resolved. The configuration is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
@@ -55,13 +55,13 @@ pub enum InterfaceError {
     Unknown {
         /// The requested value.
         wanted: String,
-        /// Names and addresses there are.
+        /// Names and addresses that exist.
         available: String,
     },
-    /// It exists but has no IPv4 address.
+    /// The interface has no IPv4 address.
     #[error("interface {name} has no IPv4 address; give it one or choose another")]
     NoAddress {
-        /// Its name.
+        /// Name of the interface.
         name: String,
     },
     /// The interfaces can't be listed.
@@ -79,7 +79,7 @@ impl FromStr for Interface {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
-        // IFNAMSIZ is 16 with the closing zero.
+        // IFNAMSIZ is 16, including the terminating zero.
         let is_name = (1..16).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
             && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -117,10 +117,10 @@ impl fmt::Display for Interface {
 }
 
 impl Interface {
-    /// Asks the operating system for it.
+    /// Resolves the interface with the operating system.
     ///
     /// # Errors
-    /// [`InterfaceError`] names the interfaces that there are.
+    /// [`InterfaceError`], which lists the interfaces that exist.
     pub fn resolve(&self) -> Result<ResolvedInterface, InterfaceError> {
         let all = list()?;
         let found = match self {
@@ -128,7 +128,7 @@ impl Interface {
             Self::Address(address) => all
                 .iter()
                 .find(|(_, a)| *a == Some(*address))
-                // All of 127/8 is the loopback interface's, though it lists only one address.
+                // All of 127/8 belongs to the loopback interface, though it lists only one address.
                 .or_else(|| {
                     let is_loopback = |a: &Option<Ipv4Addr>| a.is_some_and(|a| a.is_loopback());
                     all.iter()
@@ -174,7 +174,7 @@ impl Interface {
     }
 }
 
-/// Every interface with each of its IPv4 addresses; `None` where it has another kind.
+/// Lists every interface with each of its IPv4 addresses, and with `None` for each other address.
 fn list() -> Result<Vec<(String, Option<Ipv4Addr>)>, InterfaceError> {
     let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `head` is a valid place for the list's address; the list is freed below. Exercised

@@ -1,8 +1,8 @@
-//! The memory that rings live in: zeroed, page-aligned, shared, and backed by memory, never by a
-//! disk whose write-back would stall the publisher.
+//! Memory for rings: zeroed, page-aligned, shared, and backed by memory. Disk-backed files are refused,
+//! because their write-back would stall the publisher.
 //!
-//! A file outlives its process: who opens it again finds the bytes as they were. Only one process
-//! at a time owns a file; the lock goes with the mapping.
+//! A file outlives its process: the next process that opens it finds the bytes unchanged. Only one
+//! process at a time owns a file. The lock ends with the mapping.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -16,16 +16,16 @@ use tickcast_reliability::ring::RingMemory;
 
 use super::memory_limit::available_bytes;
 
-/// Why memory can't be mapped. The configuration or the host is at fault.
+/// Reason that memory can't be mapped. The configuration or the host is at fault.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MappingError {
-    /// No length, or more than there is.
+    /// The length is 0 or too large.
     #[error("a mapping of {len} bytes was asked for; it must be between 1 and {max}")]
     Length {
-        /// Asked for.
+        /// The requested length, in bytes.
         len: usize,
-        /// The most.
+        /// The largest length, in bytes.
         max: usize,
     },
     /// The path lies on a file system that writes to a disk.
@@ -33,29 +33,29 @@ pub enum MappingError {
         "{path} lies on a file system of type {kind:#x}, not on tmpfs or hugetlbfs; choose a path below /dev/shm or a hugetlbfs mount, or leave it out"
     )]
     Disk {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The file system's magic number.
         kind: i64,
     },
-    /// Another process owns it.
+    /// Another process owns the file.
     #[error("{path} belongs to another process; is a publisher running with the same path?")]
     Locked {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// This host, or a control group of this process, has less memory left.
+    /// This host, or a control group of this process, has not enough memory left.
     #[error(
         "{path} needs {needed} bytes of memory, and {available} bytes are available to this process; {smaller}, free memory, or widen the memory limit"
     )]
     NotEnough {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Bytes that it takes beyond what it has.
+        /// Additional bytes that the file needs.
         needed: u64,
-        /// Bytes that there are.
+        /// Bytes available.
         available: u64,
-        /// How less would do.
+        /// Advice on how to need less.
         smaller: &'static str,
     },
     /// The operating system refused the memory.
@@ -63,19 +63,19 @@ pub enum MappingError {
         "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or {smaller}"
     )]
     NoRoom {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Asked for.
+        /// The requested length, in bytes.
         len: usize,
         /// The operating system's error.
         source: io::Error,
-        /// How less would do.
+        /// Advice on how to need less.
         smaller: &'static str,
     },
-    /// The operating system refuses a step.
+    /// A call failed.
     #[error("can't {what} {path}: {source}")]
     Io {
-        /// The step.
+        /// The step that failed.
         what: &'static str,
         /// The file's path.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum MappingError {
 }
 
 impl MappingError {
-    /// Replaces the advice on how less memory would do.
+    /// Replaces the advice on how to need less memory.
     #[must_use]
     pub const fn with_advice(mut self, advice: &'static str) -> Self {
         if let Self::NotEnough { smaller, .. } | Self::NoRoom { smaller, .. } = &mut self {
@@ -95,23 +95,23 @@ impl MappingError {
     }
 }
 
-/// How the bytes of a file were found.
+/// State of a file's bytes when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The file is new, or had another length and was replaced: all zero.
     Fresh,
-    /// The file was there, with the length asked for: as its last owner left it.
+    /// The file existed with the requested length: the bytes are as its last owner left them.
     Kept,
 }
 
 /// The contents that a file keeps for the next owner.
 #[derive(Debug)]
 pub enum Kept {
-    /// There is none.
+    /// The file does not exist.
     None,
-    /// It has so many bytes, and not those asked for; none at all where it is empty.
+    /// The file has this length in bytes, which is not the requested one. 0 if it is empty.
     Length(u64),
-    /// The bytes as its last owner left them.
+    /// The bytes as the file's last owner left them.
     Whole(SharedMapping),
 }
 
@@ -119,28 +119,27 @@ pub enum Kept {
 #[derive(Debug)]
 pub struct SharedMapping {
     map: MmapRaw,
-    /// Bytes of the ring; what is mapped beyond is its tail.
+    /// Length of the ring, in bytes. The mapping may continue with its tail.
     len: usize,
-    /// Where the file is, if it goes with the mapping.
+    /// Path of the file, if it is removed with the mapping.
     removed: Option<PathBuf>,
-    /// Keeps the lock, and the memory of a memfd reachable through its descriptor.
+    /// Keeps the lock, and keeps the memory of a memfd reachable through its descriptor.
     file: File,
 }
 
 const LEN_MAX: usize = isize::MAX as usize / 2;
-/// How less memory would do for a ring.
+/// Advice on how a ring needs less memory.
 const FEWER_SLOTS: &str = "give the ring fewer slots";
 
 impl SharedMapping {
-    /// Memory without a name: gone with the last process that has its descriptor. `name` shows in
-    /// `/proc`.
+    /// Maps unnamed memory, freed with the last process that has its descriptor. `name` shows in `/proc`.
     ///
     /// # Errors
-    /// [`MappingError`].
+    /// [`MappingError`] if the length is invalid or the memory can't be had.
     pub fn memfd(name: &str, len: usize) -> Result<Self, MappingError> {
         check_len(len)?;
         let path = PathBuf::from(format!("memfd:{name}"));
-        // A zero in the name ends it early, which harms nobody.
+        // A zero in the name only shortens it.
         let text: Vec<u8> = name
             .bytes()
             .take_while(|b| *b != 0)
@@ -157,14 +156,15 @@ impl SharedMapping {
         Self::map(file, &path, len, len)
     }
 
-    /// A file on tmpfs or hugetlbfs, made where there is none and owned by this process alone. On
+    /// Maps a file on tmpfs or hugetlbfs, created if necessary and owned by this process alone. On
     /// hugetlbfs the length is rounded up to whole pages.
     ///
-    /// A file of another length is not resized but replaced by a new one: whoever has the old one
-    /// mapped keeps it, and is not killed by pages that vanish.
+    /// A file of another length is not resized but replaced by a new one. A process that has the old file
+    /// mapped keeps it, and is not killed by vanishing pages.
     ///
     /// # Errors
-    /// [`MappingError`].
+    /// [`MappingError`] if another process owns the file, the path is not on tmpfs or hugetlbfs, or the
+    /// memory can't be had.
     pub fn file(path: &Path, len: usize) -> Result<(Self, Found), MappingError> {
         check_len(len)?;
         let len = len.next_multiple_of(page_of(path)?);
@@ -185,7 +185,7 @@ impl SharedMapping {
     /// Returns the contents that a file keeps for its next owner. Creates and replaces nothing.
     ///
     /// # Errors
-    /// [`MappingError`]: somebody else owns it, or it can't be had now; it is as it was.
+    /// [`MappingError`] if another process owns the file, or it can't be mapped now. The file is unchanged.
     pub fn kept(path: &Path, len: usize) -> Result<Kept, MappingError> {
         check_len(len)?;
         let len = len.next_multiple_of(page_of(path)?);
@@ -199,13 +199,14 @@ impl SharedMapping {
         }
     }
 
-    /// A new file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes and a
-    /// tail of at least `tail`: all zero. What had the name goes, if nobody owns it; whoever has that
-    /// mapped keeps it, as it was left. The file goes with the mapping, but stays behind where the
-    /// process is killed.
+    /// Creates a zeroed file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes
+    /// and a tail of at least `tail`. Removes a previous file of that name that nobody owns; a process that
+    /// has it mapped keeps it unchanged. The new file is removed with the mapping, but stays if the process
+    /// is killed.
     ///
     /// # Errors
-    /// [`MappingError`].
+    /// [`MappingError`] if another process owns the file, the path is not on tmpfs or hugetlbfs, or the
+    /// memory can't be had.
     pub fn fresh(path: &Path, len: usize, tail: usize) -> Result<Self, MappingError> {
         let whole = len.saturating_add(tail);
         check_len(len.min(whole))?;
@@ -214,7 +215,7 @@ impl SharedMapping {
         let mut file = open_locked(path)?;
         let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
         if metadata.len() > 0 {
-            // The old one's lock is held until the new one is there.
+            // The old file stays locked until the new one exists.
             file = replace(path)?;
         }
         let mut mapping = Self::map_new(file, path, whole, len)?;
@@ -222,19 +223,19 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// Whether a file of this path could lie in memory.
+    /// Checks whether a file of this path would lie in memory.
     ///
     /// # Errors
-    /// [`MappingError`] says why not.
+    /// [`MappingError`] with the reason.
     pub fn check(path: &Path) -> Result<(), MappingError> {
         page_of(path).map(drop)
     }
 
-    /// Whether files could lie in memory in this directory; of one that has yet to be made decides the
-    /// one that it would be made in.
+    /// Checks whether files in this directory would lie in memory. For a directory that does not exist yet,
+    /// checks the one that it would be created in.
     ///
     /// # Errors
-    /// [`MappingError`] says why not, and of which directory.
+    /// [`MappingError`] with the reason and the directory.
     pub fn check_directory(directory: &Path) -> Result<(), MappingError> {
         let there = directory.ancestors().find(|path| path.is_dir());
         let there = there.unwrap_or(Path::new("."));
@@ -242,17 +243,17 @@ impl SharedMapping {
         memory_backed(&opened, there).map(drop)
     }
 
-    /// As [`map`](Self::map), of a file that is empty: it goes again where it can't have its bytes.
+    /// Maps an empty file like [`map`](Self::map), and removes it if its memory can't be had.
     fn map_new(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
-        // The lock is held until the file is gone, so that nobody takes it meanwhile.
+        // Keep the lock until the file is removed, so that no process takes it meanwhile.
         let held = file.try_clone().map_err(|e| io_error("lock", path, e))?;
         Self::map(file, path, len, ring).inspect_err(|_| remove(&held, path))
     }
 
-    /// Maps `len` bytes, the first `ring` of which are a ring's.
+    /// Maps `len` bytes, of which the first `ring` are the ring.
     fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
         check_memory(&file, path, len)?;
-        // Reserved at once: a store into a page that can't be had would kill the process.
+        // Reserved at once, because a store into a page that can't be had would kill the process.
         // SAFETY: only numbers are passed. Exercised by
         // `tests::more_memory_than_there_is_is_refused_and_not_fatal`.
         let reserved = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
@@ -314,8 +315,8 @@ const fn check_len(len: usize) -> Result<(), MappingError> {
     Ok(())
 }
 
-/// Refuses what the host does not have: the operating system would give it all the same, and then
-/// kill whom it likes. Huge pages are a pool of their own, which refuses by itself.
+/// Refuses a length that the host does not have. Otherwise the operating system would grant it and later
+/// kill a process. Huge pages are exempt, because they are a separate pool that refuses by itself.
 fn check_memory(file: &File, path: &Path, len: usize) -> Result<(), MappingError> {
     if memory_backed(file, path)? != 1 {
         return Ok(());
@@ -341,7 +342,7 @@ fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError 
     }
 }
 
-/// The page size of the file system that `path` would lie on.
+/// Returns the page size of the file system that `path` would lie on.
 fn page_of(path: &Path) -> Result<usize, MappingError> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -349,20 +350,20 @@ fn page_of(path: &Path) -> Result<usize, MappingError> {
     memory_backed(&opened, path)
 }
 
-/// Another file of that name, whose present one is locked by the caller.
+/// Replaces the file of that name by a new one. The caller holds the old one's lock.
 fn replace(path: &Path) -> Result<File, MappingError> {
     std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
     open_locked(path)
 }
 
-/// Opens or creates, and takes the lock of the file that has the name then.
+/// Opens or creates a file, and locks the one that has the name then.
 fn open_locked(path: &Path) -> Result<File, MappingError> {
     let missing = || io_error("open", path, io::ErrorKind::NotFound.into());
     locked(path, true)?.ok_or_else(missing)
 }
 
-/// Opens a file, made where there is none or not, and takes its lock: that of the file that has the name
-/// then, since between the two steps its owner may have replaced it.
+/// Opens a file, creating it if `make` is set, and locks it. Repeats this if the owner replaced the file
+/// between the two steps, so that the locked file is the one that has the name.
 fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(make).truncate(false);
@@ -385,27 +386,27 @@ fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
             return Ok(Some(file));
         }
     }
-    // Locked, or replaced again and again: either way somebody else is at it.
+    // Locked, or replaced repeatedly: another process uses it either way.
     Err(MappingError::Locked {
         path: path.to_owned(),
     })
 }
 
-/// Removes our file, unless somebody else did and it is another's by now. Who can't remove it leaves it to
-/// who comes next.
+/// Removes our file, unless the name belongs to another file by now. If removal fails, the next owner
+/// replaces the file.
 fn remove(ours: &File, path: &Path) {
     if ours.metadata().is_ok_and(|ours| is_named(&ours, path)) {
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Whether this file is the one of that name.
+/// Returns whether this file has that name.
 fn is_named(file: &Metadata, path: &Path) -> bool {
     let named = std::fs::metadata(path).ok();
     named.is_some_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
 }
 
-/// The page size of the file system that `directory` lies on, if it is one of memory.
+/// Returns the page size of the file system that `directory` lies on, if it is backed by memory.
 fn memory_backed(directory: &File, path: &Path) -> Result<usize, MappingError> {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `stat` is room for one `statfs`, for which zero bytes are a value, so it is
@@ -456,7 +457,7 @@ mod tests {
     #[test]
     fn whatever_the_umask_nobody_but_its_owner_may_write_a_ring() {
         let path = in_memory("rights");
-        // SAFETY: any mask is one; no other test here looks at the rights of what it makes.
+        // SAFETY: every value is a mask; no other test here checks the rights of its files.
         let before = unsafe { libc::umask(0) };
         let made = SharedMapping::file(&path, 8192);
         // SAFETY: as above.
@@ -508,7 +509,7 @@ mod tests {
         let (_first, _) = SharedMapping::file(&path, 4096).unwrap();
         let second = SharedMapping::file(&path, 4096);
         assert!(matches!(second, Err(MappingError::Locked { .. })));
-        // Nor does a wish for another length take it away.
+        // A request for another length does not take the file away either.
         let third = SharedMapping::file(&path, 8192);
         assert!(matches!(third, Err(MappingError::Locked { .. })));
         std::fs::remove_file(&path).unwrap();
@@ -518,7 +519,7 @@ mod tests {
     fn a_file_of_another_length_is_replaced_and_not_resized() {
         let path = in_memory("replaced");
         let (old, _) = SharedMapping::file(&path, 8192).unwrap();
-        // Opened by itself, as another process would: a mapping shares its descriptor's lock.
+        // A separate open file, as another process would have: a mapping shares its descriptor's lock.
         let file = File::open(&path).unwrap();
         let reader = MmapOptions::new().len(8192).map_raw_read_only(&file);
         let reader = reader.unwrap();
@@ -535,7 +536,7 @@ mod tests {
 
     #[test]
     fn a_path_on_a_disk_is_refused() {
-        // /proc is no disk, but no memory that could hold a ring either, and is always there.
+        // /proc and /sys are neither disks nor memory for a ring, and they always exist.
         for path in ["/proc/tickcast-ring", "/sys/tickcast-ring"] {
             let error = SharedMapping::file(Path::new(path), 4096).unwrap_err();
             assert!(matches!(error, MappingError::Disk { .. }), "{error}");

@@ -1,12 +1,12 @@
-//! How much memory this process can still have, by the host and by every control group that it is
-//! in: asked before a ring takes its pages, because whoever takes more gets somebody killed.
+//! Memory that this process can still have, limited by the host and by its control groups. Checked before
+//! a ring takes its pages, because an overdraft makes the kernel kill a process.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that can be had without swapping or a limit being hit: the least of `MemAvailable` in
-/// `/proc/meminfo` and what each control group (v2) of this process has left. `None` where the
-/// operating system tells none of them.
+/// Returns the bytes available without swapping or hitting a limit: the least of `MemAvailable` in
+/// `/proc/meminfo` and of the memory left in each control group (v2) of this process. `None` if the
+/// operating system reports none of these.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     let host = read_to_string("/proc/meminfo").ok();
@@ -16,7 +16,7 @@ pub fn available_bytes() -> Option<u64> {
     host.into_iter().chain(group).min()
 }
 
-/// The number behind a name, in text of one `name number` a line.
+/// Returns the number of a name, in text of one `name number` per line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let mut found = lines.find_map(|mut words| (words.next()? == name).then_some(words))?;
@@ -31,8 +31,8 @@ fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
     up.filter_map(left_in_group).min()
 }
 
-/// Limit minus use, where the group has a limit. Cached pages of files count as use there, but are
-/// given back when memory is wanted: they are no reason to refuse, as in `MemAvailable`.
+/// Returns limit minus use, if the group has a limit. Cached file pages count as use there, but do not
+/// count here, because they are reclaimed on demand (as in `MemAvailable`).
 fn left_in_group(path: &Path) -> Option<u64> {
     let read = |name: &str| read_to_string(path.join(name)).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! Pins the calling thread to a core, or says which cores there are.
+//! Pins the calling thread to a core. The error lists the cores that are available.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -8,19 +8,19 @@ use thiserror::Error;
 #[serde(transparent)]
 pub struct Core(pub usize);
 
-/// Why a thread can't be pinned. The configuration or the host's limits are at fault.
+/// Reason that a thread can't be pinned. The configuration or the host's limits are at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PinError {
     /// This process may not run on that core.
     #[error(
-        // Debug: a list of numbers.
+        // `Debug` formats the list of numbers.
         "core {core} is not available to this process, which may use {available:?}; choose one of these or widen its cpuset"
     )]
     NotAvailable {
-        /// Which was asked for.
+        /// The requested core.
         core: usize,
-        /// Which there are.
+        /// The available cores.
         available: Vec<usize>,
     },
     /// The operating system refused.
@@ -28,16 +28,17 @@ pub enum PinError {
         "the operating system refused to pin this thread to core {core}; does a sandbox forbid sched_setaffinity?"
     )]
     Refused {
-        /// Which was asked for.
+        /// The requested core.
         core: usize,
     },
 }
 
-/// Pins the calling thread to `core`. Call it before the thread touches its memory, so that the
-/// memory is that core's.
+/// Pins the calling thread to `core`. Call it before the thread touches its memory, so that the memory
+/// is local to that core.
 ///
 /// # Errors
-/// [`PinError`]; the thread then runs where it ran before.
+/// [`PinError`] if the core is not available or the operating system refuses. The thread then runs where
+/// it ran before.
 pub fn pin_to(core: Core) -> Result<(), PinError> {
     if core_affinity::set_for_current(find(core)?) {
         Ok(())
@@ -46,10 +47,10 @@ pub fn pin_to(core: Core) -> Result<(), PinError> {
     }
 }
 
-/// Whether the calling thread may run on `core`; changes nothing.
+/// Checks whether the calling thread may run on `core`. Changes nothing.
 ///
 /// # Errors
-/// [`PinError::NotAvailable`].
+/// [`PinError::NotAvailable`] if it may not.
 pub fn check(core: Core) -> Result<(), PinError> {
     find(core).map(|_| ())
 }
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_is_refused_with_those_that_are() {
-        // A thread of its own: the pin must not outlive the test.
+        // Runs in its own thread, so that the pin does not outlive the test.
         std::thread::spawn(|| {
             let Err(PinError::NotAvailable { core, available }) = pin_to(Core(1 << 20)) else {
                 panic!("there is no such core")

@@ -1,33 +1,33 @@
 //! Scheduler settings of a thread: a short slice, so that it runs as soon as it wakes, even where
 //! another thread never sleeps on its core.
 //!
-//! Since Linux 6.12 (EEVDF) a thread that wakes preempts the running one only if its *slice* is the
-//! shorter one. Otherwise it waits for the scheduler's tick: milliseconds. A thread may ask for a slice of
-//! 0.1 to 100 ms. A short slice buys wake-up latency, not CPU time. It suits threads that wake often and
-//! run for microseconds.
+//! Since Linux 6.12 (EEVDF) a waking thread preempts the running one only if its *slice* is shorter.
+//! Otherwise it waits for the scheduler's tick: milliseconds. A thread may request a slice of
+//! 0.1 to 100 ms. A short slice reduces wake-up latency and grants no CPU time. It suits threads that
+//! wake often and run for microseconds.
 
 use std::io;
 
 use thiserror::Error;
 
-/// The shortest slice that there is, in nanoseconds.
+/// The shortest possible slice, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
-/// How late a timer may fire, in nanoseconds; the default is 50,000.
+/// Largest delay of a timer, in nanoseconds. The system's default is 50,000.
 const TIMER_SLACK_NS: libc::c_ulong = 1;
 
-/// Why a thread can't have a short slice. It runs as before, and no later.
+/// Reason that a thread can't have a short slice. It keeps its previous slice.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
     /// The operating system refused.
     #[error("the system refused a short slice ({0}); does a sandbox forbid sched_setattr?")]
     Refused(io::Error),
-    /// It took the request and did nothing.
+    /// The operating system accepted the request and ignored it.
     #[error("this kernel knows no slices of one's own; Linux 6.12 and later do")]
     Unknown,
 }
 
-/// `struct sched_attr` of sched_setattr(2), as it was first.
+/// `struct sched_attr` of sched_setattr(2), in its first version.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Attributes {
@@ -36,24 +36,24 @@ struct Attributes {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// The slice, where the policy is not one of deadlines.
+    /// The slice, unless the policy is a deadline policy.
     runtime: u64,
     deadline: u64,
     period: u64,
 }
 
 impl Attributes {
-    /// Whether the thread takes turns, and has a slice.
+    /// Returns whether the thread is time-shared, and so has a slice.
     const fn takes_turns(&self) -> bool {
         self.policy == libc::SCHED_OTHER as u32 || self.policy == libc::SCHED_BATCH as u32
     }
 }
 
-/// Sets the shortest slice for the calling thread, and timers without slack. Leaves a thread under a
-/// real-time policy alone.
+/// Sets the shortest slice for the calling thread, and timers without slack. Does not change a thread
+/// under a real-time policy.
 ///
 /// # Errors
-/// [`SchedError`].
+/// [`SchedError`] if the operating system refuses or ignores the request.
 pub fn set_short_slice() -> Result<(), SchedError> {
     // SAFETY: this request takes a number, and no address. It can't fail for the calling thread.
     // Exercised by `tests::a_short_slice_is_the_thread_s_own`.
@@ -75,13 +75,13 @@ pub fn set_short_slice() -> Result<(), SchedError> {
     }
 }
 
-/// How the calling thread is scheduled.
+/// Returns the calling thread's scheduling attributes.
 fn attributes() -> Result<Attributes, SchedError> {
     let mut found = Attributes {
         size: size_of::<Attributes>() as u32,
         ..Attributes::default()
     };
-    // SAFETY: the kernel writes at most as many bytes as it is told, all of the struct. Exercised by
+    // SAFETY: the kernel writes at most as many bytes as are passed, all of the struct. Exercised by
     // `tests::a_short_slice_is_the_thread_s_own`.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, found.size, 0) };
     if got != 0 {
@@ -102,7 +102,7 @@ mod tests {
                 let now = attributes().unwrap();
                 assert_eq!(now.runtime, SLICE_NS);
                 assert_eq!((now.policy, now.nice), (before.policy, before.nice));
-                // SAFETY: this request takes nothing. It is this test that exercises it,
+                // SAFETY: this request takes no argument. Exercised by this test,
                 // `tests::a_short_slice_is_the_thread_s_own`.
                 let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
                 assert_eq!(slack as libc::c_ulong, TIMER_SLACK_NS);

@@ -1,16 +1,19 @@
-//! The system's two clocks by the processor's time-stamp counter: one instruction where each of them
-//! takes several times as long, and both at once.
+//! The system's two clocks, read by the processor's time-stamp counter. One instruction yields both,
+//! while a read of each system clock takes several times as long.
 //!
-//! It is used only where the kernel itself keeps time by it, for then it counts evenly on all cores;
-//! every ten seconds that is asked again, and where the kernel went over to another, so do we, for good.
-//! The first to read it more than a millisecond after the last look at the system's clocks looks at
-//! them anew, so what it says is theirs but for nanoseconds. Protocol time never steps back: where the
-//! line that was drawn ran ahead, the next one is drawn less steep.
+//! The counter is used only while the kernel itself keeps time by it, because then it counts evenly on
+//! all cores. Every ten seconds the kernel is asked again. If it changed to another source, this module
+//! stops using the counter for good.
 //!
-//! Two *lines* lie in memory that all threads share. One is in use; the other is drawn by whoever
-//! holds the lock, and then takes its place. Nobody waits for anybody. Who finds the one in use too old,
-//! and nobody done with the next, is told a time beside it; that takes a turn of its own, so that no line
-//! takes its place without regard to what was told.
+//! A *line* converts counts to time: a start and a rate. The first reader more than a millisecond after
+//! the last sample of the system's clocks samples them again and computes the next line. So the times
+//! differ from the system's clocks by nanoseconds only. Protocol time never steps back: if a line ran
+//! ahead of the system's clock, the next line has a lower rate.
+//!
+//! Two lines lie in memory shared by all threads. One is in use. The holder of the lock computes the
+//! other, which then replaces it. No thread waits for another. If the line in use has expired and the
+//! next is not ready, a reader returns the system's time, but none earlier than the line's, and records
+//! it. Recording advances the turn, so that no line is published without regard to the times returned.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,26 +22,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 
-/// The clocks are looked at again after this.
+/// Interval between samples of the system's clocks, in nanoseconds.
 const LINE_NS: u64 = 1_000_000;
-/// A line is followed for so many times that long where nobody can draw a new one, and no further.
+/// Number of such intervals for which a line is followed at most while no thread can replace it.
 const LINES_MAX: u64 = 16;
-/// The rate is taken over this long at the least, before anything is read by it.
+/// Shortest span to compute the rate from, in nanoseconds. The counter is not used before.
 const RATE_NS: u64 = 20_000_000;
-/// And over no more than this: the system's clock is steered.
+/// Longest span to compute the rate from, in nanoseconds, because the system's clock is steered.
 const RATE_NS_MAX: u64 = 1_000_000_000;
-/// A clock has leapt if it is off by more than this, and by more than this part of the elapsed time.
+/// A clock has leapt if its error exceeds this time plus this part of the elapsed time.
 const LEAP_NS: u64 = 20_000;
 const LEAP_DIVISOR: u64 = 1_000;
-/// A look at the clocks that took longer was interrupted, and tells nothing.
+/// A sample of the clocks that took longer was interrupted, and is discarded.
 const LOOK_NS: u64 = 3_000;
-/// A line is less steep than the rate by no more than this part of it.
+/// Largest reduction of a line's rate, as a part of it.
 const SLEW_DIVISOR: u64 = 10;
-/// By how much the first line leads: more than a look is off.
+/// Lead of the first line over the system's clock: more than the error of a sample.
 const LEAD_NS: u64 = LOOK_NS / 2;
-/// The kernel is asked after this whether it still keeps time by the counter.
+/// Interval after which the kernel is asked again whether it keeps time by the counter.
 const ASK_NS: u64 = 10_000_000_000;
-/// Bits behind the point of a rate.
+/// Fractional bits of a rate.
 const SHIFT: u32 = 32;
 
 /// A reading of both clocks, in nanoseconds.
@@ -48,47 +51,47 @@ pub(crate) struct Both {
     pub(crate) utc: u64,
 }
 
-/// Both clocks at one count.
+/// A sample: both clocks at one count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Look {
     count: u64,
     at: Both,
 }
 
-/// Both clocks from a count on: straight, until they are looked at again.
+/// A linear function from counts to both clocks, valid until the next sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Line {
     from: Look,
-    /// Nanoseconds of protocol time a count, as `SHIFT` says.
+    /// Nanoseconds of protocol time per count, with `SHIFT` fractional bits.
     rate: u64,
-    /// For how many counts it is good.
+    /// Number of counts for which the line is valid.
     counts: u64,
 }
 
-/// How a line's words lie in memory.
+/// The words of a line in memory.
 type Words = [AtomicU64; 5];
 
 /// The outcome of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Fresh(Both),
-    /// The line is too old; what it says all the same, and in which turn.
+    /// The line has expired: its time all the same, and its turn.
     Stale(Both, u64),
-    /// There is none yet.
+    /// There is no line yet.
     Nothing,
 }
 
-/// The lines of a process, and how they are drawn.
+/// The lines of a process, and the state to compute them.
 struct Lines {
     lines: [Words; 2],
-    /// Goes up by one with each line, and by two with each time that is told beside one: which line is in
-    /// use is its lowest bit. There is none before the first.
+    /// Grows by one with each line, and by two with each time returned beside a line. Its lowest bit is
+    /// the index of the line in use. 0 before the first line.
     turn: AtomicU64,
-    /// Whether somebody draws.
+    /// Whether a thread computes a line.
     lock: AtomicBool,
-    /// Where the rate is taken from, and the rate; touched by who holds the lock.
+    /// Start of the rate's span, and the rate. Only the holder of the lock touches it.
     first: Words,
-    /// The latest protocol time that was told beside a line.
+    /// The latest protocol time returned beside a line.
     told: AtomicU64,
 }
 
@@ -124,18 +127,19 @@ impl Lines {
         }
     }
 
-    /// Whether this time may be told beside the line of that turn: not once another took its place.
+    /// Records a time to return beside the line of `turn`. Returns `false` if another line was published,
+    /// and then the time must not be returned.
     #[cold]
     fn tell(&self, turn: u64, monotonic: u64) -> bool {
-        // Before the turn goes up: who draws a line in the next one finds it.
+        // Before the turn grows, so that the thread that computes a line in the next turn sees this time.
         self.told.fetch_max(monotonic, Relaxed);
         (self.turn)
             .compare_exchange(turn, turn + 2, Release, Relaxed)
             .is_ok()
     }
 
-    /// Puts a line in place of the one in use. It is drawn from the latest time that was told, and drawn
-    /// anew where another was told meanwhile.
+    /// Publishes the next line, computed from the latest recorded time. Computes it again if another time was
+    /// recorded meanwhile.
     fn put(&self, draw: impl Fn(u64) -> Line) {
         loop {
             let turn = self.turn.load(Acquire);
@@ -148,13 +152,13 @@ impl Lines {
         }
     }
 
-    /// The line in use. It stays that for who holds the lock.
+    /// Returns the line in use. The holder of the lock can rely on it.
     fn in_use(&self) -> Option<Line> {
         let turn = self.turn.load(Acquire);
         (turn > 0).then(|| Line::load(&self.lines[turn as usize & 1]))
     }
 
-    /// Looks at the clocks and draws the next line, if nobody else does.
+    /// Samples the clocks and publishes the next line, unless another thread does.
     #[cold]
     fn draw(&self, look: impl FnOnce() -> Option<Look>) {
         if self.lock.swap(true, Acquire) {
@@ -167,7 +171,8 @@ impl Lines {
             if first.from.count == 0 || (first.rate == 0 && span > RATE_NS_MAX) {
                 first.from = now;
             } else if first.rate > 0 && before.is_some_and(|it| it.is_left(first.rate, now)) {
-                // The rate may have been wrong from the start: until there is another, the system is asked.
+                // The rate may have been wrong from the start. Until there is a new one, readers use
+                // the system's clocks.
                 (first.from, first.rate) = (now, 0);
             }
             first.rate = first.rate_until(now);
@@ -182,17 +187,17 @@ impl Lines {
         self.lock.store(false, Release);
     }
 
-    /// Draws no line any more, and keeps as told what is read off the last one. Whether it could: not
-    /// while somebody draws.
+    /// Stops publishing lines, and records the latest time that readers may have read off the last one.
+    /// Returns `false` if another thread holds the lock.
     #[cold]
     fn leave(&self, count: impl FnOnce() -> u64) -> bool {
-        // Kept for good.
+        // The lock is never released.
         if self.lock.swap(true, Acquire) {
             return false;
         }
         if let Some(line) = self.in_use() {
             let said = line.said_until(count()).monotonic;
-            // Others may be at its end.
+            // Other threads may have read the line up to its end.
             let end = line.at(line.counts).monotonic;
             self.told.fetch_max(said.max(end), Relaxed);
         }
@@ -216,21 +221,21 @@ impl Line {
     fn store(&self, words: &Words) {
         let Both { monotonic, utc } = self.from.at;
         let all = [self.from.count, monotonic, utc, self.rate, self.counts];
-        // Behind the change of `turn` that let this one go: who reads it still will see that.
+        // After the change of `turn` that freed these words, so that a late reader notices the change.
         fence(Release);
         for (word, value) in words.iter().zip(all) {
             word.store(value, Relaxed);
         }
     }
 
-    /// Counts since it began; none on a core that is a little behind.
+    /// Returns the counts since the line's start. 0 on a core that is slightly behind.
     #[inline]
     const fn since(&self, count: u64) -> u64 {
         let since = count.wrapping_sub(self.from.count);
         if since > u64::MAX / 2 { 0 } else { since }
     }
 
-    /// Whether the counter is so far behind that it began anew: no two cores are.
+    /// Returns whether the counter is so far behind that it was reset. Cores never differ by that much.
     #[inline]
     const fn is_far_ahead_of(&self, count: u64) -> bool {
         let behind = self.from.count.wrapping_sub(count);
@@ -246,7 +251,7 @@ impl Line {
         }
     }
 
-    /// The rate from its beginning until `now`, or its own while that is too short.
+    /// Returns the rate from the line's start until `now`, or its own rate if that span is too short.
     fn rate_until(&self, now: Look) -> u64 {
         let span = now.at.monotonic.saturating_sub(self.from.at.monotonic);
         let counts = self.since(now.count);
@@ -256,14 +261,15 @@ impl Line {
         u64::try_from((u128::from(span) << SHIFT) / u128::from(counts)).unwrap_or(self.rate)
     }
 
-    /// Whether clock or counter leapt since, as when the machine was suspended: no rate goes across that.
+    /// Returns whether a clock or the counter leapt since the start, for example during suspension. A rate
+    /// computed across a leap is wrong.
     const fn is_left(&self, rate: u64, now: Look) -> bool {
         let on = Self { rate, ..*self }.at(self.since(now.count)).monotonic;
         let passed = on - self.from.at.monotonic;
         on.abs_diff(now.at.monotonic) > LEAP_NS + passed / LEAP_DIVISOR
     }
 
-    /// The line from `now` on, after the one `before`.
+    /// Computes the line from `now` on that follows `before`.
     fn drawn(rate: u64, before: Option<Self>, told: u64, now: Look) -> Self {
         let counts = ((u128::from(LINE_NS) << SHIFT) / u128::from(rate.max(1))) as u64;
         let mut drawn = Self {
@@ -271,14 +277,14 @@ impl Line {
             rate,
             counts,
         };
-        // The first line begins a little ahead of what the system's clock has said to anybody.
+        // The first line starts slightly ahead of any time that the system's clock has returned.
         let said = before.map_or(now.at.monotonic + LEAD_NS, |it| {
             it.said_until(now.count).monotonic
         });
         let said = said.max(told);
         let ahead = said.saturating_sub(now.at.monotonic);
         if ahead > 0 {
-            // Made up for within this line, or as many as it takes.
+            // The lead is made up within this line, or within as many lines as it takes.
             let slow = LINE_NS - ahead.min(LINE_NS / SLEW_DIVISOR);
             drawn.from.at.monotonic = said;
             drawn.rate = (u128::from(rate) * u128::from(slow) / u128::from(LINE_NS)) as u64;
@@ -286,41 +292,41 @@ impl Line {
         drawn
     }
 
-    /// The most that it has said by then.
+    /// Returns the latest time that the line can have returned at this count.
     const fn said_until(&self, count: u64) -> Both {
         let (since, most) = (self.since(count), self.counts.saturating_mul(LINES_MAX));
         self.at(if since < most { since } else { most })
     }
 }
 
-/// The clocks to read, and whether the counter may be read.
+/// The clocks to read, and whether the counter may be used.
 trait Source {
     fn count(&self) -> u64;
 
     fn system(&self, clock: libc::clockid_t) -> u64;
 
-    /// Whether the kernel keeps time by the counter, which it does only while all cores agree on it.
+    /// Returns whether the kernel keeps time by the counter. It does so only while all cores agree on it.
     fn is_kept(&self) -> bool;
 }
 
 /// The clocks of a process.
 struct Clocks {
     lines: Lines,
-    /// Whether the counter is used, one of those below.
+    /// State of the counter: one of the values below.
     used: AtomicU8,
-    /// When the kernel was asked last whether it keeps time by the counter.
+    /// Protocol time when the kernel was last asked whether it keeps time by the counter.
     asked: AtomicU64,
 }
 
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
-/// No more; the system's clock may still be behind what was said by the counter.
+/// Not used any more, but the system's clock may still be behind a time returned by the counter.
 const LEFT: u8 = 2;
 const NO: u8 = 3;
 
 static CLOCKS: Clocks = Clocks::new();
 
-/// Both clocks; `None` where they are to be asked themselves.
+/// Returns both clocks. `None` if the caller must read the system's clocks itself.
 #[inline]
 pub(crate) fn both() -> Option<Both> {
     CLOCKS.both(&Machine)
@@ -363,7 +369,7 @@ impl Clocks {
         loop {
             match self.lines.read(|| source.count()) {
                 Read::Fresh(both) => return Some(both),
-                // The thread that draws the next line was interrupted.
+                // The thread that computes the next line was interrupted.
                 Read::Stale(both, turn) => {
                     let both = system(source, both.monotonic);
                     if self.lines.tell(turn, both.monotonic) {
@@ -375,8 +381,8 @@ impl Clocks {
         }
     }
 
-    /// Whether the counter may still be used; asks the kernel once in a while, and leaves the counter
-    /// where the kernel has.
+    /// Returns whether the counter may still be used. Asks the kernel once per interval, and stops using the
+    /// counter if the kernel has.
     fn is_kept_still(&self, source: &impl Source) -> bool {
         let (now, asked) = (
             source.system(libc::CLOCK_MONOTONIC),
@@ -403,7 +409,8 @@ impl Clocks {
         false
     }
 
-    /// Returns the system clocks' time once the counter was left, while that would be a step back.
+    /// Returns the recorded time while the system's clock is behind it, after the counter was abandoned.
+    /// Afterwards returns `None`.
     fn beside(&self, source: &impl Source) -> Option<Both> {
         let told = self.lines.told.load(Relaxed);
         if source.system(libc::CLOCK_MONOTONIC) < told {
@@ -414,7 +421,7 @@ impl Clocks {
     }
 }
 
-/// The system's clocks, protocol time no earlier than what was told.
+/// Returns the system's clocks, with protocol time no earlier than `told`.
 fn system(source: &impl Source, told: u64) -> Both {
     Both {
         monotonic: source.system(libc::CLOCK_MONOTONIC).max(told),
@@ -437,15 +444,15 @@ impl Source for Machine {
 
     fn is_kept(&self) -> bool {
         const CURRENT: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        // Opened by the first who asks, and once: from then on any thread may be the one that asks.
+        // Opened once, by the first caller. Later calls may come from any thread.
         static KERNEL: OnceLock<Kernel> = OnceLock::new();
         let kernel = || KERNEL.get_or_init(|| Kernel::open(Path::new(CURRENT)));
         cfg!(target_arch = "x86_64") && kernel().keeps_time_by_the_counter()
     }
 }
 
-/// Where the kernel says by what it keeps time; `None` where it can't be read, and then the counter is
-/// not used.
+/// The file that names the kernel's clock source. `None` if it can't be read; the counter is then not
+/// used.
 struct Kernel(Option<File>);
 
 impl Kernel {
@@ -453,7 +460,7 @@ impl Kernel {
         Self(File::open(path).ok())
     }
 
-    /// One system call, and no allocation.
+    /// Reads the clock source: one system call, no allocation.
     fn keeps_time_by_the_counter(&self) -> bool {
         let mut name = [0; 16];
         let len = self.0.as_ref().map(|file| file.read_at(&mut name, 0));
@@ -461,10 +468,10 @@ impl Kernel {
     }
 }
 
-/// Both clocks at one count, if nothing came between.
+/// Samples both clocks at one count. `None` if the sample was interrupted.
 fn look(source: &impl Source) -> Option<Look> {
     (0..3).find_map(|_| {
-        // From before the count on: what comes between makes it no look.
+        // Starts before the count is read, so that an interruption invalidates the sample.
         let first = source.system(libc::CLOCK_MONOTONIC);
         let before = source.count();
         let began = source.system(libc::CLOCK_MONOTONIC);
@@ -474,7 +481,7 @@ fn look(source: &impl Source) -> Option<Look> {
         let took = monotonic.checked_sub(began)?;
         let at = Both {
             monotonic: began,
-            // As of when the other clock was read.
+            // Corrected to the moment when the other clock was read.
             utc: utc.saturating_sub(took / 2),
         };
         let count = before + (middle.checked_sub(before)?) / 2;
@@ -502,7 +509,7 @@ mod tests {
 
     use super::*;
 
-    /// A counter of 3 counts a nanosecond, and clocks that were set to this.
+    /// Returns a sample with a counter of 3 counts per nanosecond, and clocks that are off by `off`.
     fn at(ns: u64, off: i64) -> Look {
         let clock = |base: u64| (base + ns).saturating_add_signed(off);
         Look {
@@ -560,7 +567,7 @@ mod tests {
         let late = read(&lines, RATE_NS + LINE_NS + 1_000);
         assert!(matches!(late, Read::Stale(..)));
         near(late, RATE_NS + LINE_NS + 1_000);
-        // As after the machine was suspended, while nobody has looked at the clocks.
+        // As after a suspension, before any thread has sampled the clocks.
         let (far, farther) = (read(&lines, u64::MAX / 16), read(&lines, u64::MAX / 8));
         assert_eq!(far, farther);
         let Read::Stale(both, _) = far else {
@@ -568,7 +575,7 @@ mod tests {
         };
         let most = at(RATE_NS + LINES_MAX * LINE_NS, 0).at.monotonic;
         assert!(both.monotonic <= most && both.monotonic > most - LINE_NS);
-        // A core that is a little behind.
+        // A core that is slightly behind.
         near(read(&lines, RATE_NS - 5), RATE_NS);
     }
 
@@ -589,7 +596,7 @@ mod tests {
         };
         // The system's clock falls back by 3 us against the counter, then leaps ahead by 2 ms.
         let mut ns = RATE_NS + LINE_NS;
-        // Then the rate is taken anew, which takes its time.
+        // Then the rate is computed anew, which takes its time.
         let leapt = std::iter::repeat_n(2_000_000, 2 + (RATE_NS / LINE_NS) as usize);
         for off in [0, 0, -3_000, -3_000, -3_000].into_iter().chain(leapt) {
             look(ns, off);
@@ -665,7 +672,7 @@ mod tests {
         let Read::Stale(_, turn) = read(&lines, late) else {
             panic!("it is too old")
         };
-        // Its clock is a little ahead of the line's: the rate is never quite right.
+        // The system's clock is slightly ahead of the line, because the rate is never exact.
         let told = at(late, 40).at.monotonic;
         let drawn = Cell::new(0);
         lines.put(|from| {
@@ -697,7 +704,7 @@ mod tests {
         assert!(!Kernel::open(&path).keeps_time_by_the_counter(), "no file");
     }
 
-    /// A machine of whose time so much has passed, whose kernel keeps time by the counter or not.
+    /// A machine with its own elapsed time, whose kernel keeps time by the counter or not.
     struct Fake {
         ns: Cell<u64>,
         kept: Cell<bool>,
@@ -731,7 +738,7 @@ mod tests {
             kept: Cell::new(true),
             asked: Cell::new(0),
         };
-        // Reads every half a line for so long; whether by the counter, or beside it.
+        // Reads twice per line for `span`, and returns whether the last read used the counter.
         let mut read_for = |span: u64| {
             let until = machine.ns.get() + span;
             let mut by = None;
@@ -798,7 +805,7 @@ mod tests {
             let before = system();
             let Some(both) = both() else { continue };
             let after = system();
-            // Read in between, however long that took, but for what the lines may be off.
+            // The time lies between both reads of the system's clocks, within the error of a line.
             assert!(both.monotonic + 100_000 >= before && both.monotonic <= after + 100_000);
             assert!(both.monotonic >= last);
             (found, last) = (found + 1, both.monotonic);

@@ -14,16 +14,17 @@ use crate::control::carrier::Granted;
 use crate::control::client::{ControlClient, State};
 use crate::control::server::{ControlServer, PeerId};
 
-/// An inbox that is granted to the publisher, or will be, over one connection.
+/// A grant of an inbox to the publisher over one connection, bound or still being bound.
 pub struct InboxGrant(Granted);
 
 impl ControlClient {
-    /// Registers a part of some memory with the connection's device, and begins to let the publisher
-    /// write it over this connection alone. It is over with the connection.
+    /// Registers a part of some memory with the connection's device, and starts to let the publisher
+    /// write it over this connection alone. The grant ends with the connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`]; [`io::ErrorKind::Unsupported`] over TCP; otherwise what the device
-    /// said.
+    /// - [`io::ErrorKind::NotConnected`] without a connection
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - otherwise the device's error
     pub fn grant_inbox(
         &mut self,
         memory: Arc<dyn RingMemory>,
@@ -35,7 +36,7 @@ impl ControlClient {
         }
     }
 
-    /// Where the publisher may write, once the device has bound it.
+    /// Returns the memory that the publisher may write, once the device has bound it.
     #[must_use]
     pub fn granted_inbox(&self, inbox: &InboxGrant) -> Option<RemoteAccess> {
         match &self.state {
@@ -46,11 +47,12 @@ impl ControlClient {
 }
 
 impl ControlServer {
-    /// Begins to write a datagram from shared memory to a peer's inbox.
+    /// Starts to write a datagram from shared memory to a peer's inbox.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] for a peer that is gone; [`io::ErrorKind::Unsupported`] over TCP;
-    /// otherwise what can't be written, or what the device said.
+    /// - [`io::ErrorKind::NotConnected`] if the peer is gone
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - otherwise the error of an invalid write, or the device's error
     pub fn write(&mut self, peer: PeerId, share: ShareId, write: &MirrorWrite) -> io::Result<()> {
         let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self.peers.get_mut(&peer);
@@ -58,7 +60,7 @@ impl ControlServer {
         peer.carrier.write_from(memory, write)
     }
 
-    /// Peers of which WRITEs are done since this was asked last, and how many.
+    /// Returns the peers whose WRITEs completed since the last call, and how many of each.
     pub fn written(&mut self) -> impl Iterator<Item = (PeerId, u32)> {
         let all = self.peers.iter_mut();
         let counted = all.map(|(id, peer)| (*id, peer.carrier.take_written()));

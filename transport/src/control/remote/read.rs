@@ -17,10 +17,10 @@ impl ControlClient {
         }
     }
 
-    /// Begins something. That it failed later is told by the end of the connection.
+    /// Starts an operation. If it fails later, the connection ends.
     ///
     /// # Errors
-    /// When it can't even begin: the connection is of no more use then.
+    /// The device's error if it can't be started. The connection is then unusable.
     pub fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
         match &mut self.state {
             State::Connected(carrier) => carrier.begin_remote(request),
@@ -28,8 +28,8 @@ impl ControlClient {
         }
     }
 
-    /// Hands over what came of everything that is done, with its tag, in the order in which it was
-    /// begun: the bytes of a READ, the old word of a claim, nothing of a report. How many there were.
+    /// Passes the result of each completed operation to `on`, with its tag, in the order of their start: the
+    /// bytes of a READ, the old word of a claim, no bytes for a report. Returns their number.
     pub fn take_remote(&mut self, mut on: impl FnMut(u64, &[u8])) -> usize {
         let mut count = 0;
         while let State::Connected(carrier) = &mut self.state

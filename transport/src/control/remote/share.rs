@@ -1,6 +1,5 @@
-//! Memory of a publisher that peers may reach over their connections by verbs, each by a right of its
-//! own that ends with its connection: rings, to be READ, and cursors, to be written
-//! (docs/PROTOCOL.md §6.6, §6.7).
+//! Memory of a publisher that peers may reach over their verbs connections: rings to READ, and cursors to
+//! write (docs/PROTOCOL.md §6.6, §6.7). Each right belongs to one peer and ends with its connection.
 
 use std::io;
 use std::sync::Arc;
@@ -11,46 +10,48 @@ use tickcast_reliability::ring::RingMemory;
 use crate::control::carrier::{Granted, Leased};
 use crate::control::server::{ControlServer, Peer, PeerId, ServerEvent};
 
-/// Memory that a server can let its peers READ.
+/// Identifies memory that a server can let its peers READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareId(pub(in crate::control) usize);
 
-/// Access in flight to a peer.
+/// A right that is still being bound for a peer.
 pub(in crate::control) enum Right {
-    /// To READ this.
+    /// READ of this memory.
     Ring(ShareId),
-    /// To write a cursor beside it.
+    /// Write of a cursor for this memory.
     Cursor(ShareId),
 }
 
 impl ControlServer {
-    /// Registers memory with the device that is listened on over verbs. Nobody may READ it yet.
+    /// Registers memory with the device of the verbs listener. No peer may READ it yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] where nothing is listened on, or the build is without the feature
-    /// `rdma`; otherwise what the device said.
+    /// - [`io::ErrorKind::Unsupported`] without a verbs listener, or in a build without the feature `rdma`
+    /// - otherwise the device's error
     pub fn share(&mut self, memory: Arc<dyn RingMemory>) -> io::Result<ShareId> {
         let shared = self.register(memory)?;
         self.shares.push(shared);
         Ok(ShareId(self.shares.len() - 1))
     }
 
-    /// Registers so many cursors, 1 to 4096, with the device that is listened on over verbs.
+    /// Registers `entries` cursors, 1 to 4096, with the device of the verbs listener.
     ///
     /// # Errors
-    /// As for [`ControlServer::share`]; also where the device has no atomic operations.
+    /// As for [`ControlServer::share`], and if the device has no atomic operations.
     pub fn share_cursors(&mut self, entries: usize) -> io::Result<()> {
         self.cursors = Some(self.register_cursors(entries)?);
         Ok(())
     }
 
-    /// Begins to let a peer READ all of some memory, over its connection alone.
-    /// [`ServerEvent::Granted`] tells where; it is over with the connection.
+    /// Starts to let a peer READ all of some memory, over its connection alone. [`ServerEvent::Granted`]
+    /// reports the location. The right ends with the connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] for a peer that is gone; [`io::ErrorKind::Unsupported`] over TCP;
-    /// [`io::ErrorKind::WouldBlock`] for one that has as many rights as it can have, or whose connection
-    /// the device has not told of yet; otherwise what the device said.
+    /// - [`io::ErrorKind::NotConnected`] if the peer is gone
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - [`io::ErrorKind::WouldBlock`] if the peer has the maximum number of rights, or its device has not
+    ///   reported the connection yet
+    /// - otherwise the device's error
     pub fn grant(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
         let shared = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self
@@ -62,13 +63,12 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Begins to let a peer write a cursor of its own, beside some memory that it was let READ before;
-    /// where none is free, once one comes back, in the order of asking.
-    /// [`ServerEvent::CursorGranted`] tells where, or, where it came later,
-    /// [`ServerEvent::CursorRefused`] why not; it is over with the connection.
+    /// Starts to let a peer write a cursor of its own, for memory that it was allowed to READ before. If no
+    /// cursor is free, the peer waits in order of request. [`ServerEvent::CursorGranted`] reports the
+    /// location, and [`ServerEvent::CursorRefused`] a later failure. The right ends with the connection.
     ///
     /// # Errors
-    /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] where there are no cursors.
+    /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] if there are no cursors.
     pub fn grant_cursor(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
         let cursors = self.cursors.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let held = self.peers.get_mut(&peer);
@@ -80,13 +80,13 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Peers that wait for a cursor.
+    /// Returns the number of peers that wait for a cursor.
     #[must_use]
     pub fn awaiting_cursors(&self) -> usize {
         self.awaiting_cursors.len()
     }
 
-    /// Leases cursors that came back to whoever waits for one.
+    /// Leases returned cursors to the waiting peers.
     pub(in crate::control) fn lease_returned(&mut self, on: &mut impl FnMut(ServerEvent<'_>)) {
         let Some(cursors) = &self.cursors else {
             return;
@@ -96,7 +96,7 @@ impl ControlServer {
                 let Some(entry) = cursors.lease() else {
                     return;
                 };
-                // Where its device refuses, the entry is the next one's.
+                // If the peer's device refuses, the next peer gets the entry.
                 if let Err(error) = peer.let_write(*share, entry) {
                     on(ServerEvent::CursorRefused(*first, *share, error));
                 }
@@ -113,8 +113,8 @@ impl ControlServer {
         }
     }
 
-    /// Takes back all that a peer was let reach, as soon as its device does it, and grants it nothing
-    /// more; the audit trail says why. Its connection stays; others' rights do.
+    /// Revokes all rights of a peer, as soon as its device does so, and refuses new ones. The audit trail
+    /// records `why`. The connection and the rights of other peers stay.
     pub fn revoke(&mut self, peer: PeerId, why: &str) {
         let Some(held) = self.peers.get_mut(&peer) else {
             return;
@@ -126,14 +126,14 @@ impl ControlServer {
         }
     }
 
-    /// Whether a peer was let reach anything, or will be.
+    /// Returns whether a peer has a right, or will get one.
     #[must_use]
     pub fn holds_rights(&self, peer: PeerId) -> bool {
         let held = self.peers.get(&peer);
         held.is_some_and(|it| !it.granting.is_empty() || it.carrier.has_granted())
     }
 
-    /// All cursors that peers may write, and what stands there now.
+    /// Returns all cursors that peers may write, with their present words.
     pub fn cursors(&self) -> impl Iterator<Item = (PeerId, ShareId, [u64; CURSOR_WORDS])> {
         let all = self.peers.iter();
         all.flat_map(|(id, peer)| {
@@ -151,7 +151,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Tells what the device has bound since.
+    /// Reports the rights that the device has bound since the last call.
     pub(in crate::control) fn tell_granted(
         &mut self,
         id: PeerId,

@@ -15,21 +15,21 @@ use crate::control::carrier::CarrierStream;
 #[cfg(feature = "rdma")]
 use tickcast_verbs::VerbsError;
 
-/// Connections that one poll accepts at most over TCP; those that wait come next.
+/// Largest number of connections that one poll accepts over TCP. The others wait for the next poll.
 const ACCEPTED_MAX: usize = 16;
-/// Connections beyond the bounds that are held open for as long as their REJECTED takes.
+/// Refused connections that are kept open while their REJECTED is delivered.
 const TURNED_AWAY_MAX: usize = 16;
-/// When whoever is turned away may come again.
+/// Delay after which a refused peer may retry, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// The connections that there are, as a newcomer finds them.
+/// Numbers of connections when a new one arrives.
 #[derive(Default)]
 struct Crowd {
-    /// Those that were let in.
+    /// Admitted connections.
     served: usize,
-    /// Of those, the ones from the newcomer's address.
+    /// Admitted connections from the new one's address.
     of_address: usize,
-    /// Those that are being told why they were not.
+    /// Refused connections whose REJECTED is being delivered.
     turned_away: usize,
 }
 
@@ -66,7 +66,7 @@ impl ControlServer {
         }
     }
 
-    /// Takes connections over verbs, or turns them away before anything is made for them.
+    /// Accepts connections over verbs, or refuses them before anything is allocated.
     #[cfg(feature = "rdma")]
     fn accept_over_verbs(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
         let Some(mut listener) = self.verbs_listener.take() else {
@@ -132,7 +132,7 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Why there is no place for one more from there, if there is none: that is counted.
+    /// Returns why one more connection from this address is refused, if it is, and counts the refusal.
     fn refusal(&mut self, crowd: &Crowd, address: IpAddr) -> Option<String> {
         let (config, stats) = (&self.config, &mut self.stats);
         let text = if crowd.served >= config.connections_max {
@@ -156,7 +156,7 @@ impl ControlServer {
     }
 
     fn crowd(&self, address: IpAddr) -> Crowd {
-        // One address has one name, whether it came as IPv4 or as IPv4 within IPv6.
+        // An address counts as one whether it arrives as IPv4 or as IPv4 mapped to IPv6.
         let address = address.to_canonical();
         let mut crowd = Crowd::default();
         for peer in self.peers.values() {

@@ -1,5 +1,5 @@
-//! Tells another thread whether input waits for a server's thread, so that one that spins on the same
-//! core can yield.
+//! Reports to another thread whether input waits for a server's thread, so that a thread that spins on
+//! the same core can yield.
 //!
 //! While that thread polls the hint, it also wakes the server's thread, which sleeps on an eventfd
 //! meanwhile and not on the sockets. Otherwise the core that receives a message would interrupt this one
@@ -17,12 +17,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 
 /// The longest sleep that relies on the polls of another thread. It exceeds the tick of most kernels, so
-/// its timer is not the next one to fire and costs no write to the device. Its end comes too seldom to
+/// its timer is not the next one to fire and costs no write to the device. It ends too rarely to
 /// disturb the polling thread.
 const DOZE_MAX: Duration = Duration::from_millis(20);
 /// Longest mean interval between polls of a thread that the server relies on.
 const POLL_INTERVAL_MAX: Duration = Duration::from_micros(100);
-/// Bound of the core numbers stored; of larger numbers only these bits.
+/// Bound of the stored core numbers. Larger numbers are reduced modulo this.
 const CORES: u64 = 1 << 16;
 
 /// Checks for input that a [`ControlServer`](super::ControlServer) has not polled yet, and takes none of it.
@@ -33,8 +33,8 @@ pub struct BacklogHint {
 }
 
 impl BacklogHint {
-    /// Whether input has arrived that no poll of the server has reported. If so, wakes the server's thread,
-    /// should it rely on these calls. One system call, which never waits for input; it may wait for a
+    /// Returns whether input has arrived that no poll of the server has reported. If so, wakes the server's
+    /// thread, should it rely on these calls. One system call, which never waits for input; it may wait for a
     /// poll of the server to release the same list.
     #[must_use]
     pub fn has_backlog(&self) -> bool {
@@ -72,12 +72,12 @@ impl Watch {
     fn wake(&self) {
         // A thread that falls asleep just now is woken by the next poll, because the input stays.
         if self.is_dozing.swap(false, Relaxed) {
-            // It can only fail by being full, and then it wakes all the same.
+            // It fails only if the counter is full, and a full counter wakes the thread as well.
             let _ = write(&self.woken, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Whether the polls since `then`, when their number was `before`, suffice to rely on them again.
+    /// Returns whether the polls since `then`, when their number was `before`, suffice to rely on them again.
     fn is_polled(&self, before: u64, then: Instant) -> bool {
         let polls = (self.polls.load(Relaxed) / CORES).saturating_sub(before / CORES);
         let polls = u32::try_from(polls).unwrap_or(u32::MAX);
@@ -99,10 +99,10 @@ impl Watch {
     }
 }
 
-/// The core that this thread is on just now.
+/// Returns the core that this thread runs on.
 fn core() -> u64 {
     // SAFETY: it takes nothing and gives a number. Exercised by
-    // `tests/control.rs::poll_ends_by_spinner_on_core_or_by_arrival`.
+    // `tests/local/control.rs::poll_ends_by_spinner_on_core_or_by_arrival`.
     (unsafe { libc::sched_getcpu() }) as u64 % CORES
 }
 
@@ -115,10 +115,10 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Makes the hint for another thread.
+    /// Creates the hint for another thread.
     pub(super) fn hint(&mut self, of: &Poll) -> io::Result<BacklogHint> {
         // SAFETY: `of` keeps the descriptor open for as long as it is borrowed here. Exercised by
-        // `tests/control.rs::another_thread_sees_what_waits_for_the_server_until_it_polls`.
+        // `tests/local/control.rs::another_thread_sees_what_waits_for_the_server_until_it_polls`.
         let epoll = unsafe { BorrowedFd::borrow_raw(of.as_raw_fd()) };
         let watch = Arc::new(Watch {
             polls: AtomicU64::new(0),
@@ -152,7 +152,7 @@ impl Watched {
         let at_most = timeout.map_or(DOZE_MAX, |timeout| timeout.min(DOZE_MAX));
         watch.is_dozing.store(true, Relaxed);
         let woken = watch.doze(at_most);
-        // A wake-up that comes just now ends the next sleep in vain.
+        // A wake-up that arrives now ends the next sleep early, which is harmless.
         watch.is_dozing.store(false, Relaxed);
         self.is_polled = watch.is_polled(before, began);
         for_events(Some(Duration::ZERO))?;

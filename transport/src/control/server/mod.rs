@@ -1,8 +1,8 @@
-//! The publisher's side of the control connections, over TCP and over verbs alike: accepts a bounded
+//! The publisher's side of the control connections, over TCP and over verbs: accepts a bounded
 //! number, reads whole messages, and keeps a bounded backlog for each peer.
 //!
-//! It decides nothing: it tells which peer is late with its JOIN, how long each backlog is, and
-//! why a connection ended. Who is closed, and with which last word, is the service's choice.
+//! It makes no policy decisions. It reports which peer's JOIN is overdue, how long each backlog is, and
+//! why a connection ended. The service decides which peer to close, and with which last message.
 
 mod admission;
 mod backlog_hint;
@@ -31,27 +31,27 @@ use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use tickcast_verbs::{Listener, ReadableMemory};
 
-/// Bounds of a server.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Connections at most; further ones get REJECTED with `too_many`.
+    /// Largest number of connections. Further ones get REJECTED with `too_many`.
     pub connections_max: usize,
-    /// Of those, connections of one IP address at most, so that no host takes the places of all others.
+    /// Largest number of connections of one IP address, so that one host can't take all places.
     pub connections_per_address_max: usize,
-    /// Of those, connections over verbs at most, because each pins memory; further ones are turned
-    /// away without a word.
+    /// Largest number of connections over verbs, because each pins memory. Further ones are refused without
+    /// a message.
     pub verbs_connections_max: usize,
-    /// Bytes of messages queued for one peer at most.
+    /// Largest number of bytes queued for one peer.
     pub backlog_bytes_max: usize,
-    /// Bytes that one poll reads from one peer at most, so that none starves the others.
+    /// Largest number of bytes that one poll reads from one peer, so that none starves the others.
     pub read_bytes_max: usize,
-    /// After this many bytes of messages one peer's turn in a poll is over, for the same reason: the rest
-    /// of what it said waits for the next poll, which waits for nothing then. A message that was begun
-    /// is finished, so one that is longer is a turn of its own.
+    /// Bytes of messages after which one peer's turn in a poll ends, so that none starves the others. The
+    /// rest waits for the next poll, which then does not sleep. A message is always finished, so a message
+    /// longer than this is one turn.
     pub turn_bytes_max: usize,
-    /// After how long a peer without a first message is reported.
+    /// Time after which a peer without a first message is reported.
     pub join_timeout: Duration,
-    /// How long a closing peer may take to read its last message.
+    /// Time that a closing peer has to read its last message.
     pub linger: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Default for ServerConfig {
             verbs_connections_max: 256,
             backlog_bytes_max: 4 << 20,
             read_bytes_max: 64 << 10,
-            // Some two dozen small NACKs. As many ranges in one NACK cost less, so bytes measure both.
+            // About two dozen small NACKs. As many ranges in one NACK cost less, so bytes measure both.
             turn_bytes_max: 1024,
             join_timeout: Duration::from_secs(2),
             linger: Duration::from_secs(1),
@@ -71,42 +71,42 @@ impl Default for ServerConfig {
     }
 }
 
-/// One connection, never used again for another.
+/// Identifies a connection. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(usize);
 
 /// An event of one server poll.
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
-    /// Somebody connected, from there and so.
+    /// A peer connected: its address and its carrier.
     Connected(PeerId, SocketAddr, Carrier),
-    /// A peer asks, and so many bytes given to it have not arrived at its system yet, those queued
-    /// among them; told before its NACK, over TCP.
+    /// Bytes sent to a peer that have not arrived at its system yet, including queued ones. Reported over
+    /// TCP before the peer's NACK.
     Unconfirmed(PeerId, usize),
     /// A message, valid within the call.
     Frame(PeerId, ChannelId, Message<'a>),
-    /// No whole message has come within `join_timeout`; said once. Close it.
+    /// No whole message has arrived within `join_timeout`. Reported once. Close the peer.
     JoinOverdue(PeerId),
-    /// A peer may READ what [`ControlServer::grant`] named, here.
+    /// A peer may READ the memory that [`ControlServer::grant`] named, at this location.
     Granted(PeerId, ShareId, RemoteAccess),
-    /// A peer may write the cursor that [`ControlServer::grant_cursor`] leased, here.
+    /// A peer may write the cursor that [`ControlServer::grant_cursor`] leased, at this location.
     CursorGranted(PeerId, ShareId, RemoteAccess),
-    /// A peer that waited for a cursor gets none: its device refused.
+    /// A peer that waited for a cursor gets none, because its device refused.
     CursorRefused(PeerId, ShareId, io::Error),
-    /// The connection is gone; the last event of this peer.
+    /// The connection ended. This is the last event of the peer.
     Closed(PeerId, CloseReason),
 }
 
 /// The facts about one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// The other side's address.
+    /// Address of the peer.
     pub address: SocketAddr,
     /// Bytes queued and not yet taken by the connection.
     pub backlog_bytes: usize,
-    /// Messages read from it.
+    /// Messages read from the peer.
     pub messages: u64,
-    /// When something was last read from it, or when it connected.
+    /// Time when bytes were last read from the peer, or when it connected.
     pub heard_at: Instant,
     /// Whether it is being closed.
     pub closing: bool,
@@ -117,32 +117,32 @@ pub struct PeerInfo {
 pub struct ServerStats {
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections turned away because there were too many.
+    /// Connections refused because there were too many.
     pub turned_away: u64,
-    /// Of those, connections of an address that had as many as one may have.
+    /// Refused connections of an address that had the maximum for one address.
     pub turned_away_of_address: u64,
-    /// The address of the last of them.
+    /// Address of the last of these.
     pub crowded_address: Option<IpAddr>,
-    /// Of those accepted, connections over verbs.
+    /// Accepted connections over verbs.
     pub accepted_over_verbs: u64,
     /// Connections that broke: the network, the device or the peer's system gave up on them.
     pub broken: u64,
-    /// Connections over verbs that the device stopped because of what the peer wanted of its memory.
+    /// Verbs connections that the device stopped because the peer requested an access that was not granted.
     pub violations: u64,
-    /// Cursors leased to peers since the beginning.
+    /// Cursors leased to peers since opening.
     pub cursors_leased: u64,
-    /// Of those leases, the ones that are over: the cursor is zero, and may be leased again.
+    /// Leases that ended: the cursor is zero, and may be leased again.
     pub cursors_returned: u64,
-    /// Cursors that somebody has now.
+    /// Cursors leased now.
     pub cursors_live: u64,
-    /// Failures to accept, for example because the process is out of descriptors, or because who
-    /// came over verbs is no tickcast.
+    /// Failures to accept, for example because the process is out of descriptors, or because a verbs peer
+    /// is not tickcast.
     pub accept_errors: u64,
-    /// The error number of the last of them that has one, 0 for none.
+    /// Error number of the last such failure that has one, 0 for none.
     pub accept_errno: i32,
     /// Messages read.
     pub messages: u64,
-    /// Connections closed because what came was no message.
+    /// Connections closed because the peer sent an invalid message.
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
     pub overflows: u64,
@@ -165,7 +165,7 @@ impl Waker {
     /// Makes the poll in progress, or the next one, return at once.
     ///
     /// # Errors
-    /// When the operating system refuses.
+    /// The operating system's error if it refuses.
     pub fn wake(&self) -> io::Result<()> {
         self.0.wake()
     }
@@ -180,7 +180,7 @@ pub(super) struct Peer {
     pub(super) carrier: CarrierStream,
     /// The access to be granted to the peer, once the device has bound it.
     pub(super) granting: Vec<(Right, Granted)>,
-    /// Its cursors, and what each stands beside.
+    /// The peer's cursors, each with its share.
     pub(super) cursors: Vec<(ShareId, Leased)>,
     address: SocketAddr,
     inbox: Inbox,
@@ -188,23 +188,23 @@ pub(super) struct Peer {
     connected_at: Instant,
     heard_at: Instant,
     messages: u64,
-    /// The kernel may have bytes that we have not read: readiness is told only once.
+    /// The kernel may have unread bytes, because it reports readiness only once.
     readable: bool,
-    /// Its turn was over before it had said all that was read of it.
+    /// Its turn ended before all received messages were processed.
     interrupted: bool,
-    /// It is over behind what there is to be read.
+    /// The connection ends after the bytes that are still to be read.
     ending: bool,
-    /// Messages were queued since the last write, or the connection takes more again.
+    /// Messages were queued since the last write, or the connection accepts more again.
     writable: bool,
     overdue_reported: bool,
     phase: Phase,
-    /// Never became a peer: no events about it.
+    /// A refused connection, which never became a peer: no events about it.
     turned_away: bool,
 }
 
 enum Phase {
     Open,
-    /// The backlog is being written; then the connection is shut down and the other side awaited.
+    /// The backlog is being written. Then the connection is shut down and waits for the peer.
     Closing {
         until: Instant,
         shut: bool,
@@ -220,34 +220,34 @@ pub struct ControlServer {
     verbs_listener: Option<Listener>,
     waker: Waker,
     pub(super) peers: BTreeMap<PeerId, Peer>,
-    /// Memory that peers may be let READ.
+    /// Memory that peers may be allowed to READ.
     pub(super) shares: Vec<Shared>,
-    /// And cursors that they may be let write.
+    /// Cursors that peers may be allowed to write.
     pub(super) cursors: Option<Cursors>,
     /// The peers that wait for a free cursor, each with its share.
     pub(super) awaiting_cursors: VecDeque<(PeerId, ShareId)>,
     next_peer: usize,
-    /// Connections may wait to be accepted: that is told only once, too.
+    /// Connections may wait to be accepted, because this is reported only once too.
     accept_pending: bool,
-    /// Not because there were many at a time, but since accepting failed.
+    /// Connections wait because accepting failed, not because there were many.
     accept_failed: bool,
     watched: Watched,
     config: ServerConfig,
     pub(super) stats: ServerStats,
-    /// Peers to look at in this round; kept for its memory.
+    /// Peers to serve in this round; kept to reuse its memory.
     round: Vec<PeerId>,
 }
 
 impl ControlServer {
-    /// Listens at `address`; port 0 lets the system choose.
+    /// Listens at `address`. With port 0 the system chooses the port.
     ///
     /// # Errors
-    /// When the address is taken or not this host's.
+    /// The operating system's error if the address is in use or not this host's.
     pub fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
         Self::listening(TcpListener::bind(address)?, config)
     }
 
-    /// Listens where `listener` does already.
+    /// Creates a server of an existing listener.
     pub(super) fn listening(mut listener: TcpListener, config: ServerConfig) -> io::Result<Self> {
         let poll = Poll::new()?;
         poll.registry()
@@ -274,12 +274,13 @@ impl ControlServer {
         })
     }
 
-    /// Listens for reliable connections over RDMA verbs as well, on the device whose interface has
-    /// this address; port 0 lets the system choose. Gives the address to connect to.
+    /// Listens also for reliable connections over RDMA verbs, on the device whose interface has this
+    /// address. With port 0 the system chooses the port. Returns the address to connect to.
     ///
     /// # Errors
-    /// When there is no such device, or the build is without the feature `rdma`
-    /// ([`io::ErrorKind::Unsupported`]), or the device refuses.
+    /// - [`io::ErrorKind::Unsupported`] if there is no such device, or in a build without the feature
+    ///   `rdma`
+    /// - otherwise the device's error
     #[cfg(feature = "rdma")]
     pub fn listen_over_verbs(&mut self, address: SocketAddrV4) -> io::Result<SocketAddrV4> {
         use super::carrier::{answering_config, verbs_error};
@@ -298,7 +299,7 @@ impl ControlServer {
         Ok(address)
     }
 
-    /// Listens for reliable connections over RDMA verbs as well.
+    /// Listens also for reliable connections over RDMA verbs.
     ///
     /// # Errors
     /// Always, in a build without the feature `rdma` ([`io::ErrorKind::Unsupported`]).
@@ -307,7 +308,7 @@ impl ControlServer {
         Err(super::carrier::no_verbs())
     }
 
-    /// The device that is listened on over verbs.
+    /// Returns the device of the verbs listener.
     #[cfg(feature = "rdma")]
     fn listening_device(&self) -> io::Result<&Arc<tickcast_verbs::Device>> {
         let listener = self.verbs_listener.as_ref();
@@ -316,7 +317,7 @@ impl ControlServer {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Registers memory with it.
+    /// Registers memory with the verbs listener's device.
     #[cfg(feature = "rdma")]
     pub(super) fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
         let shared = ReadableMemory::register(self.listening_device()?, memory);
@@ -328,7 +329,7 @@ impl ControlServer {
         Err(super::carrier::no_verbs())
     }
 
-    /// Registers cursors with it.
+    /// Registers cursors with the verbs listener's device.
     #[cfg(feature = "rdma")]
     pub(super) fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
         let cursors = Cursors::register(self.listening_device()?, entries);
@@ -340,15 +341,15 @@ impl ControlServer {
         Err(super::carrier::no_verbs())
     }
 
-    /// The address it listens at.
+    /// Returns the address that it listens at.
     ///
     /// # Errors
-    /// When the operating system does not say.
+    /// The operating system's error.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// A handle that wakes [`poll`](Self::poll).
+    /// Returns a handle that wakes [`poll`](Self::poll).
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
@@ -359,16 +360,16 @@ impl ControlServer {
     /// thread, which otherwise finds the input after milliseconds.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// The operating system's error if the process is out of descriptors.
     pub fn backlog_hint(&mut self) -> io::Result<BacklogHint> {
         self.watched.hint(&self.poll)
     }
 
-    /// Writes what is queued, waits at most `timeout` for something to happen (`None`: for as long
-    /// as it takes, but for the timers), and tells what did.
+    /// Writes queued messages, waits at most `timeout` for events, and passes them to `on`. With `None` it
+    /// waits until an event occurs or a timer fires.
     ///
     /// # Errors
-    /// When the operating system's polling fails; a peer's failure is an event.
+    /// The operating system's error if polling fails. A peer's failure is an event.
     pub fn poll(
         &mut self,
         timeout: Option<Duration>,
@@ -410,7 +411,7 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Work that is left over must not wait, and neither must a timer.
+    /// Returns the longest wait: none while work is left over, and not beyond the next timer.
     fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
         let mut wait = timeout;
@@ -429,7 +430,7 @@ impl ControlServer {
             }
         }
         if self.accept_pending {
-            // A failure a little patience may cure.
+            // Wait a little, because a failure may be temporary.
             let patience = if self.accept_failed { 10 } else { 0 };
             at_most(Duration::from_millis(patience));
         }
@@ -484,7 +485,7 @@ impl ControlServer {
     /// Queues a message; [`flush`](Self::flush) or the next poll writes it.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of the message was queued then.
+    /// [`SendError`] if the queue is full or the peer is gone. Nothing was queued then.
     pub fn send(
         &mut self,
         peer: PeerId,
@@ -495,10 +496,10 @@ impl ControlServer {
         self.queue(peer, |outbox| outbox.push(channel, message, max))
     }
 
-    /// Queues frames that were written already; [`flush`](Self::flush) or the next poll sends them.
+    /// Queues encoded frames; [`flush`](Self::flush) or the next poll sends them.
     ///
     /// # Errors
-    /// [`SendError`]; nothing of them was queued then.
+    /// [`SendError`] if the queue is full or the peer is gone. Nothing was queued then.
     pub fn send_frames(&mut self, peer: PeerId, frames: &[u8]) -> Result<(), SendError> {
         let max = self.config.backlog_bytes_max;
         self.queue(peer, |outbox| outbox.push_frames(frames, max))
@@ -518,8 +519,8 @@ impl ControlServer {
         queued
     }
 
-    /// Writes what is queued as far as the connections take it. A failure is an event of the next
-    /// poll.
+    /// Writes queued messages as far as the connections accept them. The next poll reports a failure as an
+    /// event.
     pub fn flush(&mut self) {
         for peer in self.peers.values_mut() {
             if peer.writable && peer.outbox.backlog() > 0 {
@@ -534,9 +535,8 @@ impl ControlServer {
         }
     }
 
-    /// Says one last thing to a peer, if anything, and closes the connection once the peer has
-    /// read it, or `linger` is over. `Closed` follows as an event. The last message is queued
-    /// whatever the backlog.
+    /// Sends an optional last message, and closes the connection once the peer has read it, or `linger` has
+    /// passed. `Closed` follows as an event. The last message is queued whatever the backlog.
     pub fn close(&mut self, peer: PeerId, last: Option<(ChannelId, &Message<'_>)>) {
         let Some(peer) = self.peers.get_mut(&peer) else {
             return;
@@ -545,7 +545,7 @@ impl ControlServer {
             return;
         }
         if let Some((channel, message)) = last {
-            // With this bound it can't be refused.
+            // With this bound the message can't be refused.
             let _ = peer.outbox.push(channel, message, usize::MAX);
         }
         peer.writable = true;
@@ -561,13 +561,13 @@ impl ControlServer {
         self.peers.get(&peer).map(Peer::info)
     }
 
-    /// All peers.
+    /// Returns all peers.
     pub fn peers(&self) -> impl Iterator<Item = (PeerId, PeerInfo)> {
         let admitted = self.peers.iter().filter(|(_, peer)| !peer.turned_away);
         admitted.map(|(id, peer)| (*id, peer.info()))
     }
 
-    /// Counters since it was opened.
+    /// Returns the counters since opening.
     #[must_use]
     pub const fn stats(&self) -> &ServerStats {
         &self.stats
@@ -575,7 +575,7 @@ impl ControlServer {
 }
 
 impl Peer {
-    /// Of a connection that is there from now on.
+    /// Creates the state of a new connection.
     fn new(carrier: CarrierStream, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
         Self {
             carrier,
@@ -614,14 +614,14 @@ impl Peer {
         mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>),
     ) -> Result<(), CloseReason> {
         let (mut read, mut turn) = (0, config.turn_bytes_max);
-        // Reading may take the word that there is room as well.
+        // Reading may consume the only report that there is room to write.
         self.writable |= self.readable && self.carrier.tells_both_at_once();
         loop {
             if matches!(self.phase, Phase::Closing { .. }) {
                 self.inbox.clear();
             } else {
                 let (carrier, queued) = (&self.carrier, self.outbox.backlog());
-                // The system is asked once, however many questions one read has brought.
+                // The system is asked at most once, however many NACKs one read has brought.
                 let unconfirmed = OnceCell::new();
                 let told = |channel, message: Message<'_>| {
                     let asks = matches!(message, Message::Nack { .. });
@@ -644,7 +644,7 @@ impl Peer {
             match filled {
                 Filled::Drained => self.readable = false,
                 Filled::More => self.heard_at = now,
-                // To read once more would only find that there is nothing: what comes is told anew.
+                // Another read would find nothing: new bytes are reported again.
                 Filled::Short => {
                     self.heard_at = now;
                     self.readable = self.ending || !self.carrier.is_tcp();
@@ -664,7 +664,7 @@ impl Peer {
         }
         if let Phase::Closing { until, shut } = &mut self.phase {
             if !*shut && self.outbox.backlog() == 0 {
-                // The other side reads to the end; closing at once could cost it the last message.
+                // The peer reads to the end; closing at once could lose the last message.
                 *shut = true;
                 self.carrier.finish().map_err(|_| CloseReason::ByUs)?;
             }
@@ -705,7 +705,7 @@ mod tests {
                 })
                 .unwrap();
             assert!(heard <= before + 1, "a message is a turn");
-            // All of it was read at once, so that the kernel has nothing to tell of.
+            // All of it was read at once, so the kernel has nothing to report.
             if heard > before {
                 assert_eq!(server.wait_at_most(None), Some(Duration::ZERO));
             }

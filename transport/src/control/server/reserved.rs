@@ -1,5 +1,5 @@
-//! An address that is taken, and where nobody listens yet: who connects is refused by the operating
-//! system at once, and goes on to the next address it knows.
+//! A reserved address that nobody listens on yet. The operating system refuses connections at once, so
+//! that a peer tries the next address it knows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,42 +9,43 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{ControlServer, ServerConfig};
 
-/// Connections that the operating system takes before they are accepted.
+/// Connections that the operating system queues before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// See the module.
+/// A reserved address, bound but not listening.
 #[derive(Debug)]
 pub struct Reserved(Socket);
 
 impl Reserved {
-    /// Takes `address`; port 0 lets the system choose.
+    /// Reserves `address`. With port 0 the system chooses the port.
     ///
     /// # Errors
-    /// When the address is taken or not this host's.
+    /// The operating system's error if the address is in use or not this host's.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        // As for a listener of the standard library: what a process before left behind is no one's.
+        // As for a listener of the standard library: connections left by an earlier process must not
+        // block the bind.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         Ok(Self(socket))
     }
 
-    /// The address taken.
+    /// Returns the reserved address.
     ///
     /// # Errors
-    /// When the operating system does not say.
+    /// The operating system's error.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         let address = self.0.local_addr()?.as_socket();
         address.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Listens from here on.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// When somebody else took the address to listen at, as the operating system lets two that
-    /// only bind; or when it gives no means to poll.
+    /// The operating system's error if it provides no means to poll, or if another process listens at the
+    /// address. Two processes can bind the address, but only one can listen.
     pub fn listen(self, config: ServerConfig) -> io::Result<ControlServer> {
         self.0.listen(BACKLOG)?;
         ControlServer::listening(TcpListener::from_std(self.0.into()), config)

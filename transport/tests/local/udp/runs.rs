@@ -1,4 +1,4 @@
-//! Runs of datagrams as one buffer (GSO, GRO): nobody can tell them from datagrams one by one.
+//! Runs of datagrams as one buffer (GSO, GRO): the result equals that of single datagrams.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -42,7 +42,7 @@ fn numbers(seen: &Seen) -> Vec<u64> {
 fn runs_arrive_as_the_datagrams_that_were_posted() {
     for offload in OFFLOADS {
         let (mut fan_out, mut receiver) = open(group(), offload);
-        // Full ones, short ones between them, and every length of whole records.
+        // Full datagrams, short ones between them, and every length of whole records.
         let slots = TestSlots::of(500, |n| match n % 100 {
             0..50 => 1464,
             50..60 => 64 + 56 * (n as usize % 2 * 24 + 1),
@@ -141,7 +141,7 @@ fn a_poll_takes_about_a_batch_however_long_the_runs() {
     let mut seen = Seen::new();
     poll(&mut receiver, &mut seen);
     while seen.len() < 2_000 {
-        // A batch of 64, and what is left of the run that it ends with.
+        // A batch of 64, and the rest of the run at its end.
         assert!(poll(&mut receiver, &mut seen) < 64 + 44);
     }
     assert_eq!(numbers(&seen), (1..=2_000).collect::<Vec<_>>());
@@ -207,7 +207,7 @@ fn runs_that_the_kernel_drops_are_counted() {
     fan_out.post(&slots, range(301, 301)).unwrap();
     seen.extend(poll_until(&mut receiver, 1));
     assert!(seen.len() < 301);
-    // The kernel counts a run that it drops as one.
+    // The kernel counts a dropped run as one.
     let (sent, received) = (fan_out.stats()[0], receiver.stats()[0]);
     assert_eq!(received.buffer_drops, sent.runs - received.runs);
 }

@@ -1,4 +1,4 @@
-//! A peer that says more of its buffers than is so: it connects as others do, and posts shorter ones,
+//! A peer that announces more buffers than it has: it connects as others do, and posts shorter receives,
 //! or none.
 
 use std::mem;
@@ -7,17 +7,17 @@ use std::ptr;
 
 use tickcast_transport::verbs::rdma_sys as sys;
 
-/// Its bare queue pair. What it holds is the process's to clean up.
+/// Its bare queue pair. The process's end frees what it holds.
 pub(crate) struct Deaf {
     id: *mut sys::rdma_cm_id,
     channel: *mut sys::rdma_event_channel,
     pub(crate) is_up: bool,
-    /// What it receives into; it says that these are sixteen times as long.
+    /// Memory to receive into, which it announces as sixteen times as long.
     short: Option<&'static mut [u8; 256]>,
 }
 
 impl Deaf {
-    /// One that receives into a few buffers that are too short.
+    /// Creates a peer that posts a few receives that are too short.
     pub(crate) fn with_short_buffers(to: SocketAddrV4) -> Self {
         Self {
             short: Some(Box::leak(Box::new([0; 256]))),
@@ -25,7 +25,7 @@ impl Deaf {
         }
     }
 
-    /// One that posts no receive.
+    /// Creates a peer that posts no receive.
     pub(crate) fn new(to: SocketAddrV4) -> Self {
         // SAFETY: every call gets what the calls before it have made; the address lives through it.
         unsafe {
@@ -56,7 +56,7 @@ impl Deaf {
         }
     }
 
-    /// Takes what the connection manager tells, and does what comes next.
+    /// Takes the connection manager's events and does the next step.
     pub(crate) fn advance(&mut self) {
         use sys::rdma_cm_event_type as kind;
         // SAFETY: id and channel live; an event is read before it is acknowledged.
@@ -76,7 +76,7 @@ impl Deaf {
             }
             kind::RDMA_CM_EVENT_ROUTE_RESOLVED => self.ask(),
             kind::RDMA_CM_EVENT_ESTABLISHED => {
-                // The patience that our own side asks for, instead of the manager's 655 ms.
+                // The retry time that our own side sets, instead of the manager's 655 ms.
                 // SAFETY: zero is a value of every field; the pair lives.
                 let result = unsafe {
                     let mut attributes: sys::ibv_qp_attr = mem::zeroed();
@@ -91,9 +91,9 @@ impl Deaf {
         }
     }
 
-    /// Makes a queue pair, and asks as a stream does.
+    /// Creates a queue pair, and asks to connect as a stream does.
     fn ask(&mut self) {
-        // Four words, the highest byte first: a mark, the version, 64 buffers of 4096 bytes.
+        // Four big-endian words: a mark, the version, 64 buffers of 4096 bytes.
         let hello = *b"tick\0\0\0\x01\0\0\0\x40\0\0\x10\0";
         // SAFETY: zero is a value of every field; all live through the calls that get them.
         unsafe {

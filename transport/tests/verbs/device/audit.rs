@@ -7,14 +7,14 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What was said while `act` ran on this thread, an event a line: `name=value` for each field.
+/// Returns the events emitted while `act` ran on this thread, one per line: `name=value` for each field.
 pub(crate) fn audited(act: impl FnOnce()) -> Vec<String> {
     let lines = Arc::default();
     tracing::subscriber::with_default(Trail(Arc::clone(&lines)), act);
     std::mem::take(&mut *lines.lock().unwrap())
 }
 
-/// The names of what happened, without those of memory.
+/// Returns the names of the events, without those of memory.
 pub(crate) fn names(lines: &[String]) -> Vec<&str> {
     let names = lines.iter().map(|line| {
         let name = line.strip_prefix("what=").unwrap();

@@ -1,4 +1,4 @@
-//! What the tests on a real device have in common: where it is, what it holds, and waiting.
+//! Helpers of the tests on a real device: its address, its resources, and waiting.
 
 pub(crate) mod audit;
 pub(crate) mod sides;
@@ -6,13 +6,13 @@ pub(crate) mod sides;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// The address of the device's interface.
+/// Returns the address of the device's interface.
 pub(crate) fn address() -> Ipv4Addr {
     let address = std::env::var("TICKCAST_RDMA_ADDRESS");
     address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
 }
 
-/// Waits until it is done; `what` is said if that takes too long.
+/// Waits until `done` returns true. Panics with `what` if that takes too long.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
@@ -21,7 +21,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// How many of each kind of its resources are in use.
+/// Returns the number of resources in use, by kind.
 pub(crate) fn resources() -> Vec<usize> {
     ["qp", "mr", "cq", "pd", "cm_id"]
         .iter()

@@ -1,4 +1,4 @@
-//! The two ends of a connection, one of which lets the other at its memory.
+//! The two ends of a connection, one of which grants the other access to its memory.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use tickcast_transport::verbs::{
 
 use super::{address, until};
 
-/// Bytes of the longest READ here.
+/// Length of the longest READ here, in bytes.
 pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
 
-/// How who reads connects, with so many READs at once.
+/// Returns the settings of the reading side, with `reads_max` READs in flight.
 pub(crate) fn reading(reads_max: u8) -> StreamConfig {
     StreamConfig {
         read_len_max: READ_LEN_MAX,
@@ -22,7 +22,7 @@ pub(crate) fn reading(reads_max: u8) -> StreamConfig {
     }
 }
 
-/// How who is read from connects: small, since there may be many.
+/// Returns the settings of the granting side: small, because there may be many.
 pub(crate) fn answering(reads_max: u8) -> StreamConfig {
     StreamConfig {
         buffers: 8,
@@ -32,12 +32,12 @@ pub(crate) fn answering(reads_max: u8) -> StreamConfig {
     }
 }
 
-/// What lies in [`memory`].
+/// Returns the byte at `at` of [`memory`].
 pub(crate) fn byte(at: usize) -> u8 {
     (at * 7 + at / 256) as u8
 }
 
-/// Memory with known bytes, registered where connections are accepted.
+/// Creates memory with known bytes, registered on the accepting side.
 pub(crate) fn memory(listener: &Listener, len: usize) -> Arc<ReadableMemory> {
     let mapping = SharedMapping::memfd("granted", len).unwrap();
     for at in 0..len {
@@ -47,7 +47,7 @@ pub(crate) fn memory(listener: &Listener, len: usize) -> Arc<ReadableMemory> {
     ReadableMemory::register(listener.device(), Arc::new(mapping)).unwrap()
 }
 
-/// What was over, kept.
+/// A completed operation, without borrows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Read(u64, Vec<u8>),
@@ -56,14 +56,14 @@ pub(crate) enum Done {
     Failed(u64, StreamEnd),
 }
 
-/// Who grants, and who reads.
+/// The granting and the reading side.
 pub(crate) struct Sides {
     pub(crate) owner: Stream,
     pub(crate) reader: Stream,
 }
 
 impl Sides {
-    /// Connects, with four READs at once.
+    /// Connects with four READs in flight.
     pub(crate) fn new(device: &Arc<Device>, listener: &mut Listener) -> Self {
         Self::with(device, listener, &reading(4))
     }
@@ -87,12 +87,12 @@ impl Sides {
         Self { owner, reader }
     }
 
-    /// A listener that lets four READs of each connection be under way, and a device to connect from.
+    /// Opens a listener that allows four READs in flight per connection, and a device to connect from.
     pub(crate) fn listener() -> (Arc<Device>, Listener) {
         Self::listener_of(4)
     }
 
-    /// The same with so many READs.
+    /// Opens a listener like [`Sides::listener`], with `reads_max` READs.
     pub(crate) fn listener_of(reads_max: u8) -> (Arc<Device>, Listener) {
         let device = Device::open(address()).unwrap();
         let listener = Listener::bind(address(), 0, &answering(reads_max)).unwrap();
@@ -132,7 +132,7 @@ impl Sides {
         });
     }
 
-    /// The next that is over on the reader's side.
+    /// Waits for the next completed operation of the reader.
     pub(crate) fn done(&mut self) -> Done {
         let mut done = None;
         until("nothing was done", || {
@@ -151,7 +151,7 @@ impl Sides {
         done.unwrap()
     }
 
-    /// Reads what was granted of [`memory`] at `from`, several READs at once, and compares.
+    /// Reads the granted part of [`memory`] at `from`, with several READs in flight, and compares it.
     pub(crate) fn reads(&mut self, remote: RemoteMemory, from: usize) {
         let (mut asked, mut read) = (0, Vec::new());
         until("not all was read", || {
@@ -176,7 +176,7 @@ impl Sides {
         assert!(read == wanted);
     }
 
-    /// Writes progress, and waits until the other side's device has it.
+    /// Writes progress, and waits until the peer's device has it.
     pub(crate) fn writes(&mut self, remote: RemoteMemory, words: [u64; 8]) {
         let bytes = words.map(u64::to_le_bytes);
         let bytes = bytes.as_flattened();
@@ -184,7 +184,7 @@ impl Sides {
         assert_eq!(self.done(), Done::Written(1));
     }
 
-    /// Compares and swaps the first word; what was there.
+    /// Compares and swaps the first word. Returns the old word.
     pub(crate) fn swaps(&mut self, remote: RemoteMemory, expected: u64, new: u64) -> u64 {
         let reader = &mut self.reader;
         reader
@@ -196,15 +196,16 @@ impl Sides {
         }
     }
 
-    /// What was begun is refused: it has failed, its connection is over for that reason, and the other
-    /// side knows what its device stopped it for. The status with which it was refused.
+    /// Checks that the operation in flight is refused: it has failed, its connection ended for that reason,
+    /// and the peer knows why its device stopped it. Returns the status of the refusal.
     pub(crate) fn ends_refused(self, what: &str) -> u32 {
         let (status, end) = self.ends(what);
         assert_eq!(end, StreamEnd::Violated, "{what}");
         status
     }
 
-    /// The same, but that the other side had taken back all rights, which nobody is told.
+    /// Checks the refusal like [`Sides::ends_refused`], after the peer revoked all rights, so that it reports
+    /// no violation.
     pub(crate) fn ends_revoked(self, what: &str) -> u32 {
         let (status, end) = self.ends(what);
         assert!(matches!(end, StreamEnd::Broken { .. }), "{what}: {end:?}");

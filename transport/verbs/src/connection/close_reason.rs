@@ -1,4 +1,4 @@
-//! Why a connection is over, told apart by what one does about it.
+//! Reasons why a connection ended, one for each remedy.
 
 use std::io;
 
@@ -6,16 +6,15 @@ use thiserror::Error;
 
 use crate::device::sys::ibv_wc_status as status;
 
-/// Why a connection is over. The numbers are the device's and the connection manager's own.
+/// Reason why a connection ended. The numbers are those of the device and of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamEnd {
-    /// One side ended it, as connections do.
+    /// One side closed it.
     #[error("one side closed it")]
     Closed,
-    /// The other side's device refused what this side wanted of its memory: a key that is wrong,
-    /// revoked or another connection's, a range or a right that was not granted. Another try over the
-    /// same grant is of no use.
+    /// The peer's device refused an access to its memory: the key is wrong, revoked or another
+    /// connection's, or the range or the right was not granted. Retrying with the same grant does not help.
     #[error(
         "the other side's device refuses what was read or written there (completion {status}); ask for a new grant"
     )]
@@ -23,19 +22,19 @@ pub enum StreamEnd {
         /// `ibv_wc_status`.
         status: u32,
     },
-    /// This side's device stopped the connection, and nothing that this side did is the reason: the other
-    /// side wanted what it was not granted. What that was, devices tell nobody.
+    /// This side's device stopped the connection, not because of this side's requests: the peer requested
+    /// an access that was not granted. Devices do not report which access.
     #[error(
         "this side's device stopped it: the other side wanted what it was not granted; find out who it is"
     )]
     Violated,
-    /// The other side answers no more: it is gone, cut off, or takes nothing in.
+    /// The peer does not answer: it is gone, cut off, or does not read.
     #[error("the other side answers no more (completion {status}); connect again")]
     Lost {
         /// `ibv_wc_status`.
         status: u32,
     },
-    /// It never came up, or the connection manager lost it.
+    /// The connection never came up, or the connection manager lost it.
     #[error(
         "it can't be made, or be kept (event {event}); is the other side there, and listening?"
     )]
@@ -43,21 +42,21 @@ pub enum StreamEnd {
         /// `rdma_cm_event_type`.
         event: u32,
     },
-    /// Something else failed, here or by a peer that keeps no rules.
+    /// Another failure, on this side or by a peer that breaks the protocol.
     #[error("it broke (completion {status}); connect again")]
     Broken {
-        /// `ibv_wc_status`; 0 where no completion said so.
+        /// `ibv_wc_status`; 0 if no completion reported one.
         status: u32,
     },
 }
 
-/// What was under way when a connection ended for another reason.
+/// Status of the operations in flight when a connection ends for another reason.
 const FLUSHED: StreamEnd = StreamEnd::Broken {
     status: status::IBV_WC_WR_FLUSH_ERR,
 };
 
 impl StreamEnd {
-    /// What a completion that failed means; `is_one_sided` where it is of a READ, a WRITE or a swap.
+    /// Converts the status of a failed completion. `is_one_sided` is true for a READ, a WRITE or a swap.
     pub(crate) const fn of_completion(status: u32, is_one_sided: bool) -> Self {
         match status {
             status::IBV_WC_REM_ACCESS_ERR | status::IBV_WC_REM_INV_REQ_ERR if is_one_sided => {
@@ -70,24 +69,24 @@ impl StreamEnd {
         }
     }
 
-    /// Whether it says more than what was known before: the reason may be seen behind what follows
-    /// from it.
+    /// Returns whether this reason is more precise than `before`. The cause may be reported after its
+    /// consequence.
     pub(crate) fn explains(self, before: Self) -> bool {
         match before {
             FLUSHED => self != FLUSHED,
             Self::Closed => matches!(self, Self::Refused { .. }),
-            // This side's own doing after all.
+            // This side's own request caused the stop after all.
             Self::Violated => matches!(self, Self::Refused { .. } | Self::Lost { .. }),
             _ => false,
         }
     }
 
-    /// Whether it is nothing but what follows from another end.
+    /// Returns whether this is only the consequence of another reason.
     pub(crate) fn is_consequence(self) -> bool {
         self == FLUSHED
     }
 
-    /// As an error of a connection over `device`.
+    /// Converts the reason to an error of a connection over `device`.
     pub(crate) fn on(self, device: &str) -> io::Error {
         let kind = match self {
             Self::Closed => io::ErrorKind::ConnectionAborted,
@@ -108,7 +107,7 @@ mod tests {
         let (flushed, refused, lost) = (of(5), of(10), of(12));
         assert_eq!(refused, StreamEnd::Refused { status: 10 });
         assert_eq!(of(9), StreamEnd::Refused { status: 9 });
-        // A SEND that is too long touches nothing that was granted.
+        // A SEND that is too long does not touch granted memory.
         let sent = StreamEnd::of_completion(9, false);
         assert_eq!(sent, StreamEnd::Broken { status: 9 });
         assert_eq!(lost, StreamEnd::Lost { status: 12 });
@@ -118,7 +117,7 @@ mod tests {
         }
         assert!(refused.explains(StreamEnd::Closed) && !lost.explains(StreamEnd::Closed));
         assert!(!lost.explains(refused) && !refused.explains(lost));
-        // Who was refused itself, or sent in vain, was harmed by nobody.
+        // A side that was itself refused, or whose peer does not answer, has no violation to report.
         let violated = StreamEnd::Violated;
         assert!(violated.explains(flushed) && flushed.is_consequence());
         assert!(refused.explains(violated) && lost.explains(violated));

@@ -1,48 +1,47 @@
-//! How connections are made.
+//! Connection settings.
 
 use serde::{Deserialize, Serialize};
 
 use crate::device::private_data::{BUFFER_LEN_MAX, BUFFER_LEN_MIN, BUFFERS_MIN, CREDIT_MAX};
 use crate::error::{VerbsError, check_range};
 
-/// READs of one connection at a time, at most.
+/// Largest number of READs in flight on one connection.
 const READS_MAX: u64 = 128;
-/// WRITEs of slots of one connection at a time, at most.
+/// Largest number of slot WRITEs in flight on one connection.
 const WRITES_MAX: u64 = 1024;
-/// Bytes of one READ, at most; and what its length is a multiple of.
+/// Largest length of one READ, in bytes, and the unit of its length.
 const READ_LEN_MAX: u64 = 16 << 20;
 const READ_LEN_UNIT: usize = 64;
 
-/// How connections are made. Defaults are for a rack, where rdma_cm's own mean seconds, and for bytes
-/// alone: neither side may READ.
+/// Connection settings. The defaults suit a rack, where rdma_cm's own defaults take seconds. They
+/// allow bytes only: neither side may READ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamConfig {
-    /// Bytes of a buffer: the largest SEND.
+    /// Length of a buffer, in bytes: the largest SEND.
     pub buffer_len: usize,
-    /// Buffers to receive into, and as many to send from.
+    /// Number of receive buffers, and of send buffers.
     pub buffers: u32,
-    /// READs and atomic operations that are under way at once: of this side, if it reads, and of the
-    /// other, which this side answers. The smaller number of both sides and both devices counts. 0:
-    /// none either way.
+    /// READs and atomic operations in flight: those of this side, if it reads, and those of the peer that
+    /// this side answers. The smallest value of both sides and both devices applies. 0: none in either
+    /// direction.
     pub reads_max: u8,
-    /// Bytes of the longest READ of this side, a multiple of 64; `reads_max` times as many are
-    /// pinned. 0: this side reads nothing, and answers only.
+    /// Length of the longest READ of this side, in bytes, a multiple of 64. `reads_max` times this length
+    /// is pinned. 0: this side never READs and only answers.
     pub read_len_max: usize,
-    /// WRITEs of whole slots to an inbox of the other side that are under way at once; 0: this side
-    /// writes none.
+    /// WRITEs of whole slots to an inbox of the peer that may be in flight. 0: this side writes none.
     pub writes_max: u32,
     /// A packet counts as lost after 4.096 us × 2^n; 14 is 67 ms.
     pub ack_timeout: u8,
-    /// How often a packet is sent again before the connection is given up, 0 to 7.
+    /// Retransmissions of a packet before the connection is given up, 0 to 7.
     pub retries: u8,
-    /// How long a peer without a free buffer is given, as a code of the device: 12 is 0.64 ms.
+    /// Time that a peer without a free buffer is given, as a code of the device: 12 is 0.64 ms.
     pub rnr_timer: u8,
-    /// Goes into every packet; the upper six bits are the DSCP.
+    /// Traffic class of every packet; the upper six bits are the DSCP.
     pub traffic_class: u8,
-    /// How long looking for a peer may take.
+    /// Limit for resolving a peer, in milliseconds.
     pub resolve_ms: i32,
-    /// How long it may take until a connection is up, from its very beginning.
+    /// Limit from the first call until the connection is up, in milliseconds.
     pub connect_ms: u32,
 }
 
@@ -65,7 +64,7 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// Whether this side READs.
+    /// Returns whether this side READs.
     pub(crate) const fn reads(&self) -> bool {
         self.reads_max > 0 && self.read_len_max > 0
     }

@@ -1,4 +1,4 @@
-//! Waits for peers to connect, without blocking.
+//! Accepts connections without blocking.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,23 +11,23 @@ use crate::device::Device;
 use crate::device::cm::{CmEvent, CmId, PortSpace};
 use crate::error::VerbsError;
 
-/// Waits for peers to connect.
+/// Accepts connections of peers.
 pub struct Listener {
     id: CmId,
     device: Arc<Device>,
     config: StreamConfig,
-    /// Everyone that is not up yet has one.
+    /// Every connection that is not up yet holds a clone.
     half_open: Arc<()>,
 }
 
-/// Connections that are not up yet: each has pinned its buffers already, for somebody unknown.
+/// Limit of connections that are not up yet. Each has already pinned its buffers, for an unknown peer.
 const HALF_OPEN_MAX: usize = 64;
 
 impl Listener {
-    /// Listens on a device; port 0 lets the system choose.
+    /// Listens on a device. With port 0 the system chooses the port.
     ///
     /// # Errors
-    /// [`VerbsError`].
+    /// [`VerbsError`] if the config is invalid, the device can't be opened or the port can't be bound.
     pub fn bind(address: Ipv4Addr, port: u16, config: &StreamConfig) -> Result<Self, VerbsError> {
         config.check()?;
         let device = Device::open(address)?;
@@ -42,23 +42,23 @@ impl Listener {
         })
     }
 
-    /// Where others connect to.
+    /// Returns the address that peers connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.device.address(), self.id.listening_port())
     }
 
-    /// The device that it listens on.
+    /// Returns the device that this listens on.
     #[must_use]
     pub const fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Turns the next peer away that wants to connect, before anything is made for it. Whether there
-    /// was one.
+    /// Refuses the next request to connect, before anything is allocated for it. Returns whether there
+    /// was a request.
     pub fn turn_away(&mut self) -> bool {
         while let Some(event) = self.id.event() {
-            // An id that goes without an answer is one that was refused.
+            // Dropping an id without an answer refuses its request.
             if let Some(id) = CmId::adopt(&event) {
                 let peer = id.ok().map(|id| id.peer_address());
                 self.refused(peer, &"more than are wanted");
@@ -68,9 +68,12 @@ impl Listener {
         false
     }
 
-    /// The next peer that wants to connect, if any. It is up once its stream says so. One too many
-    /// of those that are not up yet is turned away, with [`VerbsError::Crowded`]; so is a stranger,
-    /// with [`VerbsError::Stranger`], and who has given up meanwhile, with [`VerbsError::GaveUp`].
+    /// Accepts or refuses the next request to connect. `None` if there is none. A connection is up once
+    /// [`Stream::is_up`] returns true. A request is refused with
+    ///
+    /// - [`VerbsError::Crowded`] if too many connections are not up yet
+    /// - [`VerbsError::Stranger`] if the peer does not speak this protocol
+    /// - [`VerbsError::GaveUp`] if the peer does not wait any more
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
@@ -82,14 +85,14 @@ impl Listener {
 }
 
 impl Listener {
-    /// Accepts, or refuses: an id that goes without an answer is refused.
+    /// Accepts or refuses a request. Dropping an id without an answer refuses it.
     fn answer(&self, id: CmId, request: &CmEvent) -> Result<Stream, VerbsError> {
         let peer = id.peer_address();
         let accepted = if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
             Err(VerbsError::Crowded)
         } else if !id.is_awaited() {
-            // Before anything is made for it: of a crowd that comes at once, and again and again, those
-            // who still wait have their turn.
+            // Checked before anything is allocated: when many peers connect at once and retry, the peers
+            // that still wait are served.
             Err(VerbsError::GaveUp)
         } else {
             let half_open = Arc::clone(&self.half_open);

@@ -1,12 +1,12 @@
-//! A reliable connection as a stream of bytes: what one side writes the other reads, in order, or
-//! both learn that it is over. Nothing blocks; connecting goes on in the background.
+//! A reliable connection as a stream of bytes: one side reads what the other writes, in order, or both
+//! learn that the connection ended. Nothing blocks; connecting continues in the background.
 //!
-//! Every SEND takes one buffer of the connection's own pool at either end. Nothing is sent that the
-//! other side has no buffer for: each SEND tells how many it has read since (credit). A peer that
-//! does not read stops its own stream; one that breaks the rule is cut off by its device.
+//! Every SEND takes one buffer of the connection's own pool at either end. A side sends only while the
+//! peer has a free buffer: each SEND carries the number of buffers read since the last one (credit). A
+//! peer that does not read stops its own stream. The device cuts off a peer that exceeds its credit.
 //!
-//! What was written is on its way; dropping a stream ends it at once. Whoever wants the last words
-//! heard flushes before, for as long as it is willing to wait.
+//! Written bytes are in flight, and dropping a stream ends it at once. To have the last bytes
+//! delivered, flush before, for as long as you are willing to wait.
 
 mod close_reason;
 mod config;
@@ -46,9 +46,9 @@ use tickcast_transport_base::host::mapping::SharedMapping;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Looking for the peer, then for the way to it.
+    /// Resolving the peer's address, then the route to it.
     Resolving,
-    /// Asked, or accepted; the other side has the word.
+    /// Asked or accepted; waiting for the peer.
     Connecting,
     Up,
     Over(StreamEnd),
@@ -58,21 +58,21 @@ enum State {
 pub struct Stream {
     config: StreamConfig,
     state: State,
-    /// When it must be up.
+    /// Deadline for coming up.
     limit: Instant,
-    /// Counts, at the listener, those that are not up yet.
+    /// Counts, at the listener, the connections that are not up yet.
     half_open: Option<Arc<()>>,
-    /// READs at once, either way: as this side has them, then as both agreed on.
+    /// READs in flight in each direction: this side's limits first, then the agreed ones.
     reads: Reads,
-    /// Until the way to the peer is known there is only an id. Before the id, so that it goes
-    /// first.
+    /// `None` until the route to the peer is known; before that there is only an id. Declared before the
+    /// id so that it is dropped first.
     link: Option<Link>,
     id: CmId,
     device: Arc<Device>,
 }
 
-/// Fields go in this order: windows before the queue that they are bound to, that before its buffers,
-/// and before the leases of cursors: no peer writes an entry that comes back.
+/// Drop order: windows before the queue that they are bound to, the queue before its buffers, and all
+/// before the cursor leases. So no peer can write an entry that was returned.
 struct Link {
     granting: Granting,
     queue: ConnectedQueue,
@@ -82,41 +82,41 @@ struct Link {
     receiving: Region,
     read_buffers: ReadBuffers,
     writing: Writing,
-    /// What the other side may write; it is let go of when nobody can any more.
+    /// Inboxes that the peer may write. Dropped only when nobody can write them any more.
     inboxes: Vec<Arc<InboxMemory>>,
-    /// Send buffers that are free.
+    /// Free send buffers.
     free: Vec<u32>,
-    /// What arrived and was not read yet: buffer, from where, up to where.
+    /// Received and not read yet: buffer, start and end of the unread bytes.
     arrived: VecDeque<(u32, usize, usize)>,
-    /// Sends that the other side has buffers for, at most so many, and buffers here that it was not
-    /// told of.
+    /// Sends that the peer has buffers for; the limit of these; and buffers freed here that the peer does
+    /// not know of yet.
     credit: u32,
     credit_max: u32,
     owed: u32,
-    /// Words of credit alone that are on their way.
+    /// SENDs in flight that carry only credit.
     words: u32,
-    /// The largest SEND that the other side has buffers for.
+    /// The largest SEND that the peer has buffers for, in bytes.
     send_len: usize,
     taken: [sys::ibv_wc; TAKEN_MAX],
 }
 
-/// In the number of a work request: it is a send.
+/// Kind of a work request, in its number: a send.
 const SEND: u64 = 1 << 32;
-/// The number of a send that carries nothing but credit.
+/// Kind: a send that carries only credit.
 const CREDIT: u64 = 2 << 32;
-/// Likewise, of what this side does in the other's memory, and of what is done to a window.
+/// Kinds: an operation in the peer's memory, and a change of a window.
 const ONE_SIDED: u64 = 3 << 32;
 const WINDOW: u64 = 4 << 32;
-/// And of slots that this side writes to where the other granted an inbox.
+/// Kind: a WRITE of a slot to an inbox that the peer granted.
 const MIRRORED: u64 = 5 << 32;
-/// Receives kept for those: each side may owe a word at most twice before the other must have read.
+/// Receives reserved for credit: each side sends at most two before the other must have read.
 const CREDIT_RECEIVES: u32 = 2;
 
 impl Stream {
-    /// Begins to connect to a listener, from a device.
+    /// Starts to connect from a device to a listener.
     ///
     /// # Errors
-    /// [`VerbsError`] for what can't be begun; what fails later, reading and writing tell.
+    /// [`VerbsError`] if the connection can't be started. Reading and writing report later failures.
     pub fn connect(
         device: &Arc<Device>,
         to: SocketAddrV4,
@@ -137,7 +137,7 @@ impl Stream {
         })
     }
 
-    /// Answers a peer's request to connect, whose id this is.
+    /// Accepts a peer's request to connect; `id` is the request's id.
     pub(crate) fn accept(
         device: &Arc<Device>,
         id: CmId,
@@ -145,7 +145,7 @@ impl Stream {
         config: &StreamConfig,
         half_open: Arc<()>,
     ) -> Result<Self, VerbsError> {
-        // Before anything is made for it; an id that goes without an answer is refused.
+        // Checked before anything is allocated. Dropping an id without an answer refuses it.
         let private_data = request.private_data.ok_or(VerbsError::Stranger)?;
         let mut stream = Self {
             config: config.clone(),
@@ -163,13 +163,13 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Whether bytes can pass.
+    /// Returns whether bytes can pass.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state == State::Up
     }
 
-    /// Why it is over; `None` while it is not, also before it is up.
+    /// Returns why the connection ended. `None` until then, also before it is up.
     #[must_use]
     pub const fn end(&self) -> Option<StreamEnd> {
         match self.state {
@@ -178,10 +178,10 @@ impl Stream {
         }
     }
 
-    /// Brings it forward: call it when one of its descriptors is readable, or often. Whether it is
-    /// still, or not yet, usable. One that is not up in time ends with the next call.
+    /// Advances the connection: call it when one of its descriptors is readable, or often. Returns whether
+    /// it is usable or may become so. A connection that is not up in time ends with the next call.
     pub fn advance(&mut self) -> bool {
-        // A connection that is up is asked as well: that its peer is gone, only the manager tells.
+        // Poll the manager also when the connection is up: only the manager reports that the peer is gone.
         self.manage();
         self.collect();
         if matches!(self.state, State::Resolving | State::Connecting)
@@ -196,14 +196,14 @@ impl Stream {
         self.end().is_none()
     }
 
-    /// Descriptors that become readable when there is something to do.
+    /// Returns descriptors that become readable when there is something to do.
     #[must_use]
     pub fn raw_fds(&self) -> [RawFd; 2] {
         let completions = self.link.as_ref().map_or(-1, |link| link.completions.fd());
         [self.id.as_raw_fd(), completions]
     }
 
-    /// The same, borrowed for as long as the stream is.
+    /// Returns the same descriptors, borrowed for as long as the stream is.
     #[must_use]
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
         self.raw_fds().map(|raw| {
@@ -214,21 +214,21 @@ impl Stream {
         })
     }
 
-    /// Whether bytes have come that were not read, or something is done that was not taken: no
-    /// descriptor tells of them any more.
+    /// Returns whether there are unread bytes, or completed operations that were not taken. No descriptor
+    /// reports these any more.
     #[must_use]
     pub fn holds_input(&self) -> bool {
         let held = |link: &Link| !link.arrived.is_empty() || link.read_buffers.has_done();
         self.link.as_ref().is_some_and(held)
     }
 
-    /// Where the other side is.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer_address(&self) -> SocketAddrV4 {
         self.id.peer_address()
     }
 
-    /// The device that it is made from.
+    /// Returns the device that the connection uses.
     #[must_use]
     pub const fn device(&self) -> &Arc<Device> {
         &self.device
@@ -257,7 +257,7 @@ impl Stream {
                 self.open_link(false)
             }
             (State::Connecting, kind::RDMA_CM_EVENT_ESTABLISHED) => {
-                // The accepting side heard it before, with the request.
+                // The accepting side got the private data with the request.
                 if self.half_open.is_none() {
                     let private_data = event.private_data.ok_or(VerbsError::Stranger)?;
                     self.settle(private_data, event.reads)?;
@@ -268,11 +268,11 @@ impl Stream {
                 self.comes_up();
                 Ok(())
             }
-            // Data came sooner.
+            // Data arrived before this event.
             (State::Up, kind::RDMA_CM_EVENT_ESTABLISHED) => Ok(()),
             (_, kind::RDMA_CM_EVENT_DISCONNECTED) => {
-                // What the device has to say of it comes before this side's own end of it, which stops the
-                // queue as well.
+                // Take the device's completions first: they may hold the cause, and ending this side
+                // stops the queue as well.
                 self.collect();
                 let why = self.stopped_by_device().unwrap_or(StreamEnd::Closed);
                 self.id.disconnect();
@@ -294,12 +294,12 @@ impl Stream {
         }
         self.state = State::Up;
         self.say(AuditEvent::ConnectionUp, None);
-        // What came, and was read, before.
+        // Return credit for buffers read before the connection came up.
         self.tell_owed();
     }
 
-    /// The other side said which buffers it has, and how many READs it answers and asks; the queue can
-    /// send.
+    /// Applies the peer's private data: its buffers, and the READs that it answers and issues. The queue
+    /// can send then.
     fn settle(&mut self, private_data: PrivateData, reads: Reads) -> Result<(), VerbsError> {
         self.reads = self.reads.and(reads);
         if let Some(link) = &mut self.link {
@@ -311,7 +311,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Makes the queue and its buffers, and asks or accepts.
+    /// Creates the queue and its buffers, then asks or accepts.
     fn open_link(&mut self, accept: bool) -> Result<(), VerbsError> {
         let config = &self.config;
         self.id
@@ -323,7 +323,7 @@ impl Stream {
                 source: io::Error::other(error),
             })
         };
-        // In this order, so that each goes before what it uses when a later step fails.
+        // In this order, so that each is dropped before what it uses if a later step fails.
         let sending = Region::readable(&self.device, pool("send")?, "frames sent")?;
         let receiving = Region::writable(&self.device, pool("receive")?, "frames received")?;
         let read_buffers = ReadBuffers::new(&self.device, config)?;
@@ -366,13 +366,13 @@ impl Stream {
         (self.id).connect(accept, self.config.retries, self.reads, private_data)
     }
 
-    /// Takes what the device has done: all there is, but what goes on coming meanwhile.
+    /// Takes all completions of the device, bounded against a peer that keeps sending.
     fn collect(&mut self) {
         let Some(link) = &mut self.link else { return };
         let mut broken: Option<StreamEnd> = None;
-        // As many as there is room for: a peer that keeps sending must not keep us here.
+        // Bounded by the room, because a peer that keeps sending must not keep this thread here.
         let room = (self.config.buffers + CREDIT_RECEIVES) as usize * 2;
-        // What comes after the descriptor was armed, it tells of; so what came before is taken then.
+        // The descriptor reports only completions after it was armed, so poll once more after arming.
         for is_armed in [false, true] {
             let mut count = 0;
             while count < room {
@@ -384,7 +384,7 @@ impl Stream {
                 let taken = taken.len();
                 for at in 0..taken {
                     if let Err(why) = link.completed(at, self.config.buffer_len) {
-                        // Flushed receives are how the other side's end may be seen first.
+                        // The peer's end may first show as flushed receives.
                         if broken.is_none_or(|before| why.explains(before)) {
                             broken = Some(why);
                         }
@@ -396,15 +396,15 @@ impl Stream {
                 }
             }
             if count >= room && !is_armed {
-                // The descriptor tells of the rest: its last event was not taken.
+                // The descriptor reports the rest: its last event was not taken.
                 break;
             }
             if !is_armed {
                 link.completions.rearm();
             }
         }
-        // Data may overtake the manager's word that the connection is up, by long on a busy machine. Who
-        // sends has had the answer to its request: it is up.
+        // Data may arrive long before the manager's event that the connection is up, on a busy machine.
+        // A peer that sends has received the answer to its request, so the connection is up.
         if self.state == State::Connecting && !link.arrived.is_empty() {
             self.comes_up();
         }
@@ -417,16 +417,17 @@ impl Stream {
         self.tell_owed();
     }
 
-    /// Whose doing it is where the device stopped a connection that is up: no READ or SEND of this side
-    /// failed, so something of the other's did. Where rights were taken back, it could not know.
+    /// Returns [`StreamEnd::Violated`] if the device stopped a connection that is up. No READ or SEND of
+    /// this side failed, so a request of the peer did. Returns `None` after rights were revoked, because
+    /// the peer could not know that.
     fn stopped_by_device(&self) -> Option<StreamEnd> {
         let link = self.link.as_ref().filter(|_| self.is_up())?;
         let excused = link.granting.is_over() || self.device.watch().has_failed();
         (!excused && link.queue.is_stopped()).then_some(StreamEnd::Violated)
     }
 
-    /// A buffer was read: it is posted again, and the other side is told, with the next data or,
-    /// when it may be waiting for the word, at once.
+    /// Posts a buffer again that was read. The peer learns of it with the next data, or at once when it
+    /// may be waiting for credit.
     fn give_back(&mut self, buffer: u32) {
         let usable = matches!(self.state, State::Up | State::Connecting);
         let Some(link) = self.link.as_mut().filter(|_| usable) else {
@@ -440,8 +441,8 @@ impl Stream {
         self.tell_owed();
     }
 
-    /// Tells the other side of buffers that were read, once they are many. Two such words are on
-    /// their way at most, as many as it has receives for, and room here.
+    /// Sends credit alone once many buffers were read. At most two such SENDs are in flight, because both
+    /// sides reserve that many buffers for them.
     fn tell_owed(&mut self) {
         let Some(link) = self.link.as_mut().filter(|_| self.state == State::Up) else {
             return;
@@ -456,7 +457,7 @@ impl Stream {
         }
     }
 
-    /// It is over, unless it was and this says no more than what was known.
+    /// Ends the connection, unless it ended before for a reason that is at least as precise.
     fn ends(&mut self, why: StreamEnd) {
         if self.end().is_some_and(|before| !why.explains(before)) {
             return;
@@ -497,12 +498,12 @@ impl Stream {
 }
 
 impl Link {
-    /// Whether there is a buffer here, and one at the other side.
+    /// Returns whether there is a free send buffer here, and a buffer at the peer.
     fn may_send(&self) -> bool {
         self.credit > 0 && !self.free.is_empty()
     }
 
-    /// What one completion that was taken means; `Err` where that is the connection's end.
+    /// Handles one completion. Returns `Err` if it ends the connection.
     fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), StreamEnd> {
         let completion = &self.taken[at];
         let buffer = completion.wr_id as u32;
@@ -522,14 +523,14 @@ impl Link {
                 if !arrived_as_sent(completion, buffer_len) {
                     return Err(StreamEnd::Broken { status: 0 });
                 }
-                // SAFETY: both fields are numbers, and a word came with it (just checked).
+                // SAFETY: both fields are numbers, and the completion has an immediate word (just checked).
                 // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
                 let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
                 let credit = self.credit.saturating_add(u32::from_be(word));
                 let too_much = self.credit_max > 0 && credit > self.credit_max;
                 if too_much || completion.byte_len == 0 && word == 0 {
-                    // It gives back more than it was sent, or says nothing at all: no honest peer
-                    // does, and one that did so for ever would keep us here.
+                    // The peer returns more credit than it was sent, or sends neither credit nor bytes. No
+                    // correct peer does, and one that kept doing so would keep this thread here.
                     return Err(StreamEnd::Broken { status: 0 });
                 }
                 self.credit = credit.min(CREDIT_MAX);
@@ -620,7 +621,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
-            // A SEND of nothing is a word of credit.
+            // An empty SEND would carry only credit.
             return Ok(0);
         }
         if !self.link.as_ref().is_some_and(Link::may_send) || !self.is_up() {
@@ -646,8 +647,8 @@ impl Write for Stream {
         Ok(count)
     }
 
-    /// Done when the other side's device has all that was written; [`io::ErrorKind::WouldBlock`]
-    /// until then. Call it, for as long as you are willing to wait, before you drop a stream.
+    /// Returns `Ok` when the peer's device has all written bytes, [`io::ErrorKind::WouldBlock`] until
+    /// then. Call it, for as long as you are willing to wait, before you drop a stream.
     fn flush(&mut self) -> io::Result<()> {
         self.advance();
         let buffers = self.config.buffers as usize;
@@ -673,7 +674,7 @@ impl Drop for Stream {
     }
 }
 
-/// READs at once, as this side and its device have them.
+/// Returns the READs in flight that this side and its device allow.
 fn reads_of(device: &Device, config: &StreamConfig) -> Reads {
     let own = if config.reads() { config.reads_max } else { 0 };
     Reads {
@@ -682,8 +683,9 @@ fn reads_of(device: &Device, config: &StreamConfig) -> Reads {
     }
 }
 
-/// Whether a receive was used up as honest peers do: by a SEND with a word, into its buffer. A WRITE with a
-/// word uses one up as well, leaves the buffer as it was, and counts the bytes that it wrote elsewhere.
+/// Returns whether a receive was completed as the protocol requires: by a SEND with an immediate word, into
+/// its buffer. A WRITE with a word also completes a receive, but leaves the buffer unchanged and counts the
+/// bytes that it wrote elsewhere.
 fn arrived_as_sent(completion: &sys::ibv_wc, buffer_len: usize) -> bool {
     completion.opcode == sys::ibv_wc_opcode::IBV_WC_RECV
         && completion.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0

@@ -1,7 +1,7 @@
-//! The connection manager: ids, and the events of each. Never blocks unless told how long it may.
+//! The connection manager: ids and their events. Blocks only in calls that take a time limit.
 //!
 //! Every id has a channel of its own, so that no owner takes another's events. An event is copied
-//! and acknowledged at once: librdmacm waits for that when an id goes.
+//! and acknowledged at once, because librdmacm waits for that before it destroys an id.
 
 use std::io;
 use std::mem;
@@ -14,17 +14,17 @@ use crate::device::private_data::PrivateData;
 use crate::device::sys;
 use crate::error::{VerbsError, failed};
 
-/// READs and atomic operations of a connection at once, as one side has it.
+/// READs and atomic operations in flight on a connection, as one side states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reads {
-    /// Its own (`initiator_depth`).
+    /// Operations that this side issues (`initiator_depth`).
     pub(crate) own: u8,
-    /// The other side's, that it answers (`responder_resources`).
+    /// Operations of the peer that this side answers (`responder_resources`).
     pub(crate) answered: u8,
 }
 
 impl Reads {
-    /// What both can.
+    /// Returns the limits that both sides support.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             own: self.own.min(other.own),
@@ -33,33 +33,33 @@ impl Reads {
     }
 }
 
-/// What an id is for.
+/// The purpose of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSpace {
     /// Reliable connections.
     Tcp,
-    /// Datagrams and groups.
+    /// Datagrams and multicast groups.
     Udp,
 }
 
-/// What happened to an id.
+/// An event of an id.
 #[derive(Clone, Copy)]
 pub(crate) struct CmEvent {
     /// `rdma_cm_event_type`.
     pub(crate) kind: u32,
-    /// 0, or an error: negative error numbers, or a reason for a rejection.
+    /// 0, or an error: a negative error number, or the reason of a rejection.
     pub(crate) status: i32,
-    /// For a group that was joined: how to send to it.
+    /// For a joined group: the address handle attributes to send to it.
     pub(crate) group: Option<sys::ibv_ah_attr>,
-    /// Of a connection: what the other side said of itself with its part of it.
+    /// For a connection: the private data that the peer sent with its request or answer.
     pub(crate) private_data: Option<PrivateData>,
-    /// Of a connection: how many READs the other side leaves to this one.
+    /// For a connection: the READs that the peer allows this side, and those that it issues.
     pub(crate) reads: Reads,
-    /// For a request to connect: the id of what may become a connection.
+    /// For a request to connect: the id of the future connection.
     request: Option<NonNull<sys::rdma_cm_id>>,
 }
 
-/// An id of the connection manager with its channel. Its queue pair, if any, goes with it.
+/// An id of the connection manager with its channel. Its queue pair, if any, is destroyed with it.
 #[derive(Debug)]
 pub(crate) struct CmId {
     id: NonNull<sys::rdma_cm_id>,
@@ -111,20 +111,20 @@ impl CmId {
         }
     }
 
-    /// The device that it is bound to.
+    /// Returns the context of the device that it is bound to.
     pub(crate) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
         // SAFETY: the id lives and is not written meanwhile.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         NonNull::new(unsafe { self.id.as_ref().verbs })
     }
 
-    /// The port that it is bound to.
+    /// Returns the port that it is bound to.
     pub(crate) fn port(&self) -> u8 {
         // SAFETY: as for `context`.
         unsafe { self.id.as_ref().port_num }
     }
 
-    /// The identifier of the port that it is bound to, for its address.
+    /// Returns the port's global identifier (GID) for the address that it is bound to.
     pub(crate) fn gid(&self) -> Ipv6Addr {
         // SAFETY: the id lives; librdmacm fills this part when it is bound, and all bytes are values.
         // Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
@@ -135,7 +135,7 @@ impl CmId {
         self.id.as_ptr()
     }
 
-    /// Becomes a member of a group, or one that only sends. The answer is an event.
+    /// Starts to join a group as a member or as a sender only. An event reports the result.
     pub(crate) fn join(&mut self, group: Ipv4Addr, flags: u32) -> Result<(), i32> {
         let mut address = sockaddr(SocketAddrV4::new(group, 0));
         let mut attributes = sys::rdma_cm_join_mc_attr_ex {
@@ -155,7 +155,7 @@ impl CmId {
         }
     }
 
-    /// Gives up membership.
+    /// Leaves the group.
     pub(crate) fn leave(&mut self, group: Ipv4Addr) -> Result<(), i32> {
         let mut address = sockaddr(SocketAddrV4::new(group, 0));
         // SAFETY: as for `join`; all events were acknowledged when they were taken.
@@ -167,7 +167,7 @@ impl CmId {
         }
     }
 
-    /// Makes an id its own that a listener got with a request to connect, on a channel of its own.
+    /// Takes ownership of the id in a request to connect and moves it to a channel of its own.
     pub(crate) fn adopt(request: &CmEvent) -> Option<Result<Self, VerbsError>> {
         let id = request.request?;
         let destroy = || {
@@ -195,8 +195,8 @@ impl CmId {
         Some(Ok(Self { id, channel }))
     }
 
-    /// Whether who asked for this connection still waits for an answer. The manager tells of nothing that
-    /// happens to an id before it is accepted.
+    /// Returns whether the peer that asked for this connection still waits for an answer. The manager reports
+    /// no events of an id before it is accepted.
     pub(crate) fn is_awaited(&self) -> bool {
         // SAFETY: zero is a value of every field.
         // Exercised by `verbs::stream::for_a_peer_that_gave_up_nothing_is_made`.
@@ -207,7 +207,7 @@ impl CmId {
         unsafe { sys::rdma_init_qp_attr(self.as_ptr(), &raw mut attributes, &raw mut mask) == 0 }
     }
 
-    /// Lets others connect to where it is bound.
+    /// Lets peers connect to the bound address.
     pub(crate) fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
         // SAFETY: the id lives. Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::rdma_listen(self.as_ptr(), backlog) };
@@ -218,17 +218,17 @@ impl CmId {
         }
     }
 
-    /// The port that others connect to.
+    /// Returns the port that peers connect to.
     pub(crate) fn listening_port(&self) -> u16 {
         // SAFETY: the id lives; the function reads a field of it.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         u16::from_be(unsafe { sys::rdma_get_src_port(self.as_ptr()) })
     }
 
-    /// Where the other side is; unspecified where that is no IPv4 address.
+    /// Returns the peer's address. Unspecified if that is not an IPv4 address.
     pub(crate) fn peer_address(&self) -> SocketAddrV4 {
-        // SAFETY: the id lives; the address of the other side is a storage that is large enough for
-        // any, and its family is looked at before it is believed. Exercised by
+        // SAFETY: the id lives; the peer's address is a storage that is large enough for any, and its
+        // family is checked before it is used. Exercised by
         // `verbs::control::a_nack_is_answered_with_the_bytes_that_were_asked_for`.
         let raw = unsafe {
             let to = &raw const (*self.id.as_ptr()).route.addr.dst_addr_union;
@@ -241,7 +241,7 @@ impl CmId {
         SocketAddrV4::new(address, u16::from_be(raw.sin_port))
     }
 
-    /// Begins to look for a peer, from a device. The answer is an event.
+    /// Starts to resolve a peer's address from a device. An event reports the result.
     pub(crate) fn resolve(
         &self,
         from: Ipv4Addr,
@@ -263,7 +263,7 @@ impl CmId {
         }
     }
 
-    /// Begins to look for the way to the peer that was found.
+    /// Starts to resolve the route to the peer.
     pub(crate) fn resolve_route(&self, limit_ms: i32) -> Result<(), VerbsError> {
         // SAFETY: the id lives.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
@@ -277,7 +277,7 @@ impl CmId {
 
     /// Sets an option of one byte.
     pub(crate) fn set_option(&self, option: i32, mut value: u8) -> Result<(), VerbsError> {
-        // SAFETY: the value lives through the call and is one byte long, as is said.
+        // SAFETY: the value lives through the call and is one byte long, the length passed.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let value = (&raw mut value).cast();
@@ -290,8 +290,8 @@ impl CmId {
         }
     }
 
-    /// Asks the peer to connect, or accepts its request; `reads` and `private_data` go with it. The answer
-    /// is an event.
+    /// Asks the peer to connect, or accepts its request, with `reads` and `private_data`. An event reports
+    /// the result.
     pub(crate) fn connect(
         &self,
         accept: bool,
@@ -308,7 +308,7 @@ impl CmId {
         parameters.retry_count = retries;
         parameters.responder_resources = reads.answered;
         parameters.initiator_depth = reads.own;
-        // 7 would be for ever.
+        // 7 would retry forever.
         parameters.rnr_retry_count = 6;
         // SAFETY: the id has a queue pair, and the parameters live through the call. Exercised by
         // `verbs::stream::a_stream_carries_bytes_both_ways`.
@@ -331,14 +331,14 @@ impl CmId {
         }
     }
 
-    /// Ends a connection; both sides must.
+    /// Ends a connection; both sides must call this.
     pub(crate) fn disconnect(&self) {
-        // SAFETY: the id lives; one that is not connected says so, which changes nothing.
+        // SAFETY: the id lives; for one that is not connected the call fails and changes nothing.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         unsafe { sys::rdma_disconnect(self.as_ptr()) };
     }
 
-    /// What happened since, if anything.
+    /// Returns the next event, if any.
     pub(crate) fn event(&mut self) -> Option<CmEvent> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel lives; an event is written on success only, is valid until it is
@@ -372,7 +372,7 @@ impl CmId {
         }
     }
 
-    /// Waits for what happens next, for start-up only.
+    /// Waits for the next event. For start-up only.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<CmEvent> {
         let until = Instant::now() + limit;
         loop {
@@ -412,7 +412,7 @@ impl Drop for CmId {
     }
 }
 
-/// A channel for events, that does not block.
+/// Creates an event channel that does not block.
 fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
     // SAFETY: no argument. Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
     let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
@@ -430,8 +430,8 @@ fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
     Ok(channel)
 }
 
-/// How many READs a connection may have, as this side is to count them: the manager has turned what
-/// the other side said of itself.
+/// Returns the READs of a connection from this side's view: the manager has already swapped the peer's
+/// values.
 const fn reads_of(of: &sys::rdma_conn_param) -> Reads {
     Reads {
         own: of.initiator_depth,
@@ -439,15 +439,15 @@ const fn reads_of(of: &sys::rdma_conn_param) -> Reads {
     }
 }
 
-/// Reads the private data of an event; `None` where it is not of this protocol.
+/// Reads the private data of an event. `None` if it is not of this protocol.
 ///
 /// # Safety
-/// `of` is of an event that was not acknowledged yet.
+/// `of` belongs to an event that was not acknowledged yet.
 unsafe fn private_data_of(of: &sys::rdma_conn_param) -> Option<PrivateData> {
     if of.private_data.is_null() || usize::from(of.private_data_len) < PrivateData::LEN {
         return None;
     }
-    // SAFETY: as many bytes are there as the event says. Exercised by
+    // SAFETY: the event states the number of valid bytes. Exercised by
     // `verbs::stream::a_stream_carries_bytes_both_ways`.
     PrivateData::decode(unsafe {
         of.private_data

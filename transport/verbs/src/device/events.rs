@@ -1,6 +1,6 @@
-//! What a device tells beside completions: that its port or its addresses changed, that it failed,
-//! and counters that cost a call to read. A thread takes all of it, one for each open device, so
-//! that those who poll read a number in memory instead.
+//! Asynchronous events of a device: its port or its addresses changed, or it failed. Also the counters
+//! that cost a call to read. One thread for each open device takes all of these, so that polling
+//! threads only read a number in memory.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,22 +11,22 @@ use std::thread::JoinHandle;
 use crate::device::sys;
 use crate::error::VerbsError;
 
-/// Between looks at counters.
+/// Interval between reads of the counters, in milliseconds.
 const COUNTERS_EVERY_MS: i32 = 1_000;
-/// So many of these looks after an event it counts as a change again: what follows from it, such as
-/// the end of a membership, is told to ids only later.
+/// Number of counter reads after an event that count as a change again. Consequences of an event, such
+/// as the end of a membership, reach the ids only later.
 const ECHOES: u32 = 5;
 
-/// Counters of a port, as of the last look.
+/// Counters of a port, as of the last read.
 #[derive(Debug, Default)]
 pub(crate) struct PortCounters {
-    /// Datagrams that found no buffer; `None` is a device that does not count them.
+    /// Datagrams without a posted buffer. `None` if the device does not count them.
     dropped: AtomicU64,
     /// Datagrams with another Q_Key.
     wrong: AtomicU64,
 }
 
-/// What stands for a counter that a device lacks.
+/// Value of a counter that the device lacks.
 const ABSENT: u64 = u64::MAX;
 
 impl PortCounters {
@@ -45,15 +45,15 @@ impl PortCounters {
     }
 }
 
-/// Reads a port's counters into the place that it knows.
+/// Reads a port's counters into their place.
 type Look = Box<dyn Fn(&PortCounters) + Send>;
 
-/// What the thread and those who look at it share.
+/// State shared between the thread and its readers.
 #[derive(Default)]
 struct Told {
     changes: AtomicU64,
     has_failed: AtomicBool,
-    /// What to read, and for whom: until they are gone.
+    /// Counters to read, until their owner drops them.
     looks: Mutex<Vec<(Weak<PortCounters>, Look)>>,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Devices that are watched, by the address of their context, which a process has one of.
+/// Watched devices by the address of their context, of which a process has one per device.
 static WATCHED: Mutex<Vec<(usize, Weak<Watch>)>> = Mutex::new(Vec::new());
 
 impl Watch {
-    /// The watch of a device, which begins with the first who asks.
+    /// Returns the watch of a device. The first caller starts it.
     ///
     /// # Safety
     /// The context stays open for as long as the watch lives.
@@ -80,7 +80,7 @@ impl Watch {
         if let Some(watch) = known.and_then(|(_, watch)| watch.upgrade()) {
             return Ok(watch);
         }
-        // SAFETY: the context is open, says the caller, and so is its descriptor.
+        // SAFETY: the caller keeps the context open, and so its descriptor.
         // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
         let fd = unsafe {
             let fd = (*context).async_fd;
@@ -111,7 +111,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Has counters read, now and from now on, for as long as they live.
+    /// Reads counters now and periodically, for as long as they live.
     pub(crate) fn count(
         &self,
         counters: &Arc<PortCounters>,
@@ -122,13 +122,14 @@ impl Watch {
         looks.push((Arc::downgrade(counters), Box::new(look)));
     }
 
-    /// Grows whenever something changed that a queue or its way to a group may depend on.
+    /// Returns the change count. It grows whenever something changes that a queue or its route to a group
+    /// may depend on.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.told.changes.load(Ordering::Acquire)
     }
 
-    /// Whether the device failed for good.
+    /// Returns whether the device failed for good.
     pub(crate) fn has_failed(&self) -> bool {
         self.told.has_failed.load(Ordering::Acquire)
     }
@@ -149,9 +150,9 @@ impl Drop for Watch {
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Watched {
-    /// The context, whose watch ends the thread before it is closed.
+    /// The context. The watch ends the thread before the context is closed.
     context: usize,
     fd: RawFd,
     stopped: PipeReader,
@@ -179,7 +180,7 @@ impl Watched {
                     echoes = ECHOES;
                 }
             } else if fds[1].revents != 0 {
-                // It was taken away; there is nothing to hear from it any more.
+                // The device was removed, so no more events can come.
                 self.told.has_failed.store(true, Ordering::Release);
                 self.told.changes.fetch_add(1, Ordering::Release);
                 return;
@@ -194,12 +195,12 @@ impl Watched {
         }
     }
 
-    /// Takes one event, if there is one.
+    /// Takes one event. Returns whether there was one.
     fn take(&self) -> bool {
         let mut event = sys::AsyncEvent::default();
         let context = std::ptr::with_exposed_provenance_mut(self.context);
         // SAFETY: the context is open for as long as this thread runs; an event is acknowledged at
-        // once, and what it names is not looked at. Exercised by
+        // once, and the object it names is not accessed. Exercised by
         // `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
         unsafe {
             if sys::ibv_get_async_event(context, &raw mut event) != 0 {

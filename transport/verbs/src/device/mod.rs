@@ -1,7 +1,7 @@
 //! A device, found by the address of its interface, with a protection domain of its own.
 //!
-//! librdmacm owns the device's context and shares it among all of a process; an id that stays
-//! bound to it keeps it open for as long as anything here lives.
+//! librdmacm owns the device's context and shares it within the process. An id that stays bound to the
+//! device keeps the context open for as long as anything here lives.
 
 pub(crate) mod cm;
 pub(crate) mod events;
@@ -21,10 +21,11 @@ use crate::device::cm::{CmId, PortSpace};
 use crate::device::events::{PortCounters, Watch};
 use crate::error::{VerbsError, failed, failed_to_pin};
 
-/// The device's count of datagrams that came while no buffer was posted; mlx5 has it, rxe does not.
+/// The device's counter of datagrams that arrived without a posted buffer. mlx5 has it, rxe does not.
 const DROPPED: &str = "out_of_buffer";
 
-/// A port of an RDMA device, and a protection domain on it. Everything made with it keeps it.
+/// A port of an RDMA device, and a protection domain on it. Everything made with the device keeps it
+/// alive.
 #[derive(Debug)]
 pub struct Device {
     name: String,
@@ -32,7 +33,7 @@ pub struct Device {
     gid: Ipv6Addr,
     port: u8,
     mtu: usize,
-    /// READs and atomic operations at once, of one queue pair: that it answers, and that it asks.
+    /// READs and atomic operations in flight on one queue pair: those it answers, and those it issues.
     reads_max: u8,
     own_reads_max: u8,
     has_atomics: bool,
@@ -42,7 +43,7 @@ pub struct Device {
     counters: Arc<PortCounters>,
     /// Ends before the context is closed.
     watch: Arc<Watch>,
-    /// Keeps the context open: the last field, so the last to go.
+    /// Keeps the context open. Declared last, so it is dropped last.
     _anchor: CmId,
 }
 
@@ -56,7 +57,8 @@ impl Device {
     /// Finds the device whose interface has `address`, and checks that its port is up.
     ///
     /// # Errors
-    /// [`VerbsError`]: no RDMA at all, none at this address, port down, no permission.
+    /// [`VerbsError`] if the host has no RDMA, no device has this address, the port is down, or permission
+    /// is denied.
     pub fn open(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
         let anchor = CmId::new(PortSpace::Tcp)?;
         anchor.bind(address, 0)?;
@@ -92,7 +94,7 @@ impl Device {
                 state: attributes.state,
             });
         }
-        // SAFETY: the anchor keeps the context open, and goes behind the watch.
+        // SAFETY: the anchor keeps the context open, and is dropped after the watch.
         // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
         let watch = unsafe { Watch::of(context.as_ptr()) }?;
         // SAFETY: as above.
@@ -126,53 +128,53 @@ impl Device {
         Ok(device)
     }
 
-    /// Its name, as `rdma link` shows it.
+    /// Returns the device's name, as `rdma link` shows it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interface's address, which is also the sender's.
+    /// Returns the interface's address, which is also the sender's.
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The port's global identifier for this interface, which its packets carry: over IPv4 (RoCEv2)
-    /// the address, mapped.
+    /// Returns the port's global identifier (GID) for this interface, which its packets carry. Over IPv4
+    /// (RoCEv2) it is the mapped address.
     #[must_use]
     pub const fn gid(&self) -> Ipv6Addr {
         self.gid
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     #[must_use]
     pub const fn port(&self) -> u8 {
         self.port
     }
 
-    /// Bytes that one packet carries: the longest datagram.
+    /// Returns the bytes that one packet carries: the longest datagram.
     #[must_use]
     pub const fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// READs that a peer may have outstanding here.
+    /// Returns the number of READs that a peer may have outstanding here.
     #[must_use]
     pub const fn reads_max(&self) -> u8 {
         self.reads_max
     }
 
-    /// READs that a connection may have outstanding from here.
+    /// Returns the number of READs that a connection may have outstanding from here.
     #[must_use]
     pub const fn own_reads_max(&self) -> u8 {
         self.own_reads_max
     }
 
-    /// Whether it compares and swaps.
+    /// Checks that the device can compare and swap.
     ///
     /// # Errors
-    /// [`VerbsError::NoAtomics`] where it does not.
+    /// [`VerbsError::NoAtomics`] if it can't.
     pub fn check_atomics(&self) -> Result<(), VerbsError> {
         if self.has_atomics {
             return Ok(());
@@ -182,7 +184,7 @@ impl Device {
         })
     }
 
-    /// Why a queue of it could not be made.
+    /// Returns the error for a queue that could not be created.
     pub(crate) fn made_no_queue(
         &self,
         what: &'static str,
@@ -201,7 +203,8 @@ impl Device {
         }
     }
 
-    /// Datagrams that the port refused because they carried another Q_Key, where it counts them.
+    /// Returns the number of datagrams that the port refused because of their Q_Key. 0 if it does not
+    /// count them.
     #[must_use]
     pub fn wrong_q_keys(&self) -> u64 {
         // SAFETY: the anchor keeps the context open. Exercised by
@@ -210,13 +213,13 @@ impl Device {
         attributes.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr))
     }
 
-    /// A counter of the device (`/sys/class/infiniband/…/hw_counters`), where it has it.
+    /// Returns a counter of the device (`/sys/class/infiniband/…/hw_counters`), if it exists.
     #[must_use]
     pub fn hardware_counter(&self, name: &str) -> Option<u64> {
         hardware_counter(&self.name, self.port, name)
     }
 
-    /// One of the port's identifiers, if it has that many.
+    /// Returns one of the port's identifiers, if the index is valid.
     pub(crate) fn gid_at(&self, index: u8) -> Option<Ipv6Addr> {
         let mut gid = sys::ibv_gid { raw: [0; 16] };
         // SAFETY: the anchor keeps the context open; all bytes are values. Exercised by
@@ -227,7 +230,7 @@ impl Device {
         }
     }
 
-    /// The port's counters, as of the last second.
+    /// Returns the port's counters, at most about a second old.
     pub(crate) fn counters(&self) -> &PortCounters {
         &self.counters
     }
@@ -248,7 +251,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whoever made something with the domain holds this value, so nothing of it is
+        // SAFETY: everything made with the domain holds this value, so nothing of it is
         // left. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
         let result = unsafe { sys::ibv_dealloc_pd(self.pd.as_ptr()) };
         if result != 0 {
@@ -262,13 +265,13 @@ fn hardware_counter(device: &str, port: u8, name: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A number of READs, as the connection manager counts them: all that it has bits for but one, which
-/// would mean any number.
+/// Converts a number of READs to the connection manager's byte. The largest value is left out, because
+/// it would mean any number.
 fn at_once(reads: i32) -> u8 {
     reads.clamp(0, i32::from(u8::MAX) - 1) as u8
 }
 
-/// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.
+/// Converts `enum ibv_mtu` to bytes: 1 is 256 bytes, and each next value is twice that.
 const fn mtu_bytes(mtu: u32) -> usize {
     128 << mtu
 }

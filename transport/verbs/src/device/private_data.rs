@@ -1,26 +1,26 @@
 //! The connection manager's private data: each side states its receive buffers when it connects.
 
-/// Most buffers that a side may have.
+/// Largest number of buffers of one side.
 pub(crate) const CREDIT_MAX: u32 = 16_384;
-/// Fewest buffers that a side may have, and the bounds of their length.
+/// Smallest number of buffers of one side, and the bounds of their length.
 pub(crate) const BUFFERS_MIN: u32 = 8;
 pub(crate) const BUFFER_LEN_MIN: u32 = 256;
 pub(crate) const BUFFER_LEN_MAX: u32 = 1 << 20;
 
-/// "tick", then the version of what follows and of the rules of credit.
+/// "tick", then the version of the layout and of the credit rules.
 const MAGIC: u32 = 0x7469_636b;
 const VERSION: u32 = 1;
 
-/// The buffers that one side receives into.
+/// The receive buffers of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrivateData {
     pub(crate) buffers: u32,
-    /// Bytes of each: the largest SEND it takes.
+    /// Length of each buffer, in bytes: the largest SEND it accepts.
     pub(crate) buffer_len: u32,
 }
 
 impl PrivateData {
-    /// Its bytes: four words, the highest byte first.
+    /// Encoded length in bytes: four big-endian words.
     pub(crate) const LEN: usize = 16;
 
     pub(crate) fn encode(self) -> [u8; Self::LEN] {

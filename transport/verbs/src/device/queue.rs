@@ -1,4 +1,4 @@
-//! Queues of work and of its completions.
+//! Work queues and completion queues.
 
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,13 +11,13 @@ use crate::device::cm::CmId;
 use crate::device::sys;
 use crate::error::{VerbsError, done, failed};
 
-/// Completions taken at a time.
+/// Largest number of completions taken at a time.
 pub(crate) const TAKEN_MAX: usize = 32;
 
 /// The number of the send that `DatagramQueue::post_marker` posts.
 pub(crate) const MARKER: u64 = u64::MAX;
 
-/// Where completions come, with a descriptor to wait on where one was asked for.
+/// A completion queue, with a descriptor to wait on if one was requested.
 pub(crate) struct Completions {
     cq: NonNull<sys::ibv_cq>,
     channel: Option<NonNull<sys::ibv_comp_channel>>,
@@ -29,7 +29,7 @@ pub(crate) struct Completions {
 unsafe impl Send for Completions {}
 
 impl Completions {
-    /// Room for `entries` completions. With `waitable` it has a descriptor, that is armed.
+    /// Creates a queue for `entries` completions. With `waitable` it has a descriptor, which is armed.
     pub(crate) fn new(
         device: &Arc<Device>,
         entries: u32,
@@ -75,8 +75,7 @@ impl Completions {
         Ok(completions)
     }
 
-    /// The next completions, up to `max` of them, in order; or the error number that the queue gives
-    /// from now on.
+    /// Takes up to `max` completions, in order. Returns an error number if the queue failed for good.
     #[inline]
     pub(crate) fn take<'a>(
         &mut self,
@@ -92,7 +91,8 @@ impl Completions {
             .map_err(|_| if taken == -1 { libc::EIO } else { -taken })
     }
 
-    /// Readable when a completion has come since it was armed; -1 where none was asked for.
+    /// Returns the descriptor, readable when a completion arrived since it was armed. -1 if none was
+    /// requested.
     pub(crate) fn fd(&self) -> RawFd {
         // SAFETY: the channel lives as long as this value.
         // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
@@ -100,8 +100,8 @@ impl Completions {
             .map_or(-1, |channel| unsafe { channel.as_ref().fd })
     }
 
-    /// Makes the descriptor tell of the next completion. Look for completions once more afterwards:
-    /// those that came before do not count.
+    /// Arms the descriptor for the next completion. Poll once more afterwards, because completions that
+    /// arrived before do not make it readable.
     pub(crate) fn rearm(&mut self) {
         let Some(channel) = self.channel else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -149,30 +149,30 @@ impl Drop for Completions {
     }
 }
 
-/// An empty completion, to take into.
+/// Returns an empty completion, as space for [`Completions::take`].
 pub(crate) fn no_completion() -> sys::ibv_wc {
     // SAFETY: zero is a value of every field, they are numbers.
     // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
     unsafe { mem::zeroed() }
 }
 
-/// How large a datagram queue is.
+/// The size of a datagram queue.
 pub(crate) struct Depths {
     pub(crate) send: u32,
     pub(crate) receive: u32,
     pub(crate) inline_bytes: u32,
 }
 
-/// A queue pair for datagrams, with an id to join groups by. Fields go in this order.
+/// A queue pair for datagrams, with an id to join groups. The order of the fields is the drop order.
 pub(crate) struct DatagramQueue {
     qp: QueuePair,
     id: CmId,
     q_key: u32,
     port: u8,
-    /// Which of the port's partitions it is in: the manager's choice when it was made.
+    /// Index of the port's partition that the manager chose on creation.
     pkey_index: u16,
     inline_bytes: usize,
-    /// The group that was asked for. A device keeps a queue pair for as long as it is in one.
+    /// The group that was requested. A device keeps a queue pair for as long as it is in a group.
     group: Option<Ipv4Addr>,
 }
 
@@ -182,7 +182,7 @@ impl Drop for DatagramQueue {
     }
 }
 
-/// Destroyed before its id.
+/// A queue pair, destroyed before its id.
 struct QueuePair {
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
@@ -200,7 +200,7 @@ impl Drop for QueuePair {
 }
 
 impl DatagramQueue {
-    /// A queue pair that sends and receives at once; it takes only datagrams with this Q_Key.
+    /// Creates a queue pair that can send and receive at once. It accepts only datagrams with this Q_Key.
     pub(crate) fn new(
         device: &Arc<Device>,
         id: CmId,
@@ -217,7 +217,7 @@ impl DatagramQueue {
             attributes.send_cq = send.as_ptr();
             attributes.recv_cq = receive.as_ptr();
             attributes.qp_type = sys::ibv_qp_type::IBV_QPT_UD;
-            // One more than is used: the marker that `take_back` waits for.
+            // One more than the depth, for the marker that `take_back` waits for.
             attributes.cap.max_send_wr = depths.send + 1;
             attributes.cap.max_recv_wr = depths.receive;
             attributes.cap.max_send_sge = 1;
@@ -258,16 +258,16 @@ impl DatagramQueue {
         Ok(queue)
     }
 
-    /// Becomes a member of a group. The answer is one of [`DatagramQueue::id_mut`]'s events.
+    /// Starts to join a group. An event of [`DatagramQueue::id_mut`] reports the result.
     pub(crate) fn join(&mut self, group: Ipv4Addr, flags: u32) -> Result<(), i32> {
-        // One that is still known would be refused a second time.
+        // The device would refuse to join a group a second time.
         let _ = self.leave();
         self.id.join(group, flags)?;
         self.group = Some(group);
         Ok(())
     }
 
-    /// Gives up the membership, if there is one.
+    /// Leaves the group, if any.
     pub(crate) fn leave(&mut self) -> Result<(), i32> {
         self.group
             .take()
@@ -282,24 +282,24 @@ impl DatagramQueue {
         &mut self.id
     }
 
-    /// Bytes that a send may carry without a registered buffer.
+    /// Returns the bytes that a send may carry without a registered buffer.
     pub(crate) const fn inline_bytes(&self) -> usize {
         self.inline_bytes
     }
 
-    /// Posts a chain of sends. On failure also how many of them were taken is unknown to the
-    /// caller but for `bad`: those before it were.
+    /// Posts a chain of sends. On failure `bad` points at the first request that was not taken; all
+    /// requests before it were.
     ///
     /// # Safety
-    /// `first` heads a chain of whole work requests; what they point at stays valid until they
-    /// complete, or, for inline data, for the length of the call.
+    /// `first` heads a chain of whole work requests. The memory they point at stays valid until they
+    /// complete, or, for inline data, until this returns.
     #[inline]
     pub(crate) unsafe fn post_send(
         &mut self,
         first: *mut sys::ibv_send_wr,
         bad: &mut *mut sys::ibv_send_wr,
     ) -> i32 {
-        // SAFETY: the pair lives; the rest is the caller's word. Exercised by
+        // SAFETY: the pair lives; the caller guarantees the rest. Exercised by
         // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
         unsafe { sys::ibv_post_send(self.qp.qp.as_ptr(), first, bad) }
     }
@@ -307,7 +307,7 @@ impl DatagramQueue {
     /// Posts a chain of receives.
     ///
     /// # Safety
-    /// As for `post_send`; the device writes the buffers until they complete.
+    /// As for `post_send`. The device writes the buffers until they complete.
     #[inline]
     pub(crate) unsafe fn post_receive(
         &mut self,
@@ -318,11 +318,10 @@ impl DatagramQueue {
         unsafe { sys::ibv_post_recv(self.qp.qp.as_ptr(), first, bad) }
     }
 
-    /// Posts a send of nothing to a queue that was flushed. It comes back as [`MARKER`], behind
-    /// whatever was posted before.
+    /// Posts an empty send to a flushed queue. It completes as [`MARKER`], after everything posted before.
     pub(crate) fn post_marker(&mut self, to: &AddressHandle) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field; the request names no memory, and its address
-        // handle lives through the call: what is flushed is never sent. Exercised by
+        // handle lives through the call: a flushed request is never sent. Exercised by
         // `verbs::datagrams::a_reset_ends_though_the_last_sends_are_silent`.
         let error = unsafe {
             let mut request: sys::ibv_send_wr = mem::zeroed();
@@ -339,7 +338,7 @@ impl DatagramQueue {
         done("ibv_post_send", error)
     }
 
-    /// Ends whatever is posted: it completes as flushed, and nothing of it is sent any more.
+    /// Flushes the queue: everything posted completes as flushed, and nothing more is sent.
     pub(crate) fn flush(&mut self) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = sys::ibv_qp_state::IBV_QPS_ERR;
@@ -400,20 +399,20 @@ impl DatagramQueue {
     }
 }
 
-/// No attributes yet.
+/// Returns empty attributes.
 pub(crate) fn no_attributes() -> sys::ibv_qp_attr {
     // SAFETY: zero is a value of every field, they are numbers.
     // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
     unsafe { mem::zeroed() }
 }
 
-/// How to reach a group from a port.
+/// The address of a group, from a port.
 pub(crate) struct AddressHandle {
     ah: NonNull<sys::ibv_ah>,
-    /// Which of the port's identifiers it sends from, and what that was.
+    /// Index and value of the port's identifier that it sends from.
     gid_index: u8,
     gid: Option<Ipv6Addr>,
-    /// The domain that it belongs to.
+    /// The device whose protection domain it belongs to.
     device: Arc<Device>,
 }
 
@@ -421,8 +420,8 @@ pub(crate) struct AddressHandle {
 unsafe impl Send for AddressHandle {}
 
 impl AddressHandle {
-    /// `route` as the connection manager gave it; `traffic_class` goes into every packet, which
-    /// the manager's own option does not reach.
+    /// Creates a handle from the manager's `route`. `traffic_class` is set here for every packet, because
+    /// the manager's own option does not affect multicast.
     pub(crate) fn new(
         device: &Arc<Device>,
         mut route: sys::ibv_ah_attr,
@@ -442,7 +441,7 @@ impl AddressHandle {
         })
     }
 
-    /// Whether the port still has the identifier that it sends from.
+    /// Returns whether the port still has the identifier that it sends from.
     pub(crate) fn is_current(&self) -> bool {
         self.gid.is_some() && self.gid == self.device.gid_at(self.gid_index)
     }

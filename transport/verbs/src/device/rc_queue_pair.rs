@@ -14,11 +14,11 @@ use crate::error::{VerbsError, done, failed};
 
 type Mask = sys::ibv_qp_attr_mask;
 
-/// A queue pair that its id connects. Its owner declares it before the id.
+/// A queue pair that its id connects. Its owner declares it before the id, so that it is dropped first.
 pub(crate) struct ConnectedQueue {
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
-    /// The accesses its peer may make through it, where a window allows them: `ibv_access_flags`.
+    /// Accesses of its peer that it allows, where a window allows them too: `ibv_access_flags`.
     access: u32,
     peer: SocketAddrV4,
     device: Arc<Device>,
@@ -29,8 +29,8 @@ pub(crate) struct ConnectedQueue {
 unsafe impl Send for ConnectedQueue {}
 
 impl ConnectedQueue {
-    /// With room for as many sends as receives, and sends of so many bytes without a registered
-    /// buffer.
+    /// Creates a queue pair with room for as many sends as receives, and for `inline_bytes` without a
+    /// registered buffer.
     pub(crate) fn new(
         device: &Arc<Device>,
         id: &CmId,
@@ -70,8 +70,8 @@ impl ConnectedQueue {
         })
     }
 
-    /// Once it can send: its peer may do nothing to memory here, whatever the manager let it, and how
-    /// long it waits when no receive is posted; the manager's own is 655 ms.
+    /// Sets up a queue pair that can send: takes away the peer's rights that the manager allowed, and sets
+    /// its delay when no receive is posted, which is 655 ms by default.
     pub(crate) fn settle(&mut self, rnr_timer: u8) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.min_rnr_timer = rnr_timer;
@@ -80,7 +80,7 @@ impl ConnectedQueue {
         self.modify(&mut attributes, mask)
     }
 
-    /// Lets its peer do more, where a window lets it: `ibv_access_flags`.
+    /// Allows the peer more accesses (`ibv_access_flags`), where a window allows them too.
     pub(crate) fn allow(&mut self, access: u32) -> Result<(), VerbsError> {
         let access = self.access | access;
         if access == self.access {
@@ -106,7 +106,7 @@ impl ConnectedQueue {
         asked.map(|attributes| attributes.qp_access_flags)
     }
 
-    /// Whether the device carries nothing over it any more: it failed, or was disconnected.
+    /// Returns whether the queue pair carries nothing any more because it failed or was disconnected.
     pub(crate) fn is_stopped(&self) -> bool {
         let asked = self.query(Mask::IBV_QP_STATE);
         asked.is_ok_and(|attributes| attributes.qp_state == sys::ibv_qp_state::IBV_QPS_ERR)
@@ -114,7 +114,7 @@ impl ConnectedQueue {
 
     fn query(&self, what: Mask) -> Result<sys::ibv_qp_attr, VerbsError> {
         let mut attributes = no_attributes();
-        // SAFETY: zero is a value of every field of what is written; pair and attributes live.
+        // SAFETY: zero is a value of every field that is written; pair and attributes live.
         // Exercised by `verbs::cursor::a_queue_pair_allows_no_more_than_was_granted`.
         let result = unsafe {
             let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
@@ -124,12 +124,12 @@ impl ConnectedQueue {
         done("ibv_query_qp", result).map(|()| attributes)
     }
 
-    /// The device that it is made on.
+    /// Returns the queue pair's device.
     pub(crate) const fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Where its peer is.
+    /// Returns the peer's address.
     pub(crate) const fn peer(&self) -> SocketAddrV4 {
         self.peer
     }
@@ -142,7 +142,7 @@ impl ConnectedQueue {
         &mut self,
         request: *mut sys::ibv_send_wr,
     ) -> Result<(), VerbsError> {
-        // SAFETY: the pair lives; the rest is the caller's word.
+        // SAFETY: the pair lives; the caller guarantees the rest.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_send(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         done("ibv_post_send", result)
@@ -156,7 +156,7 @@ impl ConnectedQueue {
         &mut self,
         request: *mut sys::ibv_recv_wr,
     ) -> Result<(), VerbsError> {
-        // SAFETY: the pair lives; the rest is the caller's word.
+        // SAFETY: the pair lives; the caller guarantees the rest.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_recv(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         done("ibv_post_recv", result)

@@ -1,4 +1,4 @@
-//! Registered memory: what a device may read or write, and for how long.
+//! Registered memory that a device may read or write, and its lifetime.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,11 +11,11 @@ use crate::device::Device;
 use crate::device::sys;
 use crate::error::{VerbsError, failed_to_pin};
 
-/// Memory that a device may use. It has no remote right of its own: those come from windows bound
-/// to one peer's queue pair.
+/// Memory that a device may use. It has no remote right of its own. Remote rights come from windows
+/// bound to one peer's queue pair.
 pub(crate) struct Region {
     mr: NonNull<sys::ibv_mr>,
-    /// Outlives the registration; which part of it that is.
+    /// The memory, which outlives the registration, and the registered part of it.
     memory: Arc<dyn RingMemory>,
     part: Range<usize>,
     access: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Lets the device read `memory`: a ring, or buffers, to send from.
+    /// Registers `memory`, a ring or buffers to send from, for reading by the device.
     pub(crate) fn readable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -38,7 +38,7 @@ impl Region {
         Self::whole(device, memory, sys::ibv_access_flags(0), what)
     }
 
-    /// Lets the device write `memory`: buffers to receive into.
+    /// Registers `memory`, buffers to receive into, for writing by the device.
     pub(crate) fn writable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -48,7 +48,7 @@ impl Region {
         Self::whole(device, memory, access, what)
     }
 
-    /// Lets windows be bound to `memory`, to be read through; it has no remote right of its own.
+    /// Registers `memory` for windows that peers read through. It has no remote right of its own.
     pub(crate) fn bindable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -58,8 +58,8 @@ impl Region {
         Self::whole(device, memory, access, what)
     }
 
-    /// Lets windows be bound to a part of `memory`, to be written through as well; it has no remote
-    /// right of its own, but where others may write, its own device must be let.
+    /// Registers a part of `memory` for windows that peers also write through. It has no remote right of
+    /// its own, but the local device needs the right to write.
     pub(crate) fn bindable_to_write(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -121,7 +121,7 @@ impl Region {
         }
     }
 
-    /// The device that it is registered with.
+    /// Returns the device that it is registered with.
     pub(crate) const fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -133,7 +133,7 @@ impl Region {
         unsafe { self.mr.as_ref().lkey }
     }
 
-    /// Whether all of `bytes` is in it.
+    /// Returns whether `bytes` lies within the region.
     #[inline]
     pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
         let from = self.as_ptr().addr();
@@ -141,8 +141,8 @@ impl Region {
         at >= from && at + bytes.len() <= from + self.len()
     }
 
-    /// Copies `bytes` to `offset` of the memory, and tells where that is. They fit: whoever
-    /// made the memory saw to that.
+    /// Copies `bytes` to `offset` of the memory and returns their address. The maker of the memory
+    /// guarantees that they fit.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> *const u8 {
         assert!(
             offset + bytes.len() <= self.len(),
@@ -158,7 +158,7 @@ impl Region {
         }
     }
 
-    /// Copies what is at `offset` of the memory.
+    /// Copies the bytes at `offset` of the memory to `into`.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
             offset + into.len() <= self.len(),
@@ -172,13 +172,13 @@ impl Region {
         }
     }
 
-    /// Bytes of the memory, where they are.
+    /// Borrows bytes of the memory in place.
     ///
     /// # Safety
-    /// Nobody writes them while they are lent: no process, and no device.
+    /// No process and no device writes them while they are borrowed.
     pub(crate) unsafe fn lend(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset + len <= self.len(), "what arrived lies in a buffer");
-        // SAFETY: within the memory, which outlives the loan; the rest is the caller's word.
+        // SAFETY: within the memory, which outlives the loan; the caller guarantees the rest.
         // Exercised by `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }
     }
@@ -188,12 +188,12 @@ impl Region {
         self.mr.as_ptr()
     }
 
-    /// Bytes of it.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.part.len()
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the part is within the memory. Exercised by
         // `verbs::cursor::each_entry_is_its_own_peers_alone`.

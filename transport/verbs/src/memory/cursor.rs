@@ -1,13 +1,13 @@
 //! Cursors: 64 bytes for each subscriber, which it claims and writes itself, one-sided, and which the
 //! CPU here reads.
 //!
-//! Each entry is a registration of its own, without any remote right: even a device that looks at a
-//! registration's bounds alone, and not at its window's, lets nobody into a neighbour's. An entry is
-//! leased once, granted to one connection, and comes back only when both are gone: whoever holds the
-//! lease, and the queue pair that the entry was granted through. What is leased is zero.
+//! Each entry is a registration of its own without any remote right. So no peer can reach a
+//! neighbour's entry, even on a device that checks the registration's bounds instead of the window's.
+//! An entry is leased once and granted to one connection. It comes back only when the lease's holder
+//! and the queue pair that it was granted through are both gone. A leased entry is zero.
 //!
 //! The device's atomic operations are atomic among themselves, not with those of a CPU. So the CPU
-//! only reads, but for the zeroes, which it writes while nobody else can.
+//! only reads an entry, and writes zeroes to it only while nobody else can write.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,16 +23,16 @@ use crate::error::{VerbsError, check_range};
 use crate::memory::window::{Bindable, CURSOR};
 use tickcast_transport_base::host::mapping::SharedMapping;
 
-/// Entries that one table has at most.
+/// Largest number of entries of one table.
 const ENTRIES_MAX: u64 = 4_096;
 
-/// Entries that subscribers write their progress to, each its own.
+/// Entries that subscribers write their progress to, one each.
 pub struct CursorTable(Arc<Table>);
 
 struct Table {
-    /// By number. Registrations go before the memory.
+    /// Entries by number. Declared before the memory, so that the registrations are dropped first.
     entries: Vec<Arc<Bindable>>,
-    /// Numbers of entries that nobody has; the last is leased next.
+    /// Numbers of the free entries; the last is leased next.
     free: Mutex<Vec<usize>>,
     leased: AtomicU64,
     returned: AtomicU64,
@@ -40,11 +40,12 @@ struct Table {
 }
 
 impl CursorTable {
-    /// Makes and registers so many entries, 1 to 4096.
+    /// Allocates and registers 1 to 4096 entries.
     ///
     /// # Errors
-    /// [`VerbsError::NoAtomics`] where the device has none, [`VerbsError::Memlock`] where no more may
-    /// be pinned, [`VerbsError::Range`].
+    /// - [`VerbsError::NoAtomics`] if the device has no atomic operations
+    /// - [`VerbsError::Memlock`] if no more memory can be pinned
+    /// - [`VerbsError::Range`] if the number is out of range
     pub fn register(device: &Arc<Device>, entries: usize) -> Result<Self, VerbsError> {
         check_range("cursor entries", entries as u64, 1, ENTRIES_MAX)?;
         device.check_atomics()?;
@@ -67,7 +68,7 @@ impl CursorTable {
         })))
     }
 
-    /// An entry that nobody has, all zero; `None` while there is none.
+    /// Leases a free entry, all zero. `None` if there is none.
     #[must_use]
     pub fn lease(&self) -> Option<CursorEntry> {
         let number = self.0.free().pop()?;
@@ -81,19 +82,19 @@ impl CursorTable {
         Some(CursorEntry(Arc::new(lease)))
     }
 
-    /// Entries that nobody has.
+    /// Returns the number of free entries.
     #[must_use]
     pub fn free(&self) -> usize {
         self.0.free().len()
     }
 
-    /// Entries that somebody has.
+    /// Returns the number of leased entries.
     #[must_use]
     pub fn live(&self) -> usize {
         self.0.entries.len() - self.free()
     }
 
-    /// Leases there ever were, and those of them that are over.
+    /// Returns the total number of leases, and how many of them ended.
     #[must_use]
     pub fn leases(&self) -> (u64, u64) {
         let counts = [&self.0.leased, &self.0.returned];
@@ -112,7 +113,7 @@ impl Table {
             "a word of an entry"
         );
         // SAFETY: within the mapping, which lives as long as the table and begins with a page. No CPU
-        // reaches it but through here, by atomic words; what a device writes, its reader checks. Exercised by
+        // reaches it but through here, by atomic words; its reader checks what a device writes. Exercised by
         // `verbs::cursor::the_cpu_sees_the_progress_that_a_peer_writes`.
         unsafe {
             let at = self.memory.as_ptr().add(entry * CURSOR_LEN).cast::<u64>();
@@ -121,22 +122,22 @@ impl Table {
     }
 }
 
-/// A lease of one entry. The entry comes back when this value is dropped and so is the connection that
-/// it was granted to (`Stream::grant_cursor`), whichever is the later.
+/// A lease of one entry. The entry is free again once both this value and the connection that it was
+/// granted to (`Stream::grant_cursor`) are dropped.
 pub struct CursorEntry(Arc<Lease>);
 
 impl CursorEntry {
-    /// Which entry of its table it is.
+    /// Returns the entry's number in its table.
     #[must_use]
     pub fn number(&self) -> usize {
         self.0.number
     }
 
-    /// One word of it, 0 to 7: not older than what its peer was told of. While its peer writes, its bytes,
-    /// like the other words, may be of different times.
+    /// Loads word 0 to 7. The value is not older than the last one reported to the peer as complete. While
+    /// the peer writes, the word may be torn, and words may be of different times.
     ///
     /// # Panics
-    /// Where there is no such word.
+    /// If `word` is larger than 7.
     #[must_use]
     #[inline]
     pub fn load(&self, word: usize) -> u64 {
@@ -146,7 +147,7 @@ impl CursorEntry {
             .load(Ordering::Acquire)
     }
 
-    /// All words, from the first to the last.
+    /// Loads all words, from the first to the last.
     #[must_use]
     pub fn load_all(&self) -> [u64; CURSOR_WORDS] {
         std::array::from_fn(|word| self.load(word))
@@ -165,8 +166,8 @@ impl fmt::Debug for CursorEntry {
     }
 }
 
-/// What keeps an entry from being leased again. A connection that it was granted to keeps it behind
-/// its queue pair.
+/// Keeps an entry from being leased again. The connection that it was granted to drops its share
+/// after its queue pair.
 pub(crate) struct Lease {
     number: usize,
     is_granted: AtomicBool,
@@ -174,12 +175,12 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// What its windows are bound to.
+    /// Returns the registration that the entry's windows are bound to.
     pub(crate) fn bindable(&self) -> &Arc<Bindable> {
         &self.table.entries[self.number]
     }
 
-    /// Whether this is the first connection that it is granted to.
+    /// Returns whether this is the first connection that the entry is granted to.
     pub(crate) fn grant_once(&self) -> bool {
         !self.is_granted.swap(true, Ordering::Relaxed)
     }
@@ -205,7 +206,7 @@ impl Drop for Lease {
         }
         self.say(AuditEvent::CursorReturned);
         self.table.returned.fetch_add(1, Ordering::Relaxed);
-        // Whoever leases it next sees the zeroes: they come before the lock is released.
+        // The next owner sees the zeroes, because they are written before the lock is released.
         self.table.free().push(self.number);
     }
 }

@@ -1,9 +1,9 @@
-//! Memory windows of type 2: what lets one peer reach a part of some memory, through one queue pair,
-//! until it is taken back.
+//! Memory windows of type 2: the right of one peer to a part of some memory, through one queue pair,
+//! until it is revoked.
 //!
-//! The memory's registration has no remote right of its own, so that nothing can be reached but
-//! through a window. It is bound, and invalidated, by work requests of the peer's queue pair
-//! (`Stream::grant`, `Stream::grant_cursor`, `Stream::revoke`).
+//! The memory's registration has no remote right of its own, so a peer can reach it only through a
+//! window. Work requests of the peer's queue pair bind and invalidate a window (`Stream::grant`,
+//! `Stream::grant_cursor`, `Stream::revoke`).
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::device::region::Region;
 use crate::device::sys;
 use crate::error::{VerbsError, failed};
 
-/// What is shared, as the audit trail names it.
+/// Names of the kinds of memory in the audit trail.
 const RING: &str = "ring";
 pub(crate) const CURSOR: &str = "cursor";
 const INBOX: &str = "inbox";
@@ -26,17 +26,17 @@ const INBOX: &str = "inbox";
 /// A registration that windows can be bound to.
 pub(crate) struct Bindable(Region);
 
-// SAFETY: what is in it does not change, and libibverbs may be called from any thread. Exercised by
+// SAFETY: its fields do not change, and libibverbs may be called from any thread. Exercised by
 // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
 unsafe impl Sync for Bindable {}
 
 impl Bindable {
-    /// `region` was registered to be bindable.
+    /// Wraps a region that was registered to be bindable.
     pub(crate) fn new(region: Region) -> Arc<Self> {
         Arc::new(Self(region))
     }
 
-    /// Bytes of it, to be sent from.
+    /// Returns the address, length and key of a part, to send from.
     pub(crate) fn piece(&self, offset: usize, len: usize) -> sys::ibv_sge {
         sys::ibv_sge {
             addr: (self.0.as_ptr().addr() + offset) as u64,
@@ -45,20 +45,20 @@ impl Bindable {
         }
     }
 
-    /// The device, and the domain on it, whose queue pairs may have windows on it.
+    /// Returns the device, whose protection domain must also be that of the queue pairs with windows here.
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.0.device()
     }
 }
 
-/// Memory that peers may be let READ, each by a window of its own.
+/// Memory that peers may be allowed to READ, each by a window of its own.
 pub struct ReadableMemory(Arc<Bindable>);
 
 impl ReadableMemory {
-    /// Registers `memory` with a device. Nobody may read it before it is granted.
+    /// Registers `memory` with a device. No peer can read it before it is granted.
     ///
     /// # Errors
-    /// [`VerbsError`], [`VerbsError::Memlock`] where no more may be pinned.
+    /// [`VerbsError::Memlock`] if no more memory can be pinned; otherwise the device's [`VerbsError`].
     pub fn register(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -67,13 +67,13 @@ impl ReadableMemory {
         Ok(Arc::new(Self(Bindable::new(region))))
     }
 
-    /// Bytes of it.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.0.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -84,14 +84,15 @@ impl ReadableMemory {
     }
 }
 
-/// Memory that one peer may be let WRITE, by a window: what it is sent unasked, and nobody announces.
+/// Memory that one peer may be allowed to WRITE, by a window. The peer writes without a request and
+/// without notice.
 pub struct InboxMemory(Arc<Bindable>);
 
 impl InboxMemory {
-    /// Registers a part of `memory` with a device. Nobody may write it before it is granted.
+    /// Registers a part of `memory` with a device. No peer can write it before it is granted.
     ///
     /// # Errors
-    /// [`VerbsError`], [`VerbsError::Memlock`] where no more may be pinned.
+    /// [`VerbsError::Memlock`] if no more memory can be pinned; otherwise the device's [`VerbsError`].
     pub fn register(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -110,19 +111,19 @@ impl InboxMemory {
     }
 }
 
-/// What a window lets its peer do with its part of the memory.
+/// The right of a window's peer to its part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// READ it.
+    /// The peer may READ.
     Read,
-    /// READ it, WRITE it, and compare and swap in it.
+    /// The peer may READ, WRITE, and compare and swap.
     Cursor,
-    /// WRITE it.
+    /// The peer may WRITE.
     Inbox,
 }
 
 impl Right {
-    /// What kind of memory it is a right to, for the audit trail.
+    /// Returns the kind of memory, for the audit trail.
     pub(crate) const fn memory(self) -> &'static str {
         match self {
             Self::Read => RING,
@@ -131,7 +132,7 @@ impl Right {
         }
     }
 
-    /// `ibv_access_flags`, of the window and of its queue pair.
+    /// Returns the `ibv_access_flags` of the window and of its queue pair.
     pub(crate) const fn flags(self) -> u32 {
         let read = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         let write = sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
@@ -143,19 +144,19 @@ impl Right {
     }
 }
 
-/// What a peer may reach: what it is told, over a way of its own.
+/// Granted memory, as the granting side describes it to the peer over another path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// Where it begins, in the address space of who grants it.
+    /// Start, in the address space of the granting side.
     pub address: u64,
-    /// The right to it, good for one connection.
+    /// Remote key, valid for one connection.
     pub key: u32,
-    /// Bytes of it.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl fmt::Debug for RemoteMemory {
-    /// Without the key: what is logged is no right.
+    /// Omits the key, so that logs contain no usable key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut of = f.debug_struct("RemoteMemory");
         of.field("address", &self.address).field("len", &self.len);
@@ -166,9 +167,9 @@ impl fmt::Debug for RemoteMemory {
 /// A window. Its owner frees it before the queue pair that it is bound to.
 pub(crate) struct Window {
     mw: NonNull<sys::ibv_mw>,
-    /// Outlives the window: a registration with windows can't be given up.
+    /// Outlives the window, because a registration with windows can't be deregistered.
     memory: Arc<Bindable>,
-    /// The key of its next, or present, binding.
+    /// The key of its present or next binding.
     key: u32,
 }
 
@@ -177,7 +178,7 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// One that is bound to nothing.
+    /// Allocates a window that is not bound yet.
     pub(crate) fn new(memory: &Arc<Bindable>) -> Result<Self, VerbsError> {
         // SAFETY: the memory keeps the device, and this value the memory. Exercised by
         // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
@@ -194,7 +195,7 @@ impl Window {
         Ok(Self { mw, memory, key })
     }
 
-    /// What its peer is to be told, of a part of the memory.
+    /// Returns the description of a part of the memory for the peer.
     pub(crate) fn remote(&self, offset: usize, len: usize) -> RemoteMemory {
         RemoteMemory {
             address: self.memory.0.as_ptr().addr() as u64 + offset as u64,
@@ -203,8 +204,8 @@ impl Window {
         }
     }
 
-    /// Posts the request that binds it to a part of the memory, to be reached through this queue
-    /// alone.
+    /// Posts the request that binds the window to a part of the memory. The peer can reach that part
+    /// through this queue alone.
     pub(crate) fn bind(
         &mut self,
         queue: &mut ConnectedQueue,
@@ -235,7 +236,7 @@ impl Window {
         }
     }
 
-    /// Posts the request that takes the right back. Once it completes nobody gets there any more.
+    /// Posts the request that revokes the right. Once it completes, nobody can reach the memory.
     pub(crate) fn invalidate(
         &mut self,
         queue: &mut ConnectedQueue,
@@ -266,7 +267,7 @@ impl Drop for Window {
     }
 }
 
-/// A window's keys differ in the lowest byte, which whoever binds it chooses: another one each time.
+/// Returns the key of the next binding. The binder chooses its lowest byte, a new value each time.
 const fn next_key(key: u32) -> u32 {
     key & !0xff | (key.wrapping_add(1) & 0xff)
 }

@@ -1,11 +1,12 @@
-//! The verbs fan-out: every slot to the group of every line, straight from the ring, by chains of
-//! work requests of which each n-th tells when it is done.
+//! The verbs fan-out: sends every slot to the group of every line, directly from the ring, by chains of
+//! work requests. Each n-th request reports its completion.
 //!
-//! A slot that was not sent inline stays pinned until the device has read it; a chain's last word
-//! may come with a later chain, so up to `signal_every` slots stay pinned while nothing follows.
+//! A slot that was not sent inline stays pinned until the device has read it. The last completion of a
+//! chain may be reported only with a later chain, so up to `signal_every` slots stay pinned while
+//! nothing follows.
 //!
-//! A line whose queue breaks is taken back from the device and joins anew, in the background;
-//! what it should have sent meanwhile is counted as refused, and the other line goes on.
+//! A line whose queue breaks is taken back from the device and joins again, in the background. The slots
+//! that it misses meanwhile are counted as refused, and the other line continues.
 
 mod recover;
 
@@ -31,9 +32,9 @@ use tickcast_transport_base::host::clock::{Clock, SystemClock};
 use tickcast_transport_base::host::mapping::SharedMapping;
 use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 
-/// How long a group may take to be joined when the fan-out is opened.
+/// Limit for joining a group when the fan-out is opened.
 const JOIN_MAX: Duration = Duration::from_secs(5);
-/// Copies that may be on their way at once, per line.
+/// Copies in flight per line.
 const COPIES: usize = 16;
 
 /// Sends a channel by RDMA multicast.
@@ -44,13 +45,13 @@ pub struct VerbsFanOut {
     datagram_len_max: usize,
 }
 
-/// Fields go in this order: the queue before what its work requests name.
+/// Drop order: the queue before the objects that its work requests name.
 struct Line {
     health: Health,
     broke_at: Option<Instant>,
     queue: DatagramQueue,
     address: AddressHandle,
-    /// Without one there are only copies to send.
+    /// The registered ring. `None` if there are only copies to send.
     ring: Option<Region>,
     copies: Region,
     sent: Completions,
@@ -65,20 +66,20 @@ struct Line {
     join_flags: u32,
     traffic_class: u8,
     slot_len_max: usize,
-    /// Bytes of a buffer for copies, which of them comes next, and the last send of each.
+    /// Length of a copy buffer in bytes, the next buffer to use, and the last send of each.
     slot_len: usize,
     next_copy: usize,
     copied: [Option<u64>; COPIES],
-    /// Where completions are taken into.
+    /// Space for completions.
     taken: [sys::ibv_wc; TAKEN_MAX],
 }
 
 impl VerbsFanOut {
-    /// Opens a queue per line, registers `ring` with each device, and joins the groups, as one who
-    /// only sends where the port knows such. Blocks until that is done.
+    /// Opens a queue per line, registers `ring` with each device, and joins the groups, as a sender only if
+    /// the port supports it. Blocks until all of this is done.
     ///
     /// # Errors
-    /// [`VerbsError`] says which step failed and what to change.
+    /// [`VerbsError`] names the step that failed and the remedy.
     pub fn open(
         config: &VerbsFanOutConfig,
         ring: &Arc<dyn RingMemory>,
@@ -86,7 +87,7 @@ impl VerbsFanOut {
         Self::open_all(config, Some(ring))
     }
 
-    /// As [`VerbsFanOut::open`], for copies alone: without a ring, every post is
+    /// Opens a fan-out for copies alone. Without a ring, every post returns
     /// [`FanOutError::NotRegistered`].
     ///
     /// # Errors
@@ -113,7 +114,7 @@ impl VerbsFanOut {
         })
     }
 
-    /// The device of each line.
+    /// Returns the device of each line.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<Device>> {
         self.lines
@@ -148,7 +149,7 @@ impl Line {
             source: std::io::Error::other(error),
         })?;
         let now = SystemClock.now();
-        // The slots pinned until the next send must be only a part of the ring.
+        // At most a part of the ring may be pinned until the next send.
         let slots = ring.map_or(u32::MAX, |ring| {
             u32::try_from(ring.len() / config.datagram_len_max).unwrap_or(u32::MAX)
         });
@@ -182,8 +183,7 @@ impl Line {
         })
     }
 
-    /// Takes what the device has done. What it gave up on was not sent, and is counted; then the line
-    /// is mended.
+    /// Takes the device's completions. Counts sends that the device failed, then repairs the line.
     #[inline]
     fn collect(&mut self, stats: &mut SendStats) {
         let mut failed = None;
@@ -218,8 +218,8 @@ impl Line {
         }
     }
 
-    /// Posts slots from behind the last one taken up to `last`, as far as there is room and the
-    /// pace allows. Whether it stalled.
+    /// Posts the slots after the last one taken, up to `last`, as far as there is room and the pace allows.
+    /// Returns whether it stalled.
     fn post(
         &mut self,
         slots: &dyn Slots,
@@ -286,7 +286,7 @@ impl Line {
                 stats.bytes += bytes_taken as u64;
             }
             if taken < count && !matches!(error, libc::ENOMEM | libc::EAGAIN) {
-                // It takes nothing any more; what it took, it gives back.
+                // The queue accepts nothing any more, but still completes the requests that it took.
                 self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
                 stats.last_errno = error;
                 self.refuse(last, stats);
@@ -309,7 +309,7 @@ impl Line {
         }
     }
 
-    /// A slot, and the key of the registered ring, which it is in.
+    /// Checks that a slot lies in the registered ring and returns it with the ring's key.
     #[inline]
     fn check<'a>(
         &self,
@@ -433,7 +433,7 @@ impl FanOut for VerbsFanOut {
     }
 }
 
-/// Joins as one who only sends, or as a full member where the port knows no such.
+/// Joins as a sender only, or as a full member if the port does not support that.
 fn join(
     queue: &mut DatagramQueue,
     device: &Arc<Device>,

@@ -1,10 +1,10 @@
 //! The verbs receiver: posted buffers of a whole packet each, lent by reference and posted again
 //! in batches.
 //!
-//! Every buffer has room for the largest packet that any port sends, whatever the slots' size and
-//! this port's MTU, which binds only what it sends: a shorter one would let any member of the group
-//! break the queue with one long datagram. Joining is begun, and completed by later polls. A line
-//! whose queue breaks all the same is started anew, and the other goes on meanwhile.
+//! Every buffer has room for the largest packet that any port sends, whatever the slot size and this
+//! port's MTU. The MTU limits only what this port sends, and with shorter buffers one long datagram of
+//! any group member would break the queue. Joining starts at opening, and later polls complete it. A
+//! line whose queue breaks all the same is restarted while the other continues.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -24,18 +24,18 @@ use crate::error::{VerbsError, done, failed};
 use tickcast_transport_base::host::mapping::SharedMapping;
 use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
-/// A membership that was refused is asked for again after this.
+/// Delay before a refused membership is requested again.
 const JOIN_RETRY: Nanos = Nanos::from_ms(500);
-/// An answer that does not come by then never does.
+/// Limit for the answer to a join.
 const JOIN_MAX: Nanos = Nanos::from_secs(5);
-/// Between looks for news of a membership that stands; and where they may be what woke somebody.
+/// Interval between checks for events of a membership, without and with a waiting thread.
 const NEWS_EVERY: Nanos = Nanos::from_secs(1);
 const NEWS_EVERY_WAITABLE: Nanos = Nanos::from_ms(1);
-/// A queue that broke is started anew at once, but no more often than this.
+/// Shortest interval between restarts. The first restart of a broken queue is immediate.
 const RESTART_EVERY: Nanos = Nanos::from_ms(500);
-/// Bytes of the longest datagram there is: the largest MTU of InfiniBand.
+/// Length of the longest possible datagram, in bytes: the largest MTU of InfiniBand.
 const PACKET_MAX: usize = 4096;
-/// Payloads begin on a cache line: the header that precedes them ends there.
+/// Padding before the header, so that the payload after it begins on a cache line.
 const LEAD: usize = 64 - GRH_LEN;
 
 /// Receives a channel by RDMA multicast.
@@ -47,7 +47,7 @@ pub struct VerbsReceiver {
     datagram_len_max: usize,
 }
 
-/// Fields go in this order: the queue before its buffers.
+/// Drop order: the queue before its buffers.
 struct Line {
     queue: DatagramQueue,
     buffers: Region,
@@ -60,43 +60,43 @@ struct Line {
     depth: u32,
     senders: Vec<VerbsSender>,
     stride: usize,
-    /// Whether packets have a header of IPv4, as the port's own identifier says.
+    /// Whether packets have an IPv4 header, according to the port's own identifier.
     over_ipv4: bool,
     requests: Requests,
     taken: [sys::ibv_wc; TAKEN_MAX],
     waitable: bool,
-    /// Whether somebody waits.
+    /// Whether a thread waits on the descriptors.
     waited: bool,
-    /// Whether something came since the descriptor was armed.
+    /// Whether a completion arrived since the descriptor was armed.
     stirred: bool,
-    /// When to look for news next, and what the device had told until the last look.
+    /// Time of the next check for events, and the device's change count at the last check.
     news_at: Nanos,
     changes: u64,
     /// The device's count of datagrams without a buffer when the line was opened.
     dropped_before: u64,
-    /// Likewise, of datagrams with another Q_Key.
+    /// The device's count of datagrams with another Q_Key when the line was opened.
     wrong_before: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
-    /// Working; a failure is restarted from this time on.
+    /// Working. If it fails, it may be restarted from this time on.
     Well(Nanos),
-    /// Broken, to be started anew at this time.
+    /// Broken, to be restarted at this time.
     Broken(Nanos),
-    /// That failed, to be tried again at this time.
+    /// A restart failed, to be retried at this time.
     Failed(Nanos),
-    /// Its device was taken away.
+    /// The device was removed.
     Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// Not wanted.
+    /// Not a member, and not to become one.
     Out,
-    /// To be asked for at this time.
+    /// To be requested at this time.
     Due(Nanos),
-    /// Asked for, to be answered by then; zero: by the next poll's time and the limit.
+    /// Requested; this is the deadline for the answer. Zero: the next poll sets the deadline.
     Asked(Nanos),
     In,
 }
@@ -113,10 +113,10 @@ struct Requests {
 unsafe impl Send for Requests {}
 
 impl VerbsReceiver {
-    /// Opens a queue per line, posts its buffers, and asks for its membership.
+    /// Opens a queue per line, posts its buffers, and requests its membership.
     ///
     /// # Errors
-    /// [`VerbsError`] says which step failed and what to change.
+    /// [`VerbsError`] names the step that failed and the remedy.
     pub fn open(config: &VerbsReceiverConfig) -> Result<Self, VerbsError> {
         config.check()?;
         let lines = config.lines.iter().map(|line| Line::open(config, line));
@@ -130,7 +130,7 @@ impl VerbsReceiver {
         })
     }
 
-    /// The device of each line.
+    /// Returns the device of each line.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<Device>> {
         self.lines
@@ -139,7 +139,7 @@ impl VerbsReceiver {
             .collect()
     }
 
-    /// Whether every line is a member of its group, as of the last poll.
+    /// Returns whether every line is a member of its group, as of the last poll.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         self.lines
@@ -198,7 +198,7 @@ impl Line {
             wrong_before: device.counters().wrong(),
             device,
         };
-        // All of them before the group is joined: nothing may find the queue empty.
+        // Post all buffers before joining, so that no datagram finds the queue empty.
         line.post_everything()?;
         line.ask(Nanos::ZERO).map_err(|errno| VerbsError::Join {
             group: line.group,
@@ -216,7 +216,7 @@ impl Line {
         fds.into_iter().flatten()
     }
 
-    /// Posts all buffers, none of which is.
+    /// Posts all buffers; none may be posted yet.
     fn post_everything(&mut self) -> Result<(), VerbsError> {
         for buffer in 0..u64::from(self.depth) {
             self.post_again(buffer)?;
@@ -224,7 +224,7 @@ impl Line {
         self.post_all()
     }
 
-    /// The device gave up on the queue. What comes meanwhile is lost, as on any network.
+    /// Records that the device failed the queue. Datagrams are lost until it is restarted.
     #[cold]
     fn broke(&mut self, status: u32, now: Nanos, stats: &mut ReceiveStats) {
         let (device, group) = (self.device.name(), self.group);
@@ -238,7 +238,7 @@ impl Line {
         self.mend(now, stats);
     }
 
-    /// Starts a broken queue anew, when it is time.
+    /// Restarts a broken queue, when it is time.
     #[cold]
     fn mend(&mut self, now: Nanos, stats: &mut ReceiveStats) {
         match self.health {
@@ -273,7 +273,7 @@ impl Line {
         self.post_everything()
     }
 
-    /// Whether nothing comes any more, until somebody does something about it.
+    /// Returns whether the restart failed or the device is gone.
     const fn is_out_of_order(&self) -> bool {
         matches!(self.health, Health::Failed(_) | Health::Gone)
     }
@@ -284,7 +284,7 @@ impl Line {
         Ok(())
     }
 
-    /// Brings a membership forward that is asked for, or due.
+    /// Advances a membership that is requested or due.
     #[cold]
     fn settle(&mut self, now: Nanos, stats: &mut ReceiveStats) {
         while let Some(event) = self.queue.id_mut().event() {
@@ -298,7 +298,7 @@ impl Line {
                 return;
             } else if self.membership != Membership::Out {
                 stats.transient_errors += 1;
-                // The library's -1 is no error number.
+                // The library's -1 is not an error number.
                 stats.last_errno = match event.status.abs() {
                     0 | 1 => libc::EIO,
                     errno => errno,
@@ -323,7 +323,7 @@ impl Line {
         }
     }
 
-    /// Hands over what has arrived, up to `batch`.
+    /// Passes arrived datagrams to the caller, up to `batch`.
     #[inline]
     fn poll(
         &mut self,
@@ -349,7 +349,7 @@ impl Line {
                 }
             };
             if arrived == 0 && self.waited && self.stirred && count == 0 {
-                // Asleep again: whatever comes from here on is told of.
+                // Arm the descriptor, because the thread is about to sleep again.
                 self.stirred = false;
                 self.arrived.rearm();
                 continue;
@@ -409,7 +409,7 @@ impl Line {
         count
     }
 
-    /// Does the work that is not urgent.
+    /// Does the work that is not urgent: events, membership and counters.
     #[cold]
     fn look(&mut self, now: Nanos, stats: &mut ReceiveStats) {
         self.news_at = now.after(if self.waited {
@@ -431,18 +431,18 @@ impl Line {
         }
     }
 
-    /// The address of who sent something; `None` when that is nobody who may.
+    /// Returns the address of an allowed sender, else `None`.
     #[inline]
     fn known(&self, gid: Ipv6Addr) -> Option<Ipv4Addr> {
         if self.senders.is_empty() {
-            // On InfiniBand a port has no address that packets tell.
+            // On InfiniBand packets do not carry the sender's IPv4 address.
             return Some(gid.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED));
         }
         let known = self.senders.iter().find(|sender| sender.gid == gid);
         known.map(|sender| sender.address)
     }
 
-    /// Whose port sent what lies in a buffer, and its bytes.
+    /// Returns the sender's identifier and the bytes of the datagram in a buffer.
     fn datagram(&self, buffer: u64, len: usize) -> (Option<Ipv6Addr>, &[u8]) {
         let len = len.min(self.stride - 64);
         // SAFETY: the buffer is one of ours and completed, so the device does not write it until
@@ -456,7 +456,7 @@ impl Line {
         (sender_of(header, self.over_ipv4), bytes)
     }
 
-    /// Adds a buffer to those that are posted together, and posts them when they are many.
+    /// Queues a buffer to be posted, and posts the queued buffers once there are many.
     fn post_again(&mut self, buffer: u64) -> Result<(), VerbsError> {
         let at = self.requests.len;
         self.requests.pieces[at] = sys::ibv_sge {
@@ -538,7 +538,7 @@ impl Receive for VerbsReceiver {
     fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
         let (line, _) = self.line(line)?;
         if line.membership == Membership::Out {
-            // With the next poll; its answer comes later still.
+            // Request it with the next poll; the answer comes later still.
             line.membership = Membership::Due(Nanos::ZERO);
         }
         Ok(())
@@ -574,7 +574,7 @@ impl Receive for VerbsReceiver {
     fn set_waited(&mut self, waited: bool) {
         for line in &mut self.lines {
             line.waited = waited && line.waitable;
-            // A datagram may have arrived meanwhile, with its event consumed and not armed again.
+            // A datagram may have arrived meanwhile, with its event consumed and the descriptor not armed.
             line.stirred |= line.waited;
         }
     }
@@ -584,9 +584,9 @@ impl Receive for VerbsReceiver {
     }
 }
 
-/// Whose port a packet came from, of the 40 bytes before its payload. Over IPv4 the header is in the
-/// last 20 of them (RoCEv2); otherwise all are a global route header, or one of IPv6. `None` where
-/// the header is not of the kind that this port has.
+/// Returns the sender's identifier from the 40 bytes before a packet's payload. Over IPv4 (RoCEv2) the
+/// header is in the last 20 of them; otherwise all 40 are a global route header or an IPv6 header. `None`
+/// if the header is not of the kind that this port has.
 #[inline]
 fn sender_of(header: &[u8], over_ipv4: bool) -> Option<Ipv6Addr> {
     if over_ipv4 {

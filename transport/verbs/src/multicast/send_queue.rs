@@ -1,4 +1,4 @@
-//! Work requests in flight: their chains, and which of them the device has completed.
+//! Work requests in flight: their chains, and how far the device has completed them.
 
 use std::ptr;
 
@@ -7,10 +7,10 @@ use tickcast_reliability::types::Sequence;
 use crate::device::queue::{AddressHandle, DatagramQueue};
 use crate::device::sys;
 
-/// Requests posted at a time.
+/// Largest number of requests posted at a time.
 pub(crate) const CHAIN_MAX: usize = 32;
 
-/// Bytes to send, and the registration they are in (0: they are copied into the request).
+/// Bytes to send, and the key of the registration they are in (0: they are copied into the request).
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) bytes: *const u8,
@@ -51,7 +51,7 @@ impl Chain {
         self.len == CHAIN_MAX
     }
 
-    /// Gives up what was added and not posted.
+    /// Discards the requests that were added and not posted.
     pub(crate) const fn clear(&mut self) {
         self.len = 0;
     }
@@ -91,11 +91,11 @@ impl Chain {
         self.len += 1;
     }
 
-    /// Posts what was added. How many requests the device took, and its error number if not all.
+    /// Posts the added requests. Returns how many the device took, and its error number if not all.
     ///
     /// # Safety
-    /// Every piece added since the last post lies in the registration it names and stays as it is
-    /// until its request completes; inline ones until this returns.
+    /// Every piece added since the last post lies in the registration it names and stays unchanged until
+    /// its request completes; inline pieces until this returns.
     #[inline]
     pub(crate) unsafe fn post(&mut self, queue: &mut DatagramQueue) -> (usize, i32) {
         let len = std::mem::take(&mut self.len);
@@ -126,20 +126,20 @@ impl Chain {
     }
 }
 
-/// Numbers the sends of a queue, counts those on their way, and knows up to which sequence the
-/// device no longer reads slots.
+/// Numbers the sends of a queue, counts those in flight, and tracks up to which sequence the device no
+/// longer reads slots.
 pub(crate) struct Pins {
     signal_every: u64,
-    /// Sends handed to the device, and those known to be done.
+    /// Sends given to the device, and sends known to be done.
     posted: u64,
     done: u64,
-    /// Sends since the last one that tells.
+    /// Sends since the last signalled one.
     silent: u64,
     /// One past the last send that the device reads from memory.
     pinned: u64,
-    /// Of each send on its way: the last sequence before or at it.
+    /// For each send in flight: the last sequence before or at it.
     sequences: Box<[Sequence]>,
-    /// The last sequence handed over.
+    /// The last sequence given to the device or skipped.
     taken: Sequence,
     /// The last sequence known to be done.
     completed: Sequence,
@@ -159,12 +159,12 @@ impl Pins {
         }
     }
 
-    /// How many sends the queue still takes.
+    /// Returns how many sends the queue still accepts.
     pub(crate) fn room(&self) -> usize {
         self.sequences.len() - (self.posted - self.done) as usize
     }
 
-    /// The last sequence handed over.
+    /// Returns the last sequence given to the device or skipped.
     pub(crate) const fn taken(&self) -> Sequence {
         self.taken
     }
@@ -177,15 +177,15 @@ impl Pins {
         self.completed = sequence;
     }
 
-    /// The number of the send that is added to a chain as its `ahead`-th, and whether it must tell
-    /// when it is done: every n-th does, and every one whose buffer is waited for.
+    /// Returns the number of the send added to a chain as its `ahead`-th, and whether it must be signalled.
+    /// Every n-th send is, and every send whose buffer is waited for.
     pub(crate) const fn number(&self, ahead: usize, waited_for: bool) -> (u64, bool) {
         let tells =
             waited_for || (self.silent + ahead as u64 + 1).is_multiple_of(self.signal_every);
         (self.posted + ahead as u64, tells)
     }
 
-    /// The device took a send: of this sequence, or of a copy; read from memory later, or not.
+    /// Records a send that the device took: of this sequence or, for `None`, of a copy.
     #[inline]
     pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, signalled: bool) {
         self.taken = sequence.unwrap_or(self.taken);
@@ -198,14 +198,14 @@ impl Pins {
         self.silent = if signalled { 0 } else { self.silent + 1 };
     }
 
-    /// A sequence was not handed over, and is not going to be.
+    /// Records a sequence that is not sent.
     pub(crate) const fn skipped(&mut self, sequence: Sequence) {
         debug_assert!(self.on_their_way() == 0, "taken back before");
         self.taken = sequence;
         self.completed = sequence;
     }
 
-    /// The device signalled of this send: it is done with it and with all before.
+    /// Records the completion of a signalled send. All sends before it are done too.
     #[inline]
     pub(crate) fn signalled(&mut self, number: u64) {
         if (self.done..self.posted).contains(&number) {
@@ -214,7 +214,7 @@ impl Pins {
         }
     }
 
-    /// The last sequence that the device does not read any more.
+    /// Returns the last sequence that the device does not read any more.
     pub(crate) fn completed(&self) -> Sequence {
         if self.done >= self.pinned {
             self.taken
@@ -223,17 +223,17 @@ impl Pins {
         }
     }
 
-    /// Whether the device is done with a send.
+    /// Returns whether a send is done.
     pub(crate) const fn is_done(&self, number: u64) -> bool {
         number < self.done
     }
 
-    /// Sends on their way.
+    /// Returns the number of sends in flight.
     pub(crate) const fn on_their_way(&self) -> u64 {
         self.posted - self.done
     }
 
-    /// The device gave everything back.
+    /// Records that the device returned all sends.
     pub(crate) const fn flushed(&mut self) {
         self.done = self.posted;
         self.silent = 0;
@@ -246,7 +246,7 @@ impl Pins {
 mod tests {
     use super::*;
 
-    /// Sends `sequences` as a chain; the numbers of those that tell.
+    /// Sends `sequences` as a chain and returns the numbers of the signalled sends.
     fn send(pins: &mut Pins, sequences: std::ops::RangeInclusive<u64>, inline: bool) -> Vec<u64> {
         let mut telling = Vec::new();
         for sequence in sequences {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!((pins.room(), pins.completed()), (10, Sequence(4)));
         pins.signalled(7);
         assert_eq!((pins.room(), pins.completed()), (14, Sequence(8)));
-        // A completion reported twice, or of a future request, means nothing.
+        // A completion reported twice, or of a future request, changes nothing.
         pins.signalled(3);
         pins.signalled(99);
         assert_eq!(pins.completed(), Sequence(8));
@@ -281,7 +281,7 @@ mod tests {
         let telling = send(&mut pins, 1..=3, true);
         assert!(telling.is_empty());
         assert_eq!((pins.room(), pins.completed()), (5, Sequence(3)));
-        // One from memory pins itself, and by order all that come behind it.
+        // A send from memory pins itself and, because of the order, all sends after it.
         send(&mut pins, 4..=4, false);
         assert_eq!(pins.completed(), Sequence(0));
         pins.signalled(3);

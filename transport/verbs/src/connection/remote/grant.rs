@@ -1,7 +1,7 @@
-//! What this side lets the other reach: parts of memory to READ, and a cursor of its own.
+//! Grants: parts of memory that the peer may READ, and a cursor of its own.
 //!
 //! A queue pair allows nothing until something is granted through it, and then no more than that. A
-//! cursor's lease stays with the connection until its queue pair is gone, revoked or not.
+//! cursor's lease stays with the connection until its queue pair is gone, whether revoked or not.
 
 use std::fmt;
 use std::io;
@@ -12,19 +12,19 @@ use crate::connection::{Link, Stream, WINDOW};
 use crate::memory::cursor::{CURSOR_LEN, CursorEntry};
 use crate::memory::window::{Bindable, InboxMemory, ReadableMemory, RemoteMemory, Right, Window};
 
-/// Grants that one connection has at a time: two for each channel.
+/// Largest number of grants of one connection: two for each channel.
 pub const GRANTS_MAX: u32 = 64;
 
-/// Names a grant of a connection.
+/// Identifies a grant of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantId(u32);
 
-/// What a link has granted. Goes before the queue that its windows are bound to.
+/// The grants of a link. Dropped before the queue that its windows are bound to.
 #[derive(Default)]
 pub(crate) struct Granting {
     grants: Vec<Grant>,
     next: u32,
-    /// Why nothing is granted any more, and what is being bound is taken back at once.
+    /// Reason why no more grants are made. A window that is still being bound is revoked once it is bound.
     over: Option<Box<str>>,
 }
 
@@ -44,7 +44,7 @@ enum Phase {
 }
 
 impl Granting {
-    /// Whether all was taken back.
+    /// Returns whether everything was revoked.
     pub(crate) const fn is_over(&self) -> bool {
         self.over.is_some()
     }
@@ -69,13 +69,15 @@ impl Grant {
 }
 
 impl Stream {
-    /// Begins to let the other side READ a part of some memory of this connection's device. It is
-    /// to be told of it once [`Stream::granted`] says where.
+    /// Starts to let the peer READ a part of some memory of this connection's device. Send the peer the
+    /// result of [`Stream::granted`] once there is one.
     ///
     /// # Errors
-    /// `WouldBlock` while the connection is not up, or has [`GRANTS_MAX`] grants; `PermissionDenied` after
-    /// [`Stream::revoke_all`]; `InvalidInput` for what is not in the memory, for memory of another device,
-    /// and where the connection agreed on no READs of the other side; otherwise what the device said.
+    /// - `WouldBlock` while the connection is not up, or has [`GRANTS_MAX`] grants
+    /// - `PermissionDenied` after [`Stream::revoke_all`]
+    /// - `InvalidInput` if the range is not in the memory, the memory belongs to another device, or the
+    ///   connection agreed on no READs of the peer
+    /// - otherwise the device's error
     pub fn grant(
         &mut self,
         memory: &Arc<ReadableMemory>,
@@ -92,11 +94,11 @@ impl Stream {
         self.bind(memory.bindable(), offset, len, Right::Read)
     }
 
-    /// Begins to let the other side READ, WRITE, and compare and swap in a leased entry. The connection
-    /// keeps the lease until its queue pair is gone; that is why an entry is granted once.
+    /// Starts to let the peer READ, WRITE, and compare and swap in a leased entry. The connection keeps
+    /// the lease until its queue pair is gone, so an entry can be granted only once.
     ///
     /// # Errors
-    /// As for [`Stream::grant`]; `InvalidInput` too for an entry that was granted before.
+    /// As for [`Stream::grant`], and `InvalidInput` for an entry that was granted before.
     pub fn grant_cursor(&mut self, entry: &CursorEntry) -> io::Result<GrantId> {
         let lease = entry.lease();
         self.check_grant(lease.bindable(), Right::Cursor)?;
@@ -110,25 +112,25 @@ impl Stream {
         self.bind(lease.bindable(), 0, CURSOR_LEN, Right::Cursor)
     }
 
-    /// Begins to let the other side WRITE an inbox, and nothing else. The connection keeps it until its
+    /// Starts to let the peer WRITE an inbox, and nothing else. The connection keeps the inbox until its
     /// queue pair is gone.
     ///
     /// # Errors
-    /// As for [`Stream::grant`], but that no READs need have been agreed on.
+    /// As for [`Stream::grant`], except that no READs need to have been agreed on.
     pub fn grant_inbox(&mut self, memory: &Arc<InboxMemory>) -> io::Result<GrantId> {
         self.check_grant(memory.bindable(), Right::Inbox)?;
         self.link_up()?.inboxes.push(Arc::clone(memory));
         self.bind(memory.bindable(), 0, memory.len(), Right::Inbox)
     }
 
-    /// Whether the other side was let reach anything, and it was not taken back.
+    /// Returns whether the peer has a grant that was not revoked.
     #[must_use]
     pub fn has_granted(&self) -> bool {
         let granting = self.link.as_ref().map(|link| &link.granting);
         granting.is_some_and(|it| it.over.is_none() && !it.grants.is_empty())
     }
 
-    /// Whether anything of this memory may be granted at present.
+    /// Checks whether a part of this memory may be granted now.
     fn check_grant(&mut self, memory: &Arc<Bindable>, right: Right) -> io::Result<()> {
         let link = self.link_up()?;
         if link.granting.over.is_some() {
@@ -178,7 +180,7 @@ impl Stream {
         Ok(GrantId(id))
     }
 
-    /// What the other side may reach; `None` before the device has bound it, and once it is revoked.
+    /// Returns the memory of a grant. `None` before the device has bound it, and once it is revoked.
     #[must_use]
     pub fn granted(&self, grant: GrantId) -> Option<RemoteMemory> {
         let grants = &self.link.as_ref()?.granting.grants;
@@ -188,10 +190,10 @@ impl Stream {
             .map(|grant| grant.remote)
     }
 
-    /// Begins to take a grant back. Once it counts no more ([`Stream::grants`]) nobody gets there.
+    /// Starts to revoke a grant. Once [`Stream::grants`] no longer counts it, nobody can reach the memory.
     ///
     /// # Errors
-    /// `InvalidInput` for a grant that is not bound; otherwise what the device said.
+    /// `InvalidInput` if the grant is not bound; otherwise the device's error.
     pub fn revoke(&mut self, grant: GrantId) -> io::Result<()> {
         let link = self.link_up()?;
         let mut grants = link.granting.grants.iter();
@@ -202,10 +204,10 @@ impl Stream {
         link.take_back(at)
     }
 
-    /// Begins to take back all that was granted, and grants nothing more; the audit trail says why.
+    /// Starts to revoke all grants and refuses new ones. The audit trail records `why`.
     ///
     /// # Errors
-    /// What the device said; the connection should be dropped then, and with it go all rights.
+    /// The device's error. Drop the connection then, which revokes all rights.
     pub fn revoke_all(&mut self, why: &str) -> io::Result<()> {
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -219,14 +221,14 @@ impl Stream {
         Ok(())
     }
 
-    /// How many grants there are, with those that are being bound or revoked.
+    /// Returns the number of grants, including those being bound or revoked.
     #[must_use]
     pub fn grants(&self) -> usize {
         (self.link.as_ref()).map_or(0, |link| link.granting.grants.len())
     }
 
-    /// What the connection's queue pair allows its peer, as the device has it (`ibv_access_flags`):
-    /// nothing but for what was granted. `None` where there is none, or it can't be asked.
+    /// Returns what the connection's queue pair allows its peer, as the device reports it
+    /// (`ibv_access_flags`): only what was granted. `None` if there is no queue pair or the query fails.
     #[must_use]
     pub fn allowed(&self) -> Option<u32> {
         self.link.as_ref()?.queue.access().ok()
@@ -234,7 +236,7 @@ impl Stream {
 }
 
 impl Link {
-    /// The device has done what a window was asked for.
+    /// Handles the completion of a window's request.
     pub(crate) fn window_done(&mut self, id: u32) {
         let Some(at) = (self.granting.grants.iter()).position(|grant| grant.id == id) else {
             return;
@@ -246,13 +248,13 @@ impl Link {
             self.granting.grants[at].phase = Phase::Bound;
             self.granting.grants[at].say(AuditEvent::WindowBound, self);
             if self.granting.over.is_some() {
-                // A queue that takes nothing any more has ended, and its windows go with it.
+                // A queue that accepts no more requests has ended, and its windows end with it.
                 let _ = self.take_back(at);
             }
         }
     }
 
-    /// Begins to take back the grant at this place, which is bound.
+    /// Starts to revoke the bound grant at index `at`.
     fn take_back(&mut self, at: usize) -> io::Result<()> {
         let held = &mut self.granting.grants[at];
         let number = WINDOW | u64::from(held.id);
@@ -262,7 +264,7 @@ impl Link {
         Ok(())
     }
 
-    /// Windows go, before their queue pair does. Of one that nobody saw bound, nobody was told.
+    /// Frees the windows, before their queue pair. A window that was never seen bound emits no audit event.
     pub(crate) fn free_windows(&mut self) {
         for grant in std::mem::take(&mut self.granting.grants) {
             if grant.phase != Phase::Binding {

@@ -1,8 +1,8 @@
-//! One-sided operations in the peer's memory: READs, and the cursor there.
+//! One-sided operations in the peer's memory: READs, and the cursor.
 //!
-//! What is under way has places ([`ReadBuffers`]): as many READs, and swaps, as both sides agreed on, and a
-//! few WRITEs. What is not granted ends the connection, as the device has it, and whatever was under way
-//! has failed then.
+//! Each operation in flight takes a place ([`ReadBuffers`]): as many READs and swaps as both sides agreed
+//! on, and a few WRITEs. An access that was not granted ends the connection, because the device stops it,
+//! and every operation in flight fails.
 
 use std::io;
 
@@ -11,29 +11,30 @@ use crate::connection::{Link, ONE_SIDED, Stream, StreamEnd};
 use crate::device::sys;
 use crate::memory::window::RemoteMemory;
 
-/// Bytes that one WRITE carries at most: they go with the request, from no registered memory.
+/// Largest length of one WRITE, in bytes. The bytes go inline with the request, from no registered memory.
 pub const WRITE_LEN_MAX: usize = 64;
 
 impl Stream {
-    /// READs and swaps of this side that may be under way at once: what both sides and their devices
-    /// agreed on. 0 while it is not up, and where it does not read.
+    /// Returns the READs and swaps of this side that may be in flight: the limit agreed on by both sides
+    /// and their devices. 0 while the connection is not up, and if this side does not read.
     #[must_use]
     pub fn reads_depth(&self) -> u32 {
         (self.link.as_ref()).map_or(0, |link| link.read_buffers.depth())
     }
 
-    /// Whether this side's device can compare and swap.
+    /// Returns whether this side's device can compare and swap.
     #[must_use]
     pub fn swaps(&self) -> bool {
         self.device.check_atomics().is_ok()
     }
 
-    /// Begins to READ so many bytes of what the other side has granted, up to `read_len_max`.
+    /// Starts a READ of `len` bytes, up to `read_len_max`, of memory that the peer granted.
     ///
     /// # Errors
-    /// `WouldBlock` while the connection is not up, or as many as agreed are under way or were not
-    /// taken; `InvalidInput` for what is too long or not granted, and where the connection agreed on
-    /// no READs; otherwise what the device said, or why the connection ended.
+    /// - `WouldBlock` while the connection is not up, or the agreed number of operations is in flight or
+    ///   not taken
+    /// - `InvalidInput` if the range is too long or not granted, or the connection agreed on no READs
+    /// - otherwise the device's error, or why the connection ended
     pub fn read_remote(
         &mut self,
         of: RemoteMemory,
@@ -55,12 +56,13 @@ impl Stream {
         })
     }
 
-    /// Begins to compare the word at `offset` with `expected`, and to put `new` in its place if that is
-    /// what it is. [`Completed::Swapped`] tells what it was.
+    /// Starts a compare-and-swap of the word at `offset`: stores `new` if the word equals `expected`.
+    /// [`Completed::Swapped`] returns the old value.
     ///
     /// # Errors
-    /// As for [`Stream::read_remote`]; `InvalidInput` for a word whose address is no multiple of 8;
-    /// `Unsupported` where this side's device has no atomic operations.
+    /// - as for [`Stream::read_remote`]
+    /// - `InvalidInput` if the word's address is not a multiple of 8
+    /// - `Unsupported` if this side's device has no atomic operations
     pub fn compare_and_swap(
         &mut self,
         of: RemoteMemory,
@@ -92,12 +94,12 @@ impl Stream {
         })
     }
 
-    /// Begins to write so few bytes, up to [`WRITE_LEN_MAX`], to where the other side has granted a
-    /// cursor. They are copied before this returns.
+    /// Starts to write up to [`WRITE_LEN_MAX`] bytes to a cursor that the peer granted. The bytes are
+    /// copied before this returns.
     ///
     /// # Errors
-    /// `WouldBlock` while the connection is not up, or [`crate::WRITES_MAX`] are under way or
-    /// were not taken; otherwise as for [`Stream::read_remote`].
+    /// `WouldBlock` while the connection is not up, or [`crate::WRITES_MAX`] are in flight or not taken;
+    /// otherwise as for [`Stream::read_remote`].
     pub fn write_remote(
         &mut self,
         of: RemoteMemory,
@@ -107,7 +109,7 @@ impl Stream {
     ) -> io::Result<()> {
         check_within(of, offset, bytes.len(), WRITE_LEN_MAX)?;
         self.link_with(ReadBuffers::has_write_place)?;
-        // Inline: the key is not looked at.
+        // Inline: the device ignores the key.
         let piece = sys::ibv_sge {
             addr: bytes.as_ptr().addr() as u64,
             length: bytes.len() as u32,
@@ -124,9 +126,9 @@ impl Stream {
         })
     }
 
-    /// The next of what this side has begun in the other's memory that is over, in the order in which it
-    /// was begun; `None` while it is still under way, or there is nothing. Once the connection has ended
-    /// all that is left is [`Completed::Failed`]: take until there is nothing more.
+    /// Returns the oldest operation of this side that is complete, in order of posting. `None` while it is
+    /// in flight, or if there is none. After the connection ended, the rest are [`Completed::Failed`]: call
+    /// this until it returns `None`.
     pub fn take_completed(&mut self) -> Option<Completed<'_>> {
         if (self.link.as_ref()).is_some_and(|link| !link.read_buffers.has_done()) {
             self.advance();
@@ -135,13 +137,13 @@ impl Stream {
         self.link.as_mut()?.read_buffers.take(end)
     }
 
-    /// What this side has begun in the other's memory and was not taken yet, done or not.
+    /// Returns the number of operations that were not taken, complete or not.
     #[must_use]
     pub fn under_way(&self) -> usize {
         (self.link.as_ref()).map_or(0, |link| link.read_buffers.len())
     }
 
-    /// The link, if it is up and has such a place.
+    /// Returns the link, if it is up and has a free place.
     fn link_with(&mut self, has_place: fn(&ReadBuffers) -> bool) -> io::Result<&mut Link> {
         if !self.is_up() {
             self.advance();
@@ -156,7 +158,7 @@ impl Stream {
             .ok_or(ended)
     }
 
-    /// Posts what takes a place that is free.
+    /// Posts an operation into a free place.
     fn begin(
         &mut self,
         operation: Operation,
@@ -190,7 +192,7 @@ impl Stream {
     }
 }
 
-/// Whether so many bytes are within what was granted, and are as many as one operation may have.
+/// Checks that the range is within the granted memory and not longer than one operation may be.
 pub(crate) fn check_within(
     of: RemoteMemory,
     offset: usize,

@@ -1,8 +1,7 @@
 //! Buffers that READs arrive in, and the queue of one-sided operations in flight, in order of posting.
 //!
-//! A READ arrives in a buffer that serves this connection alone, registered so that no peer reaches it.
-//! Its bytes are lent from there once, without a copy. A place is free again when the operation that
-//! holds it is taken.
+//! A READ arrives in a buffer that serves this connection alone, registered so that no peer can reach it.
+//! The caller borrows the bytes there, without a copy. A place is free again when its operation is taken.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,65 +14,64 @@ use crate::device::sys;
 use crate::error::VerbsError;
 use tickcast_transport_base::host::mapping::SharedMapping;
 
-/// WRITEs of one connection under way at a time.
+/// Largest number of WRITEs in flight on one connection.
 pub const WRITES_MAX: u32 = 4;
-/// What is compared and swapped.
+/// Length of the word that is compared and swapped, in bytes.
 pub(crate) const WORD_LEN: usize = size_of::<u64>();
 
-/// What this side did in the other's memory is over: `tag` is what it was begun with.
+/// A completed operation in the peer's memory. `tag` is the caller's value from the start of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completed<'a> {
-    /// What a READ brought, at an address that is a multiple of 64. The bytes are this side's alone and
-    /// nobody writes them any more. They may be of several moments: whoever wrote there meanwhile may
-    /// have torn them.
+    /// The bytes of a READ, at an address that is a multiple of 64. They belong to this side and do not
+    /// change any more. The READ is not atomic: a concurrent write at the peer may have torn the bytes.
     Read {
-        /// As given.
+        /// The caller's tag.
         tag: u64,
-        /// As many as were asked for.
+        /// The bytes, as many as were requested.
         bytes: &'a [u8],
     },
-    /// What was there before it was compared: it was swapped if this is what was expected.
+    /// The old value of a compare-and-swap. The swap took place if it equals the expected value.
     Swapped {
-        /// As given.
+        /// The caller's tag.
         tag: u64,
-        /// In the order of bytes of this host, which must be the other's.
+        /// The old value, in this host's byte order, which must be the peer's too.
         old: u64,
     },
-    /// The other side's device has what was written.
+    /// The peer's device has the written bytes.
     Written {
-        /// As given.
+        /// The caller's tag.
         tag: u64,
     },
-    /// The connection is over, and nobody knows what became of it.
+    /// The connection ended, and the result of the operation is unknown.
     Failed {
-        /// As given.
+        /// The caller's tag.
         tag: u64,
-        /// Why the connection is over.
+        /// Why the connection ended.
         why: StreamEnd,
     },
 }
 
 /// Operations in flight or done, in order. Dropped after the queue, which may still write to the buffers.
 pub(crate) struct ReadBuffers {
-    /// Buffers for READs and old words; `None` where this side begins no such operation.
+    /// Buffers for READs and old words. `None` if this side starts no such operation.
     buffers: Option<Region>,
     buffer_len: usize,
     under_way: VecDeque<Operation>,
-    /// How many of all there ever were are done, and how many were taken: done, or failed with the
-    /// connection. What is done after it was given up changes nothing for those behind it.
+    /// Total number of operations done, and total number taken (done, or failed with the connection). A
+    /// completion after the connection was given up does not affect the later operations.
     done: u64,
     taken: u64,
-    /// Places that are taken, by READs and swaps and by WRITEs.
+    /// Places in use, by READs and swaps and by WRITEs.
     reads: u32,
     writes: u32,
-    /// Places for the former: what both sides agreed on. 0 until then.
+    /// Places for READs and swaps that both sides agreed on. 0 until then.
     depth: u32,
-    /// Their buffers take turns.
+    /// The next buffer. Buffers are used in turn.
     next_buffer: u32,
 }
 
-/// What is done in the other's memory.
+/// An operation in the peer's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) tag: u64,
@@ -112,47 +110,47 @@ impl ReadBuffers {
         })
     }
 
-    /// So many READs at once were agreed on.
+    /// Sets the number of READs in flight that was agreed on.
     pub(crate) fn agreed(&mut self, depth: u8) {
         self.depth = depth.into();
     }
 
-    /// They are done in the order in which they were posted.
+    /// Marks the oldest operation in flight as done. Operations complete in order of posting.
     pub(crate) fn operation_done(&mut self) {
         self.done += 1;
     }
 
-    /// READs, and swaps, that may be under way at once.
+    /// Returns the number of READs and swaps that may be in flight.
     pub(crate) const fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// What is under way, or was not taken.
+    /// Returns the number of operations in flight or not taken.
     pub(crate) fn len(&self) -> usize {
         self.under_way.len()
     }
 
-    /// Whether one more READ, or swap, may begin.
+    /// Returns whether one more READ or swap may start.
     pub(crate) const fn has_read_place(&self) -> bool {
         self.reads < self.depth
     }
 
-    /// Whether one more WRITE may begin.
+    /// Returns whether one more WRITE may start.
     pub(crate) const fn has_write_place(&self) -> bool {
         self.writes < WRITES_MAX
     }
 
-    /// Where the next READ, or swap, lands.
+    /// Returns the buffer for the next READ or swap.
     pub(crate) const fn next_buffer(&self) -> u32 {
         self.next_buffer
     }
 
-    /// Whether the oldest is done.
+    /// Returns whether the oldest operation is done.
     pub(crate) const fn has_done(&self) -> bool {
         self.taken < self.done
     }
 
-    /// The buffer of a place.
+    /// Returns the buffer's address, length and key for a work request.
     pub(crate) fn piece(&self, buffer: u32, len: usize) -> sys::ibv_sge {
         let buffers = self.buffers.as_ref();
         let from = buffers.map_or(0, |buffers| buffers.as_ptr().addr());
@@ -163,7 +161,7 @@ impl ReadBuffers {
         }
     }
 
-    /// Something took its place.
+    /// Records an operation that was posted.
     pub(crate) fn began(&mut self, operation: Operation) {
         match operation.kind {
             Kind::Write => self.writes += 1,
@@ -175,8 +173,8 @@ impl ReadBuffers {
         self.under_way.push_back(operation);
     }
 
-    /// The oldest that is done, or failed with the connection. Its place is free at once: it is not
-    /// taken while the caller has what is lent, which borrows the whole stream.
+    /// Takes the oldest operation that is done, or that failed with the connection. Its place is free at
+    /// once, but can't be reused while the caller borrows the bytes, because that borrows the whole stream.
     pub(crate) fn take(&mut self, end: Option<StreamEnd>) -> Option<Completed<'_>> {
         let failed = end.filter(|_| !self.has_done());
         if failed.is_none() && !self.has_done() {
@@ -206,7 +204,7 @@ impl ReadBuffers {
         })
     }
 
-    /// What lies in a buffer whose operation completed.
+    /// Returns the bytes in a buffer whose operation completed.
     fn landed(&self, buffer: u32, len: usize) -> Option<&[u8]> {
         let buffers = self.buffers.as_ref()?;
         // SAFETY: the memory is this connection's alone, and no peer has a right to it; the device has
@@ -246,7 +244,7 @@ mod tests {
         );
         let failed = |tag| Some(Completed::Failed { tag, why });
         assert_eq!(read_buffers.take(Some(why)), failed(1));
-        // The queue was not told yet that all is over.
+        // A completion before the queue reports that the connection ended.
         read_buffers.operation_done();
         assert_eq!(read_buffers.take(Some(why)), failed(2));
         assert_eq!(

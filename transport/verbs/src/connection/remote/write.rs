@@ -1,5 +1,5 @@
-//! WRITEs of this side's memory, as it is, to where the other side granted an inbox. They are of memory
-//! that others may write meanwhile, and pin nothing: who reads what arrived checks it.
+//! WRITEs of this side's memory to an inbox that the peer granted. Others may write that memory meanwhile,
+//! and nothing pins it, so the reader of the inbox must check what arrived.
 
 use std::io;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::memory::window::{ReadableMemory, RemoteMemory};
 #[derive(Default)]
 pub(crate) struct Writing {
     under_way: u32,
-    /// Done, and not told yet.
+    /// WRITEs done and not reported yet.
     done: u32,
-    /// Memory that was written from: it stays registered for as long as the queue is there.
+    /// Memory that was written from. It stays registered for as long as the queue exists.
     sources: Vec<Arc<ReadableMemory>>,
 }
 
 impl Writing {
-    /// The oldest is done.
+    /// Marks the oldest WRITE as done.
     pub(crate) fn one_done(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.done += 1;
@@ -29,13 +29,14 @@ impl Writing {
 }
 
 impl Stream {
-    /// Begins to write `len` bytes at `offset` of some memory of this connection's device to `at` of what
-    /// the other side granted. [`Stream::take_written`] tells how many are done, in the order in which
-    /// they were begun.
+    /// Starts to write `len` bytes at `offset` of some memory of this connection's device to `at` of the
+    /// memory that the peer granted. [`Stream::take_written`] returns how many are done, in order of
+    /// posting.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not in the memory, or not in what was granted; `WouldBlock` while the
-    /// connection is not up, or `writes_max` are under way; otherwise why the connection ended.
+    /// - `InvalidInput` if a range is not in the memory, or not in the granted memory
+    /// - `WouldBlock` while the connection is not up, or `writes_max` are in flight
+    /// - otherwise why the connection ended
     pub fn write_from(
         &mut self,
         memory: &Arc<ReadableMemory>,
@@ -96,7 +97,7 @@ impl Stream {
         }
     }
 
-    /// How many WRITEs of [`Stream::write_from`] are done since this was asked last.
+    /// Returns how many WRITEs of [`Stream::write_from`] completed since the last call.
     pub fn take_written(&mut self) -> u32 {
         let writing = self.link.as_mut().map(|link| &mut link.writing);
         writing.map_or(0, |writing| std::mem::take(&mut writing.done))

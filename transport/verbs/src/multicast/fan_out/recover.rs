@@ -1,5 +1,5 @@
-//! Recovery of a line whose queue breaks, or whose stream begins elsewhere. The line is taken back
-//! from the device, so that nothing stays pinned, and a broken line joins its group anew.
+//! Recovery of a line whose queue breaks, or whose stream restarts at another sequence. The line is taken
+//! back from the device, so that nothing stays pinned, and a broken line joins its group again.
 
 use std::time::{Duration, Instant};
 
@@ -10,27 +10,27 @@ use crate::device::queue::{AddressHandle, MARKER, TAKEN_MAX};
 use crate::device::sys;
 use tickcast_transport_base::SendStats;
 
-/// How long a queue that is flushed may take to give everything back.
+/// Limit for a flushed queue to return all requests.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// A line that broke joins anew at once, but no more often than this.
+/// Shortest interval between joins of a broken line. The first join is immediate.
 const REPAIR_EVERY: Duration = Duration::from_millis(500);
 
-/// Whether a line sends.
+/// State of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
-    /// It broke, and nothing is on its way any more. It joins anew at this time.
+    /// Broken, and nothing is in flight. It joins again at this time.
     Broken(Instant),
-    /// It asked to join at this time.
+    /// It requested to join at this time.
     Asked(Instant),
-    /// It could not be taken back from its device, which is broken or gone. It sends no more, and
-    /// holds nobody up: what is to go out is counted as refused. Should the device read on, what it
-    /// sends of slots that are overwritten has a CRC that is wrong.
+    /// It could not be taken back from its device, which is broken or gone. It sends no more and blocks
+    /// nobody: its slots are counted as refused. If the device reads on, the datagrams it sends from
+    /// overwritten slots have a wrong CRC.
     Lost,
 }
 
 impl Line {
-    /// The device gave up on a send, and so on its queue.
+    /// Records that the device failed a send, and with it the queue.
     #[cold]
     pub(crate) fn broke(&mut self, status: u32, stats: &mut SendStats) {
         if self.health == Health::Lost {
@@ -46,14 +46,14 @@ impl Line {
         self.take_back(stats);
     }
 
-    /// The device told of a change: where that touches the way to the group, it is found anew. What
-    /// is on its way would go the old one, so it is taken back.
+    /// Handles a change of the device: if it affects the route to the group, the line is taken back and
+    /// resolves the route again. Sends in flight would take the old route.
     #[cold]
     pub(crate) fn changed(&mut self, stats: &mut SendStats) {
         use sys::rdma_cm_event_type as kind;
         self.changes = self.device.watch().changes();
         if self.health != Health::Well {
-            // It is about to join anew, or no more.
+            // The line is about to join again, or is lost.
             return;
         }
         let mut is_stale = !self.address.is_current();
@@ -70,13 +70,13 @@ impl Line {
         }
     }
 
-    /// Brings a broken line forward: joins anew, which gives a way to the group as it is now.
+    /// Advances a broken line: joins again, which resolves the current route to the group.
     #[cold]
     pub(crate) fn mend(&mut self, stats: &mut SendStats) {
         let now = Instant::now();
         match self.health {
             Health::Broken(at) if now >= at => {
-                // Words about the membership of before.
+                // Discard events of the previous membership.
                 while self.queue.id_mut().event().is_some() {}
                 self.health = match self.queue.join(self.group, self.join_flags) {
                     Ok(()) => Health::Asked(now),
@@ -106,7 +106,7 @@ impl Line {
         }
     }
 
-    /// Takes everything back from the device. What was not sent is not sent any more.
+    /// Takes all requests back from the device. Unsent slots are not sent any more.
     #[cold]
     pub(crate) fn take_back(&mut self, stats: &mut SendStats) {
         stats.restarts += 1;
@@ -134,7 +134,7 @@ impl Line {
                 std::thread::yield_now();
             }
         }
-        // From here on the device has nothing, whatever it told of.
+        // From here on the device has no requests, whatever it reported.
         if let Err(error) = self.queue.restart() {
             let (device, group) = (self.device.name(), self.group);
             tracing::error!(device, %group, "a send queue can't be taken back and sends no more; restart the program: {error}");
@@ -153,7 +153,7 @@ impl Line {
         self.pins.begin_after(sequence);
     }
 
-    /// Counts what a broken line does not send; it is done with that.
+    /// Counts the slots that a broken line does not send as refused, and marks them as done.
     #[cold]
     pub(crate) fn refuse(&mut self, last: Sequence, stats: &mut SendStats) {
         if self.pins.taken() < last {
