@@ -1,6 +1,7 @@
 //! A cell over UDP: a publisher whose rings are kept, a subscriber in a process of its own behind a gate on
 //! its control connection, and one beside it that nobody kills.
 
+use serde_json::json;
 use tickcast_sim::faults::kill::Moment;
 use tickcast_sim::faults::kill::Who;
 use tickcast_subscriber::Event;
@@ -34,15 +35,19 @@ fn on_its_way(moment: Moment) -> Option<Wanted> {
     }
 }
 
+/// A publisher's config for this moment. A publisher that must be found within a slot fills many slots in
+/// a row, so that the ring does not come round before one is found half written.
+fn kept_for(moment: Moment) -> Kept {
+    let is_within_slot = moment == Moment::HalfSlot;
+    let mut kept = Kept::new(if is_within_slot { 50_000 } else { 4_000 }, 1);
+    if is_within_slot {
+        kept.config["inputs"][0]["coalesce_us"] = json!(2_000);
+    }
+    kept
+}
+
 pub(crate) fn cell(who: Who, moment: Moment) {
-    let kept = Kept::new(
-        if moment == Moment::HalfSlot {
-            50_000
-        } else {
-            4_000
-        },
-        1,
-    );
+    let kept = kept_for(moment);
     let mut publisher = kept.start();
     let mut beside = [Follower::new(publisher.subscriber().channel("all"))];
     let gate = Gate::new(publisher.control, on_its_way(moment));

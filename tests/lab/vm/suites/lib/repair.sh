@@ -77,8 +77,8 @@ audited() {
 # until_so COMMAND…: waits until the command succeeds, however slow the machine: only a hang takes ten minutes. Without it nothing
 # else in the suite makes sense.
 until_so() {
-    local _
-    for _ in $(seq 2400); do
+    local until=$((SECONDS + 600))
+    while [ $SECONDS -lt $until ]; do
         "$@" && return
         sleep 0.25
     done
