@@ -197,7 +197,7 @@ mod tests {
             drops.read(ms(100));
             drops.read(ms(101));
             drops.packet(0, || panic!("nothing was dropped"));
-            // Before the next look at the clock.
+            // The pause happens before the next reading of the clock.
             drops.packet(9, || ms(101 + stopped));
             drops.of_gap().map(|it| (it.packets, it.paused))
         };

@@ -1,16 +1,16 @@
 //! Lets the repair thread run before a thread that never sleeps on its core, as soon as a
 //! subscriber waits. Otherwise the scheduler interrupts that thread only at the end of its time
-//! slice, after milliseconds. If the scheduler knows that repair is prompt, an interrupt from the
-//! core that received the request takes microseconds.
+//! slice, after milliseconds. If the scheduler favours the repair thread, the core that received
+//! the request interrupts it instead, after microseconds.
 
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::BacklogHint;
 
 /// Interval between two polls for waiting subscribers: each takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
-/// Additional delay while there is something to send. The yield helps only a repair thread that is
-/// awake; a thread that was just woken would wait for the end of our time slice, which is
-/// milliseconds.
+/// Additional delay before a poll while there is something to send. The poll is still needed:
+/// a repair thread that was just woken would otherwise wait for the end of our time slice, which
+/// is milliseconds.
 const BUSY: Nanos = Nanos::from_us(48);
 
 /// The publish thread's part in yielding to repair.
@@ -94,7 +94,7 @@ mod tests {
         while !come {
             server.poll(None, |_| come = true).unwrap();
         }
-        // That it can be written to is news of its own.
+        // A new connection becomes writable once; take that event.
         server.poll(Some(Duration::ZERO), |_| ()).unwrap();
         assert!(!yield_to_repair.idle(now.after(LOOK_EVERY)), "nobody waits");
     }

@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The next connection, however long that takes.
+    /// Returns the next connection, however long it takes.
     fn asked(listener: &TcpListener) -> TcpStream {
         listener.set_nonblocking(true).unwrap();
         let began = Instant::now();
@@ -273,7 +273,7 @@ mod tests {
         let state = mirroring(&publisher);
         let first = state.superseding(Reason::PublisherDead).unwrap();
         state.opened(Ok(promoted()));
-        // It takes the question, and says nothing.
+        // The publisher accepts the connection and does not answer.
         drop(asked(&publisher));
         assert_eq!(first.recv(), Ok(()));
         let mut stream = asked(&publisher);
@@ -287,7 +287,7 @@ mod tests {
         )
         .unwrap();
         drop(stream);
-        // Told once is enough: the thread has let go of what it holds.
+        // One notification suffices, so the thread ends and drops its reference.
         let began = Instant::now();
         while Arc::weak_count(&state) > 0 {
             assert!(began.elapsed() < Duration::from_secs(120), "it goes on");
