@@ -47,17 +47,17 @@ pub struct Plan {
 /// One channel.
 #[derive(Clone, Debug)]
 pub struct ChannelPlan {
-    /// Its number.
+    /// Number of the channel.
     pub id: ChannelId,
-    /// Its name.
+    /// Name of the channel.
     pub name: String,
-    /// Its ring.
+    /// Geometry of the ring.
     pub geometry: Geometry,
     /// Seconds that the ring holds at the peak rate.
     pub holds_s: f64,
     /// Hash of what two processes must agree on.
     pub config_hash: ConfigHash,
-    /// Its fan-outs.
+    /// Fan-outs of the channel.
     pub fan_outs: Vec<FanOutPlan>,
     /// Margin in slots, as in the config.
     pub fan_out_margin_slots: u64,

@@ -163,7 +163,7 @@ impl RepairService {
         self
     }
 
-    /// Serves until the publisher shuts down, then says goodbye to all peers.
+    /// Serves until the publisher shuts down, then notifies all peers.
     ///
     /// # Errors
     /// Returns [`PublisherError::System`] when polling fails, or [`PublisherError::Send`] when a

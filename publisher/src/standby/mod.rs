@@ -8,7 +8,7 @@
 //!
 //! `mirror_thread.rs` fills the rings, `backlog.rs` keeps messages that may have to be published again,
 //! `agreement.rs` compares the two, and `promote.rs` has the publisher hand over. In `run`, `promotion.rs`
-//! goes on from the mirrors, and `standby.rs` is the service that does all this.
+//! continues from the mirrors, and `standby.rs` is the service of a standby.
 
 pub(crate) mod agreement;
 pub(crate) mod backlog;

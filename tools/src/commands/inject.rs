@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Continue after the end of a session, because another may follow.
     #[arg(long)]
     stay: bool,
-    /// How to wait: spin, yield or sleep:US.
+    /// Idle strategy: spin, yield or sleep:US.
     #[arg(long, value_name = "HOW", value_parser = idle, default_value = "sleep:50")]
     idle: Idle,
     /// Write the report to this file; otherwise it goes to stdout.

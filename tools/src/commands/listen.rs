@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// A channel, by name or number; repeat it for several.
     #[arg(long = "channel", value_name = "NAME|ID", required = true)]
     channels: Vec<String>,
-    /// Where to begin: live, oldest, or EPOCH:SEQUENCE.
+    /// Start position: live, oldest, or EPOCH:SEQUENCE.
     #[arg(long, value_name = "WHERE", value_parser = start, default_value = "live")]
     from: Start,
     /// Order of delivery: ordered, within:MICROSECONDS, or arrival.

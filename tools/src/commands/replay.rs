@@ -27,7 +27,7 @@ use tickcast_tools::support::table::{rate, span, thousands};
 pub(crate) struct Args {
     /// The recording: pcap, pcapng or Nasdaq's BinaryFILE, gzip or not.
     file: PathBuf,
-    /// Where the publisher's live input listens: HOST:PORT or GROUP:PORT.
+    /// Address of the publisher's live input: HOST:PORT or GROUP:PORT.
     #[arg(long, value_name = "ADDRESS")]
     to: String,
     /// Multiple of the recorded speed, or max.

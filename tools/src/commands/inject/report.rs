@@ -10,7 +10,7 @@ use tickcast_transport::faults::{FaultConfig, FaultCounts, FaultKind, FaultLog};
 
 use super::{Args, Relay};
 
-/// Why the relay stopped.
+/// The reason why the relay stopped.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EndedBy {

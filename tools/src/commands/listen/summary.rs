@@ -14,7 +14,7 @@ use super::Args;
 use super::account::Account;
 use tickcast_tools::support::table::{span, thousands};
 
-/// Why listening ended.
+/// The reason why listening ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EndedBy {
