@@ -1,5 +1,5 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
-//! dropped before they were read, because that is a loss of this host, not a gap of the venue.
+//! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};

@@ -85,9 +85,9 @@ impl RecordsInput {
     /// Listens at `path`, for this user only. Replaces a socket that no process listens on.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::AddrInUse`] if another process listens there,
-    /// [`ErrorKind::AlreadyExists`] if a file of another kind has this name, or the error of the
-    /// operating system.
+    /// - [`ErrorKind::AddrInUse`] if another process listens there;
+    /// - [`ErrorKind::AlreadyExists`] if a file of another kind has this name;
+    /// - otherwise the error of the operating system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {

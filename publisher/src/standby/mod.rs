@@ -6,9 +6,12 @@
 //! input ─ feed thread ─ queue ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
 //! ```
 //!
-//! `mirror_thread.rs` fills the rings, `backlog.rs` keeps messages that may have to be published again,
-//! `agreement.rs` compares the two, and `promote.rs` has the publisher hand over. In `run`, `promotion.rs`
-//! continues from the mirrors, and `standby.rs` is the service of a standby.
+//! - `mirror_thread.rs` fills the mirrors.
+//! - `backlog.rs` keeps messages that may have to be published again.
+//! - `agreement.rs` compares the mirrors with the kept messages.
+//! - `promote.rs` makes the publisher hand over.
+//!
+//! In `run`, `promotion.rs` continues from the mirrors, and `standby.rs` is the service of a standby.
 
 pub(crate) mod agreement;
 pub(crate) mod backlog;

@@ -76,8 +76,8 @@ const END_PATIENCE: Duration = Duration::from_secs(120);
 /// Runs the demo, and prints its verdict.
 ///
 /// # Errors
-/// Returns [`CommandError`] if a process can't be started or fails (the error includes the end of
-/// its log), if the timeout passes, or if a signal arrives.
+/// Returns [`CommandError`] if a process can't be started or fails, with the end of its log. Also
+/// returns it if the timeout passes, or if a signal arrives.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;

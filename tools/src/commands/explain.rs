@@ -75,8 +75,10 @@ struct Verdict {
 /// Reports the losses of each record.
 ///
 /// # Errors
-/// Returns [`CommandError`] if a file can't be read or is no record, if two files hold the same
-/// record, or if no record has the requested time or gap.
+/// Returns [`CommandError`] in three cases:
+/// - a file can't be read or is no record;
+/// - two files hold the same record;
+/// - no record has the requested time or gap.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
@@ -282,8 +284,8 @@ fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Opti
     })
 }
 
-/// Returns the comparison of the record's totals, the number of sequences that they do not explain,
-/// and the result of the replay if one was requested.
+/// Returns the comparison of the record's totals as text, and the number of unexplained sequences. Adds
+/// the result of the replay, if one was requested.
 fn replayed(
     recording: &Journal,
     explanation: &Explanation,
