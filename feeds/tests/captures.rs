@@ -1,4 +1,4 @@
-//! Captures of every kind the reader knows, built here byte by byte, whole and damaged.
+//! Captures of every supported kind, built here byte by byte, complete and damaged.
 
 mod common;
 
@@ -363,7 +363,7 @@ fn every_link_layer_leads_to_the_same_datagram() {
         (1, ethernet(&[0x8100], 0x0800, &ip)),
         (1, ethernet(&[0x88a8, 0x8100], 0x0800, &ip)),
         (1, ethernet(&[0x9100, 0x8100], 0x86dd, &ip6)),
-        // The upper bits say that frames end in a check sequence of 4 bytes.
+        // The upper bits give a frame check sequence of 4 bytes at the end of each frame.
         (
             0x2400_0001,
             [ethernet(&[], 0x0800, &ip), vec![9; 4]].concat(),

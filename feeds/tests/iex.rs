@@ -1,4 +1,4 @@
-//! IEX-TP, TOPS 1.6 and DEEP 1.0: expectations are written from the layouts, by hand.
+//! IEX-TP, TOPS 1.6 and DEEP 1.0: expected values are derived by hand from the specified layouts.
 
 mod common;
 
@@ -24,7 +24,7 @@ const SESSION: u32 = 0x4200_0001;
 const SECOND: u64 = 1_000_000_000;
 const NOON: u64 = 1_500_000_000 * SECOND;
 
-/// An encoder of segments that shares nothing with the decoder but the specification.
+/// An encoder of segments that shares only the specification with the decoder.
 #[derive(Clone)]
 struct Seg {
     protocol: u16,
@@ -279,7 +279,7 @@ fn no_two_messages_share_the_last_position_there_is() {
     assert_eq!(recorded.incidents.len(), 1);
 }
 
-// Bytes that do not fit.
+// Messages of unexpected length.
 
 #[test]
 fn a_longer_message_is_read_and_a_shorter_one_costs_only_itself() {
@@ -382,7 +382,7 @@ fn false_count_or_length_is_malformed() {
     ] {
         let recorded = lie(at, value);
         let case = format!("{value} at {at}");
-        // A wrong length of the first message makes it short and shifts the rest.
+        // A wrong length of the first message truncates it and shifts the rest.
         assert!(
             recorded.messages.len() <= 2 && recorded.messages.len() >= delivered,
             "{case}"
@@ -604,7 +604,7 @@ fn statuses_say_what_the_message_says_and_no_more() {
 
 // Real captures.
 
-/// Decodes a whole capture file of the data folder, or nothing where there is no data.
+/// Decodes a whole capture file of the data directory; `None` if there is no data.
 fn fixture(name: &str) -> Option<(IexDecoder, Recorded)> {
     let path = data_dir()?.join(name);
     let mut decoder = IexDecoder::default();
@@ -791,7 +791,7 @@ fn the_deep_fixtures_have_their_fields() {
     assert_eq!(decoder.counts().total(), 0);
 }
 
-/// Decodes a whole day: what was counted, and the capture at its end.
+/// Decodes a whole day. Returns the decoder, the counts, and the capture at its end.
 fn day(path: &Path) -> (IexDecoder, Counted, Capture) {
     let mut decoder = IexDecoder::default();
     let mut counted = Counted::default();
@@ -866,7 +866,7 @@ fn deep10_has_391999_messages_in_12_runs_and_is_truncated() {
     assert_eq!(records(RType::Status), 93_638 + 93_638 + 93_636 + 44 + 59);
 }
 
-// Any bytes.
+// Arbitrary bytes.
 
 fn any_segment() -> impl Strategy<Value = Vec<u8>> {
     let messages = vec(
@@ -931,7 +931,7 @@ proptest! {
             next += size as i64;
         }
         segments.push(Seg::deep(next, 0));
-        // All segments carry one send time; only a heartbeat with sequence 1 could be a reset.
+        // All segments have one send time, so only a heartbeat with sequence 1 could be a reset.
         let recorded = run_segments(&segments);
         let missing: u64 = recorded.incidents.iter().map(|i| match i {
             Incident::Gap { missing, .. } => *missing,

@@ -1,5 +1,5 @@
-//! ITCH 5.0 against its layout: what real packets and hand-made messages must become, field by
-//! field. Expected values were read from the bytes by the layout, not from our output.
+//! ITCH 5.0 against its layout: the expected records of real packets and hand-made messages, field by
+//! field. Expected values were read from the bytes by the layout, not from the decoder's output.
 
 mod common;
 
@@ -19,7 +19,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::types::Nanos;
 
-/// 2023-08-22 00:00 in New York, which is at UTC-4 then.
+/// 2023-08-22 00:00 in New York, which is at UTC-4 on that day.
 const MIDNIGHT: u64 = 1_692_676_800_000_000_000;
 const RECEIVED: Nanos = Nanos(MIDNIGHT + 40_000_000_000_000);
 
@@ -30,7 +30,7 @@ fn decoder() -> ItchDecoder {
     })
 }
 
-/// A record in words: instrument, venue time since midnight, and what it says. Prices in 1e-4.
+/// Returns a record as text: instrument, venue time since midnight, and contents. Prices in 1e-4.
 fn words(record: RecordRef<'_>) -> String {
     let price = |p: i64| match p {
         UNDEF_PRICE => "-".to_owned(),
@@ -107,7 +107,7 @@ fn all_words(told: &Recorded) -> Vec<String> {
     records.map(words).collect()
 }
 
-/// Records that the packets of one real capture become.
+/// Returns the records of one real capture's packets.
 fn fixture(name: &str) -> Option<Recorded> {
     let path = data_dir()?.join("nasdaq-itch50-moldudp64").join(name);
     let mut capture = Capture::open(path).unwrap();
@@ -325,7 +325,7 @@ fn unnumbered_converter_packets_are_all_delivered() {
     assert_eq!(told.positions(), [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]);
 }
 
-// Messages made by hand. All fields differ, so that none can be taken for another.
+// Hand-made messages. All fields differ, so that none can be confused with another.
 
 const TIME: u64 = 0x1F_1ACE_D853;
 
@@ -353,7 +353,7 @@ fn add(reference: u64, side: u8, shares: u32, price: u32) -> Vec<u8> {
     )
 }
 
-/// Decodes messages in one stream, the first one at sequence 1.
+/// Decodes messages of one stream, the first one at sequence 1.
 fn decode(messages: &[Vec<u8>]) -> Recorded {
     let (mut decoder, mut told) = (decoder(), Recorded::default());
     for (n, message) in messages.iter().enumerate() {
@@ -363,7 +363,7 @@ fn decode(messages: &[Vec<u8>]) -> Recorded {
     told
 }
 
-/// The last of some messages as normalised, without instrument and time.
+/// Returns the last record of these messages as text, without instrument and time.
 fn last_words(messages: &[Vec<u8>]) -> Vec<String> {
     let told = decode(messages);
     let records = told.messages.last().unwrap().1.records();
@@ -900,7 +900,7 @@ fn a_days_first_thousand_messages_are_its_directory() {
 fn sample_without_lengths_has_all_messages() {
     let Some(data) = data_dir() else { return };
     let path = data.join("nasdaq-itch50-binaryfile/ex20101224.TEST_ITCH_50");
-    // By the layout: walk the types, count references that were never added.
+    // By the layout: walk the message types, and count references that were never added.
     let bytes = std::fs::read(&path).unwrap();
     let mut at = 0;
     let (mut by_type, mut added, mut unknown) = ([0_u64; 256], std::collections::HashSet::new(), 0);

@@ -1,5 +1,5 @@
-//! The simulated market, seen from outside: what its packets say, read by the decoder and by a
-//! book of our own, is what its books hold.
+//! The simulated market seen from outside: a book built from its decoded packets equals the
+//! simulator's own book.
 
 mod common;
 
@@ -21,7 +21,7 @@ use tickcast_feeds::{
 use tickcast_reliability::record::{Action, InstrumentDefMsg, MboMsg, RecordBatch};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-/// A subscriber's view: books built of A, C and M alone.
+/// A subscriber's view: books built from A, C and M messages alone.
 #[derive(Default)]
 struct Books {
     /// Side, price in 1e-9 and size, by instrument and order.
@@ -123,7 +123,7 @@ fn assert_uncrossed(book: &Book, seed: u64) {
     }
 }
 
-/// Counts records, and keeps nothing.
+/// A sink that counts records, and keeps nothing.
 struct Records(u64);
 
 impl Sink for Records {
@@ -397,7 +397,7 @@ fn arrivals_come_at_the_configured_rate_and_cluster() {
             *n += 1;
         }
     }
-    // One packet an arrival, but for those within the same nanosecond and the opening.
+    // One packet per arrival, except for arrivals in one nanosecond, and the opening.
     let rate = arrivals as f64 / 200.0;
     let expected = 4.0 * 100.0 / (1.0 - 0.6);
     assert!(
@@ -529,8 +529,8 @@ proptest! {
     }
 }
 
-/// So the market, and the decoder that reads it, hold in the last hour of a day what they held in its first
-/// minute.
+/// The memory of the market and of its decoder does not grow: in the last hour of a day it is that of the
+/// first minute.
 #[test]
 fn simulator_and_decoder_do_not_allocate() {
     let config = SimulatorConfig {
@@ -552,7 +552,7 @@ fn simulator_and_decoder_do_not_allocate() {
                 decoder.packet(packet, &mut seen);
             }
         };
-        // The opening: instruments become known.
+        // Run through the opening, which announces the instruments.
         until(10_000);
         let counted = allocation_counter::measure(|| until(3_000_000));
         assert_eq!(counted.count_total, 0, "seed {seed}: {counted:?}");
@@ -560,7 +560,8 @@ fn simulator_and_decoder_do_not_allocate() {
     }
 }
 
-/// Not a test: prints how fast it is. `cargo test --release -- --ignored --nocapture speed`.
+/// No test, but a benchmark that prints the speed:
+/// `cargo test --release -- --ignored --nocapture speed`.
 #[test]
 #[ignore = "measures"]
 fn speed() {

@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .ok_or("usage: first_trade CONFIG.json")?;
     let mut publisher = Publisher::open(Config::read(config.as_ref())?)?;
     let mut channel = publisher.channel("all")?;
-    // 101.50: prices count in 1e-9.
+    // 101.50, because prices are in units of 1e-9.
     channel.publish(&trade(7, 101_500_000_000, 200), SourcePosition::new(0, 1))?;
     println!("{}", publisher.end_session(Duration::from_secs(2))?.json());
     Ok(())

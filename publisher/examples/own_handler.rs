@@ -5,7 +5,7 @@ use std::{error::Error, time::Duration};
 
 use tickcast_publisher::{Config, Publisher, SourceLoss, SourcePosition, quote, trade};
 
-/// Prices count in units of 1e-9.
+/// One cent, in price units of 1e-9.
 const CENT: i64 = 10_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             _ => channel.source_lost(SourceLoss::malformed(at, 1)),
         };
-        // Counted, and subscribers are told: the handler goes on with the next one.
+        // The loss is counted and reported to subscribers, so continue with the next packet.
         published.unwrap_or_else(|error| eprintln!("packet {sequence}: {error}"));
     }
     println!("{}", publisher.end_session(Duration::from_secs(5))?.json());

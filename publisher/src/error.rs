@@ -339,7 +339,7 @@ pub enum PublisherError {
     Publish {
         /// Name of the channel.
         channel: String,
-        /// Why.
+        /// The cause.
         source: PublishError,
     },
     /// A file can't be read, or reading can't continue.

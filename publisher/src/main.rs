@@ -160,7 +160,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         "done"
     );
     if let (Err(_), Err(kept)) = (&written, &kept) {
-        // Log both errors, because the one that ends the process would hide the other.
+        // Log both errors, because the process ends with the first and would hide the second.
         tracing::error!("{kept}");
     }
     written?;

@@ -1,5 +1,5 @@
-//! The admin port under clients that mean no good: each costs a bounded time and a bounded amount
-//! of memory, and neither other clients nor the publisher's end wait for it.
+//! The admin port under hostile clients: each costs a bounded time and a bounded amount of memory,
+//! and delays neither other clients nor the publisher's end.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn connect(publisher: &Publisher) -> TcpStream {
     stream
 }
 
-/// All that is answered, whether or not the connection was reset after it.
+/// Returns the whole answer, even if the connection is reset after it.
 fn ask(publisher: &Publisher, request: &[u8]) -> String {
     let mut stream = connect(publisher);
     let _ = stream.write_all(request);
@@ -34,7 +34,7 @@ fn ask(publisher: &Publisher, request: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The metrics, as soon as a connection is free for them.
+/// Returns the metrics, as soon as a connection is free.
 fn metrics(publisher: &Publisher) -> String {
     wait_for("the metrics", || {
         let answer = ask(publisher, b"GET /metrics HTTP/1.1\r\n\r\n");
@@ -102,7 +102,7 @@ fn oversize_request_is_answered_without_reset() {
         stream.read_to_string(&mut answer).expect("it is not reset");
         assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
     }
-    // Whoever goes on all the same is not heard out for ever.
+    // A client that keeps sending is cut off.
     let mut endless = connect(&publisher);
     wait_for("the end of the connection", || {
         endless.write_all(&[b'a'; 4096]).is_err().then_some(())
@@ -117,12 +117,12 @@ fn unread_client_delays_neither_others_nor_end() {
     let mut idle = Vec::new();
     for _ in 0..4 {
         let mut stream = connect(&publisher);
-        // Whether it is taken or reset is the publisher's business.
+        // The publisher may accept or reset it.
         let _ = stream.write_all(&many);
         idle.push(stream);
     }
     metrics(&publisher);
-    // More than may be open at a time, all of them silent: those beyond are closed at once.
+    // Opens more silent connections than the limit; those beyond it are closed at once.
     wait_for("a refusal and failures to be counted", || {
         for _ in 0..20 {
             idle.push(connect(&publisher));
@@ -132,7 +132,7 @@ fn unread_client_delays_neither_others_nor_end() {
         (series(&metrics, "admin_failed") >= 8 && refused >= 1).then_some(())
     });
     assert!(publisher.is_running());
-    // Silent ones that are open now must not be waited for.
+    // The end must not wait for the open silent connections.
     for _ in 0..8 {
         idle.push(connect(&publisher));
     }

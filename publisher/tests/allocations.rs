@@ -1,6 +1,6 @@
-//! After the start a publisher on its handler's thread allocates nothing there: not to publish by any of
-//! its ways, not to seal and send, and not while there is nothing to do. That is the way of a channel's
-//! driver in every publisher; the hop that a thread of its own has before it counts in its own test.
+//! After the start, a publisher on its handler's thread allocates nothing on that thread: not to publish
+//! in any way, not to seal and send, and not while idle. Every publisher drives its channels the same
+//! way. The queue in front of a publish thread has its own test.
 
 mod common;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tickcast_publisher::record::{RType, RecordBatch, RecordHeader, TradeMsg};
 use tickcast_publisher::{Config, InlinePublisher, SourcePosition};
 
-/// Of each way, while nothing may be allocated.
+/// Ticks published in each way while nothing may be allocated.
 const TICKS: u64 = 10_000;
 
 fn udp(gso: bool) -> Value {
@@ -27,7 +27,7 @@ fn open(fan_outs: &[Value], flight_record: &Value, digest: bool) -> InlinePublis
     InlinePublisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
 }
 
-/// A tick, and its place in the source.
+/// Returns a tick, and its position in the source.
 fn tick(number: u64) -> (TradeMsg, SourcePosition) {
     let tick = TradeMsg {
         hd: RecordHeader::new::<TradeMsg>(RType::Mbp0 as u8, 1, 7, number),
@@ -37,7 +37,7 @@ fn tick(number: u64) -> (TradeMsg, SourcePosition) {
     (tick, SourcePosition::new(0, number))
 }
 
-/// A publisher, and what it publishes.
+/// A publisher, and its next ticks.
 struct Ticks {
     publisher: InlinePublisher,
     next: u64,
@@ -55,7 +55,7 @@ impl Ticks {
         }
     }
 
-    /// The numbers of the next ticks.
+    /// Returns the numbers of the next ticks.
     fn next(&mut self, count: u64) -> std::ops::Range<u64> {
         let first = self.next;
         self.next += count;
@@ -74,7 +74,7 @@ impl Ticks {
         }
     }
 
-    /// Full datagrams, many of them before they are sent.
+    /// Publishes many full datagrams before they are sent.
     fn in_bursts(&mut self) {
         for _ in 0..TICKS / 1000 {
             for number in self.next(1000) {
@@ -96,7 +96,7 @@ impl Ticks {
         }
     }
 
-    /// By the channel's handle, where it is lent, in datagrams of one record and in full ones.
+    /// Publishes through the channel's handle if it is available, in datagrams of one record and full ones.
     fn by_channel(&mut self) {
         for ticks in [1, 1000] {
             for _ in 0..TICKS / ticks {
@@ -114,7 +114,7 @@ impl Ticks {
         }
     }
 
-    /// By the channel's handle, in runs that are part of a datagram, and of many.
+    /// Publishes runs through the channel's handle: parts of a datagram, and several datagrams.
     fn by_runs(&mut self) {
         for ticks in [10, 1000] {
             for _ in 0..TICKS / ticks {
@@ -151,7 +151,7 @@ const WAYS: [Way; 6] = [
 
 fn allocates_nothing(publisher: InlinePublisher) {
     let mut ticks = Ticks::new(publisher);
-    // Until everything has its size.
+    // Warm up until all buffers have their final size.
     WAYS.iter().for_each(|(_, way)| way(&mut ticks));
     for (name, way) in WAYS {
         let counted = measure(|| way(&mut ticks));

@@ -1,5 +1,5 @@
-//! Real captures through the whole publisher: every message of the file is published, and what the
-//! file itself lacks is counted. Skipped, loudly, where the data is not there.
+//! Real captures through the whole publisher: it publishes every message of the file, and counts the
+//! gaps of the file itself. Skipped, with a message, if the data is missing.
 
 mod common;
 

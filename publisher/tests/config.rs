@@ -1,5 +1,4 @@
-//! Configs: what is wrong is said as a sentence with path, value and remedy; what is an example
-//! works; and the schema knows every key.
+//! Configs: errors name path, value and remedy, all examples are valid, and the schema has every key.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -43,7 +42,7 @@ fn publisher_in(folder: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A pcap of one packet: Ethernet, IPv4, UDP and the first packet of a simulated market.
+/// Returns a pcap of one packet: Ethernet, IPv4, UDP and the first packet of a simulated market.
 fn small_capture() -> Vec<u8> {
     let mut simulator = Simulator::new(&SimulatorConfig::default(), 1).unwrap();
     let payload = simulator.next_packet().unwrap().payload;
@@ -480,7 +479,7 @@ fn rings_that_fit_only_alone_are_refused_with_sizes() {
         println!("SKIPPED: this system tells nothing of its memory");
         return;
     };
-    // One ring is from an eighth to a quarter of the memory; twelve are more than all of it.
+    // One ring takes between an eighth and a quarter of the memory, so twelve rings exceed it.
     let mut config = good();
     config["channels"][0]["slot_len"] = json!(1024);
     config["channels"][0]["slots"] = json!(1u64 << (available / 4096).ilog2());
@@ -556,7 +555,7 @@ fn a_flight_record_is_on_tmpfs_and_has_a_size() {
         assert!(error.contains(expected), "{error}");
     }
     let mut config = good();
-    // It is made when it is needed.
+    // A missing directory is created when it is needed.
     config["flight_record"] = json!({ "directory": "/dev/shm/tickcast-not-there", "mib": 2 });
     assert!(plan(&config).is_ok());
 }
@@ -575,7 +574,7 @@ fn every_example_passes_the_check_and_fits_the_schema() {
         if let Err(error) = validator.validate(&config) {
             panic!("{}: {error} at {}", path.display(), error.instance_path());
         }
-        // One that names RDMA devices is checked where there are some: in the lab's suite `device`.
+        // Examples with RDMA devices are checked by the lab's suite `device`, on hosts that have them.
         let names_devices = text.contains("verbs");
         if !names_devices {
             let output = publisher(&["--config", path.to_str().unwrap(), "--check"]);
@@ -583,7 +582,7 @@ fn every_example_passes_the_check_and_fits_the_schema() {
             assert_eq!(output.status.code(), Some(0), "{}: {said}", path.display());
             assert!(said.contains("holds") && said.contains(" s at "), "{said}");
         }
-        // With every default filled in, every key there is stands in it: the schema has them all.
+        // The effective config has every key, so this checks that the schema has them all.
         let effective: Value = if names_devices {
             serde_json::to_value(Config::read(&path).unwrap()).unwrap()
         } else {
@@ -715,7 +714,7 @@ fn summary_follows_link_and_fails_before_session() {
     );
 }
 
-/// A config whose channel goes out by verbs beside UDP.
+/// Returns a config whose channel has a verbs fan-out beside UDP.
 fn with_verbs(change: impl FnOnce(&mut Value)) -> Value {
     let mut config = good();
     let mut verbs = json!({ "transport": "verbs", "lines": [{ "group": "239.255.8.1" }] });
@@ -728,7 +727,7 @@ fn with_verbs(change: impl FnOnce(&mut Value)) -> Value {
 #[test]
 fn verbs_fan_out_without_device_is_refused() {
     let said = plan(&with_verbs(|_| ())).unwrap_err();
-    // Loopback has no device on any host.
+    // Loopback has no RDMA device on any host.
     let expected = if IS_BUILT {
         [
             "channels[0].fan_out[1].lines[0].interface",
@@ -839,7 +838,7 @@ fn fan_out_has_only_fields_of_its_transport() {
         let effective = read.to_json();
         assert!(validator.is_valid(&effective), "{effective:#}");
         assert_eq!(parsed(&effective).unwrap(), read);
-        // Every default that is filled in is the one that the schema tells.
+        // Every default that is filled in equals the schema's.
         let kinds = &schema["properties"]["channels"]["items"]["properties"]["fan_out"]["items"];
         for transport in 0..2 {
             let told = kinds["oneOf"][transport]["properties"].as_object().unwrap();

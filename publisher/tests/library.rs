@@ -1,5 +1,5 @@
-//! The library: handlers of one's own publish, are never held up, and nothing that they do or leave
-//! undone goes untold.
+//! The library: the firm's own handlers publish and never block. Every loss or omission of theirs is
+//! reported.
 
 mod common;
 
@@ -28,7 +28,8 @@ fn config(group: std::net::SocketAddrV4) -> Value {
     config
 }
 
-/// As [`config`]: at most 128 messages wait for a publish thread that looks once in so long.
+/// Returns [`config`] with a queue of at most 128 messages, and a publish thread that polls only at
+/// this interval.
 fn short_queue(group: std::net::SocketAddrV4, idle_us: u32) -> Value {
     let mut config = config(group);
     config["threads"] = json!({ "queue_batches": 2, "idle": { "sleep": { "us": idle_us } } });
@@ -67,7 +68,7 @@ fn follow(publisher: &Publisher) -> (Control, Epoch) {
     (control, epoch)
 }
 
-/// The sizes of all trades, in order.
+/// Returns the sizes of all trades, in order.
 fn sizes(listener: &Listener) -> Vec<u32> {
     let (bytes, _) = listener.records();
     let of_trade = |record: &[u8]| u32::from_le_bytes(record[24..28].try_into().unwrap());
@@ -160,7 +161,7 @@ fn silent_handler_looks_alive_and_is_repaired() {
     let mut publisher = open(&config(group));
     let mut channel = publisher.channel("all").unwrap();
     channel.publish(&trade(1, 5), at(1)).unwrap();
-    // No flush, and not another word: the record goes out, and heartbeats say so.
+    // No flush and no further message: the record is sent all the same, and heartbeats confirm it.
     wait_for("the record", || {
         listener.poll();
         (listener.records().1 == 1).then_some(())
@@ -205,7 +206,7 @@ fn overflow_is_reported_to_caller_and_stream_exactly() {
     );
     assert_eq!(channel.lost_messages(), lost.len() as u64);
     let monitor = publisher.monitor();
-    // The handler says nothing more: the loss is told all the same.
+    // The handler sends nothing more, and the loss is reported all the same.
     let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
     to_the_end(&mut listener, &mut control, epoch);
     let summary = ended.join().unwrap();
@@ -329,7 +330,7 @@ fn however_many_names_there_are_all_are_told_and_none_is_a_loss() {
     assert_eq!(named(&listener), (1..=3_001).collect::<Vec<_>>());
 }
 
-/// More names than a short hop takes at once.
+/// Returns more names than a short queue takes at once.
 fn names() -> Vec<Instrument> {
     let name = |id| Instrument {
         id,
@@ -338,7 +339,7 @@ fn names() -> Vec<Instrument> {
     (1..=3_001).map(name).collect()
 }
 
-/// The ids that symbol mappings named, and nothing else.
+/// Returns the ids of all symbol mappings; there are no other records.
 fn named(listener: &Listener) -> Vec<u32> {
     let (bytes, _) = listener.records();
     let ids = bytes.chunks_exact(176);
@@ -365,7 +366,7 @@ fn late_names_are_in_welcome_and_counted() {
     let welcome = late.join("late");
     assert_eq!(welcome.channels[0].directory.len(), 3_001);
     drop(late);
-    // Set again, they are all told, and each once. No clock can tell the end of this wait.
+    // Setting the remaining names sends each of them once. The clock can't represent the end of this wait.
     let others = &names[sent..];
     channel.set_directory_within(others, Duration::MAX).unwrap();
     let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
@@ -392,7 +393,7 @@ fn channel_has_one_writer_and_next_one_continues() {
     let mut next = 1;
     let mut writer = first;
     for _ in 0..20 {
-        // On another thread each time, gone before the next one comes.
+        // Each writer is on another thread, and is gone before the next one.
         let handler = std::thread::spawn(move || {
             for n in next..next + 50 {
                 writer.publish(&trade(1, n), at(n.into())).unwrap();
@@ -546,7 +547,7 @@ fn missing_verbs_error_names_setting() {
         let parsed = Config::parse(&config.to_string()).map_err(|e| e.to_string());
         parsed.and_then(|config| Publisher::open(config).map_err(|e| e.to_string()))
     };
-    // Loopback belongs to no device, whatever the host has.
+    // Loopback belongs to no device on any host.
     let said = refused(json!({ "interface": "127.0.0.1", "port": 7410 })).err();
     let said = said.unwrap_or_default();
     assert!(
@@ -617,14 +618,14 @@ fn in_steady_state_publishing_allocates_nothing() {
         });
         allocated.count_total
     };
-    // The first bursts make the batches that the later ones use again.
+    // The first bursts create the batches that later ones reuse.
     for _ in 0..20 {
         burst(1_000);
     }
     assert_eq!((0..20).map(|_| burst(200)).sum::<u64>(), 0);
 }
 
-/// Where an example was built.
+/// Returns the path of a built example.
 fn example(name: &str) -> std::path::PathBuf {
     let publisher = Path::new(env!("CARGO_BIN_EXE_tickcast-publisher"));
     publisher.with_file_name("examples").join(name)

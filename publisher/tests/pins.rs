@@ -1,4 +1,4 @@
-//! Slots that a transport still reads are left alone until it has given them up.
+//! Slots that a transport still reads are not overwritten before it releases them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,9 +17,9 @@ use tickcast_transport::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 const SLOTS: u64 = 64;
 
-/// Takes everything and is never done with it, as a device that stands still.
+/// Accepts everything and completes nothing, like a stalled device.
 struct StandsStill {
-    /// The oldest sequence that it pins; 0: none.
+    /// The oldest pinned sequence; 0: none.
     pinned: Arc<AtomicU64>,
     stats: [SendStats; 1],
 }
@@ -103,7 +103,7 @@ fn pinned_slots_are_released_before_overwrite() {
     });
     let mut resets = 0;
     for round in 0..4 {
-        // A burst between two sends, far longer than the ring.
+        // One burst between two sends, four times as long as the ring.
         for n in 0..4 * SLOTS {
             let at = SourcePosition::new(0, round * 4 * SLOTS + n + 1);
             driver

@@ -1,5 +1,5 @@
-//! Records of another process over a Unix socket: what was written whole is published in order, what
-//! was not is told, and the writer is never held up.
+//! Records of another process over a Unix socket: complete messages are published in order, all others
+//! are reported, and the writer is never blocked.
 
 mod common;
 
@@ -82,7 +82,7 @@ impl Setting {
         stream
     }
 
-    /// Waits for the end: the exit code, what was told in order (a trade's size, a loss), summary.
+    /// Waits for the end. Returns the exit code, the received trades and losses in order, and the summary.
     fn finish(mut self) -> (Option<i32>, Vec<Told>, Value) {
         to_the_end(&mut self.listener, &mut self.control, self.epoch);
         let told = told(&self.listener);
@@ -194,7 +194,7 @@ fn socket_is_private_and_replaces_stale_one() {
     assert_eq!(mode & 0o777, 0o600);
     assert!(!folder.path().join("records.sock.new").exists());
 
-    // A second publisher does not take it away.
+    // A second publisher does not take the socket over.
     let mut other = config(
         group(),
         json!({ "source": 3, "kind": "records", "socket": socket }),
@@ -230,7 +230,7 @@ fn second_writer_is_refused_and_first_continues() {
     let mut first = setting.connect();
     first.write_all(&trade(1)).unwrap();
     let mut second = setting.connect();
-    // Whoever goes on writing until it is turned away can read why all the same.
+    // A writer that keeps writing until it is refused can still read the reason.
     let much = trade(99).repeat(2_000);
     while second.write_all(&much).is_ok() {}
     let mut said = String::new();
@@ -253,7 +253,7 @@ fn second_writer_is_refused_and_first_continues() {
 fn returning_writer_is_new_session_and_cut_reported() {
     let setting = Setting::new(|_| {});
     for n in 1..=20 {
-        // Gone before the next one comes, with no word between.
+        // The writer is gone before the next one comes, without a closing frame.
         let mut writer = setting.connect();
         let whole = [trade(n), frame(MESSAGE, 5, 2, 0), trade(1000 + n)].concat();
         writer.write_all(&whole).unwrap();
@@ -345,7 +345,7 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
     let setting = Setting::new(config);
     let mut writer = setting.connect();
     let bytes: Vec<u8> = (1..=TRADES).flat_map(trade).collect();
-    // Ends, though nobody waits for what is published.
+    // Writing completes even if nothing waits for the published records.
     writer.write_all(&bytes).unwrap();
     writer.write_all(&frame(END, 0, 0, 0)).unwrap();
     let (code, told, summary) = setting.finish();

@@ -1,5 +1,5 @@
-//! The service as a process: what it publishes is whole, what was missed is repaired, and nothing
-//! that anyone sends to its ports takes it down.
+//! The service as a process: it publishes everything, repairs what was missed, and withstands any data
+//! sent to its ports.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Listens until END, asks for what was missed, and reports that it has all.
+/// Receives until END, requests the missing datagrams, and returns the last sequence.
 fn follow_to_the_end(listener: &mut Listener, control: &mut Control, epoch: Epoch) -> u64 {
     let last = wait_for("END", || {
         listener.poll();
@@ -55,10 +55,10 @@ fn a_simulated_day_arrives_whole(mode: &str) {
         (Sequence(1), RecordNumber(1))
     );
 
-    // The simulator waits for a subscriber that follows, which is one that has spoken.
+    // The simulator waits for a subscriber that follows, so send a first report.
     control.progress(offer.epoch, Sequence(0), 0);
     assert!(matches!(control.next("STATUS"), Said::Status { .. }));
-    // The first datagram was sent before anybody joined: the repair service still has it.
+    // The first datagram was sent before the join, and repair still holds it.
     control.nack(offer.epoch, &[(1, 1)]);
     let Said::Datagram(first) = control.next("the first datagram") else {
         panic!("it is held")
@@ -84,7 +84,7 @@ fn a_simulated_day_arrives_whole(mode: &str) {
         next_record += u64::from(header.count);
     }
 
-    // What is asked for again is what was sent, but for the relay byte.
+    // A repaired datagram equals the original, except for the relay byte.
     let (from, to) = (last / 2, last / 2 + 9);
     control.nack(offer.epoch, &[(from, to)]);
     for sequence in from..=to {
@@ -145,7 +145,7 @@ fn a_signal_ends_the_session_with_end() {
         listener.poll();
         (listener.datagrams.len() > 10).then_some(())
     });
-    // Who joins late is told which instruments were announced before.
+    // A late joiner receives the instruments that were announced before.
     let mut late = publisher.connect();
     let directory = &late.join("late").channels[0].directory;
     assert!(
@@ -181,7 +181,7 @@ fn an_audit_file_that_can_not_be_written_is_told_and_counted() {
         control.join(name);
         control.send(0, &Message::Leave);
     }
-    // Each joins and leaves.
+    // Each subscriber joins and leaves.
     let lost = wait_for("the loss in the metrics", || {
         let metrics = publisher.get("/metrics");
         let line = metrics
@@ -308,7 +308,7 @@ fn garbage_on_the_control_port_closes_that_connection_only() {
             bad.closed.then_some(())
         });
     }
-    // An unknown channel is told, then the connection closed.
+    // The publisher reports an unknown channel, then closes the connection.
     let mut lost = publisher.connect();
     let join = serde_json::json!({
         "name": "x", "wire_versions": [1], "purpose": "repair",
@@ -392,7 +392,7 @@ fn a_gap_in_a_live_feed_is_told_in_the_stream_in_its_place() {
             continue;
         }
         feed.send_to(packet.payload, &listen).unwrap();
-        // As a venue would: not all at once.
+        // Send the packets over time, as a venue does.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     assert!(withheld > 0);
@@ -486,7 +486,7 @@ fn unwritten_session_end_has_summary_and_exit_2() {
     config["linger_ms"] = json!(0);
     config["end_when_inputs_end"] = json!(false);
     let publisher = Publisher::start(&config);
-    // Where the next state is written, before it takes the place of the last.
+    // Blocks the path where the next state is written before it replaces the last.
     std::fs::create_dir(state.path().join("test.epoch.new")).unwrap();
     wait_for("all that is published", || {
         let answer = publisher.get("/status");
@@ -538,7 +538,7 @@ fn unwritable_state_and_summary_are_both_reported() {
     let mut config = config(group(), simulator(5_000));
     config["state_dir"] = json!(state.path());
     let mut publisher = Publisher::start(&config);
-    // In place of what each is written to first.
+    // Blocks the path where each file is first written.
     let beside = [
         state.path().join("test.epoch.new"),
         publisher.path("summary.json.part"),
@@ -590,7 +590,7 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
     );
     let forced = Publisher::start_with(&config, &["--force"]);
     assert!(forced.log().contains(&wanted), "{}", forced.log());
-    // A publisher that was killed does not stand in its own way.
+    // A killed publisher does not prevent its own restart.
     drop((first, forced));
     Publisher::start(&config);
 }
@@ -615,7 +615,8 @@ fn flapping_peer_fills_audit_but_not_log() {
         let count = |what: &str| said.matches(&format!("\"what\":\"{what}\"")).count();
         (count("joined") == TIMES && count("left") == TIMES).then_some(())
     });
-    // Four lines each time; the log may grow by ten lines with each second that this took.
+    // Without the limit, each time logs four lines. The limit allows ten lines for each second of
+    // the test.
     let log = publisher.log();
     let lines_max = 3 * TIMES + 10 * began.elapsed().as_secs() as usize;
     assert!(log.lines().count() < lines_max, "{}", log.lines().count());

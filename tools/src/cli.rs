@@ -1,11 +1,11 @@
-//! The command line: the verbs and the options that they share.
+//! The command line: its verbs, and the options common to all of them.
 
 use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{demo, doctor, explain, inject, listen, promote, replay, simulate};
 
-/// Moves market data about, breaks it on purpose, and says exactly what became of it.
+/// Moves market data, injects faults, and reports every loss exactly.
 #[derive(Debug, Parser)]
 #[command(
     name = "tickcast",
@@ -14,7 +14,7 @@ use crate::commands::{demo, doctor, explain, inject, listen, promote, replay, si
                   4 internal, or refused by the host."
 )]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The verb to run.
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]

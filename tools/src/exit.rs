@@ -1,5 +1,4 @@
-//! How a command ends: five exit codes, and an error that says what was wrong, where, and what to
-//! do.
+//! Exit codes and errors of a command. Each error names the cause, the place and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,29 +12,29 @@ use tickcast_transport::faults::FaultConfigError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
-/// What the exit code tells whoever started us.
+/// The meaning of an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything is whole.
+    /// Nothing is missing or wrong.
     Whole = 0,
-    /// Something was lost, or is not as it should be; the output says what.
+    /// Something was lost or is wrong; the output names it.
     Finding = 1,
     /// The command line, a config or an input file is wrong.
     Usage = 2,
     /// The other side can't be reached.
     Unreachable = 3,
-    /// We, or the host, failed.
+    /// The program or the host failed.
     Internal = 4,
 }
 
 impl Exit {
-    /// [`Exit::Whole`] where that is true.
+    /// Returns [`Exit::Whole`] if `whole`, else [`Exit::Finding`].
     pub const fn whole_if(whole: bool) -> Self {
         if whole { Self::Whole } else { Self::Finding }
     }
 }
 
-/// Runs a program: parses its command line, runs it, and prints why it failed.
+/// Runs a program: parses its command line, runs it, and prints the error if it fails.
 pub fn run_program<Line: Parser>(
     name: &str,
     run: impl FnOnce(Line) -> Result<Exit, CommandError>,
@@ -43,7 +42,7 @@ pub fn run_program<Line: Parser>(
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => {
-            // If even this can't be printed, nobody is left to tell.
+            // If printing fails too, there is no way left to report it.
             let _ = error.print();
             // Help and version are answers, not errors.
             let is_answer = !error.use_stderr();
@@ -66,119 +65,119 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command could not do its work.
+/// The reason why a command failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// Options that do not go together, or a value that makes no sense.
+    /// Options that exclude each other, or an invalid value.
     #[error("{0}")]
     Usage(String),
-    /// A file of JSON that is no such thing.
+    /// A file is no valid JSON of the expected kind.
     #[error("{} is not {what}: {source}", .path.display())]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it should be.
+        /// Kind of contents that the file should have.
         what: &'static str,
-        /// What is wrong with it.
+        /// Cause, with line and column.
         source: serde_json::Error,
     },
     /// An input file can't be read.
     #[error("{} can't be read: {source}; check the path and its permissions", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// An output file can't be written.
     #[error("{} can't be written: {source}; check the folder and its permissions", .path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The faults that were asked for make no sense.
+    /// The requested faults are invalid.
     #[error(transparent)]
     Faults(#[from] FaultConfigError),
     /// A capture can't be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// A recording turned out to be damaged while it was sent.
+    /// A recording was found damaged while it was being sent.
     #[error("{source}; {sent} packets were sent before that")]
     Damaged {
-        /// What is damaged.
+        /// The damage.
         source: CaptureError,
-        /// How many packets were sent before.
+        /// Number of packets sent before it.
         sent: u64,
     },
     /// A multicast line can't be opened.
     #[error(transparent)]
     Udp(#[from] UdpError),
-    /// An address that can't be used.
+    /// An address can't be used.
     #[error(
         "{target} can't be used: {source}; give HOST:PORT or GROUP:PORT that this host reaches"
     )]
     Address {
-        /// The address as it was typed.
+        /// The address, as given.
         target: String,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The other side is not there.
+    /// The other side does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// The publisher is there and does not want us.
+    /// The publisher rejects this subscriber.
     #[error("the publisher rejected us: {1}")]
     Rejected(RejectCode, String),
-    /// The publisher is there, but we can't follow it as it was asked for.
+    /// The publisher answers, but can't be followed with these options.
     #[error("{0}")]
     Problem(String),
-    /// Sending failed for good.
+    /// Sending failed and can't continue.
     #[error(transparent)]
     Send(#[from] FanOutError),
-    /// Receiving failed for good.
+    /// Receiving failed and can't continue.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
     /// A program can't be started.
     #[error("{} can't be started: {source}", .path.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A process that we started went wrong.
+    /// A child process failed.
     #[error("{name} {how}; its log ends with:\n  {log}")]
     Process {
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// How it went wrong.
+        /// Description of the failure.
         how: String,
-        /// Its exit code, if it has ended.
+        /// Exit code, if it has ended.
         code: Option<i32>,
-        /// The end of its log.
+        /// The last lines of its log.
         log: String,
     },
-    /// A signal ended it before it was done.
+    /// A signal ended the command early.
     #[error("interrupted before it was done")]
     Interrupted,
-    /// The host refuses something that has nothing to do with what was asked for.
+    /// The host refused an operation that does not depend on the options.
     #[error("can't {what}: {source}")]
     Host {
-        /// What it refuses.
+        /// The operation.
         what: &'static str,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Whoever read our output went away: a quiet end.
+    /// The reader of the output is gone; the command ends quietly.
     #[error("nobody reads the output any more")]
     NobodyReads,
 }
 
 impl CommandError {
-    /// The exit code that goes with it.
+    /// Returns the exit code of the error.
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Usage(_)
@@ -190,7 +189,7 @@ impl CommandError {
             | Self::Udp(_)
             | Self::Address { .. }
             | Self::Process { code: Some(2), .. } => Exit::Usage,
-            // What we asked for does not exist, or it may well work later.
+            // These rejections are the caller's fault; all others may succeed later.
             Self::Rejected(RejectCode::UnknownChannel | RejectCode::WireVersion, _) => Exit::Usage,
             Self::Unreachable(_) | Self::Rejected(..) | Self::Process { code: Some(3), .. } => {
                 Exit::Unreachable

@@ -1,5 +1,4 @@
-//! Parts of the command line that `tickcast` and the lab share: exit codes and errors, files,
-//! processes, tables.
+//! Parts that `tickcast` and the lab share: exit codes and errors, files, processes, tables.
 
 pub mod exit;
 pub mod support;

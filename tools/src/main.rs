@@ -1,7 +1,7 @@
-//! `tickcast`: moves market data about, breaks it on purpose, and says exactly what became of it.
+//! `tickcast`: moves market data, injects faults, and reports every loss exactly.
 //!
-//! Every verb is a file of `commands/`; what it prints on stdout is its result, everything else
-//! goes to stderr. Exit codes: [`tickcast_tools::exit`].
+//! Every verb is a module of `commands`. Results go to stdout, everything else to stderr. Exit codes:
+//! [`tickcast_tools::exit`].
 
 mod cli;
 mod commands;

@@ -1,4 +1,4 @@
-//! Shared parts of the feeds tests: the paths of real captures, and a sink that keeps everything.
+//! Common parts of the feeds tests: the paths of real captures, and a sink that keeps everything.
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 use std::{env, path::PathBuf};
@@ -7,8 +7,8 @@ use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::{HasRType, RecordBatch, RecordHeader};
 use tickcast_reliability::types::SourcePosition;
 
-/// The folder of real captures: `TICKCAST_DATA`, or `../shared/data` beside the repository.
-/// Says loudly when there is none; a test that needs it then passes without having tested.
+/// Returns the directory of real captures: `TICKCAST_DATA`, or `../shared/data` beside the repository.
+/// If it is missing, prints a message and returns `None`; the test then passes without checking.
 pub(crate) fn data_dir() -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     let dir = env::var_os("TICKCAST_DATA").map_or_else(beside, PathBuf::from);
@@ -22,7 +22,7 @@ pub(crate) fn data_dir() -> Option<PathBuf> {
     None
 }
 
-/// Everything a decoder said.
+/// All output of a decoder.
 #[derive(Default)]
 pub(crate) struct Recorded {
     /// Each message's position and records.
@@ -32,7 +32,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// The positions of all messages as (ordinal, sequence).
+    /// Returns the positions of all messages as (ordinal, sequence).
     pub(crate) fn positions(&self) -> Vec<(u16, u64)> {
         let positions = self.messages.iter();
         positions
@@ -40,7 +40,7 @@ impl Recorded {
             .collect()
     }
 
-    /// All records of one type, in order.
+    /// Returns all records of one type, in order.
     pub(crate) fn all<R: HasRType<Header = RecordHeader> + Clone>(&self) -> Vec<R> {
         let records = self.messages.iter().flat_map(|(_, batch)| batch.records());
         records.filter_map(|r| r.get::<R>().cloned()).collect()
@@ -62,7 +62,7 @@ impl Sink for Recorded {
     }
 }
 
-/// Counts instead of remembering, for whole captures.
+/// A sink that counts instead of keeping, for whole captures.
 #[derive(Default)]
 pub(crate) struct Counted {
     /// Messages.

@@ -111,7 +111,7 @@ impl Families {
         self.add_of("publisher", labels, name, help, value);
     }
 
-    /// Adds a series of another part than the publisher.
+    /// Adds a series of a part other than the publisher.
     fn add_of(
         &mut self,
         part: &'static str,
@@ -238,7 +238,7 @@ pub(crate) fn metrics(shared: &Shared) -> String {
     all.text()
 }
 
-/// Passes on every metric of a standby: name, help, channel where it is of one, value.
+/// Passes on every metric of a standby: name, help text, channel if it has one, and value.
 fn each_standby_metric(
     state: &StandbyState,
     mut on: impl FnMut(&'static str, &'static str, Option<&str>, u64),

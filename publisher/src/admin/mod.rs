@@ -29,15 +29,15 @@ use crate::state::thread::{Thread, spawn};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
-/// Between looks at whether somebody connects or the publisher shuts down.
+/// Interval between two checks for a new connection or the publisher's shutdown.
 const WAIT: Duration = Duration::from_millis(20);
-/// The same for a while after somebody did: a standby that takes over asks again at once, and nothing is
-/// sealed until it was answered.
+/// Shorter interval for a while after a connection: a standby that takes over repeats its request at
+/// once, and nothing is sealed until it is answered.
 const WAIT_AFTER: Duration = Duration::from_millis(1);
 const AFTER: Duration = Duration::from_millis(200);
 /// Time limit of a request, and of its answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Time and amount of unread data that is drained after an answer.
+/// Time limit for draining unread data after an answer.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 8;
@@ -51,10 +51,10 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Listens at `address`; port 0 lets the system choose.
+    /// Listens at `address`; with port 0 the system chooses.
     ///
     /// # Errors
-    /// [`PublisherError::Listen`].
+    /// Returns [`PublisherError::Listen`] if it can't.
     pub(crate) fn bind(address: SocketAddr) -> Result<Self, PublisherError> {
         let open = || {
             let listener = TcpListener::bind(address)?;
@@ -69,16 +69,16 @@ impl Admin {
         })
     }
 
-    /// The address it listens at.
+    /// Returns the address that it listens at.
     #[must_use]
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers on a thread of its own until the publisher shuts down.
+    /// Starts a thread that answers until the publisher shuts down.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when there can be no thread.
+    /// Returns [`PublisherError::System`] if the thread can't be started.
     pub(crate) fn start(
         self,
         shared: &Arc<Shared>,
@@ -92,7 +92,7 @@ impl Admin {
     }
 
     /// Answers until the publisher shuts down. Does not wait for connections that are open then;
-    /// their threads end by their own deadline.
+    /// their threads end at their own deadlines.
     pub(crate) fn run(&self, shared: &Arc<Shared>, commands: &CommandSender) {
         let counters = &shared.admin;
         let mut open: Vec<JoinHandle<io::Result<()>>> = Vec::with_capacity(CONNECTIONS_MAX);
@@ -151,7 +151,7 @@ impl Answer {
         Self {
             status,
             kind: JSON,
-            // This cannot fail: keys are text, and JSON has every number.
+            // Serialising can't fail: keys are strings, and all numbers are valid JSON.
             body: serde_json::to_string(body).unwrap_or_default(),
         }
     }
@@ -197,17 +197,17 @@ fn answer(stream: &TcpStream, shared: &Shared, commands: &CommandSender) -> io::
     answer.write(stream, is_head)
 }
 
-/// Closes our side, and waits for the other's. A connection that is closed with bytes of it unread is
-/// reset, and whoever sent them may never see the answer.
+/// Closes the sending side, then waits for the peer to close. Closing with unread data would reset the
+/// connection, and the peer might never see the answer.
 fn close(stream: &TcpStream) {
     if stream.shutdown(Shutdown::Write).is_ok() {
         let mut left = Bounded::new(stream, Instant::now() + LINGER).take(LINGER_BYTES);
-        // However that ends, it is closed then.
+        // The connection is closed whether or not the drain succeeds.
         let _ = io::copy(&mut left, &mut io::sink());
     }
 }
 
-/// Returns whether a path accepts `POST`; every other one is refused unread.
+/// Returns whether a path accepts `POST`; any other `POST` is refused unread.
 fn takes_post(path: &str) -> bool {
     matches!(path, "/promote" | "/hand-over")
 }
@@ -227,7 +227,7 @@ fn answer_get(shared: &Shared, path: &str) -> Answer {
     }
 }
 
-/// Promotes a standby, which takes as long as the publisher takes to hand over.
+/// Promotes a standby. Returns once the publisher has handed over, or the promotion has failed.
 fn promote(shared: &Shared, commands: &CommandSender, body: &[u8]) -> Answer {
     #[derive(Default, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -257,7 +257,8 @@ fn promote(shared: &Shared, commands: &CommandSender, body: &[u8]) -> Answer {
     }
 }
 
-/// Answers a standby that wants to take over, and lets the publish thread know once it was answered.
+/// Answers the hand-over request of a standby, and notifies the publish thread once the answer ends
+/// this publisher.
 fn hand_over(
     stream: &TcpStream,
     shared: &Shared,
@@ -290,7 +291,7 @@ fn hand_over(
     };
     let written = Answer::json(status, &answer).write(stream, false);
     if let hand_over::Answer::Ends { .. } = answer {
-        // Written or not: the standby may have read it, and has everything.
+        // Also notify if the write failed: the standby may have read the answer, and its mirror is complete.
         commands.send(Command::HandOverAnswered { request });
     }
     written

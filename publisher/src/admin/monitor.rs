@@ -27,7 +27,7 @@ pub struct Monitor {
     shared: Arc<Shared>,
 }
 
-/// One channel, at one moment.
+/// The state of one channel at one moment.
 ///
 /// ```
 /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -40,9 +40,9 @@ pub struct Monitor {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChannelStatus {
-    /// Its number.
+    /// Number of the channel.
     pub id: ChannelId,
-    /// Its name.
+    /// Name of the channel.
     pub name: String,
     /// The last sequence sealed.
     pub sealed: Sequence,
@@ -61,7 +61,7 @@ impl Monitor {
         Self { shared }
     }
 
-    /// All channels, in the order of the config.
+    /// Returns the state of all channels, in the order of the config.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -111,7 +111,7 @@ impl Monitor {
         &self.shared.sources
     }
 
-    /// The epoch of all channels.
+    /// Returns the epoch of all channels.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -137,7 +137,7 @@ impl Monitor {
         self.shared.is_stopping()
     }
 
-    /// Everything as one JSON value, as the admin port's `/status`.
+    /// Returns the full status as one JSON value, like the admin port's `/status`.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -149,7 +149,7 @@ impl Monitor {
         Summary::of(&self.shared)
     }
 
-    /// Everything in Prometheus' text format, as the admin port's `/metrics`.
+    /// Returns all metrics in Prometheus' text format, like the admin port's `/metrics`.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {

@@ -26,14 +26,14 @@ pub enum EndError {
     /// The publisher failed.
     #[error(transparent)]
     Failed(#[from] PublisherError),
-    /// All was published and END sent, but the state directory does not say so.
+    /// All messages and END were published, but the state directory could not record the end.
     #[error(
         "{source}; the session has ended and was published whole, but the next start can't say so"
     )]
     NotKept {
         /// The result of the run.
         summary: Box<Summary>,
-        /// Cause of the failure to keep the end.
+        /// The reason why the end could not be recorded.
         source: Box<PublisherError>,
     },
 }
@@ -71,7 +71,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Takes what the counters say now.
+    /// Takes the current values of all counters.
     #[must_use]
     pub(crate) fn of(shared: &Shared) -> Self {
         let mut published = 0;
@@ -129,7 +129,7 @@ impl Summary {
                 let types = source.types().into_iter().map(|(kind, n)| (kind, json!(n)));
                 let types: Map<String, Value> = types.collect();
                 c.each(|name, _, value| put(&mut all, short(name, "source_"), value));
-                // By type; their sum stands beside them.
+                // Show the counts by type, and their sum beside them.
                 if let Some(total) = all.insert("messages".into(), Value::Object(types)) {
                     all.insert("messages_total".into(), total);
                 }
@@ -159,7 +159,7 @@ impl Summary {
         Self { json, lost }
     }
 
-    /// This, or an error that carries it where the end of the session could not be kept.
+    /// Returns this summary, or an error that contains it if the end of the session could not be recorded.
     pub(crate) fn unless(self, kept: Result<(), PublisherError>) -> Result<Self, EndError> {
         match kept {
             Ok(()) => Ok(self),
@@ -170,8 +170,8 @@ impl Summary {
         }
     }
 
-    /// The summary as JSON. Of each channel, `digest` and `sealed` are of the whole epoch, and `before` says
-    /// what an earlier life of this publisher had published in it; counters are of this life.
+    /// Returns the summary as JSON. For each channel, `digest` and `sealed` cover the whole epoch.
+    /// `before` gives what an earlier run of this publisher published in it. Counters cover this run.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -184,7 +184,7 @@ impl Summary {
         &self.json
     }
 
-    /// Records published by this process, on all channels.
+    /// Returns the number of records that this process published, on all channels.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -219,7 +219,7 @@ fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
     name.strip_prefix(prefix).unwrap_or(name)
 }
 
-/// All sources as one: every number added up.
+/// Returns the sum over all sources, field by field.
 fn added_up(sources: &[Value]) -> Value {
     let mut all = Map::new();
     for source in sources.iter().filter_map(Value::as_object) {

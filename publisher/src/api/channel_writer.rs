@@ -1,5 +1,5 @@
-//! One channel, written by one handler. A write never waits: a message goes to the publish thread, or the
-//! caller and the stream learn that the queue was full.
+//! The writer of one channel, for one handler. A write never waits: the message goes to the publish
+//! thread, or the queue is full and both the caller and the stream receive an error.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -286,7 +286,7 @@ impl ChannelWriter {
         let at_a_time = (self.len_max / SymbolMappingMsg::LEN).max(1);
         let mut sent = 0;
         for some in instruments.chunks(at_a_time) {
-            // A short queue: the memory of a batch is never returned.
+            // Keep the queue short, because the memory of a batch is never released.
             if !self.queue.wait_for_room(until) {
                 let all = instruments.len();
                 return Err(WriteError::DirectoryIncomplete { sent, all });
@@ -304,7 +304,7 @@ impl ChannelWriter {
     /// Names one instrument, as [`set_directory`](Self::set_directory) does.
     ///
     /// # Errors
-    /// As for [`set_directory`](Self::set_directory).
+    /// The errors of [`set_directory`](Self::set_directory).
     ///
     /// # Examples
     /// ```no_run

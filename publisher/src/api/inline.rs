@@ -52,7 +52,7 @@ use crate::state::thread::now;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct InlinePublisher {
-    /// `None` once the session is being ended.
+    /// `None` once the end of the session has begun.
     running: Option<(PublishStage, Commands, Served)>,
     shared: Arc<Shared>,
     control: SocketAddr,

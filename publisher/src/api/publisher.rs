@@ -61,12 +61,12 @@ use crate::state::Shared;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Publisher {
-    /// `None` once the session is being ended.
+    /// `None` once the end of the session has begun.
     running: Option<Running>,
     config: Config,
     shared: Arc<Shared>,
     new_handlers: Sender<NewHandler>,
-    /// Each is alive as long as its channel's writer.
+    /// One reference per channel, alive as long as the channel's writer.
     writers: Vec<Weak<()>>,
     control: SocketAddr,
     admin: Option<SocketAddr>,
@@ -97,7 +97,7 @@ impl Publisher {
             tracing::warn!("{warning}");
         }
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
-        // A channel's next writer only comes after the previous one is gone, so there is room.
+        // Room is guaranteed: a channel's next writer comes only after the previous one is gone.
         let (new_handlers, arrived) = bounded(2 * CHANNELS_MAX);
         let config = opened.config().clone();
         let shared = opened.shared().clone();
@@ -143,7 +143,7 @@ impl Publisher {
         let Some(source) = own_source(&self.config, name) else {
             return Err(ChannelError::NoSource { name: name_of() });
         };
-        // Messages are queued one by one, so that none waits for the next.
+        // Queue messages one by one, so that none waits for the next.
         let (sender, receiver) =
             ingest_queue(self.config.threads.queue_batches * BATCH_LEN, 0, true);
         let arrived = self.new_handlers.send((place, receiver));

@@ -107,7 +107,7 @@ pub struct Config {
     /// null: no check.
     #[serde(default)]
     pub link_bytes_per_s: Option<u64>,
-    /// How long to wait after END for subscribers that have not reached it, in milliseconds.
+    /// Time to wait after END for subscribers that have not reached it, in milliseconds.
     #[serde(default = "linger_default")]
     pub linger_ms: u64,
     /// Whether to take a digest of each channel's records (XXH3-128).

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 const HEAD_LEN_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
-/// The longest body that is read of a request.
+/// Maximum length of a request's body.
 const BODY_LEN_MAX: usize = 16 << 10;
-/// The longest answer that is read.
+/// Maximum length of an answer.
 const ANSWER_LEN_MAX: u64 = 4 << 20;
 
-/// A connection of which every read and write ends by one deadline.
+/// A connection whose reads and writes share one deadline.
 pub(crate) struct Bounded<'a> {
     stream: &'a TcpStream,
     until: Instant,
 }
 
 impl<'a> Bounded<'a> {
-    /// Reads and writes until then.
+    /// Bounds all reads and writes of `stream` by this deadline.
     #[must_use]
     pub(crate) const fn new(stream: &'a TcpStream, until: Instant) -> Self {
         Self { stream, until }
@@ -62,7 +62,7 @@ pub enum Method {
     Post,
 }
 
-/// A parsed request, or the error status.
+/// A parsed request, or the error status for it.
 #[derive(Debug)]
 pub struct Asked {
     /// `200 OK` if the request was understood.
@@ -71,7 +71,7 @@ pub struct Asked {
     pub method: Method,
     /// Path, without the query after a `?`.
     pub path: String,
-    /// Empty but of a `POST` to a path that takes one.
+    /// Body of a `POST` to a path that accepts one; otherwise empty.
     pub body: Vec<u8>,
 }
 
@@ -85,11 +85,11 @@ impl Asked {
         }
     }
 
-    /// Reads one request. The body of a `POST` is read where `takes_post` says so of its path; every
-    /// other one is refused unread.
+    /// Reads one request. Reads the body of a `POST` if `takes_post` accepts its path; refuses any other
+    /// `POST` unread.
     ///
     /// # Errors
-    /// When the peer is gone before its request was whole, or too slow.
+    /// Returns an error if the peer closes the connection within the request, or is too slow.
     pub fn read(from: &mut impl Read, takes_post: fn(&str) -> bool) -> io::Result<Self> {
         let mut bytes = [0; HEAD_LEN_MAX];
         let mut len = 0;
@@ -123,8 +123,8 @@ impl Asked {
                 body: Vec::new(),
             };
             if method == Method::Post {
-                // Without asking first no page of another origin in a browser can say so: none acts
-                // behind its user's back.
+                // A browser can't send this content type across origins without a preflight, so no web page
+                // can act behind its user's back.
                 if !is_json(request.headers) {
                     return Ok(Self::wrong("415 Unsupported Media Type"));
                 }
@@ -167,7 +167,7 @@ fn is_json(headers: &[httparse::Header<'_>]) -> bool {
     })
 }
 
-/// Bytes of a request's body, 0 where nothing says that there is one; `None` where that can't be told.
+/// Returns the length of a request's body: 0 if no header gives one, `None` if it can't be determined.
 fn body_length(headers: &[httparse::Header<'_>]) -> Option<usize> {
     let mut length = Some(0);
     for header in headers {
@@ -182,11 +182,11 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Option<usize> {
     length
 }
 
-/// Asks the admin port at `address`, and waits for its answer until the deadline: the status and the
-/// body of the answer. Where `body` is given it is a `POST`, else a `GET`.
+/// Sends a request to the admin port at `address`: a `POST` if `body` is given, else a `GET`. Waits at
+/// most `wait` for the answer. Returns its status and body.
 ///
 /// # Errors
-/// When nobody answers there in time, or what answers is no HTTP.
+/// Returns an error if no answer arrives in time, or the answer is not HTTP.
 pub fn ask(
     address: SocketAddr,
     path: &str,
@@ -216,7 +216,7 @@ pub fn ask(
             let body = String::from_utf8_lossy(&bytes[head..]).into_owned();
             Ok((answer.code.unwrap_or(0), body))
         }
-        // Broken off: whoever answered has gone meanwhile.
+        // The peer closed the connection within its answer.
         Ok(httparse::Status::Partial) => Err(ErrorKind::UnexpectedEof.into()),
         Err(_) => Err(no_http()),
     }
@@ -287,13 +287,13 @@ mod tests {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
         let soon = || Bounded::new(&stream, Instant::now() + Duration::from_millis(20));
-        // More than all buffers on the way hold.
+        // More than all buffers of the connection hold.
         let error = soon().write_all(&vec![0; 64 << 20]).unwrap_err();
         let given_up = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
         assert!(given_up.contains(&error.kind()), "{error}");
         let error = soon().read(&mut [0]).unwrap_err();
         assert!(given_up.contains(&error.kind()), "{error}");
-        // Not even what is there is taken when the time is over.
+        // After the deadline, even available data is not read.
         peer.write_all(b"G").unwrap();
         let error = Bounded::new(&stream, Instant::now()).read(&mut [0]);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);

@@ -1,4 +1,4 @@
-//! The symbols that inputs announce, as far as they are known before the run.
+//! The symbols that inputs announce and that are known before the run.
 
 use std::collections::BTreeSet;
 

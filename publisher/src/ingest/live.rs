@@ -1,5 +1,5 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
-//! dropped before they were read, because that is a loss of this host, not a gap of the venue.
+//! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
@@ -197,7 +197,7 @@ mod tests {
             drops.read(ms(100));
             drops.read(ms(101));
             drops.packet(0, || panic!("nothing was dropped"));
-            // Before the next look at the clock.
+            // The pause happens before the next reading of the clock.
             drops.packet(9, || ms(101 + stopped));
             drops.of_gap().map(|it| (it.packets, it.paused))
         };

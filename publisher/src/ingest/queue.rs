@@ -111,7 +111,7 @@ impl Batch {
     pub(crate) fn items(&self) -> impl Iterator<Item = SourceItem<'_>> {
         let mut messages = self.messages.messages();
         self.entries.iter().map(move |entry| match &entry.kind {
-            // There is one for each such cell.
+            // Each such cell has one message.
             EntryKind::Message => {
                 SourceItem::Message(entry.position, messages.next().unwrap_or_default())
             }
@@ -137,12 +137,12 @@ struct Ends {
 
 impl Ends {
     fn lost(&self) -> MutexGuard<'_, Vec<SourceLoss>> {
-        // locks: where something was lost, here as below.
+        // locks: only when something was lost, here and below.
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lose(&self, loss: SourceLoss) {
-        // locks: something is lost.
+        // locks: only when something was lost.
         let mut all = self.lost();
         match all.iter_mut().find(|it| it.is_like(&loss)) {
             Some(it) => it.add(&loss),
@@ -232,7 +232,7 @@ impl QueueSender {
         let fresh = self.spare.pop().unwrap_or_default();
         let batch = std::mem::replace(&mut self.batch, fresh);
         self.batch.clear();
-        // Never waits for a live one: only this end fills the queue, and it had a place.
+        // Never waits for a live input: only this end fills the queue, and the batch had a place.
         self.is_closed |= self.full.send(batch).is_err();
     }
 
@@ -321,7 +321,7 @@ impl QueueSender {
 
     #[cold]
     fn enqueue_losses(&mut self) {
-        // locks: something was lost.
+        // locks: only when something was lost.
         let mut all = self.ends.lost();
         for loss in all.drain(..) {
             self.batch.other(EntryKind::Lost(loss));
@@ -442,7 +442,7 @@ impl QueueReceiver {
         if !self.ends.has_lost.load(Acquire) {
             return None;
         }
-        // locks: something was lost.
+        // locks: only when something was lost.
         let mut all = self.ends.lost();
         // While a loss is stored here nothing follows it, so a batch that arrived meanwhile is
         // older.
@@ -506,7 +506,7 @@ mod tests {
             sender.flush();
         }
         assert_eq!(sender.lost_messages(), 3);
-        // The waiting messages come first, then the loss, though the sender says nothing more.
+        // The waiting messages come first, then the loss, although the sender sends nothing more.
         assert_eq!(drain(&receiver), ["m1", "Overflow 3 from 2 of [2, 3, 4]"]);
         for n in 5..=6 {
             sender.push(at(n), &message(n as u32));
@@ -528,7 +528,7 @@ mod tests {
             let paused = Nanos::from_ms(ms);
             Some(Unread { packets, paused })
         };
-        // A sender that paused for long finds packets dropped, and then no room for all that
+        // After a long pause, the sender finds dropped packets, and then no room for the packets that
         // waited.
         sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
         sender.lost(SourceLoss::gap(at(9), 1));
@@ -560,7 +560,7 @@ mod tests {
             };
             receiver.give_back(batch);
         };
-        // As many as are on their way, and some.
+        // Enough rounds to bring every batch into circulation.
         (0..8).for_each(|_| round(0));
         let counted = allocation_counter::measure(|| (1..BATCH_LEN).for_each(&mut round));
         assert_eq!(counted.count_total, 0, "{counted:?}");
@@ -740,7 +740,7 @@ mod tests {
         let (mut sender, receiver) = ingest_queue(64, 65, true);
         let mut used = std::collections::HashSet::new();
         for n in 1..=1_000 {
-            // Fell behind once: all have been under way.
+            // One long backlog brings all batches into circulation.
             let behind = if n == 100 { 64 } else { 1 };
             for _ in 0..behind {
                 sender.push(at(n), &message(1));

@@ -64,20 +64,20 @@ struct Writer {
     ordinal: u16,
     /// Bytes of the buffer that are filled.
     filled: usize,
-    /// The number of the next message; one beyond the last there is when all are used up.
+    /// Number of the next message; if all numbers are used up, one beyond the last.
     next: u64,
     /// The received part of an announced message, and the number of records still to come.
     message: RecordBatch,
     left: u16,
 }
 
-/// Why a writer is gone.
+/// The reason why a writer is gone.
 enum Gone {
-    /// It closed the connection.
+    /// The writer closed the connection.
     Closed,
-    /// It said that the source has ended.
+    /// The writer declared the end of the source.
     Ended,
-    /// It sent what is no record.
+    /// The writer sent data that is no record.
     Malformed(&'static str),
 }
 
@@ -85,9 +85,9 @@ impl RecordsInput {
     /// Listens at `path`, for this user only. Replaces a socket that no process listens on.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::AddrInUse`] if another process listens there,
-    /// [`ErrorKind::AlreadyExists`] if a file of another kind has this name, or the error of the
-    /// operating system.
+    /// - [`ErrorKind::AddrInUse`] if another process listens there;
+    /// - [`ErrorKind::AlreadyExists`] if a file of another kind has this name;
+    /// - otherwise the error of the operating system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {

@@ -80,7 +80,7 @@ impl PortPlan {
 pub(crate) enum Use<'a> {
     /// The channel's own datagrams, sent from this ring.
     Ring(&'a RingWriter),
-    /// Repairs for many: bytes that are copied. Without the ring only to see what can be had without.
+    /// Multicast repairs: bytes that are copied. Without a ring, only checks which resources are available.
     Copies(Option<&'a RingWriter>),
 }
 
@@ -95,7 +95,7 @@ impl FanOutPlan {
         }
     }
 
-    /// Returns its offer in a WELCOME.
+    /// Returns the fan-out's offer in a WELCOME.
     #[must_use]
     pub fn offer(&self) -> FanOutOffer {
         match self {
@@ -125,10 +125,11 @@ impl FanOutPlan {
         }
     }
 
-    /// Opens it for a channel of this name.
+    /// Opens the fan-out for a channel of this name.
     ///
     /// # Errors
-    /// [`PublisherError::FanOut`], [`PublisherError::VerbsFanOut`], [`PublisherError::ShmFanOut`].
+    /// Returns [`PublisherError::FanOut`], [`PublisherError::VerbsFanOut`] or
+    /// [`PublisherError::ShmFanOut`], by transport, if a resource is not available.
     pub(crate) fn open(
         &self,
         channel: &str,
@@ -177,7 +178,7 @@ impl FanOutPlan {
 }
 
 impl fmt::Display for FanOutPlan {
-    /// A line for each line, as `--check` prints them.
+    /// Prints one text line for each line of the fan-out, as in `--check`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp { config, interfaces } => {
@@ -214,7 +215,7 @@ impl fmt::Display for FanOutPlan {
     }
 }
 
-/// The groups taken so far, each with where in the config.
+/// The groups in use so far, each with its place in the config.
 pub(crate) type Groups = Vec<(SocketAddrV4, String)>;
 
 /// A place in the config.
@@ -226,7 +227,7 @@ pub(crate) struct At<'a> {
 }
 
 impl At<'_> {
-    /// Refuses another number of lines than one or two.
+    /// Returns an error unless there are one or two lines.
     fn check_lines(&self, count: usize) -> Result<(), ConfigError> {
         if (1..=LineId::MAX).contains(&count) {
             return Ok(());
@@ -237,7 +238,7 @@ impl At<'_> {
     }
 }
 
-/// Notes a group, unless another line has it; one of verbs has no port, here 0.
+/// Reserves a group. Returns an error if another line has it. A group of verbs has no port, here 0.
 fn take_group(groups: &mut Groups, group: SocketAddrV4, at: &str) -> Result<(), ConfigError> {
     if let Some((_, other)) = groups.iter().find(|(known, _)| *known == group) {
         let remedy = format!("{other} has this group and port too; give each its own");
@@ -296,10 +297,10 @@ pub(crate) fn udp(
     Ok(FanOutPlan::Udp { config, interfaces })
 }
 
-/// Plans a fan-out by verbs: asks each line's device what it carries.
+/// Plans a fan-out by verbs. Queries each line's device for its limits.
 ///
 /// # Errors
-/// As for [`udp`].
+/// Returns the errors of [`udp`].
 pub(crate) fn verbs(
     config: &Config,
     channel: &ChannelConfig,
@@ -351,10 +352,10 @@ pub(crate) fn verbs(
     Ok(FanOutPlan::Verbs { config, ports })
 }
 
-/// Plans a fan-out by shared memory, beside those that the channel has already.
+/// Plans a fan-out by shared memory, in addition to the channel's other fan-outs.
 ///
 /// # Errors
-/// As for [`udp`].
+/// Returns the errors of [`udp`].
 pub(crate) fn shm(
     config: &Config,
     shm: &ShmConfig,

@@ -1,5 +1,5 @@
-//! Interprets a config: interfaces resolved, geometries checked, symbols mapped, and related values
-//! compared. A publisher that starts thus does not fail because of its config.
+//! Interprets a config: resolves interfaces, checks geometries, maps symbols, and compares related
+//! values. A publisher with a checked plan does not fail because of its config.
 
 pub(crate) mod fan_out;
 pub(crate) mod routing;
@@ -47,17 +47,17 @@ pub struct Plan {
 /// One channel.
 #[derive(Clone, Debug)]
 pub struct ChannelPlan {
-    /// Its number.
+    /// Number of the channel.
     pub id: ChannelId,
-    /// Its name.
+    /// Name of the channel.
     pub name: String,
-    /// Its ring.
+    /// Geometry of the ring.
     pub geometry: Geometry,
     /// Seconds that the ring holds at the peak rate.
     pub holds_s: f64,
     /// Hash of what two processes must agree on.
     pub config_hash: ConfigHash,
-    /// Its fan-outs.
+    /// Fan-outs of the channel.
     pub fan_outs: Vec<FanOutPlan>,
     /// Margin in slots, as in the config.
     pub fan_out_margin_slots: u64,
@@ -75,11 +75,11 @@ impl ChannelPlan {
 }
 
 impl Plan {
-    /// Checks a config for the service and resolves what it names. Opens nothing but RDMA devices, for
-    /// as long as it asks them what they carry.
+    /// Checks a config for the service, and resolves its names. Opens only RDMA devices, briefly, to query
+    /// their limits.
     ///
     /// # Errors
-    /// [`ConfigError`] names the JSON path, the value, and what would be right.
+    /// Returns [`ConfigError`] with the JSON path, the value, and the remedy.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         in_file(config, Self::for_service)
     }
@@ -102,11 +102,11 @@ impl Plan {
         Self::checked(config)
     }
 
-    /// As [`Plan::new`], for a publisher that handlers of one's own publish with: no inputs at
-    /// all are one source for them, number 1.
+    /// Checks a config for handlers in this process. If the config has no inputs, the handlers are
+    /// source 1.
     ///
     /// # Errors
-    /// As for [`Plan::new`].
+    /// Returns the errors of [`Plan::new`].
     pub fn for_handlers(config: Config) -> Result<Self, ConfigError> {
         in_file(config, Self::for_own)
     }
@@ -170,7 +170,7 @@ impl Plan {
     }
 }
 
-/// Makes a plan, whose error names the config's file where the config was read from one.
+/// Makes a plan. An error names the config's file, if the config was read from one.
 fn in_file(
     config: Config,
     plan: impl FnOnce(Config) -> Result<Plan, ConfigError>,
@@ -530,7 +530,7 @@ fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Rings that outlive the publisher are of use only to one that knows its last epoch.
+/// Checks the ring directory. Rings that outlive the publisher need a known last epoch.
 fn ring_dir(
     config: &Config,
     channels: &[ChannelPlan],
@@ -571,7 +571,7 @@ fn ring_dir(
     Ok(())
 }
 
-/// A capture may be a pipe, and is only opened by the input.
+/// Checks that the file exists. Does not open it, because a pipe may be opened only by the input.
 fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
     let wrong = |remedy: &str| {
         let at = format!("{at}.file");
@@ -592,7 +592,7 @@ fn no_records(at: &str) -> ConfigError {
     ConfigError::value(format!("{at}.records_max"), 0, remedy)
 }
 
-/// The day of ITCH's midnight.
+/// Parses the day of ITCH's midnight.
 pub(crate) fn trade_date(date: Option<&str>, at: &str) -> Result<TradeDate, ConfigError> {
     let Some(text) = date else {
         return Ok(TradeDate::Received);

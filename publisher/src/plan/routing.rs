@@ -1,8 +1,8 @@
 //! Selects the channels of a message by the symbol of its instrument. Announcing records give the
-//! symbol, so every record of an instrument is in the same channels.
+//! symbol, so every record of an instrument goes to the same channels.
 //!
-//! An instrument that was never announced goes where unclaimed symbols go; one of no instrument
-//! (0, the whole venue) goes to all channels. Routing a message costs one table look-up.
+//! An unannounced instrument goes to the channels for unclaimed symbols. A message of instrument 0
+//! (the whole venue) goes to all channels. Routing a message costs one table look-up.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -13,12 +13,12 @@ use tickcast_reliability::record::{
     InstrumentDefMsg, RecordSlice, SType, SymbolMappingMsg, WireRecord,
 };
 
-/// How many channels a publisher can have.
+/// Maximum number of channels of a publisher.
 pub(crate) const CHANNELS_MAX: usize = 64;
 
-/// Instrument ids that are looked up in a table; the others are hashed.
+/// Number of instrument ids held in a table; others are hashed.
 const TABLE_LEN_MAX: usize = 1 << 20;
-/// How many hashed ids and directory entries are kept; beyond it ids count as never announced.
+/// Maximum number of hashed ids and directory entries; further ids count as unannounced.
 const INSTRUMENTS_MAX: usize = 1 << 20;
 
 /// A rule that takes symbols into a channel.
@@ -26,7 +26,7 @@ const INSTRUMENTS_MAX: usize = 1 << 20;
 pub enum SymbolRule {
     /// This symbol.
     Exact(String),
-    /// Symbols that begin so.
+    /// Symbols with this prefix.
     Prefix(String),
     /// Symbols whose first letter lies in this range, both ends included.
     Letters(u8, u8),
@@ -34,17 +34,17 @@ pub enum SymbolRule {
     Rest,
 }
 
-/// The reason why a text is no rule. The author of the config must fix it.
+/// The reason why a text is no valid rule. The author of the config must fix it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SymbolRuleError {
-    /// Not the characters of a symbol.
+    /// Characters that no symbol has.
     #[error("a symbol is 1 to 70 printable ASCII characters without spaces")]
     Characters,
     /// A range that ends before it begins.
     #[error("a range of first letters must rise, as in A-M")]
     Falling,
-    /// A star that is not at the end.
+    /// A star before the end of the rule.
     #[error("a star can only stand at the end, as in A*")]
     Star,
     /// A range of first letters with a star, which could also be a prefix with a hyphen.
@@ -52,16 +52,16 @@ pub enum SymbolRuleError {
         "write {range} for all symbols whose first letter lies in this range; if symbols really begin with \"{range}\", name each"
     )]
     RangeWithStar {
-        /// The range alone.
+        /// The range without the star.
         range: String,
     },
 }
 
 impl SymbolRule {
-    /// Reads a rule as it is written in a config.
+    /// Parses a rule from a config.
     ///
     /// # Errors
-    /// [`SymbolRuleError`] says what is wrong and what would be right.
+    /// Returns [`SymbolRuleError`] with the cause and a valid form.
     pub fn parse(text: &str) -> Result<Self, SymbolRuleError> {
         let bytes = text.as_bytes();
         if bytes.is_empty() || bytes.len() > 70 || !bytes.iter().all(u8::is_ascii_graphic) {
@@ -91,7 +91,7 @@ impl SymbolRule {
         }
     }
 
-    /// Returns whether it takes a symbol; [`SymbolRule::Rest`] takes none by itself.
+    /// Returns whether the rule matches a symbol; [`SymbolRule::Rest`] matches none by itself.
     pub(crate) fn takes(&self, symbol: &str) -> bool {
         match self {
             Self::Exact(exact) => symbol == exact,
@@ -109,7 +109,7 @@ impl SymbolRule {
 pub struct ChannelSet(u64);
 
 impl ChannelSet {
-    /// The first `count` channels.
+    /// Returns the set of the first `count` channels.
     #[must_use]
     pub const fn first(count: usize) -> Self {
         Self(if count >= CHANNELS_MAX {
@@ -119,13 +119,13 @@ impl ChannelSet {
         })
     }
 
-    /// With this channel too.
+    /// Returns the set with this channel added.
     #[must_use]
     pub const fn with(self, index: usize) -> Self {
         Self(self.0 | 1 << index)
     }
 
-    /// With the channels of another set too.
+    /// Returns the union with another set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -147,7 +147,7 @@ impl ChannelSet {
         }
     }
 
-    /// The channels' indices, ascending.
+    /// Returns the channels' indices, ascending.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
@@ -168,13 +168,13 @@ pub struct SymbolRules {
 }
 
 impl SymbolRules {
-    /// The rules of each channel, in the order of the config.
+    /// Creates the rules from those of each channel, in the order of the config.
     #[must_use]
     pub const fn new(channels: Vec<Vec<SymbolRule>>) -> Self {
         Self { channels }
     }
 
-    /// The channels that carry a symbol. Empty where no rule takes it and no channel takes the
+    /// Returns the channels that carry a symbol: empty if no rule matches and no channel carries the
     /// rest.
     #[must_use]
     pub fn of(&self, symbol: &str) -> ChannelSet {
@@ -187,7 +187,7 @@ impl SymbolRules {
         if set.is_empty() { self.rest() } else { set }
     }
 
-    /// The channels that carry symbols which no rule takes.
+    /// Returns the channels that carry the symbols without a matching rule.
     #[must_use]
     pub fn rest(&self) -> ChannelSet {
         let mut set = ChannelSet::default();
@@ -199,14 +199,14 @@ impl SymbolRules {
         set
     }
 
-    /// All channels.
+    /// Returns all channels.
     #[must_use]
     pub const fn all(&self) -> ChannelSet {
         ChannelSet::first(self.channels.len())
     }
 }
 
-/// An instrument that was announced, and the channels it goes to from now on.
+/// An announced instrument, and the channels of its later messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
     /// Id and symbol.
@@ -219,7 +219,7 @@ pub(crate) struct Announced {
 #[derive(Clone, Debug)]
 pub(crate) struct Router {
     rules: SymbolRules,
-    /// Channels by id − `base`, where the id was announced.
+    /// Channels by id − `base`, for announced ids.
     table: Vec<Option<ChannelSet>>,
     others: HashMap<u32, ChannelSet>,
     base: u32,
@@ -230,7 +230,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Knows no instrument yet. Most ids of the source are expected from `base` on.
+    /// Creates a router without instruments. Most ids of the source are expected from `base` on.
     #[must_use]
     pub(crate) fn new(rules: SymbolRules, base: u32) -> Self {
         let (rest, all) = (rules.rest(), rules.all());
@@ -241,7 +241,7 @@ impl Router {
             base,
             unknown: if rest.is_empty() { all } else { rest },
             all,
-            // Symbols that no rule takes go there, too.
+            // Symbols that no rule matches go to the same channel.
             only: (rest == all).then_some(all).and_then(ChannelSet::only),
         }
     }
@@ -260,8 +260,8 @@ impl Router {
         }
     }
 
-    /// The channels of a message, by its first record. What announces instruments in it is
-    /// learned first, and told to `on`.
+    /// Returns the channels of a message, by its first record. Instruments that the message announces
+    /// are learned first and passed to `on`.
     #[inline]
     pub(crate) fn route(
         &mut self,
@@ -278,7 +278,7 @@ impl Router {
         }
     }
 
-    /// The channel that everything goes to, where there is one, whatever is learned.
+    /// Returns the only channel of all messages, whatever is announced later; `None` if there are more.
     #[must_use]
     #[inline]
     pub(crate) const fn only(&self) -> Option<usize> {
@@ -305,7 +305,7 @@ impl Router {
         }
     }
 
-    /// The channels of an instrument; `None` when it was never announced.
+    /// Returns the channels of an instrument; `None` if it was never announced.
     #[inline]
     #[must_use]
     pub(crate) fn of(&self, instrument: u32) -> Option<ChannelSet> {
@@ -317,7 +317,7 @@ impl Router {
         }
     }
 
-    /// The channels of these instruments together; of all where none is named.
+    /// Returns the union of these instruments' channels; all channels if none is named.
     #[must_use]
     pub(crate) fn of_all(&self, instruments: &[u32]) -> ChannelSet {
         if instruments.is_empty() || instruments.contains(&0) {
@@ -351,8 +351,8 @@ impl Router {
     }
 }
 
-/// The text of a record's zero-terminated field, without padding; what is no printable ASCII is
-/// left out.
+/// Returns the text of a record's zero-terminated field, without padding and without characters
+/// other than printable ASCII.
 fn text_of(field: &[c_char]) -> String {
     let bytes = field.iter().map(|&c| c as u8).take_while(|&b| b != 0);
     bytes.filter(u8::is_ascii_graphic).map(char::from).collect()

@@ -2,8 +2,9 @@
 //! that replays other messages, or fewer, before any later message is published.
 //!
 //! The check uses the ring itself, so publishing keeps no extra data. The ring holds the end of a
-//! source's messages on a channel. Of older messages, only the rest of the first datagram is
-//! unknown; that rest ends with the message whose position the datagram gives.
+//! source's messages on a channel. A datagram gives only the position of its last message, so the
+//! position where the first held datagram begins is unknown. The check finds that begin by length:
+//! it buffers the last replayed bytes up to the datagram's position.
 
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::state::positions::Positions;
 
-/// Bytes by which the buffered end may grow before it is trimmed to the needed length.
+/// Bytes by which the buffered end may exceed the needed length before it is trimmed.
 const SLACK: usize = 64 * 1024;
 
 /// The file that records that an epoch's messages were not replayed. No later run of that epoch can
@@ -55,7 +56,7 @@ pub(crate) struct ReplayCheck(Vec<Vec<SourceReplay>>);
 pub(crate) struct Mismatch {
     /// Last position published.
     pub(crate) last: SourcePosition,
-    /// Last position that the source gave up to there.
+    /// Highest position that the source replayed; `None` if it replayed nothing.
     pub(crate) given: Option<SourcePosition>,
 }
 
@@ -66,12 +67,12 @@ struct SourceReplay {
     given: Option<SourcePosition>,
     /// Hash of the records that the ring holds.
     held: Xxh3,
-    /// Position and length of the first datagram that the ring holds; `None` if the ring holds
-    /// everything.
+    /// Position and payload length in bytes of the source's first datagram in the ring. `None` if the
+    /// ring holds everything, or hashing has begun.
     begins: Option<(SourcePosition, usize)>,
-    /// The last bytes given up to that position.
+    /// The last bytes replayed up to that position, at least that length if there are as many.
     end: Vec<u8>,
-    /// Hash of the records replayed since that position.
+    /// Hash of the replayed records, from the begin of that datagram on.
     replayed: Xxh3,
 }
 
@@ -137,7 +138,7 @@ impl SourceReplay {
         }
     }
 
-    /// Begins hashing: from here on the ring holds every replayed record.
+    /// Begins hashing with the first held datagram: from here on the ring holds every replayed record.
     fn begin(&mut self) {
         if let Some((_, len)) = self.begins.take() {
             let before = self.end.len().saturating_sub(len);
@@ -269,7 +270,7 @@ mod tests {
     #[test]
     fn unchanged_replay_matches_however_much_ring_holds() {
         let few = [1, 2, 5].map(|each| [1, 2, 7, 16, 40, 1_000].map(|messages| (messages, each)));
-        // One source alone, around the point where its buffered end is trimmed.
+        // Covers a single source around the point where its buffered end is trimmed.
         let cut = (1_400..1_500).map(|messages| (messages, 10_000));
         for (messages, each) in few.into_iter().flatten().chain(cut) {
             let ring = published(messages, each);
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn source_absent_from_ring_must_repeat_position() {
-        // A gave only the first ones.
+        // A has only the first messages, which the ring no longer holds.
         let (reader, sealed) = published(999, 500);
         reader.each_held(|datagram| assert_eq!(datagram.header().source, B));
         for (last, mismatch) in [(498, true), (499, false)] {

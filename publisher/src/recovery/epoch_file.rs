@@ -279,8 +279,8 @@ impl Store {
         })
     }
 
-    /// Written to a second file, synced, renamed, and the rename synced: a whole file exists at any
-    /// time.
+    /// Writes the state to a second file, syncs and renames it, and syncs the directory. A complete file
+    /// exists at any time.
     fn keep(&self, kept: &State) -> Result<(), PublisherError> {
         let beside = self.path.with_extension("new");
         let written = || -> io::Result<()> {
@@ -338,7 +338,7 @@ mod tests {
         };
         assert_eq!(second.opened(C), restart);
         drop(second);
-        // And who goes on in it says the same.
+        // A publisher that continues in the epoch announces the same event.
         let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
         assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
         drop(second);

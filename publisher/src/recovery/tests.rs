@@ -1,4 +1,4 @@
-//! What is gone on with and what is not, by the files alone: nothing is sent.
+//! Decides by the files alone whether an epoch continues; nothing is sent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tickcast_reliability::wire::{Kind, StreamEvent};
 use super::*;
 use crate::plan::Plan;
 
-/// The files of a publisher, which outlive it.
+/// The files that outlive a publisher.
 struct Left {
     config: Value,
     rings: TempDir,
@@ -41,7 +41,7 @@ impl Left {
         left
     }
 
-    /// With a simulator.
+    /// Creates the files of a publisher with a simulator.
     fn new() -> Self {
         Self::fed(json!([{ "source": 1, "kind": "simulator" }]))
     }
@@ -55,7 +55,8 @@ impl Left {
         Rings::open(&plan.config, plan.channels, Nanos::from_us(1_000))
     }
 
-    /// Publishes so many datagrams on each channel, and is killed. Which epoch it was.
+    /// Publishes this many datagrams on each channel, as a publisher that is then killed. Returns its
+    /// epoch.
     fn publish(&self, datagrams: u64) -> Epoch {
         let mut opened = self.open().unwrap();
         for (_, ring) in &mut opened.rings {
@@ -66,7 +67,7 @@ impl Left {
         opened.epoch.epoch()
     }
 
-    /// What a publisher that starts now finds.
+    /// Returns the state that a starting publisher finds.
     fn found(&self) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
         let plan = self.plan();
         let config = plan.config;
@@ -76,13 +77,13 @@ impl Left {
         kept(&config, self.rings.path(), &plan.channels, &before, boot_id)
     }
 
-    /// Why it begins a new epoch; nothing when it goes on.
+    /// Returns the reason for a new epoch; empty if the epoch continues.
     fn why(&self) -> String {
         let found = self.found().unwrap();
         found.err().map_or(String::new(), |why| why.to_string())
     }
 
-    /// The same, as its stream will say it.
+    /// Returns the reason for a new epoch as the stream reports it.
     fn reason(&self) -> Option<EpochReason> {
         self.found().unwrap().err().map(|why| why.reason())
     }
@@ -208,18 +209,18 @@ fn start_without_kept_ring_fails_unchanged() {
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it starts"),
     };
-    // Another publisher has it.
+    // Another publisher holds the ring.
     let len = fs::metadata(left.ring()).unwrap().len();
     let (held, _) = SharedMapping::file(&left.ring(), len as usize).unwrap();
     fails();
-    // Nor is it replaced by one of another length.
+    // A ring of another length does not replace it either.
     let mut other = Left::new();
     other.config["ring_dir"] = left.config["ring_dir"].clone();
     other.config["channels"][0]["slots"] = json!(128);
     assert!(matches!(other.open(), Err(PublisherError::Memory { .. })));
     assert!(!other.state().exists(), "an epoch was kept");
     drop(held);
-    // The file can't be opened.
+    // The ring file can't be opened.
     let aside = left.rings.path().join("aside");
     fs::rename(left.ring(), &aside).unwrap();
     fs::create_dir(left.ring()).unwrap();
@@ -237,7 +238,7 @@ fn unkept_epoch_is_nobodys_and_none_repeats() {
     let mut left = Left::new();
     let first = left.publish(3);
     left.config["inputs"][0]["seed"] = json!(9);
-    // Its state can't be written beside.
+    // The new state file can't be created.
     let beside = left.state().with_extension("new");
     fs::create_dir(&beside).unwrap();
     let state = fs::read(left.state()).unwrap();
@@ -247,7 +248,7 @@ fn unkept_epoch_is_nobodys_and_none_repeats() {
     let second = left.publish(3);
     assert!(second > first);
     assert_eq!(left.why(), "");
-    // One that is behind its rings, as of a backup, is told so, and nothing is published under theirs again.
+    // A state that is behind its rings, as from a backup, is detected, and their epoch is not reused.
     fs::write(left.state(), state).unwrap();
     left.config["inputs"][0]
         .as_object_mut()
@@ -353,14 +354,14 @@ fn input_speed_keeps_epoch_other_file_opens_new() {
     fs::write(&file, b"a day").unwrap();
     dated(modified);
     assert_eq!(left.why(), "");
-    // An earlier version kept nothing of it; then only what it gives again can tell.
+    // An earlier version kept no file identity; only the replayed messages can show a difference then.
     let state = fs::read_to_string(left.state()).unwrap();
     let mut earlier: Value = serde_json::from_str(&state).unwrap();
     earlier.as_object_mut().unwrap().remove("captures");
     fs::write(left.state(), earlier.to_string()).unwrap();
     assert_eq!(left.why(), "");
     fs::write(left.state(), state).unwrap();
-    // And it is known from then on.
+    // The next start keeps the identity.
     fs::write(&file, b"another day").unwrap();
     let second = left.publish(3);
     assert_eq!(left.why(), "");
@@ -371,7 +372,7 @@ fn input_speed_keeps_epoch_other_file_opens_new() {
 fn a_session_is_ended_by_its_last_datagram_too() {
     let left = Left::new();
     let mut opened = left.open().unwrap();
-    // Killed before the state said so.
+    // The publisher is killed before the state file records the end.
     for (_, ring) in &mut opened.rings {
         seal(ring, Kind::End, 0);
     }

@@ -280,7 +280,7 @@ mod tests {
         let taken = bench.enforce(&file, "risk-1 left the desk");
         let why = || "banned: left the desk".to_owned();
         assert_eq!(taken, [(all[0], why()), (all[1], why())]);
-        // They are closed once they were told why.
+        // The connections close after their message with the reason.
         while bench
             .core
             .poll_transmit(Now::default(), &mut Vec::new())

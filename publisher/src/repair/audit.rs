@@ -8,15 +8,15 @@
 //! | `joined`, `left` | a subscriber joins or leaves channels, and the reason |
 //! | `replay_joined`, `nack_joined`, `read_joined` | further connection, and the one replaced |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
-//! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
+//! | `ring_refused`, `cursor_refused` | it can't, or no subscriber can: the device refused, or no right is left to grant |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
-//! | `turned_away` | the publisher closes a connection for what the peer did or wants, and said why |
+//! | `turned_away` | the publisher closes a connection because of the peer's action or request, after sending the reason |
 //! | `closed` | the publisher closes a connection because it ends, or because the session of the connection is over |
-//! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
+//! | `banned`, `unbanned` | a subscriber may not connect, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
 //! | `hand_over_refused` | a take-over request was refused, and the reason; at most once a second |
 //! | `promoted` | this was a standby, and publishes from here on |
-//! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
+//! | `denied`, `allowed` | a subscriber may not READ, or be written to, or may again |
 //! | `read_denied` | a READ connection gets no rights |
 //!
 //! A further connection of a session is logged under its subscriber's name, whatever name it sends.

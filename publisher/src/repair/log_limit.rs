@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use tickcast_reliability::types::Nanos;
 
-/// Allows a burst of lines at once, and so many a second for good. Lines beyond that are counted.
+/// Allows a burst of lines at once, and a sustained rate of lines. Counts the suppressed lines.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     burst: u64,
@@ -16,7 +16,7 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Allows `burst` lines at once and `per_second` for good.
+    /// Allows `burst` lines at once, and `per_second` lines sustained.
     pub(crate) const fn new(burst: u64, per_second: f64) -> Self {
         Self {
             burst,
@@ -37,18 +37,18 @@ impl LogLimit {
         left > 0
     }
 
-    /// As [`allow`](Self::allow), once time has gone on to `now`.
+    /// Adds the lines earned up to `now`, then returns the result of [`allow`](Self::allow).
     pub(crate) fn allow_at(&mut self, now: Nanos) -> bool {
         self.refill(now);
         self.allow()
     }
 
-    /// Allows the lines that the time up to `now` is worth.
+    /// Adds the lines earned up to `now`.
     pub(crate) fn refill(&mut self, now: Nanos) {
         let lines = now.since(self.refilled_at).0 / self.interval.0;
         let left = self.left.get().saturating_add(lines);
         if left >= self.burst {
-            // Time does not add up while nothing is logged.
+            // Unused time does not accumulate beyond one burst.
             self.left.set(self.burst);
             self.refilled_at = now;
         } else {
@@ -57,12 +57,12 @@ impl LogLimit {
         }
     }
 
-    /// Returns how many lines were suppressed.
+    /// Returns the number of suppressed lines.
     pub(crate) const fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
 
-    /// Returns how many lines were suppressed since the last call.
+    /// Returns the number of lines suppressed since the last call.
     pub(crate) const fn take_suppressed(&self) -> u64 {
         self.suppressed.replace(0)
     }

@@ -40,7 +40,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep while datagrams may be waiting to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
-/// Subscribers that are remembered after they left.
+/// Maximum number of entries kept of subscribers that have left.
 const LEFT_MAX: usize = 128;
 
 /// Returns the limits of the control server for a repair config.
@@ -163,7 +163,7 @@ impl RepairService {
         self
     }
 
-    /// Serves until the publisher shuts down, then says goodbye to all peers.
+    /// Serves until the publisher shuts down, then notifies all peers.
     ///
     /// # Errors
     /// Returns [`PublisherError::System`] when polling fails, or [`PublisherError::Send`] when a

@@ -1,4 +1,4 @@
-//! The service's rounds, one at a time, with peers on loopback.
+//! The service's rounds, driven one at a time, with peers on loopback.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -17,10 +17,10 @@ use crate::publish::PublishStage;
 use crate::run::Opened;
 
 const CHANNEL: ChannelId = ChannelId(1);
-/// Rounds until something must have happened, that waits for nothing but loopback.
+/// Maximum number of rounds until an event must have happened that needs only loopback.
 const ROUNDS_MAX: usize = 1_000_000;
 
-/// A publisher that has sent one datagram, the event of its epoch, whose rounds the test takes.
+/// A publisher that has sent one datagram, the event of its epoch. The test drives its rounds.
 struct Bench {
     service: RepairService,
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ impl Bench {
         }
     }
 
-    /// Takes rounds until it is so.
+    /// Runs rounds until the condition holds.
     fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         for _ in 0..ROUNDS_MAX {
             if done(self) {
@@ -62,7 +62,7 @@ impl Bench {
         panic!("it never happened");
     }
 
-    /// Who has joined.
+    /// Returns a connection that has joined.
     fn join(&mut self) -> TcpStream {
         let before = self.shared.channels[0].repair.joins.get();
         let mut peer = TcpStream::connect(self.address).unwrap();
@@ -81,7 +81,7 @@ impl Bench {
         peer
     }
 
-    /// A NACK for as many ranges.
+    /// Returns a NACK with this many ranges.
     fn nack(&self, first: u64, ranges: usize) -> Vec<u8> {
         let range = SequenceRange::new(Sequence(first), Sequence(first)).unwrap();
         frame(&Message::Nack {
@@ -92,7 +92,7 @@ impl Bench {
     }
 }
 
-/// The sequence of the first datagram that it is sent.
+/// Returns the sequence of the first datagram received.
 fn datagram(to: &mut TcpStream) -> u64 {
     let mut bytes = Vec::new();
     loop {
@@ -124,7 +124,7 @@ fn frame(message: &Message<'_>) -> Vec<u8> {
 fn request_is_answered_before_flooders_second_turn() {
     for (ranges, each) in [(1, 1_200), (256, 12)] {
         let mut bench = Bench::new(serde_json::json!({}));
-        // They came first, so their turn comes first.
+        // The flooding peers connect first, so their turn comes first.
         let mut flooding: Vec<TcpStream> = (0..20).map(|_| bench.join()).collect();
         let mut modest = bench.join();
         let backlog_hint = bench.service.server.backlog_hint().unwrap();
@@ -141,7 +141,7 @@ fn request_is_answered_before_flooders_second_turn() {
         let heard = counters.nack_messages.get();
         assert!(heard <= 20 * turn + 1, "{heard} were heard before");
         assert_eq!(datagram(&mut modest), 1);
-        // And all that they asked is answered too, in their turn.
+        // All their requests are answered too, in their turn.
         let asked = 20 * each as u64;
         bench.until(|_| counters.nack_messages.get() == asked + 1);
         assert_eq!(counters.refused_ahead.get(), asked * ranges as u64);

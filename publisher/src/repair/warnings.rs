@@ -66,15 +66,15 @@ impl Warnings {
         }
     }
 
-    /// Returns how many lines about single connections were left out since it was reported last.
+    /// Returns the number of suppressed lines about single connections since the last report.
     fn suppressed(&mut self, now: Nanos, log: &mut LogLimit) -> Option<u64> {
         log.refill(now);
         let is_due = log.suppressed() > 0 && self.suppressed.allow_at(now);
         is_due.then(|| log.take_suppressed())
     }
 
-    /// Returns an address that has as many connections as one may have, and how many more were turned
-    /// away since it was reported last.
+    /// Returns an address that has reached its maximum of connections, and the number of connections
+    /// refused since the last report.
     fn crowded(&mut self, now: Nanos, stats: &ServerStats) -> Option<(IpAddr, u64)> {
         let count = stats.turned_away_of_address - self.turned_away;
         if count == 0 || !self.crowded.allow_at(now) {

@@ -231,7 +231,7 @@ fn listen_over_verbs(
     if verbs.read && verbs.cursors > 0 {
         share_cursors(server, verbs.cursors);
     }
-    // Any allowed standby may request WRITEs; with none named there is nobody to offer them to.
+    // Any named standby may request WRITEs, so offer them only if the config names one.
     let may_be_mirrored = !config.hand_over_to.is_empty();
     Ok(vec![RepairOffer::Verbs {
         address,

@@ -469,7 +469,7 @@ mod tests {
             let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
             Opened::open(plan, Arc::default()).unwrap()
         };
-        // Two epochs, each of whose publishers was killed when its rings were there, and once more later.
+        // Two epochs. In each, a publisher is killed once its rings exist, and another one later.
         let mut previous = Epoch::NONE;
         for reason in [EpochReason::Fresh, EpochReason::Restart] {
             let killed = open();
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn changed_replay_is_reported_before_what_follows() {
-        // Position, what it says, and of how many records: 100 do not fit a datagram.
+        // Position, order id, and number of records: 100 records do not fit a datagram.
         type Given = (u64, u64, usize);
         // Replayed items, later items, whether it is stopped, reported losses, and the digest reason.
         type Case<'a> = (

@@ -1,5 +1,5 @@
-//! Finds publishers that send on the groups of a config already: two on one group overwrite each other's
-//! stream, and subscribers can only drop one of them.
+//! Finds publishers that already send on the groups of a config. Two publishers on one group disturb
+//! each other's stream, and subscribers can only drop the datagrams of one.
 
 use std::time::{Duration, Instant};
 

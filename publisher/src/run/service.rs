@@ -24,8 +24,8 @@ enum Kind {
 
 impl Service {
     /// Opens sockets, rings, inputs and the next epoch. Nothing is sent yet, but subscribers can
-    /// connect from here on. Setting `stop` ends the session. A standby opens no epoch, and nobody
-    /// can connect to it before it is promoted.
+    /// connect from here on. Setting `stop` ends the session. A standby opens no epoch, and
+    /// accepts no connections before it is promoted.
     ///
     /// # Errors
     /// Returns [`PublisherError`] with the missing resource and the remedy.

@@ -1,22 +1,24 @@
 //! Lets the repair thread run before a thread that never sleeps on its core, as soon as a
 //! subscriber waits. Otherwise the scheduler interrupts that thread only at the end of its time
-//! slice, after milliseconds. If the scheduler knows that repair is prompt, an interrupt from the
-//! core that received the request takes microseconds.
+//! slice, after milliseconds. If the repair thread has a short slice (`set_short_slice`), the
+//! core that received the request interrupts the spinning thread instead, after microseconds.
 
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::BacklogHint;
 
 /// Interval between two polls for waiting subscribers: each takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
-/// Additional delay while there is something to send. The yield helps only a repair thread that is
-/// awake; a thread that was just woken would wait for the end of our time slice, which is
-/// milliseconds.
+/// Additional delay before a poll while there is something to send. The poll is still needed for two
+/// reasons:
+/// - a repair thread that relies on our polls to wake it would sleep on;
+/// - a repair thread that was just woken would wait for the end of our time slice, which is
+///   milliseconds.
 const BUSY: Nanos = Nanos::from_us(48);
 
 /// The publish thread's part in yielding to repair.
 pub(crate) struct YieldToRepair {
-    /// Whether a subscriber waits; `None` if repair has its own core. Without one, the scheduler
-    /// may run repair on our core at any time without notice, so we poll in every case.
+    /// Whether a subscriber waits; `None` if repair has its own core. A repair thread without its own
+    /// core may run on ours at any time, without notice, so we always poll for it.
     backlog_hint: Option<BacklogHint>,
     look_at: Nanos,
 }
@@ -94,7 +96,7 @@ mod tests {
         while !come {
             server.poll(None, |_| come = true).unwrap();
         }
-        // That it can be written to is news of its own.
+        // A new connection becomes writable once; take that event.
         server.poll(Some(Duration::ZERO), |_| ()).unwrap();
         assert!(!yield_to_repair.idle(now.after(LOOK_EVERY)), "nobody waits");
     }

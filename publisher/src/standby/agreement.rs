@@ -8,7 +8,7 @@ use tickcast_reliability::types::{SourceId, SourcePosition};
 use crate::state::positions::{Positions, shifted};
 use crate::state::standby_view::{Agreement, Head, Mark};
 
-/// Number of consecutive different messages that decide for a difference.
+/// Number of differing comparisons, without an equal one between them, that prove a difference.
 const DIFFERING_MAX: u32 = 8;
 
 /// The local state of a venue sequence.
@@ -36,7 +36,8 @@ impl Comparing {
         self.agreement
     }
 
-    /// Compares the newest mark, or an earlier one that waits, with the local messages.
+    /// Compares the mark that waits, or else the newest one, with the local message of its sequence. A
+    /// mark of another session replaces the one that waits.
     pub(crate) fn compare(&mut self, newest: Option<Mark>, find: impl FnOnce(u64) -> Found) {
         let is_older = |mark: &Mark, newest: Mark| mark.at.ordinal() != newest.at.ordinal();
         if let Some(newest) = newest
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(it.agreement(), Agreement::Unknown);
         it.compare(Some(mark(0, 9)), heard(5));
         assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 0 });
-        // Another session, in which sequences count anew: what waits of the one before never comes.
+        // In another session sequences count anew, so the mark of the session before can't be matched.
         it.compare(Some(mark(0, 50)), heard(9));
         it.compare(Some(mark(1, 2)), |_| Found::Gone);
         assert!(it.mark.is_none());

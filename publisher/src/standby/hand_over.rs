@@ -1,11 +1,12 @@
-//! The orderly end of a publisher in favour of its standby. It stops sealing, learns when the
-//! mirror has everything, and ends without END. After any earlier failure, it continues.
+//! Ends a publisher in favour of its standby. The publisher stops sealing, learns when the mirror
+//! has everything, and ends without END. If the hand-over fails before that, it resumes sealing.
 //!
-//! The standby repeats its request (`POST /hand-over`): each one extends the rest a little, and
-//! gives the mirror's position. Sealing rests while requests arrive, but not longer than
-//! subscribers can bear. Once this publisher decides to end, it seals nothing more. It ends once
-//! that answer is written, or can't be. A standby that never receives the answer finds no
-//! publisher, and has everything.
+//! The standby repeats its request (`POST /hand-over`) with the mirror's position. Sealing rests
+//! while requests arrive, but at most [`REST_TOTAL`]. Once this publisher decides to end, it seals
+//! nothing more. It ends once that answer is written, or can't be. A standby that never receives
+//! the answer finds no publisher, and its mirror is complete.
+//!
+//! A standby that has opened a higher epoch by force ends this publisher at once.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,9 @@ use crate::repair::audit;
 use crate::state::Shared;
 use crate::state::hand_over::{Answer, PublishPosition, Request};
 
-/// Time that sealing rests after the standby's last request.
+/// Time that sealing rests after each request of the standby.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Maximum rest in total, and then minimum time of publishing, whatever the requests.
+/// Maximum duration of one rest, and minimum time of publishing after a rest of this duration.
 const REST_TOTAL: Duration = Duration::from_secs(10);
 
 /// Minimum interval between reported refusals.
@@ -37,19 +38,19 @@ pub(crate) enum Step {
 #[derive(Debug)]
 enum Phase {
     Publishing {
-        /// It publishes at least until this time, because it rested for too long.
+        /// Refuses to rest until this time, because the last rest reached its maximum.
         at_least: Option<Instant>,
     },
     Resting {
         /// Name of the requesting standby.
         standby: String,
-        /// End of the rest without a further request, and its latest end.
+        /// End of the rest unless another request arrives; `at_latest` is its end in any case.
         until: Instant,
         at_latest: Instant,
         /// Positions of the channels, once final.
         channels: Vec<PublishPosition>,
     },
-    /// The standby is being notified that this publisher ends: nothing is sealed any more.
+    /// The answer that this publisher ends is being written. Nothing is sealed any more.
     Ending {
         standby: String,
     },
@@ -63,15 +64,16 @@ enum Phase {
 pub(crate) struct HandOver {
     /// The standbys that may take over, by name.
     allowed: Vec<String>,
-    /// Whether sealing can rest: a handler's own thread must not block its handler.
+    /// Whether sealing can rest. A publisher on its handler's thread can't, because it must not block
+    /// the handler.
     can_rest: bool,
     phase: Phase,
-    /// When a refusal was last reported.
+    /// Time of the last reported refusal.
     refused_at: Option<Instant>,
 }
 
 impl HandOver {
-    /// Hands over to standbys of these names.
+    /// Allows standbys of these names to take over.
     pub(crate) const fn to(allowed: Vec<String>) -> Self {
         Self {
             allowed,
@@ -81,20 +83,21 @@ impl HandOver {
         }
     }
 
-    /// Ends in favour of standbys of these names, but never stops sealing for them.
+    /// Never stops sealing for a standby. Standbys of these names can end this publisher only by force,
+    /// with a higher epoch.
     pub(crate) const fn without_rest(allowed: Vec<String>) -> Self {
         let mut it = Self::to(allowed);
         it.can_rest = false;
         it
     }
 
-    /// Returns whether the publish thread has anything to do for it.
+    /// Returns whether a hand-over is in progress or complete.
     #[inline]
     pub(crate) const fn is_asked(&self) -> bool {
         !matches!(self.phase, Phase::Publishing { .. })
     }
 
-    /// Returns the next step; `standing` returns the channels' positions, once all sealed datagrams
+    /// Returns the next step. `position` returns the channels' positions once all sealed datagrams
     /// were sent.
     pub(crate) fn step(
         &mut self,
@@ -131,8 +134,8 @@ impl HandOver {
         }
     }
 
-    /// Answers a standby. After [`Answer::Ends`], [`HandOver::end`] must follow once the answer is
-    /// written, or can't be.
+    /// Answers a standby. After [`Answer::Ends`], the caller must call [`HandOver::end`] once the answer
+    /// is written, or can't be.
     pub(crate) fn ask(&mut self, request: &Request, shared: &Shared, now: Instant) -> Answer {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
@@ -225,8 +228,8 @@ impl HandOver {
         }
     }
 
-    /// Reports a refusal in the log and the audit, once a second at most: any client of the admin port may
-    /// ask as often as it likes. Returns whether it was reported.
+    /// Reports a refusal in the log and the audit trail, at most once a second, because any client of the
+    /// admin port can send requests. Returns whether it was reported.
     pub(crate) fn refused(&mut self, request: &Request, why: &str, now: Instant) -> bool {
         if self.refused_at.is_some_and(|at| now < at + REFUSED_EVERY) {
             return false;
@@ -340,7 +343,7 @@ mod tests {
         assert!(!it.is_asked());
         assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
         assert!(it.is_asked());
-        // Not all of it was sent yet: where it stands is not final.
+        // Some sealed datagrams are not sent yet, so the position is not final.
         assert_eq!(it.step(now, false, || None), Step::Rest);
         assert_eq!(it.ask(&request("b", &[AT]), &shared, now), resting(&[]));
         assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
@@ -353,7 +356,7 @@ mod tests {
         let last = request("b", &[AT]);
         let ends = Answer::Ends { channels: vec![AT] };
         assert_eq!(it.ask(&last, &shared, now), ends);
-        // However long the answer takes, and whatever the operator wants: the mirror has all there is.
+        // The publisher rests, whatever the delay of the answer and requests to stop: the mirror is complete.
         for (later, is_stopping) in [
             (Duration::ZERO, false),
             (REST_TOTAL, false),
@@ -395,7 +398,7 @@ mod tests {
             assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
             assert_eq!(it.step(now + later, is_stopping, || None), Step::GoOn);
             assert!(!it.is_asked() && shared.handed_over_to.get().is_none());
-            // A repeated request begins again: messages sealed meanwhile are not mirrored.
+            // A repeated request starts over, because messages sealed meanwhile are not mirrored.
             let again = it.ask(&request("b", &[AT]), &shared, now + later);
             assert_eq!(again, resting(&[]));
         }

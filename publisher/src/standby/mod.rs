@@ -6,9 +6,12 @@
 //! input ─ feed thread ─ queue ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
 //! ```
 //!
-//! `mirror_thread.rs` fills the rings, `backlog.rs` keeps messages that may have to be published again,
-//! `agreement.rs` compares the two, and `promote.rs` has the publisher hand over. In `run`, `promotion.rs`
-//! goes on from the mirrors, and `standby.rs` is the service that does all this.
+//! - `mirror_thread.rs` fills the mirrors.
+//! - `backlog.rs` keeps messages that may have to be published again.
+//! - `agreement.rs` compares the mirrors with the kept messages.
+//! - `promote.rs` makes the publisher hand over.
+//!
+//! In `run`, `promotion.rs` continues from the mirrors, and `standby.rs` is the service of a standby.
 
 pub(crate) mod agreement;
 pub(crate) mod backlog;
@@ -213,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The next connection, however long that takes.
+    /// Returns the next connection, however long it takes.
     fn asked(listener: &TcpListener) -> TcpStream {
         listener.set_nonblocking(true).unwrap();
         let began = Instant::now();
@@ -273,7 +276,7 @@ mod tests {
         let state = mirroring(&publisher);
         let first = state.superseding(Reason::PublisherDead).unwrap();
         state.opened(Ok(promoted()));
-        // It takes the question, and says nothing.
+        // The publisher accepts the connection and does not answer.
         drop(asked(&publisher));
         assert_eq!(first.recv(), Ok(()));
         let mut stream = asked(&publisher);
@@ -287,7 +290,7 @@ mod tests {
         )
         .unwrap();
         drop(stream);
-        // Told once is enough: the thread has let go of what it holds.
+        // One notification suffices, so the thread ends and drops its reference.
         let began = Instant::now();
         while Arc::weak_count(&state) > 0 {
             assert!(began.elapsed() < Duration::from_secs(120), "it goes on");

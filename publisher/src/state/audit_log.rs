@@ -126,7 +126,7 @@ mod tests {
         }
         assert_eq!((file.lost, lines_lost()), (3, 3));
         assert_eq!(TOLD.lock().unwrap().len(), 1);
-        // It is mended, and opened anew when that is asked for and not before.
+        // The repaired file is opened on request only, not before.
         std::fs::remove_file(&path).unwrap();
         symlink(&whole, &path).unwrap();
         file.write_all(b"lost\n").unwrap();
@@ -141,7 +141,7 @@ mod tests {
             assert!(first.contains("audit lines are lost"), "{first}");
             assert!(again.contains("4 audit lines are not in it"), "{again}");
         }
-        // It is moved away: what follows is in a new one.
+        // The file is moved away, so later lines go to a new one.
         std::fs::remove_file(&path).unwrap();
         file.write_all(b"two\n").unwrap();
         reopen.store(true, Relaxed);

@@ -64,7 +64,7 @@ impl CommandSender {
 /// The publish thread's end.
 pub(crate) struct CommandReceiver {
     receiver: Receiver<Command>,
-    /// Shows a publishing thread with one load that no command waits.
+    /// Whether commands may wait; a publishing thread needs one load to check.
     waiting: Arc<AtomicBool>,
 }
 
@@ -80,10 +80,10 @@ impl CommandReceiver {
 
     #[cold]
     fn take_waiting(&self) -> Option<Command> {
-        // Cleared first: a command that is sent from here on sets it again.
+        // Clear the flag before reading: a command sent from here on sets it again.
         self.waiting.swap(false, AcqRel);
         let command = self.receiver.try_recv().ok()?;
-        // Another command may wait behind it.
+        // Another command may follow.
         self.waiting.store(true, Relaxed);
         Some(command)
     }

@@ -23,8 +23,8 @@ pub(crate) fn of_repair(config: &Config) -> Option<JournalWriter> {
     recorder_or_none(config, REPAIR, JournalSide::Repair)
 }
 
-/// A publisher runs without a record rather than not at all: a full tmpfs must not stop it on a bad
-/// day.
+/// Returns a recorder, or `None` after logging a failure: a full tmpfs must not prevent the publisher
+/// from running.
 fn recorder_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
     let made = recorder(config, of, side);
     made.unwrap_or_else(|error| {

@@ -185,7 +185,7 @@ impl SourceShared {
         }
     }
 
-    /// The message types seen, as they are shown to people, with how often.
+    /// Returns the message types received, in readable form, with their counts.
     #[must_use]
     pub fn types(&self) -> Vec<(String, u64)> {
         let all = (0..=u8::MAX).zip(&self.types);
@@ -197,7 +197,7 @@ impl SourceShared {
     }
 }
 
-/// How many instruments a channel's directory holds: as many as ITCH can number, twice.
+/// Maximum number of instruments in a channel's directory: twice as many as ITCH can number.
 const INSTRUMENTS_MAX: usize = 131_072;
 
 /// The instruments of a channel.

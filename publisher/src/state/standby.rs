@@ -27,7 +27,7 @@ tickcast_reliability::counters! {
     }
 }
 
-/// Why a standby was promoted.
+/// The reason of a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reason {
@@ -90,7 +90,7 @@ pub(crate) struct StandbyState {
     pub counters: StandbyCounters,
     view: Mutex<View>,
     phase: Mutex<Phase>,
-    /// Notified when the phase has become its last.
+    /// Notified once the phase is final.
     pub(crate) changed: Condvar,
     /// Whether the mirrors are requested.
     wants_mirrors: AtomicBool,

@@ -107,7 +107,7 @@ pub(crate) struct ChannelView {
     pub(crate) mirrored: Option<Mirrored>,
     /// Sequences that the publisher sent and the mirror lacks.
     pub(crate) lag: u64,
-    /// How long the mirror has lacked any.
+    /// Time for which the mirror has lacked any.
     pub(crate) behind: Nanos,
     pub(crate) whole_at: Nanos,
     /// Whether the publisher's multicast arrives.

@@ -20,10 +20,10 @@ use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Heartbeat, Kind, PublisherState};
 
-/// Longer than anything here takes, so that a hang is a failure.
+/// Longer than any step of a test, so that a hang becomes a failure.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Calls `ready` until it gives something.
+/// Calls `ready` until it returns a value.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -35,7 +35,7 @@ pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A group and port that no other test uses.
+/// Returns a group and port that no other test uses.
 pub fn group() -> SocketAddrV4 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub fn group() -> SocketAddrV4 {
     SocketAddrV4::new(group, port)
 }
 
-/// A config with one channel on `group`.
+/// Returns a config with one channel on `group`.
 pub fn config(group: SocketAddrV4, input: Value) -> Value {
     json!({
         "name": "test",
@@ -80,7 +80,7 @@ impl Publisher {
         Self::start_with(config, &[])
     }
 
-    /// Starts it with further arguments.
+    /// Starts the publisher with further arguments.
     pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -139,7 +139,7 @@ impl Publisher {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end: exit code and summary.
+    /// Waits for the end. Returns exit code and summary.
     pub fn finish(mut self) -> (Option<i32>, Value) {
         let status = wait_for("the publisher's end", || self.child.try_wait().unwrap());
         let summary = std::fs::read_to_string(self.path("summary.json")).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Drop for Publisher {
     }
 }
 
-/// What came of one frame.
+/// The contents of one frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
     Welcome(Box<Welcome>),
@@ -260,7 +260,7 @@ impl Control {
         );
     }
 
-    /// The next message that the publisher says.
+    /// Returns the publisher's next message.
     pub fn next(&mut self, what: &str) -> Said {
         wait_for(what, || {
             let said = self.poll();
@@ -269,7 +269,7 @@ impl Control {
         })
     }
 
-    /// A message, if one is there.
+    /// Returns a message, if one has arrived.
     pub fn poll(&mut self) -> Option<Said> {
         loop {
             if let Some((_, message, len)) =
@@ -308,7 +308,7 @@ impl Control {
     }
 }
 
-/// Listens to one group, and keeps every sequenced datagram.
+/// Receives one group, and keeps every sequenced datagram.
 pub struct Listener {
     socket: UdpSocket,
     pub datagrams: BTreeMap<u64, Vec<u8>>,
@@ -337,7 +337,7 @@ impl Listener {
         }
     }
 
-    /// Takes what has arrived.
+    /// Takes the datagrams that have arrived.
     pub fn poll(&mut self) {
         let mut buffer = [0; 10_000];
         while let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
@@ -358,7 +358,7 @@ impl Listener {
         }
     }
 
-    /// Sequences below the highest one that did not come.
+    /// Returns the missing sequences below the highest one received.
     pub fn missing(&self) -> Vec<u64> {
         let last = self.datagrams.keys().next_back().copied().unwrap_or(0);
         (1..=last)
@@ -366,14 +366,14 @@ impl Listener {
             .collect()
     }
 
-    /// The header of a datagram.
+    /// Returns the header of a datagram.
     pub fn header(&self, sequence: u64) -> Header {
         *Datagram::parse(&self.datagrams[&sequence])
             .unwrap()
             .header()
     }
 
-    /// The records' bytes of all data datagrams in order, and how many records.
+    /// Returns the records' bytes of all data datagrams in order, and the number of records.
     pub fn records(&self) -> (Vec<u8>, u64) {
         let (mut bytes, mut count) = (Vec::new(), 0);
         let mut aligned = AlignedCopy::default();
@@ -389,9 +389,9 @@ impl Listener {
     }
 }
 
-/// Everything up to END; what multicast lost is asked for.
+/// Receives everything up to END, and requests the datagrams that multicast lost.
 pub fn to_the_end(listener: &mut Listener, control: &mut Control, epoch: Epoch) {
-    // END may be lost too; the heartbeats after it say so.
+    // END may be lost too; the heartbeats after it show that.
     let last = wait_for("END", || {
         listener.poll();
         let ended = listener.state == Some(PublisherState::Ended);

@@ -1,5 +1,6 @@
-//! `tickcast demo`: the whole system on this host, as processes of their own, under loss; ends with
-//! the proof that every subscriber was given every record, or with the list of those it was not.
+//! `tickcast demo`: runs a publisher and its subscribers on this host as separate processes, with
+//! injected loss. It ends with the proof that every subscriber received every record, or lists the
+//! records that are missing.
 
 mod processes;
 mod setting;
@@ -26,40 +27,40 @@ use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::thousands;
 use verdict::{Published, Verdict};
 
-/// What is published, to how many, and what goes wrong on the way.
+/// Source and volume of the market data, number of subscribers, and faults to inject.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Publish this recording instead of a simulated market.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// The subscribers ask for nothing: what is missing is lost, and named.
+    /// Disable repair: the report lists every missing record as lost.
     #[arg(long)]
     no_repair: bool,
-    /// How many subscriber processes.
+    /// Number of subscriber processes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     subscribers: u32,
-    /// Publish so many records at most [default: all of a recording, 500,000 of a simulation].
+    /// Publish at most this many records [default: all of a recording, 500,000 of a simulation].
     #[arg(long, value_name = "N")]
     records: Option<u64>,
-    /// Venue messages a second.
+    /// Venue messages per second.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Write everything that came of it to this file, as JSON.
+    /// Write the results of the publisher and all subscribers to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     /// The publisher to run [default: tickcast-publisher beside this program].
     #[arg(long, value_name = "FILE")]
     publisher_bin: Option<PathBuf>,
-    /// Keep configs, logs and summaries of all processes in this folder.
+    /// Keep configs, logs and summaries of all processes in this directory.
     #[arg(long, value_name = "FOLDER")]
     keep_logs: Option<PathBuf>,
-    /// Give up after so long.
+    /// Give up after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
     timeout: Duration,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
-    /// As in `inject`, at each subscriber with a seed of its own; by default 1% is dropped, in
+    /// Faults as in `inject`, with a separate seed for each subscriber; by default 1% is dropped, in
     /// bursts of 3.
     #[command(flatten)]
     faults: FaultArgs,
@@ -68,14 +69,15 @@ pub(crate) struct Args {
 const DROP_DEFAULT: f64 = 0.01;
 const BURST_DEFAULT: f64 = 3.0;
 const RECORDS_DEFAULT: u64 = 500_000;
-/// How long a process may take to be ready, and a subscriber to end after the publisher.
+/// Time limit for a process to become ready, and for a subscriber to end after the publisher.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 const END_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs it all.
+/// Runs the demo, and prints its verdict.
 ///
 /// # Errors
-/// [`CommandError`] when a process can't be started or fails; its log is shown.
+/// Returns [`CommandError`] if a process can't be started or fails, with the end of its log. Also
+/// returns it if the timeout passes, or if a signal arrives.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
@@ -105,13 +107,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
 }
 
 impl Args {
-    /// How many records to publish; `None` for all that a recording has.
+    /// Returns the maximum number of records to publish; `None`: all of a recording.
     fn records_max(&self) -> Option<u64> {
         let simulated = self.capture.is_none().then_some(RECORDS_DEFAULT);
         self.records.or(simulated)
     }
 
-    /// The faults of the first subscriber, with the demo's own defaults.
+    /// Returns the faults of the first subscriber, with the demo's own defaults.
     fn fault_config(&self) -> Result<tickcast_transport::faults::FaultConfig, CommandError> {
         let mut faults = self.faults.clone();
         if faults.plan.is_none() && faults.drop.is_none() {
@@ -124,7 +126,7 @@ impl Args {
     }
 }
 
-/// What the publisher says when it is ready.
+/// The publisher's ready file.
 #[derive(Debug, Deserialize)]
 struct Ready {
     control: SocketAddr,
@@ -176,7 +178,7 @@ fn start_publisher(
     Ok((publisher, read_json(&ready_file, "a ready file")?))
 }
 
-/// Removes what an earlier run left in a folder that is kept.
+/// Removes a file that an earlier run left in a kept directory.
 fn forget(path: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != ErrorKind::NotFound => Err(CommandError::Write {
@@ -195,7 +197,8 @@ fn start_subscriber(
 ) -> Result<Watched, CommandError> {
     let name = format!("s{n}");
     let mut faults = args.fault_config()?;
-    // Far enough apart for the seeds of channels and lines, which count on from it.
+    // Keep the subscribers' seeds far apart, because each channel and line derives its seed by counting
+    // up from this one.
     faults.seed = faults
         .seed
         .wrapping_mul(100_000)
@@ -233,7 +236,7 @@ fn start_subscriber(
     Watched::start(&name, command, folder)
 }
 
-/// Shows how far everybody is until all have ended by themselves. The publisher's exit code.
+/// Shows progress until all processes have ended by themselves. Returns the publisher's exit code.
 fn watch(
     args: &Args,
     publisher: &mut Process,
@@ -253,7 +256,7 @@ fn watch(
         }
         if publisher_ended.is_none() {
             match publisher.ended()? {
-                // 1 says that a source or a subscriber is not whole, which the verdict must show.
+                // Exit code 1 reports a loss at the source or at a subscriber; the verdict must explain it.
                 Some(code @ (0 | 1)) => publisher_ended = Some((code, Instant::now())),
                 Some(code) => return Err(publisher.failed(format_args!("failed with {code}"))),
                 None => {}
@@ -292,7 +295,7 @@ fn watch(
     }
 }
 
-/// One line of progress.
+/// Returns one line of progress.
 fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
     let published = published.map(|n| format!("published {}", thousands(n)));
     let each = subscribers.iter().map(|subscriber| {

@@ -1,5 +1,5 @@
-//! `tickcast doctor`: looks at what this host has for tickcast and says of each thing what was found,
-//! why it matters, and what to do about it.
+//! `tickcast doctor`: checks this host for tickcast. Each check reports its finding, the reason why
+//! it matters, and the remedy.
 
 mod host;
 mod rdma;
@@ -14,25 +14,25 @@ use selftest::SelfTest;
 use tickcast_tools::exit::{CommandError, Exit};
 use tickcast_tools::support::output::Output;
 
-/// What to look at.
+/// The checks to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Look at RDMA instead of the host in general: devices, ports, identifiers, MTU, rights, a datagram
+    /// Check RDMA instead of the host in general: devices, ports, identifiers, MTU, rights, a datagram
     /// through each port, counters.
     #[arg(long)]
     rdma: bool,
-    /// Then run publisher and subscribers over each device, one of them with loss: all must have the
-    /// same records in the end.
+    /// Then run a publisher and subscribers over each device, one of them with loss; all must receive
+    /// the same records.
     #[arg(long, requires = "rdma")]
     selftest: bool,
-    /// The interface for multicast, loopback where it is left out; with --rdma only the device of this one.
+    /// Interface for multicast, loopback by default; with --rdma check only the device of this interface.
     #[arg(long, value_name = "NAME|ADDRESS")]
     interface: Option<Interface>,
-    /// Records of the self-test.
+    /// Number of records of the self-test.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Messages a second of the self-test.
+    /// Messages per second of the self-test.
     #[arg(long, value_name = "N", default_value_t = 50_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
@@ -41,28 +41,28 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How something was found.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
-    /// As it should be.
+    /// The host is as it should be.
     Ok,
-    /// It works, but one should know.
+    /// It works, with a limitation worth knowing.
     Note,
     /// It does not work.
     Finding,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     verdict: Verdict,
-    /// What was looked at, and what was found.
+    /// Subject and result.
     found: String,
-    /// Why it matters; empty where all is well.
+    /// Why the result matters; empty if all is well.
     #[serde(skip_serializing_if = "str::is_empty")]
     why: &'static str,
-    /// What to do; empty where there is nothing to do.
+    /// Remedy; empty if none is needed.
     #[serde(rename = "do", skip_serializing_if = "String::is_empty")]
     remedy: String,
 }
@@ -112,7 +112,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// All that was found.
+/// The results of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
     checks: Vec<Check>,
@@ -121,10 +121,10 @@ struct Report {
     selftest: Vec<SelfTest>,
 }
 
-/// Looks, and says what was found; [`Exit::Finding`] where something was.
+/// Runs the checks and prints the results. Returns [`Exit::Finding`] if a check found a problem.
 ///
 /// # Errors
-/// [`CommandError`] when the result can't be written.
+/// Returns [`CommandError`] if the output can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let (mut checks, addresses) = if args.rdma {
         rdma::look(args.interface.as_ref())

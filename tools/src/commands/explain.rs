@@ -1,6 +1,6 @@
-//! `tickcast explain`: says of every datagram that was missing where it was lost and what became of it,
-//! from the records that `tickcast listen --record`, subscribers and publishers keep; and runs a record
-//! through the core again.
+//! `tickcast explain`: reports where each missing datagram was lost and what happened to it, from the
+//! flight records of `tickcast listen --record`, subscribers and publishers. It can also replay a
+//! record through the core.
 
 mod entries;
 mod timeline;
@@ -24,46 +24,46 @@ use tickcast_transport::journal_file::read;
 use tickcast_tools::exit::{CommandError, Exit};
 use tickcast_tools::support::output::{Output, unknown_to_null};
 
-/// Which records, and what of them.
+/// The records, and the part of them to report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Records; those of several hosts tell what all of them missed from what one did, and those of the
-    /// publisher what was sent at all.
+    /// Flight records. Records of several hosts separate the losses of one host from those of all; the
+    /// publisher's records show what was sent.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Only what was missing within a second of this time (UTC): 14:30:00.000123 of the first day on
-    /// which a record has that, or with its date: 2026-01-31T14:30:00.000123Z.
+    /// Report only losses within a second of this time (UTC): 14:30:00.000123 of the first day on
+    /// which a record has that time, or with a date: 2026-01-31T14:30:00.000123Z.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// Only this gap, with everything that happened around it.
+    /// Report only this gap, with all events around it.
     #[arg(long, value_name = "N")]
     gap: Option<usize>,
-    /// Run the record through the core again: the same must come out.
+    /// Replay the record through the core; the outputs must be identical.
     #[arg(long)]
     replay: bool,
-    /// Print JSON, an object a record.
+    /// Print JSON, one object per record.
     #[arg(long)]
     json: bool,
 }
 
-/// How far around `--at`.
+/// Reported time before and after `--at`.
 const AROUND: Nanos = Nanos::from_secs(1);
 
-/// One record, as JSON has it.
+/// One record's report, as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     file: &'a PathBuf,
     origin: &'a JournalOrigin,
     whole: bool,
     explanation: &'a Explanation,
-    /// How many sequences the findings do not explain; left out where nobody knows.
+    /// Number of sequences that the findings do not explain; omitted if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     unexplained: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<Verdict>,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Serialize)]
 struct Verdict {
     first_input: u64,
@@ -72,10 +72,13 @@ struct Verdict {
     words: String,
 }
 
-/// Explains.
+/// Reports the losses of each record.
 ///
 /// # Errors
-/// [`CommandError`] when a file can't be read, or is no record.
+/// Returns [`CommandError`] in three cases:
+/// - a file can't be read or is no record;
+/// - two files hold the same record;
+/// - no record has the requested time or gap.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
@@ -88,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut gaps = BTreeSet::new();
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, unexplained, verdict) = replayed(recording, explanation, args.replay);
-        // A gap alone is told of without the sums.
+        // A single gap is reported without the totals.
         let unexplained = unexplained.filter(|_| args.gap.is_none());
         let outside = at.and_then(|at| only_near(at, recording, explanation));
         any_inside |= outside.is_none();
@@ -122,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         }
         let mut lines = words::head(file, recording, explanation);
         match outside {
-            // Nothing is known of that time, and so nothing is said to have been missing or not.
+            // The record does not cover that time, so report neither losses nor their absence.
             Some(outside) => lines.push(outside),
             None => {
                 lines.extend(words::findings(recording, explanation));
@@ -155,7 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::whole_if(whole))
 }
 
-/// What is said where a gap is asked for that is not there; `gaps` are those that are, at that time.
+/// Returns the message for an unknown gap; `gaps` are the known ones within the requested time.
 fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
     const LISTED_MAX: usize = 10;
     let gap = args.gap.unwrap_or_default();
@@ -183,7 +186,7 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
     }
 }
 
-/// Whether nothing was lost for good, and nothing was lost that no finding explains.
+/// Returns whether nothing was lost for good, and the findings explain every loss.
 fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
     let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
@@ -198,7 +201,7 @@ fn open(path: &Path) -> Result<Journal, CommandError> {
     recording.map_err(|error| CommandError::Usage(format!("{}: {error}", path.display())))
 }
 
-/// The same record twice would count as two witnesses.
+/// Returns an error if two files hold the same record, because it would count as two witnesses.
 fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), CommandError> {
     for (nth, recording) in recordings.iter().enumerate() {
         let mut before = recordings[..nth].iter().zip(files);
@@ -212,17 +215,17 @@ fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), Command
     Ok(())
 }
 
-/// A time as a user gives it.
+/// A time as given on the command line.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// Of the first day on which the record has it.
+    /// A time of the first day on which the record has it.
     Day(Time),
     Moment(Timestamp),
 }
 
 impl At {
     fn parse(text: &str) -> Result<Self, CommandError> {
-        // A time of day alone: what has more to it, a date or an offset, must not be read as one.
+        // Accept a time of day only: text with a date or an offset must not be read as one.
         if text
             .chars()
             .all(|it| it.is_ascii_digit() || ":.".contains(it))
@@ -244,7 +247,7 @@ impl At {
         })
     }
 
-    /// In nanoseconds of UTC, for a record that began then.
+    /// Returns the time in nanoseconds of UTC, for a record that began at `began`.
     fn utc(self, began: Nanos) -> i128 {
         let moment = match self {
             Self::Moment(moment) => moment,
@@ -253,7 +256,7 @@ impl At {
                 let of_day = began.to_zoned(TimeZone::UTC).with().time(time).build();
                 let moment = of_day.map_or(began, |it| it.timestamp());
                 let is_over = moment.as_nanosecond() + i128::from(AROUND.0) < began.as_nanosecond();
-                // Of the day after: the record passes midnight.
+                // The record passes midnight, so the time is of the following day.
                 let day = Span::new().hours(24);
                 let next = || moment.checked_add(day).unwrap_or(moment);
                 if is_over { next() } else { moment }
@@ -263,7 +266,8 @@ impl At {
     }
 }
 
-/// Keeps what was missing within a second of this time; else says from when to when the record is.
+/// Keeps only the findings within a second of this time. If the record does not cover it, returns a
+/// message with the record's range.
 fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Option<String> {
     let origin = recording.origin();
     let since_began = at.utc(origin.began_utc) - i128::from(origin.began_utc.0);
@@ -280,8 +284,8 @@ fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Opti
     })
 }
 
-/// What the record's sums are held against, how many sequences they do not explain, and what a replay
-/// comes to, where that is asked for.
+/// Returns the comparison of the record's totals as text, and the number of unexplained sequences. Adds
+/// the result of the replay, if one was requested.
 fn replayed(
     recording: &Journal,
     explanation: &Explanation,
@@ -393,7 +397,7 @@ mod tests {
             "{words}"
         );
         assert!(is_whole(&explanation, unexplained));
-        // As if the core had counted three more.
+        // The core counted three more than the findings.
         (explanation.totals.missing, explanation.totals.open) = (3, 2);
         let (words, unexplained, _) = replayed(&recording, &explanation, false);
         assert!(words.ends_with("; 3 are not explained"), "{words}");
@@ -454,7 +458,8 @@ mod tests {
         for (text, seconds) in [
             ("14:30:00", 0.0),
             ("14:30:01.5", 1.5),
-            // A moment before it began is still of this day, and what was before that of the next.
+            // Up to a second before the record begins, a time means this day. An earlier time means the
+            // next day.
             ("14:29:59.5", -0.5),
             ("14:29:58", 86_398.0),
             ("00:00:00", 34_200.0),

@@ -1,5 +1,5 @@
-//! `tickcast inject`: a relay from one multicast group to another that keeps the bytes, breaks
-//! what it was told to break, and reports exactly what that was.
+//! `tickcast inject`: relays one multicast group to another. It keeps the bytes, injects the
+//! requested faults, and reports exactly which datagrams they affected.
 
 mod report;
 
@@ -26,7 +26,7 @@ use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::thousands;
 
-/// From where to where, what goes wrong on the way, and when to stop.
+/// Source and destination groups, faults to inject, and when to stop.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The group that the publisher sends to.
@@ -38,21 +38,21 @@ pub(crate) struct Args {
     /// The interface to receive on, and to send from.
     #[arg(long, value_name = "NAME|ADDRESS", default_value_t)]
     interface: Interface,
-    /// How many routers a relayed datagram may pass; 0 keeps it on this host.
+    /// Number of routers that a relayed datagram may pass; 0 keeps it on this host.
     #[arg(long, value_name = "N", default_value_t = 0)]
     ttl: u8,
     #[command(flatten)]
     faults: FaultArgs,
-    /// Stop after so long.
+    /// Stop after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Stop when the session has ended on every channel and nothing has come for so long.
+    /// Stop when the session has ended on every channel and no datagram has arrived for this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
     linger: Duration,
-    /// Go on after the end of a session; another may follow.
+    /// Continue after the end of a session, because another may follow.
     #[arg(long)]
     stay: bool,
-    /// How to wait: spin, yield or sleep:US.
+    /// Idle strategy: spin, yield or sleep:US.
     #[arg(long, value_name = "HOW", value_parser = idle, default_value = "sleep:50")]
     idle: Idle,
     /// Write the report to this file; otherwise it goes to stdout.
@@ -66,13 +66,14 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// Socket buffer to ask for, in bytes: what is lost before the relay is not in its report.
+/// Socket buffer to request, in bytes. A large one matters, because the report can't name datagrams
+/// lost before the relay.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// Relays until it is time to stop.
+/// Relays until a stop condition is met.
 ///
 /// # Errors
-/// [`CommandError`] when a group can't be used, the faults make no sense, or the report can't be
+/// Returns [`CommandError`] if a group can't be used, the faults are invalid, or the report can't be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     if args.from == args.to {
@@ -105,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let (mut idle, mut ended_by) = (args.idle, None);
     let ended_by = loop {
         let worked = relay.turn()?;
-        // What waits in the socket when the end comes is relayed all the same.
+        // Relay the datagrams that still wait in the socket when the end is reached.
         if let Some(ended_by) = ended_by.filter(|_| !worked) {
             break ended_by;
         }
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::whole_if(report.exact))
 }
 
-/// One group on its way to another.
+/// The relay of one group.
 struct Relay {
     receiver: UdpReceiver,
     plan: FaultInjector<()>,
@@ -146,7 +147,7 @@ struct Relay {
     seen: Seen,
     started_at: Instant,
     heard_at: Instant,
-    /// The error that ended sending, until it can be returned.
+    /// The first send error, until it can be returned.
     failed: Option<CommandError>,
 }
 
@@ -165,7 +166,7 @@ impl Relay {
             source_specific: false,
             batch: tickcast_transport::udp::BATCH_MAX,
             busy_poll_us: None,
-            // What comes is relayed one by one, as it was sent.
+            // Receive datagrams one by one, to relay them as they were sent.
             gro: false,
         })?;
         for warning in receiver.warnings() {
@@ -183,7 +184,7 @@ impl Relay {
         })
     }
 
-    /// Relays what has come and what is due; whether there was anything.
+    /// Relays the datagrams that have arrived and those that are due. Returns whether any arrived.
     fn turn(&mut self) -> Result<bool, CommandError> {
         let Self {
             receiver,
@@ -210,7 +211,7 @@ impl Relay {
         self.failed.take().map_or(Ok(received > 0), Err)
     }
 
-    /// Lets everything out that still waits.
+    /// Sends all datagrams that are still held back.
     fn flush(&mut self) -> Result<(), CommandError> {
         let Self {
             plan,

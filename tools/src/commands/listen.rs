@@ -1,5 +1,5 @@
-//! `tickcast listen`: follows channels of a live publisher, prints or counts what it is given, and
-//! says of every record that is missing which it was, and why.
+//! `tickcast listen`: follows channels of a live publisher, and prints or counts their records. It
+//! names each missing record and the cause of its loss.
 
 mod account;
 mod print;
@@ -27,7 +27,7 @@ use tickcast_tools::support::files::{check_writable, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::signals::Stop;
 
-/// Whom to follow, how, and what to show.
+/// The publisher, the way to follow it, and the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The publisher's control address.
@@ -36,92 +36,93 @@ pub(crate) struct Args {
     /// A channel, by name or number; repeat it for several.
     #[arg(long = "channel", value_name = "NAME|ID", required = true)]
     channels: Vec<String>,
-    /// Where to begin: live, oldest, or EPOCH:SEQUENCE.
+    /// Start position: live, oldest, or EPOCH:SEQUENCE.
     #[arg(long, value_name = "WHERE", value_parser = start, default_value = "live")]
     from: Start,
-    /// In which order: ordered, within:MICROSECONDS, or arrival.
+    /// Order of delivery: ordered, within:MICROSECONDS, or arrival.
     #[arg(long, value_name = "ORDER", value_parser = delivery, default_value = "ordered")]
     delivery: Delivery,
-    /// Ask for nothing: what is missing is lost, and said.
+    /// Disable repair: missing records are declared lost and reported.
     #[arg(long)]
     no_repair: bool,
-    /// What is tried above TCP, where the publisher offers it over verbs.
+    /// Repair paths to try before TCP, if the publisher offers them over verbs.
     #[arg(long, value_enum, default_value_t = Rungs::ReadThenNack)]
     ladder: Rungs,
-    /// Never ask again earlier than this, in microseconds; beyond, four measured round trips.
+    /// Minimum time before a NACK is repeated, in microseconds; longer if four measured round trips
+    /// take longer.
     #[arg(long, value_name = "MICROSECONDS")]
     nack_retry_us: Option<u32>,
-    /// What to print on stdout.
+    /// Output on stdout.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// How often the counts are printed, with --format count and count-json.
+    /// Interval between two outputs of the counts, with --format count and count-json.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     every: Duration,
-    /// Stop after so many records.
+    /// Stop after this many records.
     #[arg(long, value_name = "N")]
     records: Option<u64>,
-    /// Stop after so long.
+    /// Stop after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Give up when the publisher has not welcomed us after so long.
+    /// Give up if the publisher has not admitted this subscriber within this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
     join_timeout: Duration,
-    /// Stop when the publisher counts as dead instead of waiting for it to come back.
+    /// Stop when the publisher counts as dead, instead of waiting for its return.
     #[arg(long)]
     until_dead: bool,
-    /// Our name in the publisher's logs and metrics.
+    /// Name of this subscriber in the publisher's logs and metrics.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The interface of line A, and repeated of line B; loopback where it is left out.
+    /// Interface of line A; repeat it for line B. Loopback by default.
     #[arg(long = "interface", value_name = "NAME|ADDRESS")]
     interfaces: Vec<Interface>,
-    /// Receive from elsewhere than the publisher says, from `inject` for example; with several
-    /// channels, say which. Repeat it for line B.
+    /// Receive from another group than the publisher announces, for example from `inject`. With several
+    /// channels, name the channel. Repeat it for line B.
     #[arg(long = "line-override", value_name = "[CHANNEL=]GROUP:PORT@SENDER", value_parser = line)]
     line_overrides: Vec<Override>,
-    /// How datagrams come: by the best that both sides have, or by one of them.
+    /// Transport of the datagrams: the best that both sides have, or a fixed one.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = TransportArg::Auto)]
     transport: TransportArg,
-    /// Receive buffers per line where datagrams come by verbs: what may arrive between two polls.
+    /// Receive buffers per line over verbs: the datagrams that may arrive between two polls.
     #[arg(long, value_name = "N", default_value_t = 2048)]
     #[arg(value_parser = clap::value_parser!(u32).range(32..=32_768))]
     receive_depth: u32,
-    /// Receive whatever comes to the group, so that strangers are counted instead of unseen.
+    /// Receive datagrams of any sender to the group, so that foreign ones are counted.
     #[arg(long)]
     any_sender: bool,
-    /// Take datagrams over from the kernel one by one, also where it has several as one buffer (GRO).
+    /// Receive datagrams from the kernel one by one, even if it offers several in one buffer (GRO).
     #[arg(long)]
     no_gro: bool,
     /// Run on this core.
     #[arg(long, value_name = "N")]
     core: Option<usize>,
-    /// How to wait: spin, yield or sleep:US.
+    /// Idle strategy: spin, yield or sleep:US.
     #[arg(long, value_name = "HOW", value_parser = idle, default_value = "sleep:50")]
     idle: Idle,
-    /// Take a digest (XXH3-128) of every channel's records in the order they are delivered.
+    /// Take a digest (XXH3-128) of every channel's records, in the order of delivery.
     #[arg(long)]
     digest: bool,
     /// Write a summary to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Keep a record of what comes in this file, on tmpfs, of so many MiB: `tickcast explain` reads it.
+    /// Keep a flight record in this file on tmpfs, of this many MiB; `tickcast explain` reads it.
     #[arg(long, value_name = "FILE[:MIB]", value_parser = recording)]
     record: Option<(PathBuf, usize)>,
-    /// Do not tell recovered gaps one by one.
+    /// Do not report recovered gaps one by one.
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
     faults: FaultArgs,
 }
 
-/// The rungs of the repair ladder above TCP.
+/// The repair paths above TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Rungs {
     /// READ of the publisher's ring.
     Read,
     /// NACKs over a connection of their own.
     Nack,
-    /// The one, then the other.
+    /// READ first, then NACKs.
     ReadThenNack,
 }
 
@@ -135,16 +136,16 @@ impl From<Rungs> for RepairOrder {
     }
 }
 
-/// How datagrams come.
+/// The transport of the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TransportArg {
-    /// Shared memory in the publisher's host, else verbs where both sides have it, else UDP.
+    /// Shared memory on the publisher's host, else verbs if both sides have it, else UDP.
     Auto,
     /// UDP multicast.
     Udp,
     /// RDMA multicast.
     Verbs,
-    /// The publisher's ring in this host's memory.
+    /// The publisher's ring, in this host's memory.
     Shm,
 }
 
@@ -159,16 +160,16 @@ impl From<TransportArg> for Transport {
     }
 }
 
-/// What goes to stdout.
+/// The output on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Every record, a line for people.
+    /// Every record, as a line of text.
     Text,
-    /// Every record, a JSON object a line.
+    /// Every record, as one JSON object per line.
     Json,
-    /// Counts, now and then.
+    /// Counts, at intervals.
     Count,
-    /// Counts, now and then, as JSON objects.
+    /// Counts, at intervals, as JSON objects.
     CountJson,
 }
 
@@ -179,7 +180,7 @@ struct Override {
     line: LineOverride,
 }
 
-/// How much is recorded where nobody says.
+/// Default size of a flight record, in MiB.
 const RECORD_MIB: usize = 64;
 
 /// Reads `FILE` or `FILE:MIB`.
@@ -195,15 +196,16 @@ fn recording(text: &str) -> Result<(PathBuf, usize), String> {
     }
 }
 
-/// How long to go on after the end, so that the publisher hears that we have reached it.
+/// Time to continue after the end of the session, so that the publisher receives the report of it.
 const AFTER_END: Duration = Duration::from_millis(250);
-/// Rounds between looks at clock and signals while there is work.
+/// Maximum number of polls between two checks of clock and signals, while data arrives.
 const ROUNDS: u32 = 256;
 
-/// Follows until the end of the session, or until it is told to stop.
+/// Follows until the end of the session, or until a stop condition is met.
 ///
 /// # Errors
-/// [`CommandError`] when the options make no sense, or the publisher can't be reached or refuses.
+/// Returns [`CommandError`] if the options are invalid, or if the publisher can't be reached or
+/// rejects this subscriber.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let faults = args.faults.config()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
@@ -218,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let summary = Summary::begin(args, &subscriber, &faults, ended_by);
     let left = subscriber.leave_with(|item| account.take(&item));
     account.finish()?;
-    // Only now: leaving declares lost what was still missing.
+    // Only after leaving, because that declares the open gaps lost.
     let found = account.found_anything();
     let summary = summary.finish(&left.channels, account);
     print_end(args, &summary)?;
@@ -232,7 +234,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
 }
 
-/// Polls until there is a reason not to.
+/// Polls until the session ends or a stop condition is met.
 fn follow(
     args: &Args,
     subscriber: &mut Subscriber,
@@ -277,7 +279,7 @@ fn follow(
     }
 }
 
-/// What keeps us from following in the end; a rejection that was overcome does not.
+/// Returns the problem that prevents following at the end; a rejection followed by a join is none.
 fn lasting_problem(subscriber: &Subscriber) -> Option<String> {
     let is_overcome = |problem: &SubscribeError| {
         matches!(problem, SubscribeError::Rejected { .. })
@@ -287,13 +289,13 @@ fn lasting_problem(subscriber: &Subscriber) -> Option<String> {
     problem.map(ToString::to_string)
 }
 
-/// Why we never joined.
+/// Returns the error for a subscriber that never joined.
 fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> CommandError {
     match subscriber.problem() {
         Some(SubscribeError::Rejected { code, text }) => {
             CommandError::Rejected(*code, text.clone())
         }
-        // The publisher did welcome us.
+        // The publisher did admit the subscriber.
         Some(problem) => CommandError::Problem(problem.to_string()),
         None => CommandError::Unreachable(format!(
             "{} did not welcome us within {:.1} s; is a publisher running there?",

@@ -1,4 +1,4 @@
-//! One file (or folder) a verb: what can be typed, and what it does.
+//! The verbs: one file or folder for each, with its options and its implementation.
 
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -1,4 +1,4 @@
-//! `tickcast promote`: has a standby take over from its publisher, and says what came of it.
+//! `tickcast promote`: promotes a standby in place of its publisher, and reports the result.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use tickcast_tools::exit::{CommandError, Exit};
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::output::Output;
 
-/// Which standby, and how.
+/// The standby, and how to promote it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The standby's admin address.
     #[arg(long, value_name = "HOST:PORT")]
     standby: String,
-    /// Promote it whatever its publisher does: that one must be gone, or be stopped.
+    /// Promote it even if its publisher is alive; make sure that the publisher is gone or gets stopped.
     #[arg(long)]
     force: bool,
-    /// Wait for so long; the standby goes on by itself.
+    /// Maximum time to wait for the result; the standby continues by itself.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "90")]
     wait: Duration,
-    /// Print the standby's answer as it is, JSON.
+    /// Print the standby's answer unchanged, as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Promotes it.
+/// Promotes the standby.
 ///
 /// # Errors
-/// [`CommandError`] when nobody answers, or what answers is no standby.
+/// Returns [`CommandError`] if there is no answer, or the answer is not that of a standby.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let address = address_of(&args.standby)?;
     let wanted = serde_json::json!({ "force": args.force }).to_string();
@@ -66,12 +66,12 @@ fn address_of(text: &str) -> Result<SocketAddr, CommandError> {
         source,
     };
     let found = resolve(text).map_err(wrong)?;
-    // There is at least one, or it would have been an error.
+    // A successful lookup gives at least one address.
     let first = found.first().copied();
     first.ok_or_else(|| wrong(std::io::ErrorKind::NotFound.into()))
 }
 
-/// The answer for people.
+/// Returns the answer as text.
 fn in_words(told: &Value) -> Vec<String> {
     if told["state"] != "promoted" {
         let why = told["why"].as_str().unwrap_or_default();

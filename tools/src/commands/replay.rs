@@ -1,5 +1,5 @@
-//! `tickcast replay`: sends the packets of a recording in order, none left out, at the pace it was
-//! recorded, a multiple of that, a fixed rate, or as fast as they go.
+//! `tickcast replay`: sends all packets of a recording in order: at the recorded speed, a multiple
+//! of it, a fixed rate, or as fast as possible.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,34 +22,34 @@ use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::{rate, span, thousands};
 
-/// What to replay, where to, and how fast.
+/// The recording, its destination, and its speed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The recording: pcap, pcapng or Nasdaq's BinaryFILE, gzip or not.
     file: PathBuf,
-    /// Where the publisher's live input listens: HOST:PORT or GROUP:PORT.
+    /// Address of the publisher's live input: HOST:PORT or GROUP:PORT.
     #[arg(long, value_name = "ADDRESS")]
     to: String,
-    /// Times the recorded speed, or max.
+    /// Multiple of the recorded speed, or max.
     #[arg(long, value_name = "N|max", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
     speed: Speed,
-    /// So many packets a second instead, evenly.
+    /// Send this many packets per second instead, evenly.
     #[arg(long, value_name = "N", conflicts_with = "speed", value_parser = positive)]
     rate: Option<f64>,
-    /// The interface to send to a group from.
+    /// The interface to send from, if the destination is a group.
     #[arg(long, value_name = "NAME|ADDRESS", default_value_t)]
     interface: Interface,
-    /// How many routers a packet to a group may pass; 0 keeps it on this host.
+    /// Number of routers that a packet to a group may pass; 0 keeps it on this host.
     #[arg(long, value_name = "N", default_value_t = 0)]
     ttl: u8,
-    /// Only a capture's packets that were sent to this address: one line of several.
+    /// Send only a capture's packets to this original destination: one line of several.
     #[arg(long, value_name = "ADDRESS")]
     only: Option<SocketAddr>,
-    /// Stop after so many packets.
+    /// Stop after this many packets.
     #[arg(long, value_name = "N")]
     packets_max: Option<u64>,
-    /// Send the file so many times. A BinaryFILE is another session each time; a capture's packets
-    /// are the same again, which decoders take for old.
+    /// Send the file this many times. A BinaryFILE is a new session each time; a capture's packets
+    /// are identical each time, so decoders treat the repeats as old.
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
     /// Also write the summary to this file, as JSON.
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// How fast.
+/// The speed of the replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Speed {
     Times(f64),
@@ -78,32 +78,32 @@ fn speed(text: &str) -> Result<Speed, String> {
     Ok(Speed::Times(times))
 }
 
-/// What was done.
+/// The results of a replay.
 #[derive(Debug, Serialize)]
 struct Summary {
     packets: u64,
     bytes: u64,
-    /// Packets that the network refused: nobody listens there, or there is no way.
+    /// Packets that the network refused: no listener, or no route.
     refused: u64,
     passed_over: PassedOver,
     seconds: f64,
     packets_per_s: f64,
-    /// The recording's own length, all rounds together.
+    /// Duration of the recording, summed over all rounds.
     recorded_seconds: f64,
-    /// Times the recorded speed that was reached.
+    /// Achieved multiple of the recorded speed.
     achieved_speed: f64,
-    /// How late packets were sent, in microseconds; null where no time was due.
+    /// Delay of packets behind their due time, in microseconds; null if no packet had a due time.
     late_p50_us: Option<u64>,
     late_p99_us: Option<u64>,
     late_max_us: Option<u64>,
-    /// Whether the file was sent to its end, as often as asked for.
+    /// Whether the file was sent to its end, as often as requested.
     whole: bool,
 }
 
-/// Sends the file.
+/// Sends the recording.
 ///
 /// # Errors
-/// [`CommandError`] when the file can't be read or the address can't be used, or when nobody
+/// Returns [`CommandError`] if the file can't be read, the address can't be used, or nothing
 /// listens there.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 pacer.rewind();
                 continue;
             }
-            // What went before it was sent, and is reported.
+            // The packets before the damage were sent, so report them.
             Err(CommandError::Capture(source)) => {
                 damage = Some(source);
                 break;
@@ -208,18 +208,18 @@ fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
     output.flush()
 }
 
-/// Says when each packet goes.
+/// Computes when each packet is due.
 struct Pacer {
     speed: Speed,
     rate: Option<f64>,
     started_at: Instant,
     count: u64,
-    /// The recording's clock at its first packet of this round, and at its latest ever.
+    /// Recorded time of the first packet of this round; `span` is the longest offset from it so far.
     first: Option<Nanos>,
     span: Nanos,
-    /// The recording's length, all earlier rounds together.
+    /// Duration of all earlier rounds.
     earlier: Nanos,
-    /// How late packets were sent, in microseconds.
+    /// Delays of packets behind their due time, in microseconds.
     late_us: Histogram<u64>,
 }
 
@@ -251,12 +251,12 @@ impl Pacer {
         self.earlier.after(self.span)
     }
 
-    /// Waits until a packet recorded at `at` is to go; false when a signal came first.
+    /// Waits until a packet recorded at `at` is due. Returns `false` if a signal arrives first.
     fn wait(&mut self, at: Nanos, stop: &Stop) -> bool {
         if self.count == 0 {
             self.started_at = Instant::now();
         }
-        // A recording's clock may step back, or be silent (0): time goes on from where it was.
+        // A recording's clock may step back or be unknown (0); time then continues from its highest value.
         if at != Nanos::ZERO {
             let first = *self.first.get_or_insert(at);
             self.span = self.span.max(at.since(first));
@@ -298,7 +298,7 @@ impl Pacer {
         whole: bool,
     ) -> Summary {
         let elapsed = self.started_at.elapsed();
-        // A quantile is the end of its bucket, which may lie beyond the longest delay.
+        // A quantile is the upper bound of its bucket, which may exceed the longest delay.
         let late = |us: u64| (!self.late_us.is_empty()).then_some(us.min(self.late_us.max()));
         let recorded_seconds = self.recorded().0 as f64 / 1e9;
         Summary {
@@ -318,8 +318,8 @@ impl Pacer {
     }
 }
 
-/// Sleeps through a long wait in pieces, so that a signal is seen, and leaves the end of it to
-/// yielding: a sleep wakes late.
+/// Sleeps in short steps, so that a signal is noticed. Yields near the end of the wait, because a
+/// sleep ends late.
 fn wait_a_little(left: Duration) {
     const WAKES_LATE: Duration = Duration::from_micros(150);
     const PIECE: Duration = Duration::from_millis(50);

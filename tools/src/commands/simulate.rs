@@ -1,5 +1,5 @@
-//! `tickcast simulate`: writes a capture of a simulated market, for `demo --capture` and `replay` on a
-//! machine without captures of a venue.
+//! `tickcast simulate`: writes a capture of a simulated market, for `demo --capture` and `replay` on
+//! hosts without captures of a venue.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -16,7 +16,7 @@ use tickcast_tools::exit::{CommandError, Exit};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::table::thousands;
 
-/// What the capture holds.
+/// The contents of the capture.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The capture to write: pcap, MoldUDP64 packets of ITCH 5.0.
@@ -28,14 +28,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
-    /// How many symbols trade.
+    /// Number of symbols that trade.
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     symbols: u16,
-    /// The address that the packets are sent to in the capture.
+    /// Destination address of the packets in the capture.
     #[arg(long, value_name = "GROUP:PORT", default_value = "239.255.1.1:26400")]
     to: SocketAddrV4,
-    /// The day that is simulated.
+    /// The simulated day.
     #[arg(long, value_name = "DATE", default_value = "2026-01-02")]
     trade_date: Date,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 /// Writes the capture.
 ///
 /// # Errors
-/// [`CommandError::Write`] when the file can't be written.
+/// Returns [`CommandError::Write`] if the file can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let config = SimulatorConfig {
         symbols: args.symbols,
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::Whole)
 }
 
-/// Writes all packets, and returns how many there were.
+/// Writes all packets. Returns their number.
 fn write(
     path: &Path,
     simulator: &mut Simulator,
@@ -89,7 +89,7 @@ fn write(
     Ok(packets)
 }
 
-/// A little-endian pcap 2.4 with stamps in nanoseconds, of Ethernet frames (pcap-savefile(5)).
+/// Header of a little-endian pcap 2.4 with nanosecond stamps and Ethernet frames (pcap-savefile(5)).
 const HEADER: [u8; 24] = [
     0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0,
 ];
@@ -104,7 +104,7 @@ fn write_packet(
     to: SocketAddrV4,
     payload: &[u8],
 ) -> io::Result<()> {
-    // The simulator's longest payload fits a datagram, and its stamps fit pcap's 32 bits of seconds.
+    // The simulator's longest payload fits a datagram, and its stamps fit pcap's 32-bit seconds.
     let udp_len = (UDP_LEN + payload.len()) as u16;
     let frame_len = (ETHERNET_LEN + IPV4_LEN + UDP_LEN + payload.len()) as u32;
     let (seconds, ns) = (at.0 / 1_000_000_000, at.0 % 1_000_000_000);
@@ -112,7 +112,7 @@ fn write_packet(
         file.write_all(&word.to_le_bytes())?;
     }
     let [_, a, b, c] = to.ip().octets();
-    // The group's MAC address (RFC 1112), and one from the range that is locally administered.
+    // The group's MAC address (RFC 1112), and one of the locally administered range.
     file.write_all(&[1, 0, 0x5e, a & 0x7f, b, c, 2, 0, 0, 0, 0, 1, 8, 0])?;
     let mut ip = [0; IPV4_LEN];
     ip[..2].copy_from_slice(&[0x45, 0]);
@@ -143,7 +143,7 @@ fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The example of RFC 1071's readers: a header whose sum is known.
+    /// A well-known example of RFC 1071: a header whose checksum is known.
     #[test]
     fn checksum_of_a_known_header_is_its_own() {
         let header = [

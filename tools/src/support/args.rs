@@ -1,4 +1,4 @@
-//! Options that several programs share, and how the values of options are read.
+//! Options that several programs share, and parsers of option values.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -7,27 +7,27 @@ use clap::{Args, ValueEnum};
 use tickcast_transport::host::idle::Idle;
 use tracing_subscriber::EnvFilter;
 
-/// Where log lines go to: stderr.
+/// The log on stderr.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// What to log: error, warn, info, debug, trace, or filters as in RUST_LOG.
+    /// Log filter: error, warn, info, debug, trace, or filters as in RUST_LOG.
     #[arg(long, global = true, default_value = "warn")]
     log: String,
-    /// How to write log lines.
+    /// Format of log lines.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogArgs {
-    /// Logs from now on.
+    /// Starts logging.
     pub fn start(&self) {
         let log = tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::new(&self.log))
@@ -40,19 +40,19 @@ impl LogArgs {
     }
 }
 
-/// A number from 0 to 1.
+/// Parses a number from 0 to 1.
 pub fn probability(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .parse()
         .map_err(|_| format!("{text:?} is not a number"))?;
-    // A NaN is in no range.
+    // The range excludes NaN.
     if (0.0..=1.0).contains(&number) {
         return Ok(number);
     }
     Err("a probability lies between 0 and 1; 0.01 is one in a hundred".into())
 }
 
-/// A number above 0.
+/// Parses a number above 0.
 pub fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
@@ -60,7 +60,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Seconds, with a fraction or without.
+/// Parses a number of seconds, with or without a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text
         .parse()
@@ -68,7 +68,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "a span of time is 0 or more seconds".into())
 }
 
-/// `spin`, `yield` or `sleep:MICROSECONDS`.
+/// Parses `spin`, `yield` or `sleep:MICROSECONDS`.
 pub fn idle(text: &str) -> Result<Idle, String> {
     let unknown = || format!("{text:?} is none of spin, yield, sleep:MICROSECONDS");
     match (text, text.strip_prefix("sleep:")) {

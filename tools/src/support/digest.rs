@@ -1,10 +1,10 @@
-//! The digest that publisher and subscribers compare: xxh3-128 over the bytes of every record of
-//! a channel, in order, as hexadecimal text.
+//! The digest that publisher and subscribers compare: XXH3-128 over the bytes of every record of a
+//! channel, in order, as hexadecimal text.
 
 use tickcast_reliability::record::RecordRef;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A digest being taken.
+/// A digest in progress.
 #[derive(Default)]
 pub struct Digest(Box<Xxh3>);
 
@@ -14,7 +14,7 @@ impl Digest {
         self.0.update(record.as_ref());
     }
 
-    /// The digest of everything added so far.
+    /// Returns the digest of all records added so far.
     pub fn to_hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
     }

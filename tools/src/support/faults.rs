@@ -1,4 +1,4 @@
-//! The fault options that several verbs share, and the plan they make.
+//! Fault options that several verbs share, and the plan built from them.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use crate::exit::CommandError;
 use crate::support::args::probability;
 use crate::support::files::read_json;
 
-/// What goes wrong by chance, and the seed that decides it.
+/// Random faults, and their seed.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Faults")]
 pub struct FaultArgs {
-    /// Decides everything that chance decides: the same seed does the same [default: 1].
+    /// Seed of all random faults: the same seed gives the same faults [default: 1].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Share of datagrams to drop.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub drop: Option<f64>,
-    /// Drop in bursts of this mean length instead of each datagram for itself.
+    /// Drop in bursts of this mean length, instead of datagram by datagram.
     #[arg(long, value_name = "L")]
     pub burst: Option<f64>,
     /// Share of datagrams that arrive twice.
@@ -29,32 +29,32 @@ pub struct FaultArgs {
     /// Share of datagrams that later ones overtake.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub reorder: Option<f64>,
-    /// By how many later ones at most.
+    /// Maximum number of later datagrams that overtake one.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub reorder_depth: u32,
     /// Share of datagrams that are held back.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub delay: Option<f64>,
-    /// For how long at most, in microseconds.
+    /// Maximum time that a datagram is held back, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1_000)]
     pub delay_us: u64,
     /// Share of datagrams in which bits are flipped.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub corrupt: Option<f64>,
-    /// Share of datagrams that are cut short.
+    /// Share of datagrams that are truncated.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub truncate: Option<f64>,
-    /// A plan in JSON (seed, probabilities, and a script of what happens for certain); the other
-    /// options override it.
+    /// Fault plan as a JSON file: seed, probabilities, and a script of fixed faults. The other options
+    /// override it.
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
 }
 
 impl FaultArgs {
-    /// The plan, checked.
+    /// Returns the validated plan.
     ///
     /// # Errors
-    /// [`CommandError`] when the plan can't be read or makes no sense.
+    /// Returns [`CommandError`] if the plan can't be read or is invalid.
     pub fn config(&self) -> Result<FaultConfig, CommandError> {
         let mut config = match &self.plan {
             Some(path) => read_json(path, "a fault plan")?,
@@ -93,7 +93,7 @@ impl FaultArgs {
             });
         }
         match config.check() {
-            // What was typed are two flags, not the plan's fields.
+            // Name the flags as typed, instead of the plan's fields.
             Err(FaultConfigError::Burst { loss, mean_len, .. }) if self.drop.is_some() => {
                 Err(CommandError::Usage(format!(
                     "--drop {loss} can't come in bursts of {mean_len} (--burst): bursts last at \
@@ -105,7 +105,7 @@ impl FaultArgs {
         }
     }
 
-    /// Whether anything at all may go wrong.
+    /// Returns whether the plan injects any fault.
     pub fn asked(config: &FaultConfig) -> bool {
         let quiet = FaultConfig {
             seed: config.seed,

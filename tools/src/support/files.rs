@@ -1,4 +1,4 @@
-//! Files of JSON: read with an error that names the place, written whole or not at all.
+//! JSON files: reading with errors that name the place, and atomic writing.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,11 @@ use tickcast_transport::host::atomic_file;
 
 use crate::exit::CommandError;
 
-/// Reads a file that holds one value; `what` is what it should be, for the error.
+/// Reads a file that holds one value. Errors name its kind as `what`.
 ///
 /// # Errors
-/// [`CommandError::Read`] or [`CommandError::Json`].
+/// Returns [`CommandError::Read`] if the file can't be read, or [`CommandError::Json`] if it holds no
+/// such value.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, CommandError> {
     let text = fs::read(path).map_err(|source| CommandError::Read {
         path: path.into(),
@@ -26,19 +27,19 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result
     })
 }
 
-/// Finds out before the work whether its result can be written in the end.
+/// Checks before the work that its result can be written at the end.
 ///
 /// # Errors
-/// [`CommandError::Write`].
+/// Returns [`CommandError::Write`] if it can't.
 pub fn check_writable(path: &Path) -> Result<(), CommandError> {
     atomic_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
-/// Writes a value so that a reader never sees half of it; into a device, a pipe or a link as it
-/// stands.
+/// Writes a value as JSON, atomically: a reader never sees a part of it. A device, pipe or link is
+/// written in place.
 ///
 /// # Errors
-/// [`CommandError::Write`].
+/// Returns [`CommandError::Write`] if the file can't be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandError> {
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
@@ -48,10 +49,10 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandErro
     write().map_err(|source| not_written(path, source))
 }
 
-/// Writes a text, as [`write_json`] does.
+/// Writes a text in the same way as [`write_json`].
 ///
 /// # Errors
-/// [`CommandError::Write`].
+/// Returns [`CommandError::Write`] if the file can't be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), CommandError> {
     atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
@@ -63,19 +64,19 @@ fn not_written(path: &Path, source: io::Error) -> CommandError {
     }
 }
 
-/// Where the files of a run's processes are.
+/// The directory for the files of a run's processes.
 pub enum Folder {
-    /// A folder that stays.
+    /// A directory that is kept.
     Kept(PathBuf),
-    /// One that goes with this.
+    /// A directory that is removed on drop.
     Temporary(tempfile::TempDir),
 }
 
 impl Folder {
-    /// Makes the folder to keep, or one for as long as this lives.
+    /// Creates the directory to keep, or a temporary one.
     ///
     /// # Errors
-    /// [`CommandError`] when it can't be made.
+    /// Returns [`CommandError`] if it can't be created.
     pub fn new(run: &str, keep: Option<&Path>) -> Result<Self, CommandError> {
         let Some(path) = keep else {
             let prefix = format!("tickcast-{run}-");
@@ -92,7 +93,7 @@ impl Folder {
             .map_err(|source| not_written(path, source))
     }
 
-    /// Makes a temporary one stay.
+    /// Keeps a temporary directory beyond the drop.
     pub fn keep(&mut self) {
         let kept = Self::Kept(self.path().into());
         if let Self::Temporary(folder) = std::mem::replace(self, kept) {
@@ -100,7 +101,7 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         match self {
             Self::Kept(path) => path,

@@ -1,4 +1,4 @@
-//! Parts that the verbs share.
+//! Parts that the verbs and the lab share.
 
 pub mod args;
 pub mod digest;

@@ -1,4 +1,4 @@
-//! Results on stdout. A reader that goes away (`| head`) ends the command quietly.
+//! Results on stdout. If the reader goes away (`| head`), the command ends quietly.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -10,7 +10,7 @@ use crate::exit::CommandError;
 pub struct Output(BufWriter<StdoutLock<'static>>);
 
 impl Output {
-    /// Takes stdout.
+    /// Locks stdout for this output.
     pub fn stdout() -> Self {
         Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
     }
@@ -18,21 +18,21 @@ impl Output {
     /// Writes one line.
     ///
     /// # Errors
-    /// [`CommandError::NobodyReads`], or what the system said.
+    /// Returns [`CommandError::NobodyReads`] if the reader is gone, or the system's error.
     pub fn line(&mut self, line: impl std::fmt::Display) -> Result<(), CommandError> {
         writeln!(self.0, "{line}").map_err(failed)
     }
 
-    /// Hands over what is buffered.
+    /// Writes the buffered lines.
     ///
     /// # Errors
-    /// As for [`Output::line`].
+    /// Returns the errors of [`Output::line`].
     pub fn flush(&mut self) -> Result<(), CommandError> {
         self.0.flush().map_err(failed)
     }
 }
 
-/// Replaces `u64::MAX`, which stands for an unknown number or for the end of an epoch, by null.
+/// Replaces `u64::MAX` by null. It stands for an unknown number, or for the end of an epoch.
 pub fn unknown_to_null(value: &mut Value) {
     match value {
         Value::Number(number) if number.as_u64() == Some(u64::MAX) => *value = Value::Null,

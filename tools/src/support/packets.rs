@@ -1,5 +1,5 @@
-//! The packets of a recorded file, whatever kind of file it is: the UDP payloads of a capture as
-//! they were, or the messages of a BinaryFILE wrapped into MoldUDP64 packets.
+//! The packets of a recorded file of any kind: the UDP payloads of a capture unchanged, or the
+//! messages of a BinaryFILE in MoldUDP64 packets.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,25 +11,25 @@ use tickcast_reliability::types::Nanos;
 
 use crate::exit::CommandError;
 
-/// One payload and when it was sent.
+/// One payload and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedPacket<'a> {
-    /// When, on the recording's own clock; 0 when it does not say.
+    /// Time on the recording's clock; 0 if unknown.
     pub at: Nanos,
     /// The UDP payload.
     pub payload: &'a [u8],
 }
 
-/// What a file held that is not sent.
+/// Counts of the file's contents that are not sent.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct PassedOver {
     /// Frames of a capture that are no whole UDP datagram.
     pub frames: u64,
-    /// Datagrams of which the capture kept only the beginning.
+    /// Datagrams that the capture truncated.
     pub snapped: u64,
-    /// Datagrams for another destination than the one asked for.
+    /// Datagrams to another destination than the requested one.
     pub other_destination: u64,
-    /// 1 when the file ends in the middle of a record.
+    /// 1 if the file ends in the middle of a record.
     pub truncated: u64,
 }
 
@@ -42,15 +42,15 @@ impl PassedOver {
     }
 }
 
-/// A file's packets, in order, as often as asked for.
+/// A file's packets in order, for any number of rounds.
 pub struct Packets<'a> {
     path: &'a Path,
     only: Option<SocketAddr>,
     source: Source,
-    /// Times that the file has been opened.
+    /// Number of times that the file has been opened.
     round: u64,
     earlier: PassedOver,
-    /// The packet that was given out last.
+    /// The packet returned last.
     packet: Vec<u8>,
 }
 
@@ -60,10 +60,10 @@ enum Source {
 }
 
 impl<'a> Packets<'a> {
-    /// Opens a file; with `only`, a capture's packets to other destinations are passed over.
+    /// Opens a file. With `only`, skips a capture's packets to other destinations.
     ///
     /// # Errors
-    /// [`CommandError::Capture`] when it is neither a capture nor a BinaryFILE.
+    /// Returns [`CommandError::Capture`] if the file is neither a capture nor a BinaryFILE.
     pub fn open(path: &'a Path, only: Option<SocketAddr>) -> Result<Self, CommandError> {
         Ok(Self {
             path,
@@ -75,11 +75,11 @@ impl<'a> Packets<'a> {
         })
     }
 
-    /// Begins the file again. A BinaryFILE becomes another session; a capture's packets are the
-    /// same again, and decoders take them for what they are: old.
+    /// Starts over at the beginning of the file. A BinaryFILE becomes a new session. A capture's packets
+    /// are identical again, so decoders treat them as old.
     ///
     /// # Errors
-    /// As for [`Packets::open`].
+    /// Returns the errors of [`Packets::open`].
     pub fn rewind(&mut self) -> Result<(), CommandError> {
         self.earlier = self.passed_over();
         self.round += 1;
@@ -87,10 +87,10 @@ impl<'a> Packets<'a> {
         Ok(())
     }
 
-    /// The next packet; `None` at the end of the file.
+    /// Returns the next packet; `None` at the end of the file.
     ///
     /// # Errors
-    /// [`CommandError::Capture`] when the file is damaged there.
+    /// Returns [`CommandError::Capture`] if the file is damaged there.
     pub fn next_packet(&mut self) -> Result<Option<RecordedPacket<'_>>, CommandError> {
         let at = match &mut self.source {
             Source::Messages(messages) => messages.next(&mut self.packet)?,
@@ -113,7 +113,7 @@ impl<'a> Packets<'a> {
         Ok(at.map(|at| RecordedPacket { at, payload }))
     }
 
-    /// How far the file has been read, and its size, in bytes.
+    /// Returns the number of bytes read and the size of the file.
     pub fn progress(&self) -> (u64, Option<u64>) {
         match &self.source {
             Source::Capture(capture, _) => (capture.position(), capture.size()),
@@ -121,7 +121,7 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// What was not sent.
+    /// Returns the counts of the contents that were not sent.
     pub fn passed_over(&self) -> PassedOver {
         let mut all = self.earlier;
         all.add(match &self.source {
@@ -152,20 +152,20 @@ impl Source {
     }
 }
 
-/// Wraps messages into MoldUDP64 packets of one session, its end included.
+/// Packs messages into MoldUDP64 packets of one session, including the packet that ends it.
 struct MoldPackets {
     file: BinaryFile,
     session: [u8; 10],
     /// Sequence of the next packet's first message.
     sequence: u64,
-    /// The message that begins the next packet, and when it was sent.
+    /// The first message of the next packet, and its time.
     waiting: Option<(Nanos, Vec<u8>)>,
     ended: bool,
 }
 
-/// Bytes of a packet at most: what fits an Ethernet frame.
+/// Maximum bytes of a packet: they fit an Ethernet frame.
 const PACKET_MAX: usize = 1_400;
-/// Messages that are further apart than this did not travel in one packet.
+/// Maximum time between two messages of one packet.
 const TOGETHER: Nanos = Nanos::from_us(100);
 
 impl MoldPackets {
@@ -183,8 +183,8 @@ impl MoldPackets {
         }
     }
 
-    /// Fills `packet` with the next packet and says when it was sent; `None` behind the one that
-    /// ends the session.
+    /// Fills `packet` with the next packet and returns its time; `None` after the packet that ends the
+    /// session.
     fn next(&mut self, packet: &mut Vec<u8>) -> Result<Option<Nanos>, CaptureError> {
         if self.ended {
             return Ok(None);
@@ -206,7 +206,7 @@ impl MoldPackets {
                 self.waiting = Some((at, message));
                 break;
             }
-            // A message's length came from two bytes of the file.
+            // The length fits, because the file stores it in two bytes.
             packet.extend_from_slice(&(message.len() as u16).to_be_bytes());
             packet.extend_from_slice(&message);
             count += 1;
@@ -223,7 +223,7 @@ impl MoldPackets {
     }
 }
 
-/// When an ITCH 5.0 message was sent, since midnight: six bytes behind type, locate and tracking.
+/// Returns the time of an ITCH 5.0 message since midnight: six bytes after type, locate and tracking.
 fn stamp(message: &[u8]) -> Nanos {
     message.get(5..11).map_or(Nanos::ZERO, |bytes| {
         Nanos(

@@ -1,4 +1,4 @@
-//! Processes that this program starts: with a log each, watched, and ended with us whatever happens.
+//! Child processes: each has its own log, and all of them end together with this process.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -7,19 +7,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::exit::CommandError;
 
-/// A child process. Dropping it ends it.
+/// A child process. Dropping it kills it.
 pub struct Process {
-    /// Its name, for messages.
+    /// Name of the process in messages.
     pub name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts what `command` says, without input; its log goes to a file of `folder`.
+    /// Starts `command` without input. Its log goes to a file in `folder`.
     ///
     /// # Errors
-    /// [`CommandError`] when the log can't be written or the program can't be started.
+    /// Returns [`CommandError`] if the log can't be written or the program can't be started.
     pub fn start(name: &str, mut command: Command, folder: &Path) -> Result<Self, CommandError> {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).map_err(|source| CommandError::Write {
@@ -40,27 +40,27 @@ impl Process {
         Ok(Self { name, child, log })
     }
 
-    /// Its number, by which the system knows it.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it prints, for the first who asks.
+    /// Returns its stdout, once.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Ends it without a word, and waits until it is gone.
+    /// Kills the process, and waits for its end.
     pub fn kill(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Its exit code, once it has ended; 128 and more when a signal ended it.
+    /// Returns the exit code once the process has ended; 128 or more if a signal ended it.
     ///
     /// # Errors
-    /// [`CommandError::Host`] when the system can't say.
+    /// Returns [`CommandError::Host`] if the system can't report its state.
     pub fn ended(&mut self) -> Result<Option<i32>, CommandError> {
         use std::os::unix::process::ExitStatusExt;
 
@@ -71,7 +71,7 @@ impl Process {
         Ok(status.map(|status| status.code().unwrap_or(128 + status.signal().unwrap_or(0))))
     }
 
-    /// The error that it failed, with the end of its log.
+    /// Returns the error for a failed process, with the end of its log.
     pub fn failed(&mut self, how: impl Display) -> CommandError {
         const LINES: usize = 20;
         let log = std::fs::read(&self.log).unwrap_or_default();
@@ -93,14 +93,14 @@ impl Drop for Process {
     }
 }
 
-/// Ends where the process that was to be its parent, `$0`, is gone already; becomes the program else. What
-/// it is tied by was asked for before, so that no moment is between.
+/// Exits if the intended parent process, `$0`, is gone already; otherwise becomes the program.
+/// `setpriv` has requested the kill signal before this check, so no moment in between is uncovered.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// The program and arguments of `command`, killed as soon as the thread that starts it is gone: also where
-/// that was killed itself, and could end nobody.
+/// Returns `command` wrapped so that the kernel kills it once the thread that started it ends. This
+/// works even if this process itself is killed and can't clean up.
 pub fn killed_with_us(command: &Command) -> Command {
-    // It becomes the program, and is no process beside it.
+    // Each wrapper replaces itself by the next program, so no extra process remains.
     let mut tied = Command::new("setpriv");
     tied.args(["--pdeathsig", "KILL", "sh", "-c", UNLESS_ORPHANED]);
     tied.arg(std::process::id().to_string());
@@ -108,7 +108,7 @@ pub fn killed_with_us(command: &Command) -> Command {
     tied
 }
 
-/// This program, to be started again with another verb.
+/// Returns the path of this program, to start it with another verb.
 pub fn this_program() -> Result<PathBuf, CommandError> {
     std::env::current_exe().map_err(|source| CommandError::Host {
         what: "find this program's own file",

@@ -1,4 +1,4 @@
-//! What long work shows while it goes on: a bar on a terminal, a plain line now and then elsewhere.
+//! Progress of long work: a bar on a terminal, otherwise a line of text at intervals.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress towards `total`, or without an end in sight. With `quiet` nothing is shown.
+    /// Creates progress towards `total`, or without a known end. With `quiet`, shows nothing.
     pub fn new(name: &'static str, total: Option<u64>, quiet: bool) -> Self {
         let bar = (!quiet && stderr().is_terminal()).then(|| {
             let target = ProgressDrawTarget::stderr();
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Shows where we are, if it is time to. `message` is only made then.
+    /// Shows the position if an update is due. `message` is called only then.
     pub fn show(&mut self, position: u64, message: impl FnOnce() -> String) {
         let every = if self.bar.is_some() {
             BAR_EVERY
@@ -64,7 +64,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, so that what follows stands on a line of its own.
+    /// Removes the bar, so that further output starts on its own line.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,5 +1,5 @@
-//! Sends datagrams to a group or to one host, waiting for room instead of losing them, and counts
-//! those that the network refused.
+//! Sends datagrams to a group or to one host. Waits for buffer space instead of losing datagrams, and
+//! counts those that the network refused.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -12,7 +12,7 @@ use tickcast_transport::udp::{UDP_LEN_MAX, UdpFanOut, UdpFanOutConfig, UdpSendLi
 
 use crate::exit::CommandError;
 
-/// One way out.
+/// A sender to one destination.
 pub struct Sender {
     way: Way,
     refused: u64,
@@ -23,14 +23,14 @@ enum Way {
     Host(UdpSocket),
 }
 
-/// How long to wait when the system has no room for a datagram.
+/// Time to wait if the system has no room for a datagram.
 const ROOM_POLL: Duration = Duration::from_micros(20);
 
 impl Sender {
-    /// To a multicast group, passing at most `ttl` routers.
+    /// Sends to a multicast group, through at most `ttl` routers.
     ///
     /// # Errors
-    /// [`CommandError::Udp`] when that can't be.
+    /// Returns [`CommandError::Udp`] if the group or interface can't be used.
     pub fn to_group(
         group: SocketAddrV4,
         interface: &Interface,
@@ -50,10 +50,10 @@ impl Sender {
         Ok(Self::over(Way::Group(Box::new(group))))
     }
 
-    /// To what `HOST:PORT` or `GROUP:PORT` names.
+    /// Sends to the destination given as `HOST:PORT` or `GROUP:PORT`.
     ///
     /// # Errors
-    /// [`CommandError::Address`] or [`CommandError::Udp`] when that can't be.
+    /// Returns [`CommandError::Address`] or [`CommandError::Udp`] if the destination can't be used.
     pub fn to(target: &str, interface: &Interface, ttl: u8) -> Result<Self, CommandError> {
         let address = |source| CommandError::Address {
             target: target.into(),
@@ -84,7 +84,7 @@ impl Sender {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// [`CommandError`] when nothing more can be sent.
+    /// Returns [`CommandError`] if sending can't continue.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         match &mut self.way {
             Way::Group(group) => {
@@ -94,8 +94,8 @@ impl Sender {
                 self.refused = group.stats().iter().map(|line| line.refused).sum();
             }
             Way::Host(socket) => {
-                // An error may be an earlier datagram's, reported late ("nobody listens there"):
-                // that one is counted, this one gets its own try.
+                // The error may be the late report of an earlier datagram ("nobody listens there"). Count
+                // that one, and try again with this one.
                 for last in [false, true] {
                     match socket.send(bytes) {
                         Ok(_) => break,
@@ -111,12 +111,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Datagrams that the network refused, as far as it has said.
+    /// Returns the number of datagrams that the network has reported as refused.
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// The address a group's datagrams come from.
+    /// Returns the source address of a group's datagrams.
     pub fn sender(&self) -> Option<Ipv4Addr> {
         match &self.way {
             Way::Group(group) => group.senders().first().map(|sender| *sender.ip()),

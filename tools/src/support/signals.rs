@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP end a command in order: it finishes what it holds and reports. A second one
-//! ends it at once. Under `nohup` a hang-up ends nothing.
+//! SIGINT, SIGTERM and SIGHUP end a command in order: it finishes its work in progress and reports. A
+//! second signal ends it at once. Under `nohup`, SIGHUP is ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{CommandError, Exit};
 
-/// Whether somebody asked us to end.
+/// Whether a signal requested the end.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Listens to the signals from now on.
+    /// Handles the signals from now on.
     ///
     /// # Errors
-    /// [`CommandError::Host`] when the system does not let us.
+    /// Returns [`CommandError::Host`] if the system refuses a handler.
     pub fn on_signals() -> Result<Self, CommandError> {
         let asked = Arc::new(AtomicBool::new(false));
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -25,7 +25,7 @@ impl Stop {
             .into_iter()
             .filter(|&it| it != SIGHUP || !ignores(&status, it))
         {
-            // In this order: the first signal finds the flag unset and only sets it.
+            // The order matters: the first signal finds the flag unset and only sets it.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 Exit::Finding as i32,
@@ -40,13 +40,13 @@ impl Stop {
         Ok(Self(asked))
     }
 
-    /// Whether a signal came.
+    /// Returns whether a signal arrived.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a process ignores a signal, by what the system says of it.
+/// Returns whether a process ignores a signal, from its status text.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

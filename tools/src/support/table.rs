@@ -1,10 +1,10 @@
-//! Tables for people: numbers to the right, thousands apart.
+//! Tables of text: numbers are right-aligned, with thousands separators.
 
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A table with these headings; all columns but the first are numbers.
+/// Returns a table with these headings; all columns but the first are numbers.
 pub fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -15,7 +15,7 @@ pub fn table(headings: &[&str]) -> Table {
     table
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -28,7 +28,7 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
-/// A span in the unit that suits it: 850 ns, 12.3 us, 4.56 ms, 7.89 s.
+/// Formats a duration in a suitable unit: 850 ns, 12.3 us, 4.56 ms, 7.89 s.
 pub fn span(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -38,7 +38,7 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// How many a second, 0 when no time has passed.
+/// Returns the count per second; 0 if no time has passed.
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 {

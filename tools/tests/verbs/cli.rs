@@ -1,4 +1,4 @@
-//! The command line as a whole: help for everything, and the exit codes it promises.
+//! The command line as a whole: help for every option, and the documented exit codes.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn every_option_of_every_verb_has_a_help_text() {
             if !line.trim_start().starts_with("--") {
                 continue;
             }
-            // The text stands on the same line or on the next.
+            // The help text is on the same line or on the next.
             let beside = line.trim_start().split("  ").nth(1).is_some();
             let below = lines
                 .get(at + 1)

@@ -1,5 +1,5 @@
-//! What the tests of the command line share: running it with a bound on time, bare multicast
-//! sockets, and groups of one's own.
+//! Common parts of the command line's tests: running it with a time limit, bare multicast sockets, and
+//! groups for one test only.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
@@ -12,29 +12,29 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tickcast_test_support::program;
 pub(crate) use tickcast_test_support::{Running, publisher_bin, signal, text, wait_for};
 
-/// The binary under test with these arguments.
+/// Returns the command that runs the binary under test with these arguments.
 pub(crate) fn tickcast(args: &[&str]) -> Command {
     program(env!("CARGO_BIN_EXE_tickcast"), args)
 }
 
-/// Starts it.
+/// Starts the binary under test.
 pub(crate) fn start(args: &[&str]) -> Running {
     Running::start(&mut tickcast(args))
 }
 
-/// Runs it to its end.
+/// Runs the binary under test to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     start(args).output()
 }
 
-/// A file of JSON that appears sooner or later.
+/// Waits for a JSON file, and returns its value.
 pub(crate) fn json_at(path: &Path) -> serde_json::Value {
     wait_for(&path.display().to_string(), || {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     })
 }
 
-/// A group that no other test uses, with a free port.
+/// Returns a group that no other test uses, with a free port.
 pub(crate) fn group() -> SocketAddrV4 {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let port = UdpSocket::bind("127.0.0.1:0")
@@ -49,7 +49,7 @@ pub(crate) fn group() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), port)
 }
 
-/// A bare socket that hears a group on loopback.
+/// Returns a bare socket that receives a group on loopback.
 pub(crate) fn listener(group: SocketAddrV4) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn listener(group: SocketAddrV4) -> UdpSocket {
     socket.into()
 }
 
-/// A bare socket that sends to a group on loopback.
+/// Returns a bare socket that sends to a group on loopback.
 pub(crate) fn speaker(group: SocketAddrV4) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket
@@ -76,7 +76,8 @@ pub(crate) fn speaker(group: SocketAddrV4) -> UdpSocket {
     socket.into()
 }
 
-/// Recorded data that is not in the repository; `None`, said loudly, where it is absent.
+/// Returns the path of recorded data that is not in the repository. If it is missing, prints a message
+/// and returns `None`.
 pub(crate) fn data(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("TICKCAST_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
@@ -93,7 +94,7 @@ pub(crate) fn data(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A simulated market that does not end.
+/// Returns a simulator input that does not end.
 fn endless_market(messages_per_s: u32) -> serde_json::Value {
     serde_json::json!({
         "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
@@ -101,7 +102,7 @@ fn endless_market(messages_per_s: u32) -> serde_json::Value {
     })
 }
 
-/// A port of this host.
+/// Returns a live input on a free port of this host.
 fn live_input(receive_buffer_bytes: u32) -> serde_json::Value {
     serde_json::json!({
         "source": 1, "kind": "udp", "listen": "127.0.0.1:0",
@@ -125,7 +126,7 @@ fn config(
             "fan_out": [fan_out],
         }],
         "inputs": [input],
-        // Room for a whole recording, however long this thread has to wait for a core.
+        // Room for a whole recording, however long the publish thread waits for a core.
         "threads": {"queue_batches": 1 << 14},
         "digest": true,
         "linger_ms": 30_000,
@@ -140,17 +141,17 @@ pub(crate) struct Publisher {
     pub(crate) control: String,
     admin: String,
     pub(crate) group: SocketAddrV4,
-    /// Where a live input listens; empty for the simulator.
+    /// Address of the live input; empty for the simulator.
     pub(crate) input: String,
 }
 
 impl Publisher {
-    /// Publishes so many records, once so many subscribers have joined.
+    /// Publishes this many records, once this many subscribers have joined.
     pub(crate) fn start(records: u64, wait_for_subscribers: u32) -> Self {
         Self::start_at("127.0.0.1:0", records, wait_for_subscribers)
     }
 
-    /// The same, at a known control address.
+    /// Publishes like [`Self::start`], at a known control address.
     pub(crate) fn start_at(control: &str, records: u64, wait_for_subscribers: u32) -> Self {
         let simulator = serde_json::json!({
             "source": 1, "kind": "simulator", "symbols": 20, "messages": 4 * records,
@@ -160,38 +161,38 @@ impl Publisher {
         Self::of(control, &simulator)
     }
 
-    /// Publishes a simulated market until it is told to end, with a ring that holds the first
-    /// seconds of it.
+    /// Publishes a simulated market until it is stopped. Its ring holds the first seconds.
     pub(crate) fn endless() -> Self {
         let simulator = endless_market(5_000);
         Self::with("127.0.0.1:0", &simulator, 1 << 16, None)
     }
 
-    /// The same with flight records in this directory.
+    /// Publishes like [`Self::endless`], with flight records in this directory.
     pub(crate) fn recorded(directory: &Path) -> Self {
         let simulator = endless_market(5_000);
         Self::with("127.0.0.1:0", &simulator, 1 << 16, Some(directory))
     }
 
-    /// The number of its process.
+    /// Returns the process ID.
     pub(crate) fn id(&mut self) -> u32 {
         self.running.child().id()
     }
 
-    /// Publishes what comes to a port of this host, until it is told to end.
+    /// Publishes the packets that arrive at a port of this host, until it is stopped.
     pub(crate) fn live() -> Self {
         let udp = live_input(4 << 20);
         Self::of("127.0.0.1:0", &udp)
     }
 
-    /// The same from a socket that holds little, with flight records in this directory.
+    /// Publishes like [`Self::live`] with a small socket buffer, and flight records in this directory.
     pub(crate) fn live_recorded(directory: &Path) -> Self {
         let udp = live_input(1 << 16);
         Self::with("127.0.0.1:0", &udp, 4_096, Some(directory))
     }
 
-    /// The simulated market out of an interface that lets a tenth of it through, in a network of its own,
-    /// with flight records in this directory. `None`, said loudly, where no such network can be made.
+    /// Publishes a simulated market through an interface that passes a tenth of it, in a separate network,
+    /// with flight records in this directory. If no such network can be created, prints a message and
+    /// returns `None`.
     pub(crate) fn on_a_slow_link(directory: &Path) -> Option<Self> {
         const LINK: &str = "ip link set lo up && ip link add veth0 type veth peer name veth1 \
              && ip address add 10.99.0.1/24 dev veth0 && ip link set veth0 up && ip link set veth1 up \
@@ -269,7 +270,7 @@ impl Publisher {
         }
     }
 
-    /// What it says of itself now.
+    /// Returns the current status.
     pub(crate) fn status(&self) -> serde_json::Value {
         let mut asked = TcpStream::connect(&self.admin).unwrap();
         asked.write_all(b"GET /status HTTP/1.1\r\n\r\n").unwrap();
@@ -279,12 +280,12 @@ impl Publisher {
         serde_json::from_str(body).unwrap()
     }
 
-    /// Asks it to end its session.
+    /// Requests the end of the session.
     pub(crate) fn end(&mut self) {
         signal(self.running.child().id(), "TERM");
     }
 
-    /// Its summary, once it has ended.
+    /// Waits for the end, and returns the summary.
     pub(crate) fn summary(self) -> serde_json::Value {
         self.running.output();
         json_at(&self.folder.path().join("summary.json"))

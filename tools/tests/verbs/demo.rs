@@ -1,11 +1,11 @@
-//! The whole system, small: whole under every fault, or exactly named loss.
+//! The whole system at a small scale: complete under every fault, or with exactly named losses.
 
 use std::process::Output;
 
 use crate::common::{data, json_at, publisher_bin, run, text};
 use serde_json::Value;
 
-/// Runs a demo with a few thousand records; its output and summary.
+/// Runs a demo with a few thousand records. Returns its output and summary.
 fn demo(options: &[&str]) -> (Output, Value) {
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("summary.json");
@@ -94,7 +94,7 @@ fn subscribers_reach_digest_on_any_network() {
                 assert!(count(of, "p50") > 0 && count(of, "p50") <= count(of, "p99"));
             }
         }
-        // Every sequence that was asked for came to one end or another.
+        // Every requested sequence has exactly one outcome.
         let sum = |of: &Value, name: &str| -> u64 {
             let channels = of["channels"].as_array().unwrap().iter();
             channels.map(|channel| count(channel, name)).sum()

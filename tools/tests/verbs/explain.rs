@@ -1,4 +1,4 @@
-//! A listener that records is killed; what it recorded says where each datagram was lost, and replays.
+//! Flight records of killed processes show where each datagram was lost, and can be replayed.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::common::{Publisher, run, signal, start, text, wait_for};
 use serde_json::Value;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 
-/// A path on tmpfs that nothing else uses, gone with the test.
+/// A path on tmpfs that nothing else uses; the file is removed after the test.
 struct Record(PathBuf);
 
 impl Record {
@@ -78,13 +78,13 @@ fn killed_listeners_record_names_every_injected_loss() {
     let injected = |it: &&Value| it["origin"]["injected"] == 0;
     let by_fault = findings.iter().filter(injected).count();
     assert!(by_fault > 10, "{by_fault} of {}", findings.len());
-    // What the machine lost beside that is no injected fault, and is not called one.
+    // Losses of the machine itself are not attributed to the injected faults.
     let others = findings.len() - by_fault;
     assert!(
         others * 5 < by_fault,
         "{others} others beside {by_fault}: {told}"
     );
-    // In words, and around one gap.
+    // Check the text output, for all gaps and for one.
     let words = text(&run(&["explain", record.path()]).stdout);
     assert!(words.contains("an injected fault dropped them on line A in this host"));
     assert!(words.contains("the findings add up to the same"), "{words}");
@@ -189,7 +189,7 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
     let serving = &served["explanation"]["serving"];
     assert_eq!(serving["joined"], 1, "{served}");
     assert!(serving["given"].as_u64().unwrap() > 0, "{served}");
-    // All together, in words, and around the first gap that was repaired.
+    // All records together as text, for all gaps and for the first repaired one.
     let files = ["heard.flight", "test.7.flight", "test.repair.flight"].map(file);
     let files = files.each_ref().map(|it| it.to_str().unwrap());
     let words = text(&run(&[&["explain"], &files[..]].concat()).stdout);
@@ -208,7 +208,7 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
     for said in ["test.7  sealed: data", "asks for", "again to peer"] {
         assert!(around.contains(said), "no {said:?} in {around}");
     }
-    // Who is started again keeps what was there.
+    // A restarted publisher keeps the earlier record.
     let mut again = Publisher::recorded(folder.path());
     let (before, _) = explained(&[], &file("test.7.flight.before"));
     assert_eq!(
@@ -241,7 +241,7 @@ fn stalled_publishers_socket_drops_differ_from_venue() {
     };
     let paced = Duration::from_micros(200);
     send(20, paced);
-    // One that is withheld is the venue's gap.
+    // Withhold one packet, which makes a gap of the venue.
     send(1, Duration::MAX);
     send(20, paced);
     let file = folder.path().join("test.7.flight");
@@ -256,7 +256,7 @@ fn stalled_publishers_socket_drops_differ_from_venue() {
     let last = wait_for("the loss", || {
         send(1, paced);
         let findings = findings();
-        // A thread that waits for a core loses some before it is stopped.
+        // A thread that waits for a core may lose some packets before it is stopped.
         let stopped = |it: &&Value| it["stalled_for"].as_u64() >= Some(100_000_000);
         findings.as_array()?.iter().find(stopped).cloned()
     });

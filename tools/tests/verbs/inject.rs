@@ -1,4 +1,5 @@
-//! The relay does what it was told, and its report is what is missing behind it, to the sequence.
+//! The relay injects the requested faults, and its report matches the missing datagrams to the
+//! sequence.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -38,7 +39,7 @@ fn datagram(channel: u16, sequence: u64, kind: Kind) -> Vec<u8> {
     [header.to_bytes(crc).to_vec(), payload].concat()
 }
 
-/// Everything that comes while the relay runs: where it is silent for a while, more may follow.
+/// Returns all datagrams that arrive before the relay ends, whatever the pauses between them.
 fn drain(socket: &UdpSocket, relay: &mut Running) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut buffer = [0; 2048];
@@ -52,8 +53,8 @@ fn drain(socket: &UdpSocket, relay: &mut Running) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends `count` datagrams a channel through the relay, ends both sessions, and gives what came
-/// out and the report.
+/// Sends `count` datagrams per channel through the relay, and ends both sessions. Returns the
+/// relayed datagrams and the report.
 fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -96,7 +97,7 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
     (came, json_at(report.as_ref()))
 }
 
-/// The sequences of a channel that came whole.
+/// Returns the sequences of a channel that arrived complete.
 fn whole(came: &[Vec<u8>], channel: u16) -> Vec<u64> {
     let of_channel = |bytes: &Vec<u8>| {
         let datagram = Datagram::parse(bytes).ok()?;
@@ -107,7 +108,7 @@ fn whole(came: &[Vec<u8>], channel: u16) -> Vec<u64> {
     came.iter().filter_map(of_channel).collect()
 }
 
-/// The sequences of one list of the report's channel.
+/// Returns the sequences of one list of a channel in the report.
 fn listed(report: &Value, channel: u16, list: &str) -> BTreeSet<u64> {
     let channels = report["channels"].as_array().unwrap();
     let of = channels.iter().find(|c| c["channel"] == channel).unwrap();
@@ -206,7 +207,7 @@ fn a_script_in_a_plan_happens_for_certain() {
     ]});
     std::fs::write(&plan, script.to_string()).unwrap();
     let (came, report) = relay(&["--plan", plan.to_str().unwrap()], 200);
-    // Datagrams 200 to 203 are both channels' 101 and 102.
+    // Datagrams 200 to 203 are sequences 101 and 102 of both channels.
     assert_eq!(
         missing(&came, 1, 201),
         BTreeSet::from([10, 11, 12, 40, 101, 102])

@@ -1,5 +1,5 @@
-//! Listening to a live publisher: every record once and in order, or named as lost; and a sentence
-//! where there is nothing to listen to.
+//! Listening to a live publisher: every record arrives once and in order, or is reported as lost. If
+//! there is no publisher, the error says so.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use crate::common::{Publisher, group, json_at, run, signal, start, text, wait_for};
 use serde_json::Value;
 
-/// Runs `listen` to the end; its stdout and summary, and the exit code.
+/// Runs `listen` to its end. Returns its stdout, its summary and the exit code.
 fn listen(control: &str, options: &[&str]) -> (String, Value, i32) {
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("summary.json");
@@ -127,8 +127,8 @@ fn late_listener_gets_all_from_oldest_despite_faults() {
 
 #[test]
 fn injected_drops_equal_unrepaired_losses() {
-    // It begins when a second one has joined: nothing is sent before the first one listens, or
-    // the beginning would be missing there without anybody's having dropped it.
+    // The publisher starts once a second subscriber has joined. Otherwise it could send before the first
+    // one listens, and records would be missing that no fault dropped.
     let publisher = Publisher::start(4_000, 2);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -175,7 +175,7 @@ fn injected_drops_equal_unrepaired_losses() {
     let mut listener = start(&[&args[..], &options, &to].concat());
     let mut told = BufReader::new(listener.child().stdout.take().unwrap()).lines();
     assert!(told.any(|line| line.unwrap().contains("\"joined\":true")));
-    // Whoever prints must be read to the end.
+    // Keep reading, so that the output never blocks the listener.
     std::thread::spawn(move || told.for_each(drop));
     let second = start(&args);
     let done = listener.output();
@@ -201,7 +201,7 @@ fn injected_drops_equal_unrepaired_losses() {
     let missed = sequences(&report["channels"][0]["missed"]);
     let dropped = &summary["counters"];
     assert!(missed.is_subset(&lost), "seed 8: {missed:?}, {dropped:#}");
-    // A relay that stood still brings some after they were declared lost: counted one by one.
+    // A stalled relay delivers some datagrams after they were declared lost; these are counted.
     let late = lost.difference(&missed).count() as u64;
     assert!(
         late <= dropped["late_dropped"].as_u64().unwrap(),
@@ -254,7 +254,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 
 #[test]
 fn where_no_publisher_answers_it_gives_up_and_says_so() {
-    // A socket that takes connections and never says a word.
+    // A socket that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let nobody = TcpListener::bind("127.0.0.1:0")
@@ -282,7 +282,7 @@ fn where_no_publisher_answers_it_gives_up_and_says_so() {
     }
 }
 
-/// Listens to a channel that does not exist, within a limit of this kind.
+/// Listens to an unknown channel, with a limit of this kind.
 fn nosuch_is_refused(limit: &str) {
     let publisher = Publisher::start(100, 1);
     let address = &publisher.control;
@@ -304,9 +304,9 @@ fn unknown_channel_is_refused_in_publishers_words() {
 #[test]
 fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
     let mut left_with_gaps = 0;
-    // Datagrams are taken in batches: what is missing in the last one was not even asked for.
+    // Datagrams are taken in batches, so gaps in the last batch were not requested yet.
     let common = ["--idle", "sleep:20000", "--format", "count-json", "--quiet"];
-    // How datagrams fall into batches is the machine's matter: more seeds until one is come upon.
+    // The division into batches depends on timing, so try more seeds until a run leaves with gaps.
     for seed in 1..=40 {
         if seed > 4 && left_with_gaps > 0 {
             break;
@@ -337,7 +337,7 @@ fn who_never_joined_is_told_so_whatever_ended_it() {
     assert_eq!(done.status.code(), Some(3), "{said}");
     assert!(said.contains("did not welcome us"), "{said}");
 
-    // That it waits, and so takes signals, shows when it has written the first counts.
+    // The first counts show that it waits, and so handles signals.
     let counts = ["--format", "count-json", "--every", "0"];
     let mut running = start(&[&base[..], &counts].concat());
     let mut line = String::new();
@@ -432,7 +432,7 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
 
 #[test]
 fn it_may_start_before_the_publisher() {
-    // The address is known beforehand only if a port is; take one that is free now.
+    // The address must be known in advance, so take a port that is free now.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,4 +1,4 @@
-//! Every payload of a recording is sent, in order, once; and what can't be sent is said.
+//! Every payload of a recording is sent once and in order; payloads that can't be sent are reported.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
 use serde_json::Value;
 
-/// One frame of a classic pcap (microseconds): Ethernet, IPv4, UDP.
+/// Returns one frame of a classic pcap (microseconds): Ethernet, IPv4, UDP.
 fn frame(at_us: u64, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let udp_len = (8 + payload.len()) as u16;
     let mut ip = vec![0x45, 0];
@@ -35,7 +35,7 @@ fn frame(at_us: u64, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
 const LINE_A: [u8; 4] = [239, 1, 1, 1];
 const LINE_B: [u8; 4] = [239, 1, 1, 2];
 
-/// A capture of `count` packets, each sent on two lines, 50 us apart.
+/// Returns a capture of `count` packets, each sent on two lines, 50 us apart.
 fn capture(count: u32) -> Vec<u8> {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
@@ -61,7 +61,7 @@ fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Runs a replay to `socket`, and gives what came there and the summary.
+/// Runs a replay to `socket`. Returns the packets received and the summary.
 fn replay(
     path: &std::path::Path,
     socket: &UdpSocket,
@@ -160,7 +160,7 @@ fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
 #[test]
 fn binary_file_messages_become_one_ended_session() {
     let folder = tempfile::tempdir().unwrap();
-    // System events 40 us apart: three share a packet, as they lie within 100 us.
+    // System events 40 us apart: three share a packet, because they lie within 100 us.
     let message = |n: u64| {
         let mut message = b"\x00\x0cS\0\0\0\0".to_vec();
         message.extend(&(n * 40_000).to_be_bytes()[2..]);
@@ -237,7 +237,7 @@ fn when_nobody_listens_it_says_so() {
 fn damaged_recording_is_sent_up_to_damage() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = capture(10);
-    // A record whose length nobody can believe.
+    // A record with an impossible length.
     bytes.extend([0xff; 64]);
     let path = file(&folder, &bytes).display().to_string();
     let (socket, to) = unicast();
@@ -290,7 +290,7 @@ fn a_summary_goes_into_a_pipe_or_link_and_never_takes_its_place() {
     let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
     assert_eq!(read["packets"], 4);
 
-    // Found out before anything is sent, and nothing is left behind.
+    // The error is detected before anything is sent, and no file is left behind.
     for nowhere in [name("no/folder/s.json"), folder.path().to_owned()] {
         let done = replay_into(&nowhere);
         let said = text(&done.stderr);
@@ -380,7 +380,7 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
         "--quiet",
     ]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    // All that is still on its way comes before the end: until it is all there, or nothing came for long.
+    // Wait for the packets in flight before the end: until all have arrived, or none did for a while.
     let (mut packets, mut looks) = (0, 0);
     while packets < PACKETS && looks < 100 {
         std::thread::sleep(Duration::from_millis(20));
@@ -393,7 +393,7 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
     let published = publisher.summary();
     let source = &published["source"];
     let counted = |name: &str| source[name].as_u64().unwrap();
-    // A machine too slow for a live feed loses some of it, and tells.
+    // A host too slow for a live feed loses some of it, and reports that.
     let (missing, overflow) = (counted("missing_messages"), counted("overflow_messages"));
     let (lost, told) = (missing + overflow > 0, text(&heard.stderr));
     assert_eq!(heard.status.code(), Some(i32::from(lost)), "{told}");
@@ -405,7 +405,7 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
             (&27_217.into(), &6_390.into(), 0)
         );
     } else {
-        // But for the end, behind which nothing came.
+        // Losses at the very end are unknown, because no later packet showed them.
         let known = counted("messages_total") + missing;
         assert!(known <= 57_674 && packets > PACKETS / 2, "{source:#}");
     }

@@ -1,4 +1,4 @@
-//! What the demo's processes say of themselves while they run.
+//! The progress that the demo's processes report while they run.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tickcast_tools::exit::CommandError;
 use tickcast_tools::support::processes::Process;
 
-/// What a subscriber says of itself now and then.
+/// The counts that a subscriber prints at intervals.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Counts {
@@ -21,14 +21,14 @@ pub(super) struct Counts {
     pub(super) lost_records: u64,
 }
 
-/// A subscriber that prints its counts.
+/// A subscriber process that prints its counts.
 pub(super) struct Watched {
     pub(super) process: Process,
     counts: Arc<Mutex<Counts>>,
 }
 
 impl Watched {
-    /// Starts one, as [`Process::start`].
+    /// Starts the process, as [`Process::start`] does.
     pub(super) fn start(name: &str, command: Command, folder: &Path) -> Result<Self, CommandError> {
         let mut process = Process::start(name, command, folder)?;
         let counts = Arc::<Mutex<Counts>>::default();
@@ -39,18 +39,18 @@ impl Watched {
         Ok(Self { process, counts })
     }
 
-    /// What it said last.
+    /// Returns the counts printed last.
     pub(super) fn counts(&self) -> Counts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of a file of its own.
+    /// Returns the name of the process's own file of this kind.
     pub(super) fn file(&self, kind: &str) -> String {
         format!("{}.{kind}", self.process.name)
     }
 }
 
-/// Reads until the process ends, so that it never waits for us.
+/// Reads until the process ends, so that its output never blocks it.
 fn read_counts(stdout: ChildStdout, counts: &Mutex<Counts>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         if let Ok(news) = serde_json::from_str(&line) {
@@ -59,7 +59,8 @@ fn read_counts(stdout: ChildStdout, counts: &Mutex<Counts>) {
     }
 }
 
-/// How many records a publisher has published, from its metrics; `None` when it does not say.
+/// Returns the number of records published, from the publisher's metrics; `None` if they are not
+/// available.
 pub(super) fn published_at(admin: SocketAddr) -> Option<u64> {
     const PATIENCE: Duration = Duration::from_millis(200);
     let mut stream = TcpStream::connect_timeout(&admin, PATIENCE).ok()?;
@@ -68,7 +69,7 @@ pub(super) fn published_at(admin: SocketAddr) -> Option<u64> {
         .write_all(b"GET /metrics HTTP/1.0\r\nConnection: close\r\n\r\n")
         .ok()?;
     let mut text = String::new();
-    // What came before a time-out may do.
+    // A timeout may have cut off the text; the part that arrived may suffice.
     let _ = stream.read_to_string(&mut text);
     let of_line = |line: &str| {
         let value = line.strip_prefix("tickcast_publisher_published_records{")?;

@@ -1,5 +1,5 @@
-//! The publisher's config for the demo: two channels, loopback only, groups and ports that nobody
-//! else uses.
+//! The publisher's config for the demo: two channels on loopback only, with groups and ports that
+//! nothing else uses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::Args;
 use tickcast_tools::exit::CommandError;
 
-/// The channels, and which symbols go to which.
+/// The channels, and the symbols of each.
 pub(super) const CHANNELS: [(&str, &[&str]); 2] = [("a-l", &["A-L"]), ("m-z", &["*"])];
 
-/// The simulated market's symbols, the busiest first, by turns for one channel and the other.
+/// Symbols of the simulated market, the busiest first, alternating between the two channels.
 #[rustfmt::skip]
 const SYMBOLS: &[&str] = &[
     "AAPL", "NVDA", "AMD", "TSLA", "AMZN", "MSFT", "INTC", "META", "BAC", "NFLX", "GOOG", "PFE",
@@ -21,7 +21,7 @@ const SYMBOLS: &[&str] = &[
     "MRK",
 ];
 
-/// What `tickcast-publisher` is to do.
+/// Returns the config for `tickcast-publisher`.
 pub(super) fn publisher_config(args: &Args) -> Result<Value, CommandError> {
     let groups = free_groups()?;
     let channels = CHANNELS
@@ -61,7 +61,7 @@ fn input(args: &Args) -> Result<Value, CommandError> {
     });
     let own = match &args.capture {
         Some(file) => {
-            // The publisher may see other folders than we do: say where the file really is.
+            // The publisher may run in another working directory, so make the path absolute.
             let file = std::path::absolute(file).map_err(|source| CommandError::Read {
                 path: file.clone(),
                 source,
@@ -73,7 +73,7 @@ fn input(args: &Args) -> Result<Value, CommandError> {
             "seed": args.faults.seed.unwrap_or(1),
             "symbols": SYMBOLS.len(),
             "names": SYMBOLS,
-            // More than enough, as most messages are a record or more: `records_max` ends it.
+            // More than enough, because most messages carry at least one record; `records_max` ends the run.
             "messages": args.records_max().unwrap_or(0).saturating_mul(4),
             "duration_ms": 0,
         }),
@@ -84,7 +84,7 @@ fn input(args: &Args) -> Result<Value, CommandError> {
     Ok(input)
 }
 
-/// Groups that were most probably never used on this host, with ports that are free.
+/// Returns groups that were most probably never used on this host, with free ports.
 fn free_groups() -> Result<[String; 2], CommandError> {
     let random = RandomState::new().hash_one(std::process::id());
     let [high, low, ..] = random.to_le_bytes();
@@ -96,7 +96,7 @@ fn free_groups() -> Result<[String; 2], CommandError> {
     for (group, n) in groups.iter_mut().zip(0_u8..) {
         let socket = UdpSocket::bind("127.0.0.1:0").map_err(host)?;
         let port = socket.local_addr().map_err(host)?.port();
-        // 239.255.0.0/16 is for use within one site; the last byte keeps off its ends.
+        // 239.255.0.0/16 is for use within one site; the last byte avoids both ends of its range.
         let address = Ipv4Addr::new(239, 255, high, (low % 120) * 2 + 1 + n);
         *group = format!("{address}:{port}");
     }

@@ -1,4 +1,4 @@
-//! Whether everybody was given everything: digests compared, losses balanced to the record.
+//! The comparison of publisher and subscribers: digests, and losses balanced to the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tickcast_reliability::types::{ChannelId, Sequence, SequenceRange};
 use crate::commands::listen::summary::{Percentiles, Summary};
 use tickcast_tools::support::table::{span, table, thousands};
 
-/// What the publisher says in the end, as far as we read it.
+/// The used part of the publisher's summary.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Published {
     published_records: u64,
@@ -20,19 +20,19 @@ pub(super) struct Published {
     channels: Vec<PublishedChannel>,
 }
 
-/// One channel of it.
+/// One channel of the publisher's summary.
 #[derive(Debug, Serialize, Deserialize)]
 struct PublishedChannel {
     id: ChannelId,
     name: String,
     published_records: u64,
     digest: Option<String>,
-    /// Everything else it says of it: what was asked for again, and what became of that.
+    /// All other fields, such as the repair counters.
     #[serde(flatten)]
     more: BTreeMap<String, Value>,
 }
 
-/// One subscriber beside the publisher.
+/// A subscriber's summary, compared with the publisher's.
 #[derive(Debug, Serialize)]
 struct Compared {
     #[serde(flatten)]
@@ -43,12 +43,12 @@ struct Compared {
     balances: bool,
 }
 
-/// What it all came to.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     seed: u64,
-    /// Whether every digest of every subscriber equals the publisher's, and nothing was missing
-    /// before that.
+    /// Whether every digest of every subscriber equals the publisher's, and the source itself was
+    /// complete.
     pub(super) whole: bool,
     repair: bool,
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Compares.
+    /// Compares the summaries.
     pub(super) fn new(
         published: Published,
         received: Vec<Summary>,
@@ -87,13 +87,13 @@ impl Verdict {
         }
     }
 
-    /// Whether there is a reason for the publisher's exit code 1.
+    /// Returns whether the verdict explains the publisher's exit code 1.
     pub(super) fn explains_publisher(&self) -> bool {
         let lost = |s: &Compared| !s.summary.lost_ranges.is_empty();
         !self.published.is_whole() || self.subscribers.iter().any(lost)
     }
 
-    /// The table: what was measured by row, subscribers by column.
+    /// Returns the table of results: one row for each measurement, one column for each subscriber.
     fn table(&self) -> comfy_table::Table {
         let names = self.subscribers.iter().map(|s| s.summary.name.as_str());
         let mut table = table(&std::iter::once("").chain(names).collect::<Vec<_>>());
@@ -144,7 +144,7 @@ impl Verdict {
     }
 }
 
-/// What makes a source less than whole, and what else is worth a line.
+/// Counters of a source that make it incomplete, with the text of each.
 const SOURCE_FINDINGS: [(&str, &str); 5] = [
     (
         "errors",
@@ -164,7 +164,7 @@ const SOURCE_NOTES: [(&str, &str); 2] = [
 ];
 
 impl Published {
-    /// Whether all that the source should have held was published.
+    /// Returns whether the source was complete and all of it was published.
     fn is_whole(&self) -> bool {
         let findings = SOURCE_FINDINGS.iter();
         findings.map(|(name, _)| self.counted(name)).sum::<u64>() + self.oversize() == 0
@@ -174,19 +174,19 @@ impl Published {
         self.source[name].as_u64().unwrap_or(0)
     }
 
-    /// Datagrams that were sent to each group: a number for each.
+    /// Returns the number of datagrams sent to each group.
     fn sealed(&self) -> u64 {
         let of = |channel: &PublishedChannel| channel.more.get("sealed")?.as_u64();
         self.channels.iter().filter_map(of).sum()
     }
 
-    /// Records that fit into no datagram.
+    /// Returns the number of records too large for a datagram.
     fn oversize(&self) -> u64 {
         let of = |channel: &PublishedChannel| channel.more.get("oversize_records")?.as_u64();
         self.channels.iter().filter_map(of).sum()
     }
 
-    /// Whether something holds for every channel, all of which a subscriber must have.
+    /// Returns whether a subscriber has every channel, and the condition holds for each.
     fn all(
         &self,
         summary: &Summary,
@@ -266,8 +266,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Names what a subscriber lost, by channel and cause; the JSON says how many records each
-    /// range was.
+    /// Writes a subscriber's losses by channel and cause. The JSON summary has the number of records of
+    /// each range.
     fn losses_of(&self, subscriber: &Compared, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let summary = &subscriber.summary;
         for channel in &self.published.channels {

@@ -1,4 +1,5 @@
-//! What every tickcast process needs of its host: cores, memory, socket buffers, clock, multicast.
+//! Checks of the resources that every tickcast process needs: cores, memory, socket buffers, clock,
+//! multicast.
 
 use std::fs;
 use std::io;
@@ -12,17 +13,17 @@ use tickcast_transport::verbs::ports;
 
 use super::Check;
 
-/// A publisher with a ring of its own size and a few subscribers spin on as many cores.
+/// Enough for a publisher and a few subscribers that each spin on a core.
 const CORES_ENOUGH: usize = 4;
-/// The default ring is 92 MiB; below this there is no room for two.
+/// Below this, there is no room for two rings of the default size (92 MiB each).
 const MEMORY_MIN_BYTES: u64 = 256 << 20;
-/// The receive buffer that a burst at 10 Gbit/s fills in 6 ms.
+/// Size of a receive buffer that a burst at 10 Gbit/s fills in 6 ms.
 const BUFFER_ENOUGH_BYTES: u64 = 8 << 20;
-/// How long a datagram to a group may take to come back on the same host.
+/// Time limit for a datagram to a group to come back on the same host.
 const PATIENCE: Duration = Duration::from_secs(2);
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 
-/// Looks at everything but RDMA devices themselves.
+/// Runs all checks except those of RDMA devices.
 pub(super) fn look(interface: &Interface) -> Vec<Check> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -107,7 +108,7 @@ fn clock_of(source: &str) -> Check {
     }
 }
 
-/// Sends a datagram to a group through an interface, and waits for it.
+/// Sends a datagram to a group through an interface, and checks that it comes back.
 fn multicast(interface: &Interface) -> Check {
     let why = "publishers send all datagrams to groups, and subscribers join them on an interface";
     let resolved = match interface.resolve() {

@@ -1,4 +1,4 @@
-//! What there is of RDMA on this host, from the build down to one datagram through each port.
+//! Checks of RDMA on this host, from the build to a datagram through each port.
 
 use std::fs::{self, OpenOptions};
 use std::net::Ipv4Addr;
@@ -15,17 +15,17 @@ use tickcast_transport::{FanOut, Receive};
 
 use super::Check;
 
-/// Below this no ring fits.
+/// Below this, no ring can be pinned.
 const MEMLOCK_MIN_BYTES: u64 = 64 << 20;
-/// A capability's place in `CapEff`: memory may be pinned whatever the limit.
+/// The bit of `CapEff` that allows a process to pin memory beyond its limit.
 const CAP_IPC_LOCK: u64 = 1 << 14;
-/// How long a group may take to be joined, and datagrams to come back.
+/// Time limit for joining a group, and for datagrams to come back.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Datagrams that are sent through a port.
+/// Number of datagrams sent through a port.
 const DATAGRAMS: u64 = 100;
 const Q_KEY: u32 = 0x646f_6374;
 
-/// Everything but the self-test, and the addresses of devices that work.
+/// Runs all checks except the self-test. Also returns the addresses of the devices that work.
 pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let mut checks = vec![built()];
     let mut working = Vec::new();
@@ -95,7 +95,7 @@ fn built() -> Check {
     )
 }
 
-/// The files that verbs go through.
+/// Checks access to the device files of verbs.
 fn files() -> Option<Check> {
     let path = "/dev/infiniband/rdma_cm";
     match OpenOptions::new().read(true).write(true).open(path) {
@@ -149,12 +149,12 @@ fn memlock_of(limits: &str, status: &str) -> Check {
     }
 }
 
-/// The addresses by which a port's device can be found.
+/// Returns the addresses that identify a port's device.
 fn addresses(port: &Port) -> Vec<Ipv4Addr> {
     let of = |name: &String| Some(Interface::Name(name.clone()).resolve().ok()?.address);
     let mapped = port.gids.iter().filter_map(|gid| gid.gid.to_ipv4_mapped());
     let named = port.gids.iter().filter_map(|gid| gid.interface.as_ref());
-    // On InfiniBand no identifier tells the interface.
+    // On InfiniBand, no GID names its interface.
     let of_card = port.interfaces.iter().filter(|_| !port.is_ethernet());
     let mut all: Vec<Ipv4Addr> = Vec::new();
     for address in mapped.chain(named.chain(of_card).filter_map(of)) {
@@ -165,7 +165,7 @@ fn addresses(port: &Port) -> Vec<Ipv4Addr> {
     all
 }
 
-/// Looks at one port: what was found, and the address if it works.
+/// Checks one port. Returns the results, and the address if the port works.
 fn look_at(
     port: &Port,
     addresses: &[Ipv4Addr],
@@ -251,7 +251,7 @@ fn look_at(
     }
 }
 
-/// What the device itself says of drops.
+/// Reports the device's own drop counters.
 fn counters(name: &str, port: &Port) -> Check {
     match port.hw_counters.get("out_of_buffer") {
         Some(0) => Check::ok(format!(
@@ -272,7 +272,7 @@ fn counters(name: &str, port: &Port) -> Check {
     }
 }
 
-/// Sends to a group and receives it, on one port.
+/// Sends datagrams to a group and receives them on the same port.
 fn loop_back(device: &Device) -> Result<(), String> {
     let interface = Interface::Address(device.address());
     let pid = std::process::id();

@@ -1,6 +1,6 @@
-//! The self-test: a publisher and two subscribers in this process, over one device. One of them
-//! drops on purpose and repairs over a reliable connection of the device; in the end both must have
-//! exactly what was published, in order.
+//! The self-test: a publisher and two subscribers in this process, over one device. One subscriber
+//! drops datagrams on purpose and repairs them over a reliable connection of the device. Both must
+//! receive exactly the published records, in order.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use tickcast_tools::support::digest::Digest;
 const CHANNEL: &str = "selftest";
 /// Share of datagrams that the second subscriber drops.
 const LOSS: f64 = 0.05;
-/// Beyond what the rate needs.
+/// Time limit beyond the duration that the rate implies.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What it came to.
+/// The result of the self-test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct SelfTest {
     /// The address of the device.
@@ -33,7 +33,7 @@ pub(super) struct SelfTest {
     subscribers: Vec<Received>,
 }
 
-/// What one subscriber had.
+/// The results of one subscriber.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Received {
     records: u64,
@@ -43,12 +43,12 @@ struct Received {
     /// Datagrams repaired over a reliable connection of the device.
     repaired_over_verbs: u64,
     lost_records: u64,
-    /// Records whose sequence was not behind that of the record before.
+    /// Records whose number is not above that of the record before.
     out_of_order: u64,
 }
 
 impl SelfTest {
-    /// What is wrong with it; empty where nothing is.
+    /// Returns the problems of the run; empty if there is none.
     fn wrong(&self) -> Vec<String> {
         let mut all = Vec::new();
         for (it, who) in self.subscribers.iter().zip(["without loss", "with loss"]) {
@@ -96,7 +96,7 @@ impl SelfTest {
     }
 }
 
-/// One of the subscribers at work.
+/// A running subscriber.
 struct Listener {
     subscriber: Subscriber,
     digest: Digest,
@@ -153,10 +153,10 @@ impl Listener {
     }
 }
 
-/// Publishes `records` over the device at `address` and compares.
+/// Publishes `records` over the device at `address`, and compares what the subscribers received.
 ///
 /// # Errors
-/// Why it could not be run to its end.
+/// Returns the reason as text if the test could not be completed.
 pub(super) fn run(address: Ipv4Addr, records: u64, rate: u64) -> Result<SelfTest, String> {
     let config = Config::parse(&config(address, records, rate).to_string());
     let plan = config.and_then(preflight).map_err(|e| e.to_string())?;
@@ -192,7 +192,7 @@ pub(super) fn run(address: Ipv4Addr, records: u64, rate: u64) -> Result<SelfTest
     })
 }
 
-/// Polls all until each has the end of the session.
+/// Polls all subscribers until each has reached the end of the session.
 fn follow(listeners: &mut [Listener], patience: Duration) -> Result<(), String> {
     let until = Instant::now() + patience;
     while !listeners.iter().all(|it| it.subscriber.ended()) {
@@ -217,7 +217,7 @@ fn follow(listeners: &mut [Listener], patience: Duration) -> Result<(), String> 
             std::thread::sleep(Duration::from_micros(50));
         }
     }
-    // So that the publisher hears that all of it was had.
+    // Keep polling, so that the last reports reach the publisher.
     let until = Instant::now() + Duration::from_millis(250);
     while Instant::now() < until {
         for listener in &mut *listeners {

@@ -1,4 +1,4 @@
-//! The entries of flight records in words: what the cores were given, and what happened around them.
+//! The entries of flight records as text: the inputs of the cores, and the events around them.
 
 use tickcast_journal::{JournalInput, Note, Published, Served};
 use tickcast_reliability::delivery::Event;
@@ -8,7 +8,7 @@ use tickcast_reliability::wire::Kind;
 
 use tickcast_tools::support::table::span;
 
-/// The connection of a path.
+/// Returns the name of a path's connection.
 pub(super) const fn connection(path: Path) -> &'static str {
     match path {
         Path::Repair => "repair connection",
@@ -18,7 +18,7 @@ pub(super) const fn connection(path: Path) -> &'static str {
     }
 }
 
-/// The kind of a datagram.
+/// Returns the name of a datagram's kind.
 pub(super) const fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Data => "data",
@@ -28,7 +28,7 @@ pub(super) const fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// An input of a subscriber's core that has no entry of its own.
+/// Returns the text of an input of a subscriber's core that has no entry type of its own.
 pub(super) fn input(input: &JournalInput) -> String {
     match input {
         JournalInput::Use(..) => "the paths for repair were chosen".into(),
@@ -60,7 +60,7 @@ pub(super) fn input(input: &JournalInput) -> String {
     }
 }
 
-/// An input of a publisher's core that has no entry of its own.
+/// Returns the text of an input of a publisher's core that has no entry type of its own.
 pub(super) fn published(it: &Published) -> String {
     match it {
         Published::Event(event, _) => format!("published: {}", Event::Stream(event.clone())),
@@ -82,7 +82,7 @@ pub(super) fn published(it: &Published) -> String {
     }
 }
 
-/// An event of a publisher's core.
+/// Returns the text of an event of a publisher's core.
 pub(super) fn happened(it: &PublisherEvent) -> String {
     match it {
         PublisherEvent::FanOutReset { fan_out, skipped } => match skipped {
@@ -96,7 +96,7 @@ pub(super) fn happened(it: &PublisherEvent) -> String {
     }
 }
 
-/// An event of a repair service.
+/// Returns the text of an event of a repair service.
 pub(super) fn served(it: &Served) -> String {
     match it {
         Served::Connected(peer) => format!("peer {}: connected", peer.0),
@@ -118,7 +118,7 @@ pub(super) fn served(it: &Served) -> String {
     }
 }
 
-/// A note that only tells of its own process.
+/// Returns the text of a note about the recording process itself.
 pub(super) fn note(it: &Note) -> String {
     match it {
         Note::Overrun(channel, items) => format!(

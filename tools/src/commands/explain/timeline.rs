@@ -1,4 +1,4 @@
-//! Everything that happened around a gap, line by line.
+//! The timeline of events around a gap.
 
 use tickcast_journal::explain::Finding;
 use tickcast_journal::{EntryBody, Journal, JournalEntry, Note, RequestedRanges, header_of};
@@ -10,13 +10,14 @@ use super::entries;
 use super::words::{of_day, refusal};
 use tickcast_tools::support::table::span;
 
-/// More lines help nobody.
+/// Maximum number of lines shown: more are of no use to a reader.
 const LINES_MAX: usize = 120;
-/// So much of what came before and after is shown.
+/// Time shown before and after a gap.
 const MARGIN: Nanos = Nanos::from_us(500);
 
-/// What happened from just before the first of these findings, which are of the `nth` record, to just
-/// after the last; and what the others say of the same datagrams.
+/// Returns the events from just before the first of these findings to just after the last. The
+/// findings are of the `nth` record. Includes the entries of the other records about the same
+/// datagrams.
 pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -> Vec<String> {
     let Some(first) = findings.first() else {
         return Vec::new();
@@ -30,7 +31,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
     let stall = |it: &JournalEntry<'_>| {
         matches!(it.what, EntryBody::Note(Note::Stall(_))) && it.at >= stalled_from
     };
-    // By the time of day, which is what several hosts share.
+    // Compare by the time of day, because several hosts share only that clock.
     let found_at = own.utc(first.found_at);
     let window = own.utc(from)..=own.utc(until);
     let mut rows: Vec<Row> = Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
     rows.sort_by_key(|row| row.at);
     let mut shown: Vec<Row> = Vec::new();
     for row in rows {
-        // Datagrams that follow each other on one way make one row.
+        // Merge consecutive datagrams of one path into one row.
         let way = way_of_datagram(&row.way);
         let is_same = |it: &Row| it.who == row.who && way_of_datagram(&it.way) == way;
         let goes_on = way.is_some() && shown.last().is_some_and(is_same);
@@ -90,7 +91,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
     lines
 }
 
-/// A line of it.
+/// One line of the timeline.
 struct Row {
     /// The time of day, UTC.
     at: Nanos,
@@ -99,8 +100,8 @@ struct Row {
     count: u64,
 }
 
-/// Whether an entry of another record tells of one of these datagrams, or of what happened there
-/// meanwhile.
+/// Returns whether an entry of another record is about one of these datagrams, or about the time
+/// around them.
 fn concerns(what: &EntryBody<'_>, findings: &[Finding], is_near: bool) -> bool {
     let any = |channel: ChannelId, epoch: Epoch, range: SequenceRange| {
         let of = |it: &&Finding| it.channel == channel && it.epoch == epoch;
@@ -130,7 +131,7 @@ fn concerns(what: &EntryBody<'_>, findings: &[Finding], is_near: bool) -> bool {
     }
 }
 
-/// On which line, or over which connection, a datagram came that these words tell of.
+/// Returns the line or the connection that a datagram arrived on, from the text of its entry.
 fn way_of_datagram(words: &str) -> Option<&str> {
     let (way, what) = words.split_once(": ")?;
     let is_datagram = what.starts_with("data ") || what.starts_with("heartbeat ");
@@ -228,7 +229,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
     })
 }
 
-/// What was asked for; `None` when nothing was.
+/// Returns the requested ranges as text; `None` if nothing was requested.
 fn sent(frames: &[u8]) -> Option<String> {
     let asked = RequestedRanges::of(frames);
     let nacks = asked.nacks.iter().map(|(channel, _, ranges)| {
@@ -241,7 +242,7 @@ fn sent(frames: &[u8]) -> Option<String> {
 }
 
 fn datagram(kept: &[u8]) -> String {
-    // Of data only the header is there.
+    // A record keeps only the header of a data datagram, so fill up the payload.
     let mut bytes = kept.to_vec();
     if let Some(head) = kept.first_chunk::<HEADER_LEN>() {
         let payload = usize::from(u16::from_le_bytes([head[54], head[55]]));

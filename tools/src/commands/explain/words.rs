@@ -1,4 +1,4 @@
-//! Findings as sentences for people.
+//! Findings as text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tickcast_reliability::types::Nanos;
 
 use tickcast_tools::support::table::{span, table, thousands};
 
-/// What a record is.
+/// Returns the description of a record.
 pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) -> Vec<String> {
     let origin = recording.origin();
     let lasted = span(explained.to.since(explained.from).0);
@@ -39,7 +39,7 @@ pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) ->
     lines
 }
 
-/// What was missing.
+/// Returns the losses as text.
 pub(super) fn findings(recording: &Journal, explained: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for finding in &explained.findings {
@@ -125,13 +125,13 @@ pub(super) const fn refusal(reason: RefusalReason) -> &'static str {
     }
 }
 
-/// What a publisher sealed and handed over.
+/// Returns what a publisher sealed and sent, as text.
 pub(super) fn sent(it: &Explanation) -> String {
     let [sealed, handed] = [it.totals.sealed, it.totals.handed].map(thousands);
     format!("{sealed} datagrams sealed, {handed} handed to the network")
 }
 
-/// What a repair service did.
+/// Returns the work of a repair service as text.
 pub(super) fn served(it: &Explanation) -> String {
     let Some(of) = &it.serving else {
         return "nobody came".into();
@@ -152,7 +152,7 @@ fn datagrams(count: u64) -> String {
     counted(count, "datagram")
 }
 
-/// As a socket counts them, whoever sent them.
+/// Returns a count of packets: a socket counts all packets, whoever sent them.
 fn packets(count: u64) -> String {
     counted(count, "packet")
 }
@@ -164,7 +164,7 @@ fn counted(count: u64, what: &str) -> String {
     }
 }
 
-/// Why it came late, and was not lost.
+/// Returns the reason why a datagram arrived late and was not lost.
 fn late(it: &Finding, line: LineId) -> String {
     let Some((at, delay)) = it.late else {
         return format!("late on line {line}, not lost");
@@ -192,7 +192,7 @@ fn late(it: &Finding, line: LineId) -> String {
     )
 }
 
-/// Where it was lost, after "lost".
+/// Returns the place of a loss, as the text that follows "lost".
 fn place(it: &Finding) -> String {
     let stalled = it.stalled_for.map(|span_of| span(span_of.0));
     match it.origin {
@@ -364,7 +364,7 @@ const fn why(cause: LossCause) -> &'static str {
     }
 }
 
-/// A table: how much was lost where, and what became of it.
+/// Returns the table of losses by place and outcome.
 fn sums(findings: &[Finding]) -> String {
     let mut sums: BTreeMap<Origin, [u64; 5]> = BTreeMap::new();
     for it in findings {
@@ -440,8 +440,8 @@ fn name(origin: Origin) -> String {
     }
 }
 
-/// Whether the findings add up to what the core counted, and how many sequences they do not explain;
-/// `None` where nobody knows.
+/// Compares the findings with the core's counters. Returns the result as text, and the number of
+/// sequences that the findings do not explain; `None` if unknown.
 pub(super) fn balance(
     recording: &Journal,
     it: &Explanation,
@@ -459,7 +459,7 @@ pub(super) fn balance(
     }
     let counted = GapCounts::of(core);
     let missing = counted.missing.saturating_sub(before.missing);
-    // What was open when the record begins is among these, and in no finding.
+    // These counts include gaps that were open when the record began, which no finding covers.
     let fates = [
         counted.came.saturating_sub(before.came),
         counted.lost.saturating_sub(before.lost),
@@ -500,12 +500,12 @@ pub(super) fn balance(
     (words, Some(unexplained))
 }
 
-/// The time of day, UTC.
+/// Returns the time of day, in UTC.
 pub(super) fn time(recording: &Journal, at: Nanos) -> String {
     of_day(recording.utc(at))
 }
 
-/// The same of a time in UTC.
+/// Returns the time of day of a UTC time.
 pub(super) fn of_day(utc: Nanos) -> String {
     let utc = utc.0;
     let (seconds, nanos) = (utc / 1_000_000_000 % 86_400, utc % 1_000_000_000);

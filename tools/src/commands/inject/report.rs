@@ -1,4 +1,4 @@
-//! What the relay did, exact to the sequence, or the word that it is not.
+//! The relay's report: exact to the sequence, or marked as inexact.
 
 use std::net::SocketAddrV4;
 
@@ -10,7 +10,7 @@ use tickcast_transport::faults::{FaultConfig, FaultCounts, FaultKind, FaultLog};
 
 use super::{Args, Relay};
 
-/// Why the relay stopped.
+/// The reason why the relay stopped.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EndedBy {
@@ -25,19 +25,19 @@ pub(super) struct Report {
     from: SocketAddrV4,
     to: SocketAddrV4,
     seed: u64,
-    /// The plan in effect, options included: the same file does the same again.
+    /// The fault plan in effect, including options. The same file injects the same faults again.
     plan: FaultConfig,
     ended_by: EndedBy,
     seconds: f64,
-    /// Whether the lists below name everything that was done: nothing was lost before the relay
-    /// or refused behind it, and the lists had room.
+    /// Whether the lists below name every affected datagram: none was lost before the relay or refused
+    /// by the network, and the lists had room.
     pub(super) exact: bool,
     counts: FaultCounts,
     received: Received,
-    /// Datagrams that the network refused to take from us.
+    /// Datagrams that the network refused to send.
     refused: u64,
     channels: Vec<ChannelDone>,
-    /// Datagrams of channels and epochs beyond the first few hundred, whose lists are left out.
+    /// Datagrams of channels and epochs beyond the list's maximum; they have no list.
     unlisted_channels: u64,
 }
 
@@ -45,24 +45,24 @@ pub(super) struct Report {
 struct Received {
     datagrams: u64,
     bytes: u64,
-    /// Lost in our own socket buffer: nobody knows which.
+    /// Datagrams lost in the relay's socket buffer; their sequences are unknown.
     kernel_dropped: u64,
-    /// Too long for UDP over IPv4, or errors of the network.
+    /// Errors of the network, and datagrams too long for UDP over IPv4.
     errors: u64,
 }
 
-/// What was done to one channel in one epoch.
+/// The faults injected on one channel in one epoch.
 #[derive(Debug, Serialize)]
 struct ChannelDone {
     #[serde(flatten)]
     seen: ChannelSeen,
-    /// Dropped, for whatever reason.
+    /// Dropped datagrams, for any reason.
     dropped: Vec<SequenceRange>,
     dropped_sequences: u64,
-    /// Dropped, damaged or cut short: what a subscriber misses that asks for nothing.
+    /// Datagrams dropped, damaged or truncated: the losses of a subscriber without repair.
     missed: Vec<SequenceRange>,
     missed_sequences: u64,
-    /// Everything that was done, in the order it was done.
+    /// All faults, in the order of injection.
     done: Vec<Done>,
 }
 
@@ -72,7 +72,7 @@ struct Done {
     sequences: SequenceRange,
 }
 
-/// A channel in an epoch, as it came in.
+/// The datagrams of one channel in one epoch, as received.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct ChannelSeen {
     channel: ChannelId,
@@ -83,7 +83,7 @@ struct ChannelSeen {
     ended: bool,
 }
 
-/// The channels and epochs that came by.
+/// The channels and epochs received.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     channels: Vec<ChannelSeen>,
@@ -91,10 +91,11 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// More than any publisher has; an attacker could name as many as they like.
+    /// Maximum number of entries: more than any publisher has. It bounds the memory, because an attacker
+    /// could name any number of channels.
     const CHANNELS_MAX: usize = 256;
 
-    /// Takes note of a datagram.
+    /// Counts a sequenced datagram.
     pub(super) fn note(&mut self, header: &Header) {
         if !header.kind.is_sequenced() {
             return;
@@ -120,7 +121,7 @@ impl Seen {
         }
     }
 
-    /// Whether each channel's newest epoch has ended, and there is one.
+    /// Returns whether there is a channel, and each channel's newest epoch has ended.
     pub(super) fn all_ended(&self) -> bool {
         let newer = |a: &ChannelSeen, b: &ChannelSeen| a.channel == b.channel && a.epoch < b.epoch;
         let newest = |a: &&ChannelSeen| !self.channels.iter().any(|b| newer(a, b));

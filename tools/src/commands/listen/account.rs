@@ -1,4 +1,4 @@
-//! What was delivered: printed, counted and digested as it comes, losses kept to the record.
+//! The account of what was delivered: output and digests during delivery, and losses to the record.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -27,17 +27,17 @@ pub(super) struct Account {
     pub(super) lost: Vec<LostRange>,
     pub(super) lost_unlisted: u64,
     source_lost: bool,
-    /// Whether somebody sends other datagrams under the publisher's numbers.
+    /// Whether another process sends different datagrams under the publisher's numbers.
     fenced: bool,
     dead: bool,
     output: Output,
-    /// The first thing that went wrong with the output.
+    /// The first error of the output.
     failed: Option<CommandError>,
     shown_at: Instant,
     shown_records: u64,
 }
 
-/// One channel's part.
+/// The account of one channel.
 pub(super) struct ChannelAccount {
     pub(super) channel: ChannelId,
     pub(super) records: u64,
@@ -46,7 +46,7 @@ pub(super) struct ChannelAccount {
     pub(super) digest: Option<Digest>,
 }
 
-/// Losses that are kept; further ones are counted.
+/// Maximum number of losses kept; further ones are only counted.
 const LOST_MAX: usize = 1 << 18;
 
 impl Account {
@@ -72,7 +72,7 @@ impl Account {
         }
     }
 
-    /// Takes one item.
+    /// Adds one item.
     pub(super) fn take(&mut self, item: &Item<'_>) {
         match item {
             Item::Record(position, record) => self.record(position, *record),
@@ -151,7 +151,7 @@ impl Account {
         }
     }
 
-    /// Prints the counts if it is time to, and lets waiting lines go.
+    /// Prints the counts if they are due, and flushes waiting lines.
     pub(super) fn show(
         &mut self,
         joined: bool,
@@ -204,29 +204,28 @@ impl Account {
         self.output.flush()
     }
 
-    /// Lets the last lines go, and gives stdout back.
+    /// Flushes the last lines, and releases stdout.
     pub(super) fn finish(&mut self) -> Result<(), CommandError> {
         self.failed.take().map_or(Ok(()), Err)?;
         self.output.flush()
     }
 
-    /// Whether digests are taken.
+    /// Returns whether digests are taken.
     pub(super) const fn digests(&self) -> bool {
         self.digests
     }
 
-    /// Whether as many records were delivered as were asked for.
+    /// Returns whether the requested number of records was delivered.
     pub(super) const fn is_full(&self) -> bool {
         self.records >= self.records_max
     }
 
-    /// Whether a channel has been joined, however briefly.
+    /// Returns whether a channel has ever been joined.
     pub(super) fn has_joined(&self) -> bool {
         self.records > 0 || self.events.contains_key("joined")
     }
 
-    /// Whether anything is missing, on the way to us or at the source already, or can't be
-    /// trusted.
+    /// Returns whether anything was lost, in transit or at the source, or can't be trusted.
     pub(super) const fn found_anything(&self) -> bool {
         self.source_lost || self.fenced || self.lost_unlisted > 0 || !self.lost.is_empty()
     }
@@ -236,7 +235,7 @@ impl Account {
     }
 }
 
-/// The name that an event is counted under.
+/// Returns the name under which an event is counted.
 const fn kind(event: &Event) -> &'static str {
     match event {
         Event::Joined { .. } => "joined",

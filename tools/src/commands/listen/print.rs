@@ -1,4 +1,4 @@
-//! Records and events as lines, for people and for programs.
+//! Records and events as lines, as text and as JSON.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tickcast_subscriber::record::{
 };
 use tickcast_subscriber::{Event, Loss, Position, StreamEvent, Via};
 
-/// A record as a line for people.
+/// A record as a line of text.
 pub(super) struct Text<'a>(pub(super) &'a Position, pub(super) RecordRef<'a>);
 
 impl fmt::Display for Text<'_> {
@@ -76,7 +76,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A record as a JSON object: where it stands, and its fields.
+/// Returns a record as a JSON object: its position and its fields.
 pub(super) fn json(position: &Position, record: RecordRef<'_>) -> Value {
     let header = record.header();
     let mut all = place(position);
@@ -144,7 +144,7 @@ pub(super) fn json(position: &Position, record: RecordRef<'_>) -> Value {
     all
 }
 
-/// An event as a JSON object.
+/// Returns an event as a JSON object.
 pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
     let mut all = place(position);
     put(&mut all, json!({"event": kind, "text": event.to_string()}));
@@ -211,7 +211,7 @@ impl fmt::Display for Price {
             self.0.unsigned_abs() % 1_000_000_000,
         );
         let digits = format!("{part:09}");
-        // Cents are always shown, zeros beyond them never.
+        // Show at least two decimals, and no trailing zeros beyond them.
         let kept = digits.trim_end_matches('0').len().max(2);
         write!(f, "{sign}{whole}.{}", &digits[..kept])
     }

@@ -1,4 +1,4 @@
-//! What a session came to, as JSON: the whole, each channel, and the faults that were injected.
+//! The summary of a session as JSON: totals, channels, and injected faults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::Args;
 use super::account::Account;
 use tickcast_tools::support::table::{span, thousands};
 
-/// Why listening ended.
+/// The reason why listening ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EndedBy {
@@ -31,14 +31,14 @@ pub(crate) struct LostRange {
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
     pub(crate) first: Sequence,
-    /// The last sequence; null: to the end of the epoch.
+    /// The last sequence; null: up to the end of the epoch.
     pub(crate) last: Option<Sequence>,
-    /// How many records; null when nobody knows.
+    /// Number of records; null if unknown.
     pub(crate) records: Option<u64>,
     pub(crate) cause: LossCause,
 }
 
-/// Percentiles of a span, in nanoseconds.
+/// Percentiles of a duration, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Percentiles {
     pub(crate) count: u64,
@@ -60,11 +60,11 @@ impl Percentiles {
     }
 }
 
-/// One channel.
+/// The summary of one channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ChannelSummary {
     pub(crate) name: String,
-    /// Null when the publisher never welcomed us.
+    /// Null if the publisher never admitted the subscriber.
     pub(crate) channel: Option<ChannelId>,
     epoch: Epoch,
     /// The last sequence delivered or declared lost.
@@ -77,28 +77,28 @@ pub(crate) struct ChannelSummary {
     pub(crate) lost_records: u64,
     counters: BTreeMap<String, u64>,
     latency_ns: Percentiles,
-    /// Ages of the records that came before the live stream, which are no latency.
+    /// Ages of the records that precede the live stream; they are no latency.
     replayed_ns: Percentiles,
     repair_ns: Percentiles,
-    /// Samples of every stage that clocks which agree don't make.
+    /// Samples, of all stages, that synchronised clocks can't produce.
     clock_skewed: u64,
-    /// Counts of the fault injector, a line each; empty without faults.
+    /// Counts of the fault injector, one entry per line; empty without faults.
     faults: Vec<Value>,
 }
 
-/// The session.
+/// The summary of the session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) name: String,
     publisher: String,
     pub(crate) ended_by: EndedBy,
     pub(crate) delivered_records: u64,
-    /// Records declared lost, where their number is known.
+    /// Records declared lost, as far as their number is known.
     pub(crate) lost_records: u64,
     pub(crate) lost_ranges: Vec<LostRange>,
     /// Losses beyond those listed.
     lost_ranges_unlisted: u64,
-    /// Losses of which nobody knows how many records they were.
+    /// Losses of an unknown number of records.
     pub(crate) losses_of_unknown_size: u64,
     pub(crate) missing_datagrams: u64,
     pub(crate) missing_recovered: u64,
@@ -107,22 +107,22 @@ pub(crate) struct Summary {
     pub(crate) duplicates: u64,
     pub(crate) corrupt_dropped: u64,
     pub(crate) latency_ns: Percentiles,
-    /// Ages of the records that came before the live stream, which are no latency.
+    /// Ages of the records that precede the live stream; they are no latency.
     replayed_ns: Percentiles,
     pub(crate) repair_ns: Percentiles,
-    /// Samples of every stage, of all channels, that clocks which agree don't make.
+    /// Samples, of all stages and channels, that synchronised clocks can't produce.
     clock_skewed: u64,
     pub(crate) channels: Vec<ChannelSummary>,
-    /// All channels' counters added up.
+    /// Counters summed over all channels.
     counters: BTreeMap<String, u64>,
     events: BTreeMap<String, u64>,
     pub(crate) seed: u64,
-    /// The faults that were asked for.
+    /// The requested faults.
     faults: Value,
 }
 
 impl Summary {
-    /// What the subscriber itself knows; it is gone after it has left.
+    /// Takes the state of the subscriber that is no longer available after it has left.
     pub(super) fn begin(
         args: &Args,
         subscriber: &Subscriber,
@@ -174,7 +174,8 @@ impl Summary {
         }
     }
 
-    /// Sequenced datagrams that the fault injector dropped, on all lines of all channels.
+    /// Returns the number of sequenced datagrams that the fault injector dropped, on all lines and
+    /// channels.
     pub(crate) fn dropped_by_faults(&self) -> u64 {
         let counts = self.channels.iter().flat_map(|channel| &channel.faults);
         let counted = |counts: &Value, name: &str| counts[name].as_u64().unwrap_or(0);
@@ -191,7 +192,7 @@ impl Summary {
         counts.map(dropped).sum()
     }
 
-    /// Adds the final counters, and what was delivered.
+    /// Adds the final counters and the account.
     pub(super) fn finish(mut self, reports: &[ChannelReport], account: Account) -> Self {
         for (channel, report) in self.channels.iter_mut().zip(reports) {
             report.counters.each(|name, _, value| {
@@ -239,7 +240,7 @@ impl Summary {
     }
 }
 
-/// Histograms of all channels together.
+/// Histograms over all channels.
 #[derive(Default)]
 struct Latency {
     sealed_to_delivered: Option<Histogram<u64>>,
@@ -260,7 +261,7 @@ fn of_channel(
             return Percentiles::default();
         };
         match sum {
-            // Histograms of the same kind always fit each other.
+            // Histograms of one kind have equal bounds, so adding can't fail.
             Some(sum) => drop(sum.add(histogram)),
             None => *sum = Some(histogram.clone()),
         }
