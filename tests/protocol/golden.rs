@@ -669,7 +669,7 @@ fn every_golden_file_is_checked_here() {
     let files: BTreeSet<_> = std::fs::read_dir(golden(""))
         .expect("the folder of golden files")
         .map(|entry| entry.expect("an entry").file_name())
-        // The table beside them is the grid's (tests/grid.rs).
+        // The table beside them is the grid's (tests/protocol/grid.rs).
         .filter(|name| name.to_string_lossy().ends_with(".hex"))
         .collect();
     assert!(files.len() >= 16);
