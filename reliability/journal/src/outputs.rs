@@ -52,7 +52,7 @@ impl Outputs {
         let times = first.received_at.0.rotate_left(30) ^ first.missing_for.0.rotate_left(10);
         self.fold(place ^ times ^ (count as u64).rotate_left(56));
         if self.log.is_some() {
-            // Debug output is enough here, because only tests and replays compare it.
+            // Debug: only tests and replays compare it.
             self.say(format_args!("{first:?} and {count} in all"));
         }
     }
@@ -61,7 +61,7 @@ impl Outputs {
     pub(super) fn event(&mut self, at: &Position, event: &Event, bytes: &[u8]) {
         self.fold(at.sequence.0 ^ at.record.0.rotate_left(32));
         self.bytes(bytes);
-        // Debug output is enough here, because only tests and replays compare it.
+        // Debug: only tests and replays compare it.
         self.say(format_args!("{at:?} {event:?}"));
     }
 
@@ -69,7 +69,7 @@ impl Outputs {
     pub(super) fn sent(&mut self, path: Path, frames: &[u8]) {
         self.fold(path as u64);
         self.bytes(frames);
-        // Debug output is enough here, because only tests and replays compare it.
+        // Debug: only tests and replays compare it.
         self.say(format_args!("{path:?} {frames:?}"));
     }
 
@@ -80,7 +80,7 @@ impl Outputs {
         if let Action::Listen(offer) = &mut action {
             offer.directory.clear();
         }
-        // Debug output is enough here, because only tests and replays compare it.
+        // Debug: only tests and replays compare it.
         let words = format!("{action:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));
@@ -88,7 +88,7 @@ impl Outputs {
 
     /// Adds a request for the publisher's memory, taken from the core.
     pub(super) fn request(&mut self, request: &RemoteRequest) {
-        // Debug output is enough here, because only tests and replays compare it.
+        // Debug: only tests and replays compare it.
         let words = format!("{request:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));

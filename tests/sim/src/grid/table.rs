@@ -4,7 +4,7 @@
 use super::{Cell, Loss, Row};
 
 const HEAD: &str = "\
-# What repair costs, and how long it takes
+# Cost and delay of repair
 
 Made by `cargo run -p tickcast-sim --release --bin grid -- --write`; without `--write` the same command compares. All
 in virtual time, with the default settings and a round trip of 10 us.

@@ -14,7 +14,7 @@ pub struct Core(pub usize);
 pub enum PinError {
     /// This process may not run on that core.
     #[error(
-        // `Debug` formats the list of numbers.
+        // Debug: a list of numbers.
         "core {core} is not available to this process, which may use {available:?}; choose one of these or widen its cpuset"
     )]
     NotAvailable {
