@@ -185,7 +185,7 @@ fn seeds_that_found_errors_stay_whole() {
         // A replay request was sent long after its answer had arrived.
         ("lapped", 828),
         ("fan-out-stall", 1186),
-        // The publisher was killed: the subscriber declared nothing lost and did not reconnect.
+        // The publisher was gone without a notice: nothing was declared lost, nothing was rebuilt.
         ("gone", 4),
         ("gone", 46),
         // The timer of two lines that were silent together fired again and again.
@@ -195,7 +195,7 @@ fn seeds_that_found_errors_stay_whole() {
         // A line counted as down because the other announced a shorter interval a moment earlier.
         ("one-line", 4),
         ("one-line", 2),
-        // A STATUS query about an unconfirmed sequence was not counted if nothing else was missing.
+        // A NACK about a contested sequence was not counted if nothing else was missing.
         ("fencing", 37),
         // A datagram lost before its arrival is neither true nor false: the check demanded an alarm.
         ("fencing", 120_377),
@@ -213,7 +213,7 @@ fn seeds_that_found_errors_stay_whole() {
         ("promotion", 4_021_330),
         // An END that came last and was still unconfirmed: the check demanded an event for it.
         ("near-2-64", 2_125_508),
-        // The subscriber had forgotten an old unconfirmed sequence: the check demanded a query for it.
+        // The subscriber had forgotten an old contested sequence: the check demanded a NACK for it.
         ("fencing", 2_024_660),
         ("fencing", 2_026_587),
         ("fencing", 2_047_643),
@@ -229,7 +229,7 @@ fn seeds_that_found_errors_stay_whole() {
         ("lapped", 1_005_636),
         // A NACK was answered by multicast after its connection was gone: the check missed the answer.
         ("lapped", 1_010_007),
-        // A full list of unconfirmed sequences: the check did not count one at the edge of the window.
+        // A full list of contested sequences: the check did not count one at the edge of the window.
         ("fencing", 2_029_595),
         // The first checks of multicast answers, and of the number of due heartbeats, were too strict.
         ("long-runs", 6_000_294),
