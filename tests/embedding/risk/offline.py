@@ -1,8 +1,11 @@
-"""Recomputes the risk engine's numbers from the venue's data, without our code, a network or our records.
+"""Recomputes the risk engine's numbers from the venue's data, without our code, network or records.
+
     offline.py tops CAPTURE.pcap.gz FILLS.csv LIMITS.csv
     offline.py itch PACKETS FILLS.csv LIMITS.csv        (PACKETS: MoldUDP64 payloads, each behind its u32 length)
-Prints the expected contents of the engine's summary, and under "alerts" the lines that the engine must print. A fill's
-place is between two records, so this program also counts each message's records. A message takes effect with its last record.
+
+Prints the expected contents of the engine's summary, and under "alerts" the lines that the engine must print.
+A fill's place is between two records, so this program also counts each message's records. A message takes
+effect with its last record.
 """
 import csv, gzip, json, struct, sys
 
@@ -238,7 +241,7 @@ class Desk:
         self.alerts.append(f"{record} {what} {subject} {name} {kind} {money(value)} limit {money(limit)}")
 
     def check(self):
-        """Checks the sums against a recomputation, and the result against cash plus value, without average costs."""
+        """Checks the sums by recomputing them, and the result as cash plus value, without average costs."""
         for name in self.realised:
             own = [(p[name], self.marks.get(symbol)) for symbol, p in self.positions.items() if name in p]
             values = [p.value(mark) for p, mark in own]

@@ -1,7 +1,10 @@
 """Writes trades into a publisher's records socket, with nothing but struct: docs/PROTOCOL.md, section 12.
+
 usage: records.py SOCKET MESSAGES FIRST_SEQUENCE
+
 The first half are records without a frame, the second half framed messages of two records each. Every
-1,000th sequence is declared lost. At the end it sends the end of the source and prints the SHA-256 of all records.
+1,000th sequence is declared lost. At the end it sends the end of the source, and prints the SHA-256 of all
+records.
 """
 
 import hashlib
@@ -16,7 +19,7 @@ MESSAGE, LOST, END = 1, 2, 3
 
 
 def trade(instrument, price, size):
-    """Returns a TradeMsg of DBN version 3: header, price, size, action, side, flags, depth, times, sequence."""
+    """Returns a DBN version 3 TradeMsg: header, price, size, action, side, flags, depth, times, sequence."""
     header = struct.pack("<BBHIQ", 12, 0x00, 1, instrument, 1_700_000_000_000_000_000)
     body = struct.pack("<qIccBBQiI", price, size, b"T", b"N", 0, 0, 1_700_000_000_000_000_001, 0, 0)
     return header + body

@@ -1,4 +1,5 @@
 """A subscriber's state of one channel: docs/PROTOCOL.md §5 (receive, NACK), §7 (mode `ordered`), §8 (loss).
+
 It has no sockets and no clock. Its inputs are datagrams, answers and the time; its outputs are NACKs.
 """
 import hashlib, math, random, struct, time

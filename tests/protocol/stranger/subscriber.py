@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""A complete tickcast subscriber (wire version 1, mode `ordered`, one channel), written from docs/PROTOCOL.md alone.
-It shows that the page suffices, and is meant to be read beside it: § numbers are those of the page. It joins, listens to
-the lines of its offer, delivers in order, sends NACKs for gaps, and prints its results at the end, as JSON.
+"""A complete tickcast subscriber (wire version 1, mode `ordered`, one channel), from docs/PROTOCOL.md alone.
+
+It shows that the page suffices, and is meant to be read beside it: § numbers are those of the page. It joins,
+listens to the lines of its offer, delivers in order, and sends NACKs for gaps. At the end it prints its
+results as JSON.
+
     subscriber.py 127.0.0.1:7400 all --interface 127.0.0.1 --from oldest --drop 0.05 --seed 1
     subscriber.py --parse tests/golden/datagram-data.hex
-wire.py has the bytes, stream.py and lines.py have the rules of a channel, and this file has sockets, connection and timers.
+
+wire.py has the bytes, stream.py and lines.py have the rules of a channel, and this file has sockets,
+connection and timers.
 """
 import argparse, json, random, select, socket, sys, time
 from collections import Counter
