@@ -1,5 +1,5 @@
-//! An independent subscriber (Python, tests/protocol/stranger), written from docs/PROTOCOL.md alone, and
-//! ours on a real publisher. Both must end with the same records.
+//! Our subscriber and an independent one (Python, tests/protocol/stranger) on a real publisher. The
+//! latter was written from docs/PROTOCOL.md alone. Both must end with the same records.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

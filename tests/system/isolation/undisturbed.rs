@@ -5,7 +5,7 @@
 //! - 200 subscribers join at once from the oldest datagram on.
 //!
 //! Every fresh record then reaches the others at exactly the same time. If all share the publisher's
-//! uplink, the delay is at most what the budgets let repair and replay send at once. Further, 200
+//! uplink, the budgets of repair and replay bound the delay. Further, 200
 //! subscribers that lose their publisher come back spread over time.
 
 use std::ops::Range;

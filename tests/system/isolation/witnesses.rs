@@ -1,7 +1,7 @@
-//! Two witnesses of a real publisher, while another subscriber is stopped for two seconds and catches up,
-//! and while many join at once from the oldest datagram on. The witnesses lose nothing and get nothing
-//! twice or out of order. Their delays are printed by phase and never judged, because they depend on the
-//! machine: `undisturbed.rs` judges them in virtual time. `make witnesses` runs longer than a test run.
+//! Two witnesses of a real publisher. Another subscriber is stopped for two seconds and catches up, and
+//! many join at once from the oldest datagram on. The witnesses lose nothing and get nothing twice or out
+//! of order. Their delays are printed by phase and never judged, because they depend on the machine:
+//! `undisturbed.rs` judges them in virtual time. `make witnesses` runs longer than a test run.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};

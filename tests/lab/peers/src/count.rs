@@ -97,7 +97,7 @@ pub(crate) fn count(contender: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// The counted part: callgrind counts instructions in here only.
+/// Carries the ticks. Callgrind counts instructions in here only.
 #[inline(never)]
 fn measured(peers: &mut Peers) -> Outcome<u64> {
     peers.step()

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Run only these contenders; may be repeated.
     #[arg(long, value_name = "NAME")]
     contender: Vec<String>,
-    /// Turns of each contender [default: 7; quick 3, and 1 where no mark looks at it].
+    /// Turns of each contender [default: 7; quick 3, and 1 for a measure without a mark].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// List the measures and their contenders, and end.

@@ -87,7 +87,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// Returns the number of turns of a contender, at a measure that a mark looks at or that none does.
+    /// Returns the number of turns of a contender at a measure with a mark, or at one without.
     pub(crate) const fn rounds(self, is_judged: bool) -> usize {
         match self {
             Self::Full => 7,

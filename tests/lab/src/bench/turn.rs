@@ -83,8 +83,8 @@ fn groups(id: u32) -> [SocketAddrV4; 2] {
     // Aeron needs an odd last octet. It uses the next octet, which must exist, for its control.
     let low = (low % 254) | 1;
     // Each group has a port of its own. Aeron binds ports without an address and shares them
-    // (SO_REUSEPORT), and among sockets that share a port Linux may choose one that did not join the
-    // group (early demux).
+    // (SO_REUSEPORT). Among sockets that share a port, Linux may choose one that did not join the group
+    // (early demux).
     [(253, port), (254, port + 10_000)]
         .map(|(second, port)| SocketAddrV4::new(Ipv4Addr::new(239, second, high, low), port))
 }

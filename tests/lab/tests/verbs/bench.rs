@@ -1,5 +1,5 @@
-//! `lab bench` on loopback, in tiny runs. The tests check that it measures what it announces, and that its
-//! books balance. They check no figures, because the speed of a test run means nothing.
+//! `lab bench` on loopback, in tiny runs. The tests check that it runs the announced measures, and that
+//! its books balance. They check no figures, because the speed of a test run means nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -342,7 +342,7 @@ fn mark_with_failing_peer_is_not_safely_measured() {
     );
     let why = "2 of 2 rounds of aeron failed";
     let doubts = mark["doubts"].as_array().unwrap();
-    // On a busy machine the noise is one more doubt.
+    // On a busy machine the noise is a further reason.
     let is_noise = |doubt: &Value| doubt.as_str().unwrap().contains("others were at work");
     let other: Vec<_> = doubts.iter().filter(|doubt| !is_noise(doubt)).collect();
     assert_eq!(other, [why], "{doubts:?}");
@@ -370,7 +370,7 @@ fn files_are_written_although_nobody_reads_the_table() {
 
 #[test]
 fn interrupted_run_reports_and_leaves_nothing() {
-    // Under `nohup`, whose signal mask test processes inherit, a hang-up ends nothing.
+    // Under `nohup` a hang-up ends nothing, and test processes inherit that.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status
         .lines()
