@@ -5,8 +5,8 @@
 //! - 200 subscribers join at once from the oldest datagram on.
 //!
 //! Every fresh record then reaches the others at exactly the same time. If all share the publisher's
-//! uplink, the budgets of repair and replay bound the delay. Further, 200
-//! subscribers that lose their publisher come back spread over time.
+//! uplink, the budgets of repair and replay bound the delay. Further, 200 subscribers that lose their
+//! publisher come back spread over time.
 
 use std::ops::Range;
 
