@@ -12,17 +12,16 @@ SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 # CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
-# Fuzzing has a workspace of its own; what it is built of is shared.
+# Fuzzing is a workspace of its own, but shares its dependencies' builds.
 FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(TARGET) $$(.ci/features tickcast-publisher)
-# What a verb builds when it runs alone. The stages of a test have built everything before.
+# A verb builds its programs when it runs alone. As a stage of `make test`, it uses the stages' build.
 BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
 	$$(.ci/features tickcast tickcast-publisher)
 BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publisher \
 	$$(.ci/features tickcast-lab tickcast-publisher)
-# The simulator has the deliberate bugs behind a switch that is off unless it hunts them, so that one build
-# is for both.
+# The simulator's planted bugs are behind a run-time switch, so one build serves both with and without them.
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
-# The seed of proofs that draw at random; CI sets it to the day.
+# Seed of random proofs. CI sets it to the day.
 DAY ?= 1
 export DAY
 
@@ -62,7 +61,7 @@ build-tests: setup
 	$(CARGO) test --workspace $$(.ci/features) $(LOCKED) --no-run
 	$(CARGO) test $(FUZZ_WORKSPACE) $(LOCKED) --no-run
 
-# Most tests wait most of their time, so more of them run than there are cores.
+# Most tests mostly wait, so more of them run at a time than there are cores.
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
 	$(if $(findstring -p ,$(TEST_ARGS)),,TICKCAST_BUILT=1) \
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test \
@@ -77,16 +76,16 @@ check-configs: setup ## check the example configs of the publisher with the serv
 		echo "checking $$f"; "$$bin/tickcast-publisher" --config $$f --check || exit 1; n=$$((n + 1)); \
 	done; echo "$$n configs are sound"
 
-test: setup ## all of the above but fmt, and the proofs below, as stages
+test: setup ## all of the above except fmt, and the proofs below, as stages
 	$(SUB) --silent stages
 
-# Each day has a thousand of its own.
+# Each day has a thousand seeds of its own.
 SEEDS ?= $(DAY)000..$(DAY)999
 simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 	$(BUILD_BINS)
 	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)
 
-planted: setup ## every bug that is planted on purpose must be found
+planted: setup ## check that the simulator finds every planted bug
 	$(BUILD_BINS)
 	$(BIN)/simulate --planted all
 	$(BIN)/exhaustive --planted
@@ -95,18 +94,18 @@ small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--l
 	$(BUILD_BINS)
 	$(BIN)/exhaustive $(SMALL_WORLDS_ARGS)
 
-grid: setup ## loss times receivers against the committed table; GRID_ARGS=--write renews it
+grid: setup ## compare loss times receivers with the committed table; GRID_ARGS=--write renews it
 	$(BUILD_BINS)
 	$(BIN)/grid $(GRID_ARGS)
 
 SECONDS_EACH ?= 10
 export SECONDS_EACH TARGETS SEED FUZZ
-fuzz: setup ## any bytes into every way in; make fuzz SECONDS_EACH=600 TARGETS='itch config' SEED=7
+fuzz: setup ## fuzz every kind of external input; make fuzz SECONDS_EACH=600 TARGETS='itch config' SEED=7
 	@LOCKED="$(LOCKED)" CARGO="$(CARGO)" tests/fuzz/run
 
-# What is counted is always the same build: no features, no flags of this machine's.
+# The counted build is always the same, without features or flags of this machine.
 BUILD_COUNTS ?= CARGO_INCREMENTAL=0 RUSTFLAGS= $(CARGO) build --release $(LOCKED) -p tickcast-stages
-counts: setup ## instructions of each stage against the committed table; COUNTS_ARGS=--functions says whose
+counts: setup ## compare instructions of each stage with the committed table; COUNTS_ARGS=--functions lists functions
 	$(BUILD_COUNTS)
 	$(BIN)/counts $(COUNTS_ARGS)
 
@@ -118,39 +117,39 @@ counts-write: setup ## renew that table; make counts-write REASON='why a stage m
 microbench: setup ## time each stage; make microbench STAGES=window
 	$(CARGO) bench $(LOCKED) -p tickcast-stages --bench stages -- $(STAGES)
 
-test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
+test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' selects suites
 	$(BUILD_SERVICE)
 	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/vm/test $(SUITES)
 
 ROUNDS ?= 20
-restarts: setup ## a publisher that is killed and started again goes on in its epoch; make restarts ROUNDS=100
+restarts: setup ## a killed and restarted publisher continues its epoch; make restarts ROUNDS=100
 	$(CARGO) build --release $(LOCKED) --workspace --bins
 	TICKCAST_RESTARTS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system restart::restarts -- --nocapture --test-threads=1
 
 MINUTES ?= 3
 SEED ?= 1
 CHAOS_ARGS ?=
-chaos: setup ## processes in namespaces, killed, cut off and starved, lose nothing in silence; make chaos MINUTES=60 SEED=7
+chaos: setup ## kill, cut off and starve processes in namespaces: nothing is lost silently; make chaos MINUTES=60 SEED=7
 	$(BUILD_LAB)
 	$(BIN)/lab chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
-promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
+promotions: setup ## time promotions of a standby, and check that they lose nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
 	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system standby::promotions -- --nocapture --test-threads=1
 
 JOINERS ?= 200
 RATE ?= 20000
-witnesses: setup ## what others see of one that stands still and of many that join; make witnesses JOINERS=200 RATE=20000
+witnesses: setup ## delays of other subscribers during a stall and during many joins; make witnesses JOINERS=200 RATE=20000
 	$(CARGO) build --release $(LOCKED) --workspace --bins
 	TICKCAST_JOINERS=$(JOINERS) TICKCAST_RATE=$(RATE) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test system isolation::witnesses -- --nocapture
 
-test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
+test-rdma-long: ## test-rdma with more repetitions; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma
 
-# The stages of a test. Every program and test is built once, in the debug profile, with all checks; the
-# simulator and what is counted are optimised and have a lane of their own from the start, because no
-# lane waits for the lock of another profile. Once all is built, unit tests, the lab and fuzzing run side by
-# side: most of their time they wait.
+# The stages of a test. Every program and test is built once, in the debug profile, with all checks. The
+# simulator and the counted stages are optimised. They have their own lane from the start, because cargo's
+# build lock is per profile. After the build, unit tests, the lab and fuzzing run side by side, because they
+# mostly wait.
 .PHONY: stages lane-release lane-build lane-unit lane-lab lane-fuzz
 STAGE = @.ci/stage
 MAKE_STAGE = $(MAKE) --no-print-directory
@@ -193,10 +192,10 @@ demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are pass
 	$(BIN)/tickcast demo $(DEMO_ARGS)
 
 ARGS ?=
-# What receivers cost beyond those that a machine holds is a matter of virtual time: the grid of loss and
-# receivers. Where only some of the measures are asked for, it is not among them.
+# The cost of more receivers than one machine holds comes from the grid of loss and receivers, in virtual
+# time. A run of selected measures leaves the grid out.
 BENCH_GRID = $(if $(filter-out --quick,$(ARGS)),,1)
-bench: setup ## tickcast beside a raw floor and its peers, in one run; make bench ARGS=--quick
+bench: setup ## measure tickcast beside a raw floor and its peers, in one run; make bench ARGS=--quick
 	$(BUILD_LAB)
 	$(if $(BENCH_GRID),$(BUILD_BINS))
 	$(BIN)/lab bench --summary $(BIN)/bench.json --html $(BIN)/bench.html $(ARGS)

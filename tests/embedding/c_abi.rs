@@ -1,5 +1,5 @@
-//! The C and C++ library as its users have it: installed, found by pkg-config, and used by programs
-//! that compilers of C and C++ made; against a real publisher, and wrongly.
+//! The C and C++ library as its users have it: installed, found by pkg-config, and used by compiled C and
+//! C++ programs. The tests run against a real publisher, and include misuse.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,7 +25,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Says so past the test harness, which holds back what a passing test prints.
+/// Prints a skip notice to stderr directly, because the test harness captures the output of a passing test.
 fn skipped(why: &str) {
     writeln!(std::io::stderr(), "\nSKIPPED: {why}").expect("stderr takes it");
 }
@@ -55,7 +55,7 @@ fn the_header_is_what_cbindgen_makes_of_the_sources() {
     let mut made = Vec::new();
     builder.generate().expect("a header").write(&mut made);
     let made = String::from_utf8(made).expect("text");
-    // The headline is Rust's; what stands under it is for everybody.
+    // Drop the headline, which is a Rust convention. The text under it is for all users.
     let made = made.replace(" * # Safety\n", "");
     let path = root().join("subscriber/include/tickcast.h");
     if std::env::var_os("TICKCAST_WRITE_HEADER").is_some() {
@@ -101,7 +101,7 @@ fn the_examples_in_the_header_compile_as_c_and_as_cpp() {
     }
 }
 
-/// The library as `make install-c` puts it there.
+/// The library as installed by `make install-c`.
 struct Installed {
     folder: TempDir,
 }
@@ -118,7 +118,7 @@ static INSTALLED: LazyLock<Installed> = LazyLock::new(|| {
     Installed { folder }
 });
 
-/// The static library that was built with this test.
+/// Returns the static library that was built with this test.
 fn archive() -> PathBuf {
     let here = std::env::current_exe().expect("a test has a path");
     let deps = here.parent().expect("target/<profile>/deps");
@@ -151,7 +151,7 @@ impl Installed {
         self.folder.path().join("usr/lib")
     }
 
-    /// What pkg-config says that a program needs.
+    /// Returns the flags that pkg-config gives for a program.
     fn flags(&self, is_static: bool) -> Vec<String> {
         let output = Command::new("pkg-config")
             .args(["--cflags", "--libs", "tickcast"])
@@ -165,7 +165,7 @@ impl Installed {
         flags.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles a program of C or C++ as strictly as compilers know how.
+    /// Compiles a C or C++ program with the strictest warnings.
     fn compile(&self, source: &Path, options: &[&str], name: &str) -> PathBuf {
         let is_cpp = source.extension().is_some_and(|it| it == "cpp");
         let (compiler, standard) = if is_cpp {
@@ -204,7 +204,7 @@ impl Installed {
         program
     }
 
-    /// Runs a program, which is ended when it hangs.
+    /// Returns a command for a program. A program that hangs is ended.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg(program);
@@ -226,7 +226,7 @@ fn example(name: &str) -> PathBuf {
     root().join("subscriber/examples").join(name)
 }
 
-/// What a program says as name=value.
+/// Parses a program's name=value output.
 fn numbers(said: &str) -> BTreeMap<&str, u64> {
     let pairs = said.lines().filter_map(|line| line.split_once('='));
     pairs
@@ -244,7 +244,7 @@ fn digest_of(file: &Path) -> Value {
     format!("{:032x}", xxh3_128(&bytes)).into()
 }
 
-/// Sizes and offsets of a struct by its name in C, and how a C program prints the same.
+/// Sizes and offsets of a struct under its C name, and the C code that prints them.
 struct Layout {
     name: &'static str,
     fields: Vec<(&'static str, usize)>,
@@ -425,8 +425,7 @@ fn hello_in_c_and_in_cpp_says_that_its_channel_is_unknown() {
     }
 }
 
-/// Runs all ways to follow at once at 5% loss, with these compiler options and this runner before
-/// the program.
+/// Follows in all ways at once at 5% loss. `options` go to the compiler, and `runner` precedes the program.
 fn follow_every_way(options: &[&str], runner: &[&str], name: &str, messages: u64) {
     let powers = INSTALLED.compile(&test_source("powers.c"), options, name);
     let ways = ["poll", "split", "run"];
@@ -518,8 +517,8 @@ fn cpp_wrapper_throws_and_loses_nothing_on_exception() {
     assert_eq!(digest_of(&file), channel(&summary)["digest"]);
 }
 
-/// The library is compiled without these: of it the address sanitizer sees what it allocates, and
-/// the thread sanitizer nothing. What that one is asked is whether the C side is free of races.
+/// The library itself is compiled without sanitizers. The address sanitizer sees only its allocations,
+/// and the thread sanitizer nothing of it, so that run checks the C side for races.
 #[test]
 fn the_c_programs_are_clean_under_sanitizers() {
     let ignored = INSTALLED.path("ignored");
@@ -543,8 +542,8 @@ fn the_c_programs_are_clean_under_sanitizers() {
     follow_every_way(&address, &[], "powers-address", 5_000);
 }
 
-/// What C, the worker and the reader of `split` allocate between the 5,000th and the 40,000th
-/// record, all threads together; and, where strace is, their system calls meanwhile.
+/// Counts allocations of all threads between the 5,000th and the 40,000th record: in C, in the worker and
+/// in the reader of `split`. If strace is installed, it also checks system calls.
 #[test]
 fn c_follower_neither_allocates_nor_calls_per_tick() {
     let program = INSTALLED.compile(&test_source("steady.c"), &[], "steady");
@@ -554,7 +553,8 @@ fn c_follower_neither_allocates_nor_calls_per_tick() {
             let output = command.args([&publisher.control.to_string(), way]).output();
             numbers(&succeeded(&output.expect("it runs")))["allocations"]
         };
-        // A machine that stops for a while makes gaps, and a buffer of repairs may grow: once is enough.
+        // A machine that stops for a while causes gaps, and a repair buffer may grow. One clean run is
+        // enough.
         let counted: Vec<_> = (0..20)
             .map(|_| run(&mut INSTALLED.command(&program)))
             .take_while(|allocations| *allocations > 0)
@@ -592,7 +592,7 @@ fn misuse_is_clean_under_valgrind() {
     assert!(succeeded(&output).starts_with("every misuse"));
 }
 
-/// Few ticks: what there is to see is the same for each, and all three share the host's cores.
+/// Runs few ticks, because each takes the same path and all three programs share the host's cores.
 #[test]
 fn following_every_way_is_clean_under_valgrind() {
     if is_here("valgrind") {

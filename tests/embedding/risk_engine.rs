@@ -1,9 +1,10 @@
-//! The risk engines in Rust and C++ against an offline recomputation (Python, tests/embedding/risk) that
-//! decodes what the venue sent by itself and has neither our records nor our network: with and
-//! without loss, slow, and split from their receiver, all end with the same results, told the same
-//! breaches at the same records, and had the same result after every tick between.
+//! The risk engines in Rust and C++ against an offline recomputation (Python, tests/embedding/risk). The
+//! recomputation decodes the venue's data itself, without our records or our network.
+//!
+//! The engines run with and without loss, slowly, and split from their receiver. All must end with the same
+//! results, report the same breaches at the same records, and agree after every tick in between.
 
-/// The engine's own parts; their unit tests run here.
+/// The engine's own modules, whose unit tests run here.
 #[path = "../../subscriber/examples/risk_engine/book.rs"]
 mod book;
 #[path = "../../subscriber/examples/risk_engine/engine.rs"]
@@ -34,7 +35,7 @@ const SYMBOLS: u16 = 1_200;
 const MESSAGES: u64 = 70_000;
 const SEED: u64 = 11;
 
-/// Limits that are breached now and then, in units of `unit`.
+/// Returns limits that are breached now and then, in units of `unit`.
 fn limits(unit: u64) -> String {
     let limits = [
         ("instrument,*,exposure", 30),
@@ -48,29 +49,29 @@ fn limits(unit: u64) -> String {
     header + &lines.concat()
 }
 
-/// Silence is a matter of this machine's load, and would freeze limits.
+/// A long staleness limit. Silence depends on this machine's load, and would freeze limits.
 const CALM: [&str; 2] = ["--stale-us", "60000000"];
 
-/// An input of the publisher, and the same for the offline recomputation.
+/// An input of the publisher, and the same input for the offline recomputation.
 struct Case {
     folder: TempDir,
     input: Value,
     feed: &'static str,
     raw: PathBuf,
-    /// How many instruments have a mark, at least.
+    /// Minimum number of instruments with a mark.
     marked_min: usize,
-    /// One fill in so many records, and the unit of the limits: markets differ in size.
+    /// Records per fill, and the unit of the limits. Both depend on the market's size.
     one_in: &'static str,
     unit: u64,
 }
 
-/// A program and what it is told.
+/// A program and its options.
 struct Engine {
     program: PathBuf,
     options: Vec<String>,
 }
 
-/// The engine in Rust.
+/// Returns the engine in Rust.
 fn rust(files: &[String], more: &[&str]) -> Engine {
     let more = more.iter().chain(&CALM).map(ToString::to_string);
     Engine {
@@ -79,7 +80,7 @@ fn rust(files: &[String], more: &[&str]) -> Engine {
     }
 }
 
-/// The engine in C++.
+/// Returns the engine in C++.
 fn cpp(program: &Path, files: &[String], more: &[&str]) -> Engine {
     let more = more.iter().chain(&CALM).map(ToString::to_string);
     Engine {
@@ -88,7 +89,7 @@ fn cpp(program: &Path, files: &[String], more: &[&str]) -> Engine {
     }
 }
 
-/// Compiles a program in C++; `None` where there is no compiler.
+/// Compiles a C++ program. Returns `None` without a compiler.
 fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let subscriber = root.join("subscriber");
@@ -114,7 +115,7 @@ fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// The static library for C that was built with this test.
+/// Returns the static C library that was built with this test.
 fn archive() -> PathBuf {
     let here = std::env::current_exe().expect("a test has a path");
     let deps = here.parent().expect("target/<profile>/deps");
@@ -128,7 +129,7 @@ fn archive() -> PathBuf {
     newest.expect("libtickcast.a beside this test")
 }
 
-/// What one engine ended with.
+/// The result of one engine.
 struct Outcome {
     code: Option<i32>,
     summary: Value,
@@ -196,7 +197,7 @@ impl Case {
             input,
             feed: "tops",
             raw,
-            // It is of an hour when most quotes are empty.
+            // The capture is from an hour in which most quotes are empty.
             marked_min: 20,
             one_in: "4",
             unit: 500,
@@ -207,7 +208,7 @@ impl Case {
         self.folder.path().join(name)
     }
 
-    /// Runs a publisher, and these engines beside each other.
+    /// Runs a publisher, and these engines side by side.
     fn run(&self, engines: &[Engine]) -> (Vec<Outcome>, Value) {
         let mut input = self.input.clone();
         input["wait_for_subscribers"] = engines.len().into();
@@ -246,13 +247,13 @@ impl Case {
         (outcomes, summary)
     }
 
-    /// Writes fills for this input, and limits; the options that name them.
+    /// Writes fills and limits for this input. Returns the options that name these files.
     fn trade(&self) -> Vec<String> {
         let fills = self.path("fills.csv").display().to_string();
         let make = rust(&[], &["--make-fills", &fills, "--one-in", self.one_in]);
         let (made, _) = self.run(&[make]);
         assert_eq!(made[0].code, Some(0));
-        // Positions from before the first mark, and one that never gets any.
+        // Positions from before the first mark, and positions in an instrument that never gets a mark.
         let made = std::fs::read_to_string(&fills).expect("the fills");
         let first = made.lines().nth(1).and_then(|line| line.split(',').nth(2));
         let first = first.expect("a fill");
@@ -266,7 +267,7 @@ impl Case {
         ["--fills".into(), fills, "--limits".into(), limits].into()
     }
 
-    /// The offline recomputation; `None` where there is no Python.
+    /// Runs the offline recomputation. Returns `None` without Python.
     fn offline(&self) -> Option<Value> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("embedding/risk/offline.py");
         let output = Command::new("python3")
@@ -285,7 +286,7 @@ impl Case {
     }
 }
 
-/// A running engine; it is killed when its test ends before it.
+/// A running engine. It is killed when its test ends.
 struct Running(Child);
 
 impl Running {
@@ -308,13 +309,13 @@ impl Drop for Running {
     }
 }
 
-/// Says so past the test harness, which holds back what a passing test prints.
+/// Prints a skip notice to stderr directly, because the test harness captures the output of a passing test.
 fn skipped(why: &str) {
     writeln!(std::io::stderr(), "\nSKIPPED: {why}").expect("stderr takes it");
 }
 
-/// Everything that the offline recomputation says, the engine says too. An engine that heard
-/// nothing of the publisher for a while told some breaches later, or never.
+/// Asserts that the engine agrees with every result of the offline recomputation. An engine with a silent
+/// publisher may report some breaches later, or never.
 fn assert_agrees(outcome: &Outcome, offline: &Value) {
     let is_calm = number(&outcome.summary, "silences") == 0;
     let fields = offline.as_object().expect("an object");
@@ -346,7 +347,7 @@ fn alerts(offline: &Value) -> Vec<&str> {
     alerts.iter().filter_map(Value::as_str).collect()
 }
 
-/// That there was something to compute: many instruments, fills, results, breaches.
+/// Asserts that the input is meaningful: many instruments, fills, results, breaches.
 fn assert_means_something(offline: &Value, marked_min: usize) {
     let instruments = offline["instruments"].as_array().expect("instruments");
     let is_held = |i: &&Value| i["positions"].as_array().is_some_and(|p| !p.is_empty());
@@ -370,7 +371,7 @@ fn assert_means_something(offline: &Value, marked_min: usize) {
     }
 }
 
-/// Engines on a good network, a bad one, and too slow, all against the recomputation.
+/// Compares engines on a good network, on a bad one, and slow ones with the recomputation.
 fn all_agree(case: &Case) {
     let files = case.trade();
     let Some(offline) = case.offline() else {
@@ -434,7 +435,7 @@ fn cpp_engine_treats_overrun_as_its_events() {
 fn lapped_engines_freeze_and_account_for_all() {
     let mut case = Case::simulator();
     let files = case.trade();
-    // As fast as it goes, against engines that sleep far too long, with the smallest ring.
+    // The publisher runs at full rate. The engines sleep far too long and have the smallest ring.
     case.input["pace"] = json!({ "messages_per_s": 200_000 });
     let slow = ["--split", "--ring-mib", "1", "--sleep-us", "400000"];
     let slow = [&slow[..], &["--sleep-every", "20000"]].concat();
@@ -450,8 +451,7 @@ fn lapped_engines_freeze_and_account_for_all() {
             number(&summary, "lost_records"),
         );
         assert_eq!(records + lost, number(&published, "published_records"));
-        // Books of orders are not seen whole again; the names of all are known all the same, and
-        // every fill has taken place.
+        // Order books never become complete again. Instrument names stay known, and every fill is applied.
         assert!(number(&summary, "freezes") > 0);
         assert_eq!(number(&summary, "unnamed_records"), 0);
         let fills = number(&summary, "fills") + number(&summary, "fills_left");
@@ -480,7 +480,7 @@ fn unrepaired_loss_freezes_orders_for_good() {
     let (records, lost) = (number(summary, "records"), number(summary, "lost_records"));
     assert_eq!(records + lost, number(&published, "published_records"));
     assert!(lost > 0 && number(summary, "losses") > 0);
-    // A book of orders can't mend itself, so all that was told is what was told before.
+    // An order book can't recover from loss, so the engine only reports the breaches from before it.
     let instruments = summary["instruments"].as_array().expect("instruments");
     assert!(instruments.iter().all(|i| i["frozen"] == true));
     let all = alerts(&offline);

@@ -1,5 +1,5 @@
-//! Golden datagrams and control messages (tests/golden), written down from docs/PROTOCOL.md field
-//! by field: our encoder makes exactly these bytes, our decoder and the stranger's read them alike.
+//! Golden datagrams and control messages (tests/golden), written from docs/PROTOCOL.md field by field. Our
+//! encoder makes exactly these bytes. Our decoder and the independent one in Python read the same values.
 
 use std::collections::BTreeSet;
 use std::ffi::c_char;
@@ -33,7 +33,7 @@ const CHANNEL: ChannelId = ChannelId(4);
 const CONNECTION: ChannelId = ChannelId(0);
 const UTC: Nanos = Nanos(1_700_000_000_123_456_789);
 
-/// Bytes in an address that records may stand at.
+/// Bytes at an address that is aligned for records.
 #[repr(C, align(8))]
 struct Aligned([u8; 512]);
 
@@ -51,7 +51,7 @@ fn golden(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// The bytes of one golden file: hexadecimal, up to a `#` on each line.
+/// Returns the bytes of a golden file: hexadecimal, with comments from `#` to the end of the line.
 fn bytes_of(file: &str) -> Vec<u8> {
     let text = std::fs::read_to_string(golden(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
     text.lines()
@@ -67,7 +67,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The header that all golden datagrams share, but for what each says itself.
+/// Returns the header that all golden datagrams share, before each one's own fields.
 fn header(kind: Kind, sequence: u64, first_record: u64) -> Header {
     Header {
         kind,
@@ -91,7 +91,7 @@ fn end() -> Header {
     header(Kind::End, 1002, 5004)
 }
 
-/// Encodes a datagram; header_len and payload_len are those of what it is given.
+/// Encodes a datagram. `header_len` and `payload_len` are those of `extensions` and `payload`.
 fn datagram(header: &Header, extensions: &[u8], payload: &[u8]) -> (Header, Vec<u8>) {
     let header = Header {
         header_len: 64 + extensions.len() as u16,
@@ -104,7 +104,7 @@ fn datagram(header: &Header, extensions: &[u8], payload: &[u8]) -> (Header, Vec<
     (header, bytes)
 }
 
-/// What the stranger is to print of a datagram.
+/// Returns the expected output of the independent decoder for a datagram.
 fn read_by_stranger(header: &Header, bytes: &[u8], body: Option<(&str, Value)>) -> Value {
     let mut value = json!({
         "magic": 0x4b54,
@@ -136,7 +136,7 @@ fn read_by_stranger(header: &Header, bytes: &[u8], body: Option<(&str, Value)>) 
     value
 }
 
-/// Holds a datagram against its golden file: encoded, decoded, and read by the stranger.
+/// Compares a datagram with its golden file: encoded, decoded, and read by the independent decoder.
 fn check(
     file: &str,
     header: &Header,
@@ -314,7 +314,7 @@ fn end_is_as_the_page_says() {
     check("datagram-end.hex", &end(), &[], &[], None);
 }
 
-/// Holds a control message against its golden file.
+/// Compares a control message with its golden file.
 fn check_control(file: &str, channel: ChannelId, message: &Message<'_>, name: &str, body: Value) {
     let mut encoded = Vec::new();
     message.write(channel, &mut encoded);

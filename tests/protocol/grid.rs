@@ -1,4 +1,4 @@
-//! The committed grid has a row for each cell. `make grid` compares what they say.
+//! Checks that the committed grid has a row for each cell. `make grid` compares the contents.
 
 use tickcast_sim::grid::cells;
 

@@ -1,13 +1,13 @@
-//! The small protocols by which threads of a subscriber share memory, in every interleaving and
-//! every order of memory that the language allows: a model checker runs the shipped files
-//! themselves, with its own atomics in the place of the standard library's. Rings and cells are
-//! tiny here, for the protocols do not depend on sizes.
+//! The small protocols by which a subscriber's threads share memory, in every interleaving and every
+//! memory order that the language allows. A model checker runs the shipped files with its own atomics
+//! instead of the standard library's. Rings and cells are tiny here, because the protocols do not depend
+//! on sizes.
 
 #[allow(dead_code, unreachable_pub, reason = "what the files name")]
 mod atomics {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-    /// Sleeping on a word as the kernel has it: to compare and to fall asleep is one step.
+    /// A futex like the kernel's: comparing the word and falling asleep are one step.
     pub(crate) mod futex {
         use std::time::Duration;
 
@@ -18,7 +18,7 @@ mod atomics {
             static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
         }
 
-        /// Never for want of time: who sleeps for good is found as a deadlock.
+        /// Never times out, so that the checker finds a sleeper that is never woken as a deadlock.
         pub(crate) fn wait(word: &AtomicU32, value: u32, _: Duration) {
             let guard = SLEEPERS.0.lock().unwrap();
             if word.load(SeqCst) == value {
@@ -59,14 +59,14 @@ use notify::Notifier;
 use tickcast_subscriber::Wake;
 use words::Words;
 
-/// Runs all of them, with at most so many switches of threads where none has to wait.
+/// Runs all interleavings, with at most `preemptions_max` forced thread switches.
 fn in_every_order(preemptions_max: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions_max);
     builder.check(model);
 }
 
-/// Entries of the model's ring: two words each, the second following from the first.
+/// Words of an entry in the model's ring; the second word follows from the first.
 const ENTRY: u64 = 2;
 
 fn write_entry(words: &Words, number: u64) {
@@ -76,7 +76,7 @@ fn write_entry(words: &Words, number: u64) {
     words.commit(at + ENTRY);
 }
 
-/// Reads what it can: each entry whole, or that it is gone. How many were read, and missed.
+/// Reads entries and checks that each is whole or gone. Returns how many were read, and missed.
 fn read_entries(words: &Words, looks: usize) -> (u64, u64) {
     let (mut at, mut read, mut missed) = (0, 0, 0);
     for _ in 0..looks {
@@ -112,7 +112,7 @@ fn local_ring_reads_are_whole_beside_running_writer() {
         let (read, missed) = read_entries(&words, 2);
         assert!(read + missed <= 3);
         writer.join().unwrap();
-        // When all is quiet, what the ring holds is there, and what it does not hold is not.
+        // After the writer has ended, the ring's entries can be read, and overwritten ones can't.
         assert!(words.is_closed());
         let mut entry = [0; ENTRY as usize];
         assert_eq!(words.copy(0, &mut entry), None);
@@ -179,15 +179,15 @@ fn a_waiter_never_misses_a_notification() {
     });
 }
 
-/// A ring of two slots of four words, and those words of its control page that its readers follow,
-/// as docs/PROTOCOL.md §9 has them written and read.
+/// A ring of two slots of four words, and the words of its control page that readers use, written and
+/// read as in docs/PROTOCOL.md §9.
 struct Ring {
     slots: [Vec<AtomicU64>; 2],
     oldest: AtomicU64,
     sent: AtomicU64,
 }
 
-/// What became of a copy.
+/// Result of a copy.
 #[derive(Debug, PartialEq)]
 enum Copied {
     Whole,
@@ -234,7 +234,7 @@ impl Ring {
         }
         let slot = self.slot(sequence);
         if slot::version_before(slot) != sequence {
-            // It was sent, so it was overwritten, and whoever sees that knows from where on to look.
+            // It was sent, so it was overwritten. A reader that sees that also sees where to continue.
             assert!(self.oldest.load(Ordering::Acquire) > sequence);
             return Copied::Lapped;
         }
@@ -266,7 +266,7 @@ fn ring_reads_are_whole_or_overrun() {
         }
         assert!(lapped <= 1, "one slot is overwritten");
         writer.join().unwrap();
-        // When all is quiet, what the ring holds is there, and what it does not hold is not.
+        // After the writer has ended, the ring's slots can be read, and overwritten ones can't.
         let copied = [1, 2, 3, 4].map(|sequence| ring.copy(sequence));
         let (whole, not_yet) = (Copied::Whole, Copied::NotYet);
         assert_eq!(copied, [Copied::Lapped, Copied::Whole, whole, not_yet]);
@@ -281,7 +281,7 @@ fn slot_of_dead_writer_is_given_to_nobody() {
         let writer = thread::spawn(move || {
             writing.send(1);
             writing.send(2);
-            // Where it is killed.
+            // The writer is killed here.
             writing.open(3);
         });
         let copied = ring.copy(1);
@@ -311,7 +311,7 @@ fn a_slot_is_whole_for_who_looks_at_nothing_but_the_slot() {
     });
 }
 
-/// What a copy finds while a slot is written over by another's way of doing it.
+/// Returns whether the checker finds a torn copy while `write` overwrites a slot.
 fn while_written_over(write: fn(&[AtomicU64]), version_after: fn(&[AtomicU64]) -> u64) -> bool {
     let found = catch_unwind(move || {
         in_every_order(3, move || {
@@ -357,7 +357,8 @@ fn unguarded_checker_finds_torn_slot() {
     assert!(while_written_over(shipped, reads_without));
 }
 
-/// The checker finds what these files guard against: each of these leaves one guard out.
+/// Checks that the checker finds the defects that these files guard against. Each case leaves one guard
+/// out.
 #[test]
 fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
     let torn = catch_unwind(|| {
@@ -365,7 +366,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
             let words = Arc::new(Words::new(ENTRY as usize).unwrap());
             let writing = Arc::clone(&words);
             write_entry(&words, 0);
-            // Writes over it without a claim.
+            // Overwrites the entry without a claim.
             let writer = thread::spawn(move || writing.put(ENTRY, &[1, 10]));
             let mut entry = [0; ENTRY as usize];
             if words.copy(0, &mut entry).is_some() {
@@ -381,7 +382,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
             seqlock::write(&cell, [1, 10].into_iter());
             let writing = Arc::clone(&cell);
             let writer = thread::spawn(move || {
-                // The version is right, but without the fence before the words.
+                // The version is right, but the fence before the words is missing.
                 writing[0].store(3, Ordering::Relaxed);
                 writing[1].store(2, Ordering::Relaxed);
                 writing[2].store(20, Ordering::Relaxed);
@@ -397,7 +398,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
     assert!(torn.is_err(), "a cell without a fence is torn");
 }
 
-/// The program of the next test: it ends in a deadlock, which the checker can't be woken from.
+/// The program of the next test. It runs as a process, because its deadlock ends the checker.
 #[test]
 #[ignore = "it must fail; the next test runs it"]
 fn ringing_first_and_telling_later() {

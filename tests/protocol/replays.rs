@@ -1,11 +1,11 @@
-//! A record of what a core was given is enough to run it again: the same outputs, in the same order, to
-//! the byte, and the same state after.
+//! A record of a core's inputs is enough to run the core again. The replay gives the same outputs in the
+//! same order, to the byte, and ends in the same state.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tickcast_sim::journal::replay::{Seen, replay_seed};
 
-/// How many runs; `make` and CI run the default, a longer one is asked for by this variable.
+/// Returns the number of runs. `make` and CI use the default; this variable requests more.
 fn runs() -> u64 {
     let runs = std::env::var("TICKCAST_REPLAYS").ok();
     runs.and_then(|it| it.parse().ok()).unwrap_or(60)
@@ -48,7 +48,7 @@ fn recorded_troubles_replay_to_same_state() {
     assert!(republished > runs && given > 100 * runs);
     assert!(middle > runs / 10, "only {middle} begin in the middle");
     let unsnapped = sum(|it| it.unsnapped);
-    // It would prove nothing if nothing had happened.
+    // Without these events the test would prove nothing.
     assert!(replayed > runs && inputs > 1_000 * runs && words > 10_000 * runs);
     assert!(unsnapped <= replayed / 20, "{unsnapped} begin nowhere");
     let little = overwritten <= runs / 60;

@@ -1,6 +1,6 @@
-//! The protocol under every kind of trouble, in virtual time: nothing untrue is ever told, and
-//! when the trouble is over everyone reaches the end. And the harness itself: a seed replays to
-//! the byte, and what is tampered with is found.
+//! The protocol under every kind of fault, in virtual time: every reported event is true, and after the
+//! faults every subscriber reaches the end. Also tests the harness itself: a seed replays to the byte,
+//! and the checks find tampering.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ fn simulate(seed: u64) -> Outcome {
     run(Plan::of(seed, None, None), Trace::default(), None)
 }
 
-/// Runs seeds on all cores and fails with the command that replays the first that is wrong.
+/// Runs seeds on all cores. Panics with the command that replays the first failing seed.
 fn hold(seeds: std::ops::Range<u64>) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -49,7 +49,7 @@ fn hold(seeds: std::ops::Range<u64>) -> Summary {
 fn trouble_of_any_kind_delivers_once_or_declares() {
     let summary = hold(0..PROFILES.len() as u64 * 10);
     assert_eq!(summary.profiles.len(), PROFILES.len());
-    // It would prove nothing if nothing had happened.
+    // Without these events the test would prove nothing.
     let t = &summary.tally;
     assert!(t.gaps > 10_000 && t.recovered > 5_000 && t.history > 1_000);
     assert!(t.answered_by_multicast > 100 && t.refused > 100 && t.epochs > summary.seeds);
@@ -77,7 +77,7 @@ fn trouble_of_any_kind_delivers_once_or_declares() {
     }
 }
 
-/// What checks must have looked at in all of these runs, and how often at least.
+/// Minimum number of uses of each check in all of these runs.
 const LOOKED_AT: [(&str, u64); 12] = [
     ("answers by multicast", 1_000),
     ("STATUS", 10_000),
@@ -93,7 +93,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
     ("lapped among several", 200),
 ];
 
-/// What must really have happened in the runs of each profile.
+/// Faults that must have happened in the runs of each profile.
 const MENU: [(&str, &[&str]); 48] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
@@ -171,49 +171,49 @@ const MENU: [(&str, &[&str]); 48] = [
     ("long-runs", &["drop", "datagrams_stop"]),
 ];
 
-/// Seeds that once found something; each stands for an error that was made and corrected.
+/// Seeds that once failed. Each stands for a defect that was fixed.
 #[test]
 fn seeds_that_found_errors_stay_whole() {
     for (profile, seed) in [
-        // Gaps of the live stream waited while a replay was on its way.
+        // Gaps of the live stream waited while a replay was in flight.
         ("common", 4),
         ("partition-one-way", 15),
         // A receiver that left still counted its gaps as open.
         ("corrupt", 12),
-        // A history without a deadline was looked at again and again for one.
+        // The deadline timer of a replay without a deadline fired again and again.
         ("join-storm", 168),
-        // A question for replay went out long after its answer had come.
+        // A replay request was sent long after its answer had arrived.
         ("lapped", 828),
         ("fan-out-stall", 1186),
-        // A publisher that was gone without a word: nothing was declared, nothing built anew.
+        // The publisher was gone without a notice: nothing was declared lost, nothing was rebuilt.
         ("gone", 4),
         ("gone", 46),
-        // Two lines that were silent together were looked at again and again.
+        // The timer of two lines that were silent together fired again and again.
         ("chaos", 4967),
         // A loss right behind one of unknown size counted its records as well.
         ("chaos", 18107),
         // A line counted as down because the other announced a shorter interval a moment earlier.
         ("one-line", 4),
         ("one-line", 2),
-        // A question about a sequence in doubt was not counted where nothing else was missing.
+        // A NACK about a contested sequence was not counted if nothing else was missing.
         ("fencing", 37),
-        // What was lost before it came is neither true nor false: the check asked for an alarm.
+        // A datagram lost before its arrival is neither true nor false: the check demanded an alarm.
         ("fencing", 120_377),
-        // A publisher more than a ring ahead was told to be dead while its control page moved.
+        // A publisher more than a ring ahead was reported dead while its control page moved.
         ("partition-two-way", 2_177_573),
-        // What was found behind a run that had been refused waited as long as that.
+        // A gap found behind a refused range waited as long as that range.
         ("tight-budget", 11_031),
-        // Grants that were too small for a slot put the next rung off, again and again.
+        // Grants that were too small for a slot delayed the next rung, again and again.
         ("tight-budget", 3_011_840),
-        // All READs under way were of what nobody missed any more: who waited for room waited in vain.
+        // All READs in flight were for datagrams that were no longer missing, so waiting requests starved.
         ("swizzle", 376),
         ("only-repairs", 486),
         ("swizzle", 856),
-        // Who was welcomed by a zombie first was told to be stale as soon as it joined.
+        // A subscriber welcomed by a fenced publisher first was reported stale as soon as it joined.
         ("promotion", 4_021_330),
-        // An END that came last, and that nobody had confirmed yet: the check asked for a word on it.
+        // An END that came last and was still unconfirmed: the check demanded an event for it.
         ("near-2-64", 2_125_508),
-        // What was forgotten long ago was no longer known to be: the check asked for a question.
+        // The subscriber had forgotten an old contested sequence: the check demanded a NACK for it.
         ("fencing", 2_024_660),
         ("fencing", 2_026_587),
         ("fencing", 2_047_643),
@@ -221,37 +221,39 @@ fn seeds_that_found_errors_stay_whole() {
         ("fencing", 2_051_497),
         ("fencing", 2_052_954),
         ("fencing", 3_000_615),
-        // A datagram beyond the window told nobody what all before it had cost.
+        // A datagram beyond the window did not report the losses before it.
         ("outage", 415_779),
-        // A heartbeat that waited for its fan-out promised what data had put off since.
+        // A heartbeat that waited for its fan-out promised a time that later data had moved.
         ("fan-out-stall", 429_626),
-        // A connection was given up before an answer could come, and so was each one after it.
+        // A connection was given up before an answer could arrive, and so was each one after it.
         ("lapped", 1_005_636),
-        // A question was answered by multicast when its connection was gone: the check missed it.
+        // A NACK was answered by multicast after its connection was gone: the check missed the answer.
         ("lapped", 1_010_007),
-        // A full list of doubts: the check did not count one at the edge of what is remembered.
+        // A full list of contested sequences: the check did not count one at the edge of the window.
         ("fencing", 2_029_595),
-        // The first checks of answers by multicast, and of how many heartbeats are due, were too strict.
+        // The first checks of multicast answers, and of the number of due heartbeats, were too strict.
         ("long-runs", 6_000_294),
         ("fan-out-stall", 6_005_619),
         ("fan-out-stall", 6_007_187),
-        // One question had been refused: the round that it seemed to begin was younger.
+        // One request had been refused: the round that it seemed to begin was younger.
         ("chaos", 7_030_702),
         ("chaos", 7_079_702),
         ("lapped", 7_103_407),
-        // Of several slots in one READ the first had another content of the next one delivered.
+        // In a READ of several slots, the first one caused altered contents of the next one to be
+        // delivered.
         ("fencing", 7_009_785),
         ("fencing", 7_041_782),
-        // Who had left was to say how far it is: the check had not seen it go.
+        // The check demanded a report from a subscriber that had left, because it had not noticed the
+        // leave.
         ("chaos", 7_050_008),
     ] {
         let mut plan = Plan::of(seed, Some(profile), None);
-        // Most of them are older than NACK connections, and many than READ.
+        // Most of these seeds are older than NACK connections, and many are older than READ.
         let young = seed >= 2_000_000 || seed == 11_031;
         plan.nack_path &= young || seed > 1_000_000;
         plan.read_path &= young;
         if seed < 6_000_000 {
-            // These are older than READs of several slots.
+            // These seeds are older than READs of several slots.
             plan.read_slots = 1;
         }
         let outcome = run(plan, Trace::default(), None);
@@ -325,10 +327,10 @@ fn thousand_receivers_with_common_loss_need_few_repairs() {
     assert_eq!(outcome.violation, None);
     let t = &outcome.tally;
     assert!(t.gaps > 1_000, "{t:?}");
-    // Most of what was missed came by multicasts, each for a hundred who missed it and more, ...
+    // Most gaps are repaired by multicast, each datagram for a hundred subscribers and more, ...
     let (gaps, multicasts) = (t.gaps, t.multicast_repairs);
     assert!(multicasts * 100 < gaps, "{multicasts} for {gaps}");
-    // ... and one in five at most was sent to one alone, but for what joiners replay.
+    // ... and at most one in five by unicast, without the replays of joiners.
     let alone = t.answered.saturating_sub(t.history);
     assert!(alone * 5 < gaps, "{alone} to one alone for {gaps}");
 }

@@ -1,12 +1,13 @@
-//! The search of small worlds remembers cores as they are. `make small-worlds` runs the search itself.
+//! The search of small worlds memoizes cores without changing them. `make small-worlds` runs the search
+//! itself.
 
 use tickcast_sim::exhaustive::cores::Cores;
 use tickcast_sim::exhaustive::search::Ends;
 use tickcast_sim::exhaustive::world::World;
 use tickcast_sim::exhaustive::worlds;
 
-/// The search lets a core run once for each of its states and inputs, and remembers what it did
-/// and what it was then: on any path that is what a core does and is that runs for every input.
+/// The search runs a core once for each of its states and inputs, and memoizes outputs and next state. On
+/// any path these must equal those of a core that runs for every input.
 #[test]
 fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
     let mut random = 1_u64;

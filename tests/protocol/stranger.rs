@@ -1,5 +1,5 @@
-//! A subscriber that a stranger wrote from docs/PROTOCOL.md alone (Python, tests/protocol/stranger) beside
-//! ours, on a real publisher: both must end with the same records.
+//! Our subscriber and an independent one (Python, tests/protocol/stranger) on a real publisher. The
+//! latter was written from docs/PROTOCOL.md alone. Both must end with the same records.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tickcast_test_support::{
 };
 use xxhash_rust::xxh3::Xxh3;
 
-/// Our subscriber, which digests what it delivers as the stranger does and as the publisher does.
+/// Our subscriber, which digests its records in the same way as the independent one and the publisher.
 struct Ours {
     subscriber: Subscriber,
     records: u64,
@@ -33,7 +33,7 @@ impl Ours {
         }
     }
 
-    /// Polls until `done` says so.
+    /// Polls until `done` returns `true`.
     fn drive(&mut self, mut done: impl FnMut(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
@@ -64,7 +64,7 @@ impl Ours {
         }
     }
 
-    /// Until END, and a little on, so that the publisher hears that we have it.
+    /// Polls until END, and 20 ms more, so that the publisher receives the last report.
     fn drive_to_end(&mut self) {
         self.drive(|ours| ours.subscriber.ended());
         let began = Instant::now();
@@ -77,11 +77,11 @@ impl Ours {
     }
 }
 
-/// A running stranger.
+/// The running independent subscriber.
 struct Running(Child);
 
 impl Running {
-    /// Starts it behind a loss of so much of what comes by multicast.
+    /// Starts it. `drop` is the share of multicast datagrams that it loses.
     fn start(publisher: &Publisher, drop: &str, more: &[&str]) -> Option<Self> {
         let control = publisher.control.to_string();
         let arguments = [&control, "all", "--interface", "127.0.0.1", "--drop", drop];
@@ -91,14 +91,14 @@ impl Running {
         Some(Self(child.expect("python3 starts")))
     }
 
-    /// Waits until it has ended whole; what it printed.
+    /// Waits for a successful end, and returns its output.
     fn report(self) -> Value {
         let (code, report) = self.finish();
         assert_eq!(code, Some(0), "{report}");
         report
     }
 
-    /// Waits until it has ended; its exit code, and what it printed.
+    /// Waits for its end, and returns exit code and output.
     fn finish(mut self) -> (Option<i32>, Value) {
         let began = Instant::now();
         let status = loop {
@@ -121,7 +121,7 @@ impl Drop for Running {
     }
 }
 
-/// Holds what the stranger got against what we and the publisher say.
+/// Asserts that the independent subscriber's results equal ours and the publisher's.
 fn assert_the_same(ours: &Ours, report: &Value, summary: &Value) {
     let n = |key| number(report, key);
     assert_eq!(ours.losses, 0);
@@ -234,7 +234,7 @@ fn stranger_in_large_group_scouts_or_holds_off() {
         assert_the_same(&ours, &report, &summary);
         let n = |key| number(&report, key);
         assert!(n("recovered") > 0, "{report}");
-        // Two of three scout: (1 + log2 3, rounded down) / 3.
+        // Two of three are scouts: (1 + log2 3, rounded down) / 3.
         assert!(n("held_off") > 0, "{report}");
         assert!(n("scouted") > n("held_off"), "{report}");
         assert!(n("scouted") + n("held_off") <= n("gaps"), "{report}");

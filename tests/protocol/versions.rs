@@ -1,6 +1,7 @@
-//! Rolling upgrades: today's publisher serves a subscriber of wire version 1 and today's subscriber follows
-//! a publisher of it, as both were when version 1 was frozen; and both bear with one that is newer. What they
-//! said then is in tests/golden/version-1.talk, which is history and never changes (docs/PROTOCOL.md §13).
+//! Rolling upgrades. Today's publisher serves a subscriber of wire version 1, and today's subscriber
+//! follows a publisher of version 1, both as they were when version 1 was frozen. Both also accept a
+//! newer peer. tests/golden/version-1.talk is the transcript of that time, and never changes
+//! (docs/PROTOCOL.md §13).
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -35,25 +36,25 @@ use tickcast_reliability::wire::{
 use xxhash_rust::xxh3::xxh3_64;
 
 const TALK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/version-1.talk");
-/// Of the bytes in it: who changes it changes what version 1 was.
+/// Hash of the transcript's bytes. A change of the transcript would redefine version 1.
 const TALK_HASH: u64 = 0xbbc1_0314_8782_29df;
 const EPOCH: Epoch = Epoch(0x0102_0304_0506_0708);
 const CHANNEL: ChannelId = ChannelId(4);
 const FAN_OUT: FanOutId = FanOutId(0);
 const PEER: PeerId = PeerId(1);
 
-/// One line of the talk.
+/// One line of the transcript.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
-    /// The subscriber says a frame.
+    /// The subscriber sends a frame.
     Says(Vec<u8>),
     /// The publisher answers with a frame.
     Answers(Vec<u8>),
-    /// A datagram is multicast, and comes or does not.
+    /// The publisher multicasts a datagram; the flag says whether it arrives.
     Multicast(Vec<u8>, bool),
-    /// The application is given a record, number and bytes.
+    /// The application receives a record: number and bytes.
     Record(u64, Vec<u8>),
-    /// Or is told the end.
+    /// The application receives the end of the session.
     End,
 }
 
@@ -116,7 +117,7 @@ const fn at(us: u64) -> Now {
     }
 }
 
-/// Today's publisher, as far as anybody hears of it.
+/// Today's publisher, as seen from outside.
 struct Publisher {
     core: PublisherCore,
     repair: RepairCore,
@@ -192,7 +193,7 @@ impl Publisher {
         at(self.us)
     }
 
-    /// Publishes the next of what is published in the talk, and sends it.
+    /// Publishes and sends the next message of the transcript.
     fn publishes(&mut self, step: u64) {
         let now = self.now();
         let position = SourcePosition::new(3, 100 + step);
@@ -258,7 +259,7 @@ impl Publisher {
         }
     }
 
-    /// Hears a frame.
+    /// Handles a frame.
     fn hears(&mut self, frame: &[u8]) -> Result<(), ControlError> {
         let now = self.now();
         let (channel, message, len) = Message::read(frame, 1 << 16)?.expect("a whole frame");
@@ -287,7 +288,7 @@ impl Publisher {
         }
     }
 
-    /// Why it closes the connection, if it does.
+    /// Returns why it closes the connection, if it does.
     fn closes(&mut self) -> Option<RejectCode> {
         std::iter::from_fn(|| self.repair.poll()).find_map(|event| match event {
             RepairEvent::Close { reason, .. } => Some(reason.expect("a reason").code),
@@ -327,7 +328,7 @@ fn order(number: u64) -> MboMsg {
     }
 }
 
-/// Whether a side that reads `then` reads `now` alike: it may have grown, and nothing else.
+/// Returns whether a reader of `then` reads the same from `now`: fields may only have been added.
 fn has_grown_from(then: &[u8], now: &[u8]) -> bool {
     const JSON: [u8; 3] = [1, 2, 3];
     const DATAGRAM: u8 = 5;
@@ -343,7 +344,7 @@ fn has_grown_from(then: &[u8], now: &[u8]) -> bool {
     body_now == body || head[4] != DATAGRAM && body_now.starts_with(body)
 }
 
-/// Whether `now` has all of `then`.
+/// Returns whether `now` contains all of `then`.
 fn has(now: &Value, then: &Value) -> bool {
     match (now, then) {
         (Value::Object(now), Value::Object(then)) => then
@@ -356,7 +357,7 @@ fn has(now: &Value, then: &Value) -> bool {
     }
 }
 
-/// Holds a publisher that speaks these versions against what the one of then said.
+/// Compares a publisher that speaks these versions with the publisher of the transcript.
 fn serves(versions: WireVersions, talk: &[Line], then: &[Line]) {
     let mut publisher = Publisher::new(versions);
     let mut step = 3;
@@ -420,7 +421,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// A datagram comes by multicast.
+    /// Handles a multicast datagram.
     fn hears(&mut self, bytes: &[u8]) {
         let mut words = vec![0_u64; bytes.len().div_ceil(8)];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -434,7 +435,7 @@ impl Subscriber {
         });
     }
 
-    /// Gives the core an input, and takes what it says.
+    /// Gives the core an input, and returns its frames.
     fn turn(
         &mut self,
         input: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
@@ -463,7 +464,7 @@ impl Subscriber {
     }
 }
 
-/// Holds a subscriber that speaks these versions against what the application was given then.
+/// Compares the output of a subscriber that speaks these versions with the transcript.
 fn follows(versions: WireVersions, talk: &[Line]) {
     let mut subscriber = Subscriber::new(versions);
     for line in talk {
@@ -487,7 +488,7 @@ fn follows(versions: WireVersions, talk: &[Line]) {
     assert_eq!(subscriber.down, None);
 }
 
-/// A frame as a peer of a later version may say it: with more than this one knows.
+/// Returns a frame as a peer of a later version may send it, with unknown additions.
 fn grown(frame: &[u8]) -> Vec<u8> {
     const DATAGRAM: u8 = 5;
     let (head, body) = frame.split_at(FRAME_HEAD_LEN);
@@ -520,8 +521,8 @@ fn grown(frame: &[u8]) -> Vec<u8> {
     [&len.to_le_bytes(), &head[4..], &body].concat()
 }
 
-/// A datagram as a publisher of a later version may send it to those of version 1: with an extension, flags
-/// that nobody knows, a longer heartbeat, and padding.
+/// Returns a datagram as a publisher of a later version may send it to subscribers of version 1: with an
+/// extension, unknown flags, a longer heartbeat, and padding.
 fn extended(bytes: &[u8]) -> Vec<u8> {
     let datagram = Datagram::parse(bytes).expect("a datagram");
     let (mut header, mut payload): (Header, _) = (*datagram.header(), datagram.payload().to_vec());
@@ -580,7 +581,7 @@ fn publisher_version_1_serves_current_and_next() {
     let then = talk();
     follows(WireVersions::default(), &then);
     follows(speaks(1, 2), &then);
-    // And it is understood: it says what was said then, and offers version 1 among others.
+    // Its JOIN contains all of the old JOIN, and offers version 1 among others.
     let join = |subscriber: &Subscriber| match Message::read(&subscriber.join, 1 << 16) {
         Ok(Some((_, Message::Join(join), _))) => join.wire_versions,
         other => panic!("{other:?}"),
@@ -621,7 +622,7 @@ fn no_common_version_is_told_and_ends() {
     );
     assert_eq!(publisher.closes(), Some(RejectCode::WireVersion));
     assert_eq!(publisher.counters.joins_rejected.get(), 1);
-    // And a WELCOME of a version that was not offered, of a publisher that should have known better.
+    // The publisher sends a WELCOME of a version that was not offered, which violates the protocol.
     let mut subscriber = Subscriber::new(speaks(2, 2));
     let read = Message::read(frame(1), BODY_LEN_MAX_TO_SUBSCRIBER).expect("a message");
     let (channel, message, _) = read.expect("a whole frame");

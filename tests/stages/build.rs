@@ -1,5 +1,5 @@
-//! Tells `counts` by which compiler it is built: instructions follow from that, not from the one that is
-//! in PATH when they are counted.
+//! Passes the building compiler's version to `counts`. Instructions depend on that compiler, not on the
+//! one in PATH when they are counted.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What strangers and broken peers can do: be counted, and harm nobody but themselves.
+//! Foreign and broken peers: the publisher counts them, and they harm nobody but themselves.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ use tickcast_test_support::{
     Follower, PATIENCE, Publisher, channel, drive, end, endless, free_group, one_channel,
 };
 
-/// A datagram whose CRC is right, whatever it says.
+/// Returns a forged datagram with a correct CRC.
 fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
     forged_of(Kind::Data, epoch, sequence)
 }
@@ -41,7 +41,7 @@ fn forged_of(kind: Kind, epoch: u64, sequence: u64) -> Vec<u8> {
     header.to_bytes(crc_of(&header.to_bytes(0), &[])).to_vec()
 }
 
-/// Sends to a group from this address of loopback.
+/// Sends datagrams to a group from this loopback address.
 fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     let socket = UdpSocket::bind((source, 0)).expect("a socket");
     socket.set_multicast_loop_v4(true).expect("loop");
@@ -57,7 +57,7 @@ fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     }
 }
 
-/// A publisher, and one who has followed it for a while.
+/// Starts a publisher, and a subscriber that has followed it for a while.
 fn under_way() -> (Publisher, [Follower; 1]) {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
@@ -116,7 +116,7 @@ impl Peer {
         Self(stream, Vec::new())
     }
 
-    /// From another address of loopback: a host of its own, as far as the publisher can tell.
+    /// Connects from another loopback address, which the publisher takes for another host.
     fn connect_from(address: Ipv4Addr, publisher: &Publisher) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let from = SocketAddr::from((address, 0));
@@ -150,7 +150,7 @@ impl Peer {
         self.say(0, &Message::Join(join));
     }
 
-    /// The next message, handed to `on`; `None` when the publisher closed the connection.
+    /// Calls `on` with the next message. Returns `None` if the publisher closed the connection.
     fn hear<T>(&mut self, on: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
         loop {
             if let Some((_, message, len)) = Message::read(&self.1, 1 << 24).expect("a message") {
@@ -252,7 +252,7 @@ fn every_nack_is_answered_however_strange() {
         class: NackClass::Repair,
         ranges: vec![SequenceRange::new(Sequence(first), Sequence(last)).expect("a range")],
     };
-    // What an answer is of, and why it is none.
+    // Returns the answer's range, and its reason if it is a refusal.
     let answer = |peer: &mut Peer| {
         peer.hear(|message| match message {
             Message::Refused(refused) => (refused.range, Some(refused.reason)),
@@ -272,7 +272,7 @@ fn every_nack_is_answered_however_strange() {
     let ahead = run(u64::MAX - 5, u64::MAX);
     peer.say(1, &nack(epoch, ahead.first.0, ahead.last.0));
     assert_eq!(answer(&mut peer), (ahead, Some(RefusalReason::Ahead)));
-    // All there is and ever will be: bounded work, and an answer for every part of it, once.
+    // A NACK for all sequences takes bounded work, and each part of it is answered once.
     peer.say(1, &nack(epoch, 1, u64::MAX));
     let (mut answers, mut answered) = (Vec::new(), 0);
     while answered < u64::MAX {
@@ -298,7 +298,7 @@ fn every_nack_is_answered_however_strange() {
     let had = answers.iter().filter(|(_, why)| why.is_none()).count() as u64;
     assert!(had > 1, "what was sent is repaired");
     peer.say(0, &Message::Leave);
-    // The follower may have asked for something as well.
+    // The follower may have sent NACKs as well.
     assert_eq!(counted(&publisher, "refused_epoch"), 1);
     assert!(counted(&publisher, "refused_ahead") > ahead.len());
     assert!(counted(&publisher, "_answered{") > had);
@@ -325,13 +325,13 @@ fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
         nack.write(ChannelId(1), &mut flood);
     }
     peer.0.set_nonblocking(true).expect("it can be");
-    // Until the publisher closes it: what is written beyond that comes back as an error.
+    // Write until the publisher closes the connection: later writes fail.
     let mut rest = &flood[..];
     let mut is_closed = false;
     drive(&mut followers, |_| {
         while !is_closed {
             match peer.0.write(rest) {
-                // On with the rest of this one, or with the next.
+                // Continue with the rest of this copy, or with the next.
                 Ok(len) if len < rest.len() => rest = &rest[len..],
                 Ok(_) => rest = &flood,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -343,7 +343,7 @@ fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
     assert_eq!(counted(&publisher, "overflow_disconnects"), 1);
     peer.0.set_nonblocking(false).expect("it can be");
     assert!(peer.is_closed());
-    // What was said of it and not read counts for nothing more.
+    // Unread answers to the closed connection are no longer counted as pending.
     drive(&mut followers, |_| counted(&publisher, "_pending{") == 0);
     assert_eq!(counted(&publisher, "_subscribers{"), 1);
     nobody_else_noticed(publisher, followers);
@@ -385,7 +385,7 @@ fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
     assert_eq!(status.code(), Some(i32::from(lost > 0)));
 }
 
-/// A publisher that takes few connections and waits a short time for a JOIN, and one who follows it.
+/// Starts a publisher that accepts few connections and waits briefly for a JOIN, with one subscriber.
 fn narrow(peers_max: usize, join_timeout_us: u64) -> (Publisher, [Follower; 1]) {
     let mut config = one_channel(&[free_group()], endless(5_000, 1));
     config["repair"] = serde_json::json!({
@@ -399,7 +399,7 @@ fn narrow(peers_max: usize, join_timeout_us: u64) -> (Publisher, [Follower; 1]) 
     (publisher, followers)
 }
 
-/// Whoever followed all the while has everything, and whoever comes now is served.
+/// Asserts that the first subscriber has all records, and that a new one is served.
 fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
     let [first] = followers;
     let last = Follower::new(publisher.subscriber().channel("all"));
@@ -417,7 +417,7 @@ fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
     }
 }
 
-/// A counter of the publisher's, by a part of its name.
+/// Returns a counter of the publisher, by a part of its name.
 fn counted(publisher: &Publisher, name: &str) -> u64 {
     let metrics = publisher.metrics();
     let line = (metrics.lines()).find(|line| line.contains(name) && !line.starts_with('#'));
@@ -444,7 +444,7 @@ fn join_frame(name: &str) -> Vec<u8> {
 #[test]
 fn trickled_join_is_cut_off_and_harms_nobody() {
     let (publisher, mut followers) = narrow(32, 200_000);
-    // A head that announces as much as may be, and a body of which there is always more.
+    // A head that announces the maximum length, and a body that arrives byte by byte.
     let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
     let mut slow: Vec<(Peer, usize)> = (0..12).map(|_| (Peer::connect(&publisher), 0)).collect();
     let cut_off = slow.len() as u64;
@@ -474,11 +474,11 @@ fn connection_flood_is_bounded_and_follower_unharmed() {
         open.expect("it is there").count()
     };
     let before = open();
-    // Each says JOIN, as a subscriber would.
+    // Each connection sends JOIN, as a subscriber would.
     let mut flood = Vec::new();
     let mut most = 0;
     for n in 0..400 {
-        // Of a hundred hosts: of one there would be fewer.
+        // The connections come from a hundred hosts, because a single host may open fewer.
         let mut peer = Peer::connect_from(Ipv4Addr::new(127, 0, 1, n as u8 % 100), &publisher);
         let _ = peer.0.write_all(&join_frame("flood"));
         flood.push(peer);
@@ -500,7 +500,7 @@ fn connection_flood_is_bounded_and_follower_unharmed() {
     assert!(counted(&publisher, "publisher_connections_refused") > 0);
     let of_address = counted(&publisher, "connections_per_address_refused");
     assert_eq!(of_address, 0, "no host had more than its share");
-    // What is allowed, and what it keeps a moment to say why: not one for each of the flood.
+    // The allowed connections, and those kept briefly to send a reason, but not one for each of the flood.
     assert!(
         most <= before + 8 + 64 + 16 + 1,
         "{before} descriptors became {most}"
@@ -525,14 +525,14 @@ fn repeated_join_ends_connection_or_opens_session() {
             _ => None,
         })
     };
-    // On its own connection.
+    // The JOIN again on its own connection.
     let mut twice = Peer::connect(&publisher);
     twice.0.write_all(&frame).expect("written");
     assert!(matches!(session(&mut twice), Some(Some(_))));
     twice.0.write_all(&frame).expect("written");
     assert!(twice.is_closed());
     assert_eq!(counted(&publisher, "protocol_errors"), 1);
-    // By somebody who recorded it, on others: each is somebody else, and there are not more than allowed.
+    // A replayed JOIN on other connections: each is another session, and there are no more than allowed.
     let hosts = (1..=20).map(|n| Ipv4Addr::new(127, 0, 1, n));
     let mut again: Vec<Peer> = (hosts.map(|host| Peer::connect_from(host, &publisher))).collect();
     let sessions = again.iter_mut().filter_map(|peer| {
@@ -548,7 +548,7 @@ fn repeated_join_ends_connection_or_opens_session() {
     assert_eq!(counted(&publisher, "joins_rejected"), 20 - count as u64);
     drop(again);
     drive(&mut followers, |_| open() <= before);
-    // A further connection of a session, twice: the later one is it, and the session goes on.
+    // A second replay connection of a session replaces the first, and the session goes on.
     let mut owner = Peer::connect(&publisher);
     owner.0.write_all(&frame).expect("written");
     let of = session(&mut owner).flatten().expect("a session");

@@ -1,6 +1,6 @@
-//! The whole system as processes: a publisher, its standby, subscribers, and what goes wrong with them.
+//! The whole system as processes: a publisher, its standby, subscribers, and their faults.
 //!
-//! Tests run side by side. A test that needs the machine for itself takes a turn
+//! Tests run side by side. A test that needs the machine for itself takes the machine lock
 //! ([`tickcast_test_support::machine`]).
 
 mod end_to_end;

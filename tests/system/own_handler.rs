@@ -1,5 +1,5 @@
-//! Handlers of one's own, from their records to a subscriber's closure: what they publish, in this
-//! process or through a socket, arrives whole behind a network that loses 5%.
+//! Custom feed handlers, from their records to a subscriber's callback. Their records, published in this
+//! process or through a socket, arrive completely behind a network that loses 5%.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -165,7 +165,7 @@ fn strangers_records_arrive_whole_at_five_percent_loss() {
     assert!(c.missing_recovered.get() > 0, "5% loss makes gaps");
     drop(subscriber);
     let (_, summary) = service.finish();
-    // The first message is lost, and every 1,000th of the second half.
+    // The handler loses the first message, and every 1,000th of the second half.
     let thousands = (1..)
         .map(|n| n * 1_000)
         .skip_while(|n| *n < 2 + MESSAGES / 2);

@@ -1,5 +1,5 @@
-//! Publisher and subscribers in one host, over the publisher's ring alone: everything comes, whoever
-//! is killed, and what does not come is told.
+//! Publisher and subscribers on one host, over the publisher's ring alone. All records arrive whichever
+//! process is killed, and every loss is reported.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use tickcast_test_support::{
     number, one_channel, simulated,
 };
 
-/// A path below /dev/shm that no other test uses, removed in the end.
+/// A path below /dev/shm that no other test uses. Dropping it removes the file.
 struct Place(PathBuf);
 
 impl Place {
@@ -27,7 +27,7 @@ impl Drop for Place {
     }
 }
 
-/// With the ring in this file, and no network.
+/// Returns a config with the ring in this file, and without a network.
 fn by_memory(path: &Path, input: Value) -> Value {
     let mut config = one_channel(&[free_group()], input);
     config["channels"][0]["fan_out"] = json!([{ "transport": "shm", "path": path }]);
@@ -50,8 +50,8 @@ fn get_on(followers: &mut [Follower], more: u64) {
     });
 }
 
-/// Nothing was lost, and the digest is the publisher's. On a machine that keeps a subscriber waiting, STATUS
-/// may tell it of what it has not looked at yet: a gap, which the ring fills.
+/// Asserts that nothing was lost, and that the digest is the publisher's. A delayed subscriber may
+/// receive STATUS about datagrams that it has not read yet: that counts as a gap, which the ring fills.
 fn assert_whole(follower: &Follower, summary: &Value) {
     follower.assert_balanced();
     let c = follower.counters(0);
@@ -131,7 +131,7 @@ fn killed_publisher_leaves_whole_files_and_new_epoch() {
         follower.assert_balanced();
         let c = follower.counters(0);
         assert_eq!(c.corrupt_dropped.get() + c.malformed_dropped.get(), 0);
-        // The tail of an epoch whose publisher was killed is told, and nothing else is lost.
+        // The unknown end of a killed publisher's epoch is declared lost, and nothing else.
         let told = follower.losses.len();
         let all = follower.losses.iter();
         let all = all.filter(|loss| loss.cause == LossCause::Epoch).count();
@@ -204,7 +204,7 @@ fn who_is_overrun_is_told_to_the_record() {
     let publisher = Publisher::start(&config);
     let mut followers = [1, 2].map(|n| follower(&publisher, &format!("s{n}")));
     get_on(&mut followers, 1_000);
-    // The second one sleeps through several rounds of the ring.
+    // The second follower is not polled for several rounds of the ring.
     for _ in 0..3 {
         let heard = followers[0].counters(0).received_datagrams.get();
         drive(&mut followers[..1], |all| {
@@ -214,7 +214,7 @@ fn who_is_overrun_is_told_to_the_record() {
     }
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
-    // The publisher tells by its exit code of losses that its subscribers told it of.
+    // The publisher's exit code reflects the losses that its subscribers reported.
     let mut all = summary["subscribers"].as_array().expect("a list").iter();
     let was_told = all.any(|it| number(it, "lost_records") > 0);
     assert_eq!(status.code(), Some(i32::from(was_told)), "{summary}");
@@ -269,7 +269,7 @@ fn who_can_not_map_the_ring_takes_the_network() {
     drive(&mut followers, |all| {
         all.iter().all(|follower| follower.subscriber.is_joined())
     });
-    // As in a container of its own.
+    // The subscriber can't open the file, as in a container of its own.
     std::fs::remove_file(&place.0).expect("the ring's file");
     followers.push(by("elsewhere", Transport::Auto));
     drive_to_end(&mut followers);

@@ -1,5 +1,5 @@
-// The risk engine in C++ on its own: what an overrun says comes to what the events that it stands
-// for would have come to. Its twin in Rust has the same tests in engine.rs.
+// Tests of the risk engine in C++ alone: an overrun must have the same effect as the events that it
+// replaces. Its twin in Rust has the same tests in engine.rs.
 #define main engine_main
 #include "risk_engine.cpp"
 #undef main
@@ -65,7 +65,7 @@ void happened(Engine &engine, std::uint64_t next, std::uint32_t kind) {
 int main() {
     auto one = [] { return engine_of({{0, "a", "X", 10, 1}, {9, "a", "X", 1, 1}}); };
     {
-        // Silence freezes, until it is heard again while this reader is overrun once more.
+        // Silence freezes limits until the publisher is heard again, even if an overrun reports that.
         Engine engine = one();
         quoted(engine, 1, 100);
         MUST(!engine.is_frozen(0));
@@ -79,7 +79,7 @@ int main() {
         MUST(!engine.is_frozen(0) && engine.counts.breaches == 1);
     }
     {
-        // Two publishers: nothing is known until it is seen again.
+        // Two publishers: every mark is unknown until its next quote.
         Engine engine = one();
         quoted(engine, 1, 100);
         tickcast::Position position{};
@@ -95,7 +95,7 @@ int main() {
         MUST(!engine.is_frozen(0));
     }
     {
-        // Another epoch: ids and places count anew.
+        // Another epoch: instrument ids and record numbers start anew.
         Engine engine = one();
         quoted(engine, 1, 100);
         overrun(engine, 3, 1, TICKCAST_STATE_JOINED);
@@ -103,7 +103,7 @@ int main() {
         MUST(engine.counts.unnamed == 1 && engine.fills_left() == 1);
     }
     {
-        // So too where it is told as it comes, and names that are of one are for none of the other.
+        // The same with an EPOCH_CHANGED event. Names of one epoch do not apply to another.
         Engine engine = one();
         quoted(engine, 1, 100);
         happened(engine, 3, TICKCAST_EVENT_KIND_EPOCH_CHANGED);
@@ -119,7 +119,7 @@ int main() {
         MUST(engine.counts.unnamed == 2);
     }
     {
-        // The end: what takes place before it does.
+        // The end: earlier fills are applied.
         Engine engine = one();
         quoted(engine, 1, 100);
         overrun(engine, 10, 0, TICKCAST_STATE_JOINED | TICKCAST_STATE_ENDED);

@@ -1,5 +1,5 @@
-/* Everything that C can do wrong, and the error that it gets: `misuse [publisher]`. Without a
- * publisher only what needs none. */
+/* Every misuse from C, and the error that it must get: `misuse [publisher]`. Without a publisher it runs
+ * only the cases that need none. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <tickcast.h>
 
-/* `call` gives this status, and the last error says these words. */
+/* Checks that `call` returns this status, and that the last error contains these words. */
 #define EXPECT(status, words, call)                                                                \
     do {                                                                                           \
         long long got = (long long)(call);                                                         \
@@ -139,7 +139,7 @@ static void wrong_descriptions(void) {
     TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:9");
     EXPECT(CONFIG, "channel", tickcast_builder_channel_lag_alarm(builder, 5));
     EXPECT(ARGUMENT, "UTF-8", tickcast_builder_name(builder, "\xff"));
-    /* The first one is told again. */
+    /* The first error is reported again. */
     EXPECT_NULL(CONFIG, "tickcast_builder_channel first", tickcast_builder_build(builder));
     EXPECT(FREED, "builder", tickcast_builder_free(builder));
     builder = tickcast_builder_new("127.0.0.1:9");
@@ -195,7 +195,7 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
         EXPECT(BUSY, "a callback", tickcast_subscriber_free(shared->subscriber));
         EXPECT(BUSY, "a callback",
                tickcast_subscriber_leave(shared->subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)));
-        /* Taken for what all threads may use at once: an answer, and no waiting for this call. */
+        /* A subscriber passed as a type that all threads may share: an error at once, without blocking. */
         void *raw = shared->subscriber;
         char text[8];
         EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_is_joined(raw));
@@ -214,7 +214,7 @@ static int32_t stops(void *context, const TickcastItem *item) {
     return *(int *)context += 1;
 }
 
-/* A callback that asks to end poisons what called it. */
+/* A callback that returns non-zero poisons the handle that called it. */
 static void poisoned(const char *publisher) {
     TickcastSubscriber *subscriber = a_subscriber(publisher);
     TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
@@ -248,7 +248,7 @@ static void poisoned(const char *publisher) {
     MUST(tickcast_running_join(running, NULL, sizeof summary) == 0);
 }
 
-/* A thread of the library's can't be asked by its own callback. */
+/* A library thread can't be controlled from its own callback. */
 static int32_t asks_itself(void *context, const TickcastItem *item) {
     (void)item;
     TickcastRunning *running = atomic_load((_Atomic(TickcastRunning *) *)context);

@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
             do {
                 bits = tickcast_subscriber_poll(subscriber, on_item, &seen);
                 MUST(bits >= 0 && !(bits & TICKCAST_POLL_PROBLEM));
-                // Where all is slow there is work until the end, and the connection may just be made anew.
+                // A slow machine is busy until the end, and the connection may just be reconnecting.
                 if (seen.joined && !turned && tickcast_subscriber_is_joined(subscriber) == 1) {
                     int channel = tickcast_subscriber_channel_id(subscriber, "all");
                     MUST(channel == 1);

@@ -1,6 +1,6 @@
-/* Counts what all threads allocate between the 5,000th and the 40,000th record: `steady <publisher>
- * <poll|split>`. Both are marked by a system call that nobody else makes, for a trace of those
- * between them. */
+/* Counts the allocations of all threads between the 5,000th and the 40,000th record: `steady <publisher>
+ * <poll|split>`. A system call without other uses marks both records, so that a trace shows the
+ * system calls between them. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ void *__libc_memalign(size_t align, size_t size);
 static atomic_ulong allocations;
 static void count(void) { atomic_fetch_add(&allocations, 1); }
 
-/* The library's calls come here too, of each of its threads. */
+/* The library's allocations, on each of its threads, come here too. */
 void *malloc(size_t size) { return count(), __libc_malloc(size); }
 void *calloc(size_t n, size_t size) { return count(), __libc_calloc(n, size); }
 void *realloc(void *old, size_t size) { return count(), __libc_realloc(old, size); }

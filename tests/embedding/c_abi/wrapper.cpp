@@ -28,8 +28,8 @@ template <class F> int status_of(F &&call) {
     return 0;
 }
 
-// A thread of the library's that is in use, or asked from its own callback, refuses what it is asked
-// and goes on as if nothing had been.
+// A library thread that is busy, or is called from its own callback, refuses the call and continues
+// unharmed.
 void busy(const char *publisher) {
     std::atomic<Running *> own{nullptr};
     std::atomic<int> joined{0}, asked{0}, calls{0};
@@ -48,10 +48,10 @@ void busy(const char *publisher) {
     own = &running;
     while (!is_held) std::this_thread::yield();
     MUST(joined == TICKCAST_STATUS_BUSY && asked == TICKCAST_STATUS_BUSY);
-    // Another thread asks, and waits for the callback: until that goes on all else is refused.
+    // Another thread's call waits for the callback. Until the callback returns, all other calls are refused.
     std::thread other([&] {
         int status = TICKCAST_STATUS_BUSY;
-        // Taken back after a while, on a slow host, and asked again.
+        // On a slow host the call times out with BUSY, and is repeated.
         while (status == TICKCAST_STATUS_BUSY) status = status_of([&] { running.pass_all(9); });
         MUST(status == TICKCAST_STATUS_UNKNOWN);
     });
@@ -59,7 +59,7 @@ void busy(const char *publisher) {
     MUST(status_of([&] { running.join(); }) == TICKCAST_STATUS_BUSY);
     holds = false;
     other.join();
-    // It has not ended, and does what it is asked.
+    // The library thread is still running, and accepts calls.
     MUST(!running.is_finished());
     running.pass_all(1);
     running.stop();
@@ -67,7 +67,7 @@ void busy(const char *publisher) {
     MUST(status_of([&] { running.join(); }) == TICKCAST_STATUS_ARGUMENT);
 }
 
-// Where its own callback ends it, it is let go.
+// A library thread that its own callback ends is detached.
 void ended_by_itself(const char *publisher) {
     struct Own {
         std::mutex lock;
@@ -88,8 +88,8 @@ void ended_by_itself(const char *publisher) {
     while (!own->is_ended) std::this_thread::yield();
 }
 
-// What a callback throws comes out of the poll that called it, and poisons what was polled; so does
-// a callback that gives false.
+// An exception in a callback leaves the poll that called it, and poisons the polled handle. So does a
+// callback that returns false.
 void poisoned(const char *publisher) {
     auto built = [&] { return Subscriber::builder(publisher).channel("all").start(TICKCAST_START_AT_OLDEST).build(); };
     auto subscriber = built();
@@ -144,7 +144,7 @@ int main(int, char **argv) {
     auto monitor = subscriber.monitor();
     bool has_tried = false;
     while (!subscriber.ended()) {
-        // The publisher stays until this one has all.
+        // The publisher waits until this subscriber has everything.
         if (!std::exchange(has_tried, has_tried || monitor.is_joined()) && has_tried) {
             busy(argv[1]);
             ended_by_itself(argv[1]);
@@ -171,7 +171,7 @@ int main(int, char **argv) {
     MUST(summary.is_whole && summary.delivered_records == records);
     MUST(status_of([&] { subscriber.ended(); }) == TICKCAST_STATUS_ARGUMENT);
 
-    // What a callback of the last call throws comes out of it.
+    // An exception in a callback of the last call leaves that call.
     auto again = Subscriber::builder(argv[1]).channel("all").start(TICKCAST_START_AT_OLDEST).build();
     bool has_thrown = false;
     try {
@@ -180,7 +180,7 @@ int main(int, char **argv) {
     } catch (const std::runtime_error &) { has_thrown = true; }
     MUST(!has_thrown && status_of([&] { again.ended(); }) == TICKCAST_STATUS_ARGUMENT);
 
-    // A thread of the library's ends with its handle.
+    // A library thread ends with its handle.
     auto nobody = [] { return Subscriber::builder("127.0.0.1:9").channel("all").build(); };
     { auto running = nobody().run_pinned(0, [](const Item &) {}, TICKCAST_IDLE_WITH_YIELD); }
     auto [running, reader] = nobody().split(0, 1 << 20, TICKCAST_IDLE_WITH_YIELD);

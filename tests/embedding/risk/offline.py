@@ -1,10 +1,11 @@
-"""The risk engine's numbers once more, from what the venue sent: no code of ours, no network, no records.
+"""Recomputes the risk engine's numbers from the venue's data, without our code, network or records.
 
     offline.py tops CAPTURE.pcap.gz FILLS.csv LIMITS.csv
     offline.py itch PACKETS FILLS.csv LIMITS.csv        (PACKETS: MoldUDP64 payloads, each behind its u32 length)
 
-Prints what the engine's summary must hold, and under "alerts" the lines it must print. A fill has its place between two
-records, so the number of records that each message becomes is known here too; the last one is when the message counts.
+Prints the expected contents of the engine's summary, and under "alerts" the lines that the engine must print.
+A fill's place is between two records, so this program also counts each message's records. A message takes
+effect with its last record.
 """
 import csv, gzip, json, struct, sys
 
@@ -12,10 +13,10 @@ UNIT = 10**9
 E4 = 10**5  # venue prices have four decimals
 
 
-# ---- What the venue sent: (symbol or None, records, event) per message ---------------------------------------------
+# ---- The venue's data: (symbol or None, records, event) per message ---------------------------------------------
 
 def tops_payloads(path):
-    """UDP payloads of a gzipped pcap file of Ethernet frames (whatever its name says)."""
+    """Yields UDP payloads of a gzipped pcap file of Ethernet frames (whatever its file name)."""
     with gzip.open(path) as file:
         data = file.read()
     assert data[:4] == b"\xd4\xc3\xb2\xa1" and data[20] == 1, "little-endian pcap of Ethernet"
@@ -29,7 +30,7 @@ def tops_payloads(path):
 
 
 def tops(path):
-    """TOPS 1.6: a symbol's first message is preceded by a record that names it."""
+    """Yields TOPS 1.6. A record with the symbol's name precedes its first message."""
     named, expected = set(), 1
     for payload in tops_payloads(path):
         length, count, _, first = struct.unpack_from("<HHqq", payload, 12)
@@ -53,7 +54,7 @@ def tops(path):
 
 
 class Orders:
-    """The open orders and what they add up to, per symbol, side and price."""
+    """The open orders, and their totals per symbol, side and price."""
 
     def __init__(self):
         self.orders, self.levels = {}, {}
@@ -83,7 +84,7 @@ class Orders:
 
 
 def itch(path):
-    """ITCH 5.0."""
+    """Yields ITCH 5.0."""
     orders, symbols = Orders(), {}
     with open(path, "rb") as file:
         data = file.read()
@@ -138,7 +139,7 @@ def itch_message(m, orders, symbols):
             trade, records = price * E4, 2
     else:
         return symbol, records, 0, None
-    # A cross counts with its first record, what changes a book with its last.
+    # A cross takes effect with its first record, a book change with its last.
     return symbol, records, 0 if kind == b"Q" else records - 1, ("both", trade, orders.quote(symbol))
 
 
@@ -240,7 +241,7 @@ class Desk:
         self.alerts.append(f"{record} {what} {subject} {name} {kind} {money(value)} limit {money(limit)}")
 
     def check(self):
-        """The sums, from nothing; and the result without any average cost: what came in, and what is held."""
+        """Checks the sums by recomputing them, and the result as cash plus value, without average costs."""
         for name in self.realised:
             own = [(p[name], self.marks.get(symbol)) for symbol, p in self.positions.items() if name in p]
             values = [p.value(mark) for p, mark in own]

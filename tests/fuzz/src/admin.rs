@@ -1,4 +1,4 @@
-//! Any bytes as a request to the admin port, in pieces as a network has them.
+//! Any bytes as a request to the admin port, in pieces as from a network.
 
 use std::io::{self, Read};
 
@@ -6,11 +6,13 @@ use tickcast_publisher::internal::http::{Asked, Method};
 
 use crate::bytes::Bytes;
 
-/// No body that an honest request has is longer.
+/// Limit of a request's body. No honest request has a longer one.
 const BODY_LEN_MAX: usize = 16 << 10;
 
-/// A request is understood, refused with a status that says why, or never whole; the same in pieces of
-/// any length. A body comes of nothing but a `POST` to a path that takes one, and is bounded.
+/// Asserts these invariants of a request:
+/// - It is understood, refused with a status that says why, or never complete.
+/// - Pieces of any length give the same result.
+/// - Only a `POST` to a path that takes a body yields a body, and its length is bounded.
 pub fn admin(bytes: &[u8]) {
     let mut input = Bytes(bytes);
     let piece = 1 + usize::from(input.byte());
@@ -35,7 +37,7 @@ pub fn admin(bytes: &[u8]) {
     }
 }
 
-/// Some bytes at a time, then nothing for ever.
+/// Returns some bytes at a time, then nothing for ever.
 struct Pieces<'a> {
     bytes: &'a [u8],
     piece: usize,

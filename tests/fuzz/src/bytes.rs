@@ -1,11 +1,11 @@
-//! An input read from its front, for targets that are told what to do by it.
+//! An input read from its front, for targets that it controls.
 
-/// What is left of an input.
+/// The rest of an input.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// The next byte; `None` at the end.
+    /// Returns the next byte; `None` at the end.
     pub(crate) const fn next(&mut self) -> Option<u8> {
         let Some((first, rest)) = self.0.split_first() else {
             return None;
@@ -14,19 +14,19 @@ impl<'a> Bytes<'a> {
         Some(*first)
     }
 
-    /// The next byte, or 0 at the end.
+    /// Returns the next byte, or 0 at the end.
     pub(crate) fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
-    /// So many bytes, or all that are left.
+    /// Returns `len` bytes, or all that are left.
     pub(crate) fn slice(&mut self, len: usize) -> &'a [u8] {
         let (slice, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         slice
     }
 
-    /// A packet, behind its length of two bytes, little-endian; `None` at the end.
+    /// Returns a packet, after its length in two little-endian bytes; `None` at the end.
     pub(crate) fn packet(&mut self) -> Option<&'a [u8]> {
         let low = self.next()?;
         let len = u16::from_le_bytes([low, self.byte()]);

@@ -1,5 +1,5 @@
-//! Any bytes as a file of a capture or of messages: nothing is read that is not there, every frame
-//! is given out or counted, and it makes no difference how the bytes come.
+//! Any bytes as a capture file or a file of messages. Reading stays in bounds, every frame is returned or
+//! counted, and the result does not depend on how the bytes are split.
 
 use std::io::{Cursor, Read, Write};
 
@@ -8,12 +8,14 @@ use flate2::write::GzEncoder;
 use tickcast_feeds::capture::binary_file::{BinaryFile, BinaryFileStats};
 use tickcast_feeds::capture::{Capture, CaptureError, CaptureStats};
 
-/// pcap, pcapng and BinaryFILE, gzip or not. Frames = datagrams + those passed over; a datagram is
-/// never longer than it was sent; an error or the end stays one; and a file gives the same, whole,
-/// in pieces or compressed.
+/// Asserts these invariants of pcap, pcapng and BinaryFILE, with and without gzip:
+/// - Frames = datagrams + skipped ones.
+/// - A datagram is never longer than its original length.
+/// - After an error or the end no more comes.
+/// - A file gives the same result whole, in pieces or compressed.
 pub fn captures(bytes: &[u8]) {
-    // How much comes before a fault of the compression depends on how much is decompressed at once,
-    // and so does whether it is met before the file says that it ends.
+    // In a damaged gzip file, the chunk size of decompression decides how much comes before the error. It
+    // also decides whether the error comes before the file's own end mark.
     let is_gzip = bytes.starts_with(&[0x1f, 0x8b, 8]);
     for read in [capture, messages] {
         let whole = read(Box::new(Cursor::new(bytes.to_vec())), bytes.len());
@@ -37,10 +39,10 @@ pub fn captures(bytes: &[u8]) {
     }
 }
 
-/// What a file gave.
+/// The contents of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Gave {
-    /// Each with the time that it was captured and the length that was sent.
+    /// Each datagram with its capture time and its original length.
     given: Vec<(u64, Vec<u8>, usize)>,
     capture: CaptureStats,
     messages: BinaryFileStats,
@@ -57,7 +59,7 @@ impl Gave {
         }
     }
 
-    /// An error, which says something.
+    /// Records an error, whose text must not be empty.
     fn failed(mut self, error: &CaptureError) -> Self {
         assert!(!error.to_string().is_empty());
         self.failed = true;
@@ -122,13 +124,13 @@ fn messages(reader: Box<dyn Read + Send>, len: usize) -> Gave {
     let stats = *file.stats();
     assert_eq!(stats.messages, gave.given.len() as u64);
     assert!(stats.truncated + stats.end_marks <= 1 && file.position() <= len as u64);
-    // Nothing ends without a word.
+    // Every end has a reason.
     assert!(gave.failed || stats.truncated + stats.end_marks == 1 || file.position() == len as u64);
     gave.messages = stats;
     gave
 }
 
-/// The bytes, a few at a time.
+/// Returns a reader that gives a few bytes at a time.
 fn pieces(bytes: &[u8]) -> impl Read + Send + 'static {
     struct Pieces(Cursor<Vec<u8>>, usize);
     impl Read for Pieces {

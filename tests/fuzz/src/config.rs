@@ -1,11 +1,12 @@
-//! Any text as a publisher's config: a plan, or an error that says where. Nothing is opened or
-//! changed by it.
+//! Any text as a publisher's config: a plan, or an error that names the place. Parsing opens and changes
+//! nothing.
 
 use tickcast_publisher::Config;
 use tickcast_publisher::internal::Plan;
 
-/// What can be parsed reads the same when it is written with all defaults, and is a plan that holds
-/// what was typed, for the service and for handlers, or an error of more than nothing.
+/// Asserts these invariants of a config that can be parsed:
+/// - Written with all defaults, it reads the same.
+/// - For the service and for handlers it gives a plan with the typed values, or an error with a text.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

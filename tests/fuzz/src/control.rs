@@ -1,17 +1,19 @@
-//! Any bytes as a stream of control frames, however it is cut: the same messages come of it, and
-//! each is written as it was read (docs/PROTOCOL.md §6).
+//! Any bytes as a stream of control frames. The messages do not depend on how the stream is cut, and each
+//! is written as it was read (docs/PROTOCOL.md §6).
 
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ControlError, FRAME_HEAD_LEN, Message,
 };
 use tickcast_reliability::types::ChannelId;
 
-/// The longest body that is taken here: an input has room for longer ones.
+/// Limit of a body in this target, below the length of an input.
 const BODY_LEN_MAX: usize = 1 << 11;
 
-/// A stream gives the same messages, and in the end the same error, whether it comes whole or in
-/// pieces; a frame is never read before it is whole, nor beyond its length; no limit is exceeded;
-/// and what was read encodes to a frame that reads as the same message and encodes to the same.
+/// Asserts these invariants of a stream:
+/// - It gives the same messages and the same final error, whole or in pieces.
+/// - A frame is read only when it is whole, and never beyond its length.
+/// - No limit is exceeded.
+/// - A message encodes to a frame that reads as the same message and encodes to the same bytes.
 pub fn control(bytes: &[u8]) {
     let Some((&cut, stream)) = bytes.split_first() else {
         return;
@@ -25,7 +27,7 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// The messages of a stream that comes so many bytes at a time, as frames written anew.
+/// Returns the messages of a stream that arrives `piece` bytes at a time, encoded again as frames.
 fn messages(stream: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<ControlError>) {
     let (mut waiting, mut found) = (Vec::new(), Vec::new());
     for piece in stream.chunks(piece) {
@@ -46,7 +48,7 @@ fn messages(stream: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<ControlError>)
     (found, None)
 }
 
-/// The message as a frame, which must mean the same as the one it was read from.
+/// Returns the message as a frame, after checking that it equals the one it was read from.
 fn checked(channel: ChannelId, message: &Message<'_>, frame: &[u8]) -> Vec<u8> {
     let announced = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize;
     assert_eq!(frame.len(), FRAME_HEAD_LEN + announced);

@@ -1,5 +1,5 @@
-//! The committed corpus: where it is, and how its first inputs are made, from golden files, example
-//! configs, the simulator and encoders of a few lines.
+//! The committed corpus: its place, and the generator of its first inputs. They come from golden files,
+//! example configs, the simulator and small encoders.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,12 +11,12 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 
-/// The repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder of a target's inputs.
+/// Returns the folder of a target's inputs.
 #[must_use]
 pub fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -24,10 +24,10 @@ pub fn folder(target: &str) -> PathBuf {
         .join(target)
 }
 
-/// The committed inputs of a target, with their names, in order of these.
+/// Returns the committed inputs of a target with their names, sorted by name.
 ///
 /// # Errors
-/// What the operating system says of the folder.
+/// [`io::Error`] if the folder or a file can't be read.
 pub fn inputs(target: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder(target))? {
@@ -39,10 +39,10 @@ pub fn inputs(target: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Writes the first inputs of every target; others are left alone.
+/// Writes the first inputs of every target. Other inputs stay as they are.
 ///
 /// # Errors
-/// What the operating system says of a file.
+/// [`io::Error`] if a file can't be read or written.
 pub fn write() -> io::Result<()> {
     golden()?;
     feeds()?;
@@ -62,7 +62,7 @@ fn put(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     fs::write(folder(target).join(name), bytes)
 }
 
-/// Datagrams and control messages as in tests/golden; all control messages in one stream, too.
+/// Writes datagrams and control messages of tests/golden, and one stream of all control messages.
 fn golden() -> io::Result<()> {
     let mut files: Vec<PathBuf> = fs::read_dir(root().join("tests/golden"))?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -89,7 +89,7 @@ fn golden() -> io::Result<()> {
         }
     }
     put("control", "all", &stream)?;
-    // DATAGRAMs as long as one may be, and longer.
+    // DATAGRAMs of the maximum length, and longer.
     let datagram = |len: u32| {
         let mut frame = vec![255];
         frame.extend(len.to_le_bytes());
@@ -101,7 +101,7 @@ fn golden() -> io::Result<()> {
     put("control", "too-long", &datagram(2049))
 }
 
-/// Packets behind their lengths, behind a byte of options.
+/// Returns the packets, each after its length, behind a byte of options.
 fn packets<'a>(options: u8, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     let mut bytes = vec![options];
     for packet in packets {
@@ -145,7 +145,7 @@ fn feeds() -> io::Result<()> {
     let insists = [begun[0].clone(), heartbeat(1), heartbeat(1), heartbeat(1)];
     put("moldudp64", "reset", &packets(0, &insists))?;
 
-    // Every type of TOPS and of DEEP, with its length.
+    // Every message type of TOPS and of DEEP, with its length.
     let of_both: [(u8, usize); 11] = [
         (b'S', 10),
         (b'D', 31),
@@ -165,7 +165,7 @@ fn feeds() -> io::Result<()> {
     iex("iex_deep", &deep.copied().collect::<Vec<_>>())
 }
 
-/// The messages of a packet of MoldUDP64.
+/// Returns the messages of a MoldUDP64 packet.
 fn blocks(packet: &[u8]) -> Vec<Vec<u8>> {
     let (mut rest, mut found) = (&packet[20..], Vec::new());
     while let Some((len, after)) = rest.split_first_chunk::<2>() {
@@ -176,7 +176,7 @@ fn blocks(packet: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// An IEX-TP segment of messages of these types and lengths.
+/// Returns an IEX-TP segment of messages of these types and lengths.
 fn segment(session: u8, first: u64, messages: &[(u8, usize)]) -> Vec<u8> {
     let mut payload = Vec::new();
     for (kind, len) in messages {
@@ -213,19 +213,19 @@ fn iex(target: &str, types: &[(u8, usize)]) -> io::Result<()> {
         segment(2, 1, &[]),
         segment(2, 3, &types[7..9]),
     ];
-    // Found: beyond the last position, messages had one in common.
+    // A former defect: beyond the last position, messages shared one position.
     let last = (1 << 48) - 1;
     let end = [
         segment(1, last - 9, &types[..3]),
         segment(1, last - 1, &types[..3]),
     ];
     put(target, "last-position", &packets(0, &end)[1..])?;
-    // Without options: packets alone.
+    // Packets alone, without the byte of options.
     put(target, "day", &packets(0, &day)[1..])?;
     put(target, "turns", &packets(0, &turns)[1..])
 }
 
-/// An Ethernet frame of UDP over IPv4.
+/// Returns an Ethernet frame of UDP over IPv4.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![
         1, 0, 0x5e, 0x57, 0x15, 3, 0, 0x1e, 0x67, 0xf8, 0x82, 0x3a, 8, 0, 0x45, 0,
@@ -288,7 +288,7 @@ fn captures() -> io::Result<()> {
     Ok(())
 }
 
-/// Lists of operations by chance, one for each kind of delivery and of trouble.
+/// Writes random lists of operations, one for each kind of delivery and of fault.
 fn receive_core() -> io::Result<()> {
     let troubles: [(&str, &[u8]); 6] = [
         ("loss", &[0, 1, 2, 3, 4, 5, 12, 14]),
@@ -314,7 +314,7 @@ fn receive_core() -> io::Result<()> {
             put("receive_core", &format!("{name}-{kind}"), &bytes)?;
         }
     }
-    // Nobody answers, and more comes than the window holds.
+    // The publisher does not answer, and more arrives than the window holds.
     for (options, kind) in [(0x00, "ordered"), (0x0c, "arrival"), (0x80, "reads")] {
         let behind: &[u8] = &[1; 66];
         let bytes = [
@@ -325,7 +325,7 @@ fn receive_core() -> io::Result<()> {
         .concat();
         put("receive_core", &format!("full-window-{kind}"), &bytes)?;
     }
-    // READs that stand still, come back spoilt and go on, with END in the middle.
+    // READs that stand still, return damaged and go on, with END in the middle.
     for (options, kind) in [(0x80, "ordered"), (0x9c, "arrival")] {
         let lost_and_read = [0x1b, 1, 5, 1, 0x1c, 1, 0xff, 5, 5, 2, 0x1b, 0x1d, 0, 14, 90];
         let bytes = [
@@ -337,10 +337,11 @@ fn receive_core() -> io::Result<()> {
         .concat();
         put("receive_core", &format!("reads-{kind}"), &bytes)?;
     }
-    // Found: nobody followed a standby that went on before the epoch that it had followed began.
+    // A former defect: no subscriber followed a standby that went on before the begin of the followed
+    // epoch.
     let behind = [0, 1, 1, 1, 1, 21, 0, 21, 2, 1, 15, 9];
     put("receive_core", "promoted-behind", &behind)?;
-    // A REFUSED of what is missing, that no honest publisher sends.
+    // A REFUSED of a missing datagram, which no honest publisher sends.
     let mut bytes = vec![0, 1, 5, 1, 26, 6, 48];
     for word in [5_u64, 2, 2, 3, 3] {
         bytes.extend(word.to_le_bytes());

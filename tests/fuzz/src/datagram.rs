@@ -1,17 +1,19 @@
-//! Any bytes as a datagram: what is read is what was written, to the byte, and nothing is read
-//! beyond it (docs/PROTOCOL.md §3 and §4).
+//! Any bytes as a datagram. Reading gives the written values to the byte, and stays in bounds
+//! (docs/PROTOCOL.md §3 and §4).
 
 use tickcast_reliability::record::{AlignedCopy, RecordBatch};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, HEADER_LEN, Heartbeat, Kind, RELAY_OFFSET, StreamEvent, crc_of,
 };
 
-/// Where the header's CRC stands: its last field.
+/// Offset of the header's CRC, its last field.
 const CRC_OFFSET: usize = HEADER_LEN - 4;
 
-/// What can be parsed encodes to the same bytes, with padding or without; the CRC is good exactly
-/// when it is that of the bytes, whatever the relay byte; records are whole, as many as announced
-/// and copy to the same bytes; heartbeats and events come back as they were written.
+/// Asserts these invariants of a datagram that can be parsed:
+/// - It encodes to the same bytes, with or without padding.
+/// - The CRC is good exactly when it is that of the bytes, whatever the relay byte.
+/// - Records are whole, as many as announced, and copy to the same bytes.
+/// - Heartbeats and events encode to the same bytes.
 pub fn datagram(bytes: &[u8]) {
     let mut aligned = AlignedCopy::default();
     let bytes = aligned.of(bytes);
@@ -81,7 +83,7 @@ fn payload(datagram: &Datagram<'_>) {
         let mut body = Vec::new();
         event.write(&mut body);
         let expected = match event {
-            // So many are written as none, which means all.
+            // This many are encoded as none, which means all.
             StreamEvent::SourceLost {
                 source,
                 reason,

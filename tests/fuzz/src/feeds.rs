@@ -1,5 +1,5 @@
-//! Any packets as a feed: every message has a position of its own, in order, and what is missing is
-//! told to the message. What a packet holds is walked here once more, by its lengths alone.
+//! Any packets as a feed. Every message has a position of its own, in order, and gaps are reported to the
+//! message. The target walks each packet a second time, by its lengths alone, and compares.
 
 use tickcast_feeds::iex::IexDecoder;
 use tickcast_feeds::instruments::Instruments;
@@ -12,14 +12,15 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 use crate::bytes::Bytes;
 use crate::held::{Held, Tally};
 
-/// When all packets were received.
+/// Time of receipt of all packets.
 const RECEIVED_AT: Nanos = Nanos(1_500_000_000_000_000_000);
-/// Where an IEX-TP header says which feed it is of.
+/// Offset of the protocol field in an IEX-TP header.
 const IEX_PROTOCOL_AT: usize = 2;
 
-/// Packets of MoldUDP64. Each new message stands where the one before says, each gap begins there
-/// and ends where the next message stands; another session or a reset is told before anything of
-/// it. All messages of a packet are given out, as they stand there, or told of.
+/// Asserts these invariants of MoldUDP64 packets:
+/// - Each new message and each gap begins at the end of the previous one.
+/// - A new session or a reset is reported before any of its messages.
+/// - Each message of a packet is delivered unchanged, or reported.
 pub fn moldudp64(bytes: &[u8]) {
     let mut input = Bytes(bytes);
     let mut mold = MoldUdp64::new(input.byte() & 1 == 1);
@@ -35,7 +36,7 @@ pub fn moldudp64(bytes: &[u8]) {
                 tally.read += 1;
             }
             Event::Incident(Incident::Gap { from, missing }) => {
-                // A first packet may tell of a gap at once.
+                // A first packet may begin with a gap.
                 assert_eq!(from, *next.get_or_insert(from), "a gap");
                 assert!(missing > 0);
                 next = Some(beyond(from, missing));
@@ -60,8 +61,8 @@ pub fn moldudp64(bytes: &[u8]) {
     }
 }
 
-/// Packets of ITCH 5.0 over MoldUDP64, or messages as in a file, with a small table of orders. See
-/// [`Checks`].
+/// Runs [`Checks`] on packets of ITCH 5.0 over MoldUDP64, or on messages as in a file, with a small table
+/// of orders.
 pub fn itch(bytes: &[u8]) {
     let mut input = Bytes(bytes);
     let options = input.byte();
@@ -84,7 +85,7 @@ pub fn itch(bytes: &[u8]) {
             true => Held::message(payload),
             false => Held::in_mold(payload),
         };
-        // An empty message uses up its sequence, and is none.
+        // An empty message uses up a sequence but is not reported.
         held.empty_is_silent = true;
         checks.silent += held.empty_from(0);
         if is_file {
@@ -104,17 +105,17 @@ pub fn itch(bytes: &[u8]) {
     assert_eq!(decoder.counts().total(), told, "counted by type");
 }
 
-/// Segments of TOPS. See [`Checks`].
+/// Runs [`Checks`] on segments of TOPS.
 pub fn iex_tops(bytes: &[u8]) {
     iex(bytes, 0x8003);
 }
 
-/// Segments of DEEP. See [`Checks`].
+/// Runs [`Checks`] on segments of DEEP.
 pub fn iex_deep(bytes: &[u8]) {
     iex(bytes, 0x8004);
 }
 
-/// Every packet that is long enough says that it is of `protocol`.
+/// Decodes packets as `protocol`, which is written into every packet that is long enough.
 fn iex(bytes: &[u8], protocol: u16) {
     let mut input = Bytes(bytes);
     let mut decoder = IexDecoder::new(Instruments::default());
@@ -135,23 +136,25 @@ fn iex(bytes: &[u8], protocol: u16) {
     assert_eq!(decoder.counts().total(), told, "counted by type");
 }
 
-/// What holds of every decoder: a message is at least one well-formed record, all of one
-/// instrument; positions go on without a hole, but for gaps that were told and what could not be
-/// read; a new session or a reset is another ordinal; all messages of a packet are delivered or
-/// told of; and what was counted by its type was too.
+/// Invariants of every decoder:
+/// - A message is at least one well-formed record, all of one instrument.
+/// - Positions are contiguous, except for reported gaps and unreadable messages.
+/// - A new session or a reset has another ordinal.
+/// - Every message of a packet is delivered or reported.
+/// - The counters by type include every message with a known length.
 #[derive(Default)]
 struct Checks {
-    /// Where the next message stands.
+    /// Expected position of the next message.
     next: Option<SourcePosition>,
-    /// Where the last one stood.
+    /// Position of the last message.
     last: Option<SourcePosition>,
-    /// A reset or another session was told just now.
+    /// Whether the last incident was a reset or another session.
     is_new: bool,
-    /// Sequences that messages of which nothing is told may have used up.
+    /// Maximum number of sequences of unreported messages.
     silent: u64,
-    /// Of the present packet.
+    /// Tally of the present packet.
     packet: Tally,
-    /// Messages in all: delivered, of no known type, and shorter than their type.
+    /// Totals of messages: delivered, of unknown type, and shorter than their type.
     delivered: u64,
     unknown: u64,
     short: u64,
@@ -162,7 +165,7 @@ impl Checks {
         held.assert_accounted_for(&std::mem::take(&mut self.packet));
     }
 
-    /// The stream goes on at `to`.
+    /// Checks that the stream continues at `to`.
     fn reaches(&mut self, to: SourcePosition) {
         if let Some(next) = self.next {
             assert_eq!(to.ordinal(), next.ordinal(), "{to} after {next}");
@@ -172,7 +175,7 @@ impl Checks {
         }
     }
 
-    /// A message that was told of has its position too.
+    /// Counts a reported, unreadable message, which also has a position.
     fn could_not_be_read(&mut self) {
         self.packet.read += 1;
         self.next = self.next.map(|next| beyond(next, 1));
@@ -204,7 +207,8 @@ impl Sink for Checks {
             Incident::Gap { from, missing } => {
                 assert!(missing > 0);
                 let to = beyond(from, missing);
-                // IEX-TP tells where a session goes on, and then what of its beginning is missing.
+                // IEX-TP reports where a session continues, and then which part of its beginning is
+                // missing.
                 if !(self.is_new && self.next == Some(to)) {
                     self.reaches(from);
                 }
@@ -229,7 +233,7 @@ impl Sink for Checks {
                     self.short += 1;
                     self.could_not_be_read();
                 } else if !begins("ITCH ") && !begins("an IEX ") {
-                    // Of the packet, and not of something in a message that was delivered.
+                    // The fault is in the packet, not in a delivered message.
                     self.packet.refused += 1;
                 }
             }
@@ -238,7 +242,7 @@ impl Sink for Checks {
     }
 }
 
-/// So many messages further on.
+/// Returns the position `messages` messages further on.
 fn beyond(position: SourcePosition, messages: u64) -> SourcePosition {
     SourcePosition::new(position.ordinal(), position.sequence() + messages)
 }

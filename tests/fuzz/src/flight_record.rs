@@ -1,4 +1,4 @@
-//! A flight record that was damaged: what it holds is told, and run through the core again.
+//! A damaged flight record: its entries are explained, and replayed through the core.
 
 use std::sync::OnceLock;
 
@@ -9,8 +9,10 @@ use tickcast_reliability::delivery::Item;
 use crate::bytes::Bytes;
 use crate::spoilt::{records, spoilt};
 
-/// An error that says something, or entries up to the first that is damaged, in which case that is the
-/// last; an explanation of what there is; a replay that ends, and gets no further than the entries do.
+/// Asserts that a flight record gives an error with a text, or all of these:
+/// - entries up to the first damaged one, which is reported last;
+/// - an explanation of the entries;
+/// - a replay that ends, no later than the entries do.
 pub fn flight_record(bytes: &[u8]) {
     static WHOLE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     let mut input = Bytes(bytes);

@@ -1,30 +1,30 @@
-//! What a packet of a feed holds, walked by its lengths alone, to hold a decoder against.
+//! The messages of a feed's packet, found by lengths alone, to compare a decoder with.
 
 use tickcast_feeds::iex::transport::HEADER_LEN as SEGMENT_HEADER_LEN;
 use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN as MOLD_HEADER_LEN};
 
-/// The messages that a packet announces, and those that are there whole.
+/// The messages that a packet announces, and those that it contains whole.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     pub(crate) announced: u64,
     pub(crate) blocks: Vec<&'a [u8]>,
-    /// Whether nothing is told of a message without bytes.
+    /// Whether messages without bytes are not reported.
     pub(crate) empty_is_silent: bool,
 }
 
-/// What a decoder made of a packet.
+/// A decoder's result for a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Messages that were given out, or told one by one not to be readable.
+    /// Messages that were delivered, or reported one by one as unreadable.
     pub(crate) read: u64,
-    /// Messages that were told to have been there before: the first ones.
+    /// Messages that were reported as duplicates: the first ones.
     pub(crate) old: u64,
-    /// How often something of the packet itself was told to be wrong.
+    /// Number of faults that were reported for the packet itself.
     pub(crate) refused: u64,
 }
 
 impl<'a> Held<'a> {
-    /// In a packet of MoldUDP64.
+    /// Returns the messages of a MoldUDP64 packet.
     pub(crate) fn in_mold(packet: &'a [u8]) -> Self {
         let Some((header, rest)) = packet.split_at_checked(MOLD_HEADER_LEN) else {
             return Self::of(0, &[], u16::from_be_bytes);
@@ -36,7 +36,7 @@ impl<'a> Held<'a> {
         Self::of(announced, rest, u16::from_be_bytes)
     }
 
-    /// In a segment of IEX-TP.
+    /// Returns the messages of an IEX-TP segment.
     pub(crate) fn in_segment(packet: &'a [u8]) -> Self {
         let Some((header, rest)) = packet.split_at_checked(SEGMENT_HEADER_LEN) else {
             return Self::of(0, &[], u16::from_le_bytes);
@@ -46,7 +46,7 @@ impl<'a> Held<'a> {
         Self::of(announced, &rest[..len.min(rest.len())], u16::from_le_bytes)
     }
 
-    /// In a file, where a message is its own packet.
+    /// Returns a message of a file, where each message is a packet of its own.
     pub(crate) fn message(message: &'a [u8]) -> Self {
         Self {
             announced: 1,
@@ -71,14 +71,14 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// How many messages without bytes there are behind the first `old`.
+    /// Returns the number of messages without bytes after the first `old`.
     pub(crate) fn empty_from(&self, old: u64) -> u64 {
         let rest = self.blocks.iter().skip(old as usize);
         rest.filter(|block| block.is_empty()).count() as u64
     }
 
-    /// Every message that is there whole was read, or the packet refused as one; and where nothing
-    /// was told to be wrong, every message that was announced was there.
+    /// Asserts that every whole message was read, or that the packet was refused as a whole. Without a
+    /// reported fault, every announced message must be present.
     pub(crate) fn assert_accounted_for(&self, tally: &Tally) {
         let silent = match self.empty_is_silent {
             true => self.empty_from(tally.old),

@@ -1,8 +1,8 @@
-//! Whatever comes from outside is read without a panic, a hang or a silent loss: one function for
-//! each way in, which takes any bytes and panics only where an invariant is broken.
+//! One function for each kind of external input. It takes any bytes and panics only if an invariant is
+//! broken: external input must never cause a panic, a hang or a silent loss.
 //!
-//! A fuzzer calls these functions (`make fuzz`), and a test calls each with its committed corpus.
-//! What each one asserts stands at its head; docs/VERIFICATION.md has the table.
+//! A fuzzer calls these functions (`make fuzz`), and a test calls each with its committed corpus. Each
+//! function's docs state its invariants; docs/VERIFICATION.md has the table.
 
 mod admin;
 mod bytes;
@@ -35,7 +35,7 @@ pub use mutation::Mutation;
 pub use receive_core::receive_core;
 pub use ring::ring;
 
-/// One way in.
+/// One kind of external input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name of the function, and of its folder in the corpus.
@@ -44,7 +44,7 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 12] = [
     Target {
         name: "datagram",
@@ -96,17 +96,17 @@ pub const TARGETS: [Target; 12] = [
     },
 ];
 
-/// Longer inputs are cut: nothing new is beyond, and no run takes long.
+/// Limit of an input's length. Longer inputs are cut, because they reach no new code and take longer.
 pub const INPUT_LEN_MAX: usize = 16 << 10;
 
 impl Target {
-    /// The target of this name.
+    /// Returns the target of this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| target.name == name)
     }
 
-    /// Runs it with no more than [`INPUT_LEN_MAX`] of `bytes`.
+    /// Runs the target with at most [`INPUT_LEN_MAX`] bytes of `bytes`.
     pub fn take(&self, bytes: &[u8]) {
         (self.run)(&bytes[..bytes.len().min(INPUT_LEN_MAX)]);
     }

@@ -1,5 +1,5 @@
-//! Runs the targets: each file of the corpus once, inputs made from it by chance, or one target
-//! under AFL++. Exit: 0 whole, 1 an invariant is broken, 2 usage.
+//! Runs the targets: each file of the corpus once, random inputs made from it, or one target under AFL++.
+//! Exit codes: 0 passed, 1 an invariant is broken, 2 usage.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use tickcast_fuzz::{Mutation, TARGETS, Target, corpus};
 
-/// How often a run says how far it is.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(20);
-/// An execution takes well below a second on the slowest machine; longer than this it hangs.
+/// Time after which an execution counts as a hang. It takes well below a second on the slowest machine.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
-/// One function for each way that bytes come in; it panics only where an invariant is broken.
+/// Runs one function for each kind of external input; it panics only if an invariant is broken.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -35,29 +35,29 @@ enum What {
     Corpus,
     /// Runs a target with these files, in this process.
     Run {
-        /// Its name.
+        /// Name of the target.
         target: String,
-        /// What to run it with.
+        /// The input files.
         files: Vec<PathBuf>,
     },
-    /// Runs a target with its corpus and with inputs made from that, the same for the same seed.
+    /// Runs a target with its corpus and with inputs made from it; the same seed gives the same inputs.
     Mutate {
-        /// Its name.
+        /// Name of the target.
         target: String,
-        /// For how long.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Decides the inputs and their order.
+        /// Seed of the inputs and their order.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Where the input that breaks an invariant is kept.
+        /// File that keeps an input that breaks an invariant.
         #[arg(long)]
         keep: PathBuf,
     },
-    /// Runs a target under AFL++, which starts this.
+    /// Runs a target under AFL++, which starts this program.
     #[cfg(feature = "afl")]
     Afl {
-        /// Its name.
+        /// Name of the target.
         target: String,
     },
 }
@@ -117,8 +117,9 @@ fn done(result: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs `target` for so long, and says how often; `false` when an invariant was broken. The input
-/// is in the file `keep` before it is run, so that it is there whatever ends the process.
+/// Runs `target` for `span` and prints the number of executions. Returns `false` if an invariant was
+/// broken. Each input is written to the file `keep` before its run, so that it survives any end of the
+/// process.
 fn mutate(target: Target, span: Duration, seed: u64, keep: &Path) -> io::Result<bool> {
     let inputs: Vec<_> = corpus::inputs(target.name)?
         .into_iter()
@@ -153,7 +154,7 @@ fn mutate(target: Target, span: Duration, seed: u64, keep: &Path) -> io::Result<
     Ok(true)
 }
 
-/// Says now and then how far it is, and ends the process when one execution never ends.
+/// Reports progress now and then, and ends the process when an execution hangs.
 fn watch(target: Target, executions: &AtomicU64, begun: Instant, keep: &Path) {
     let (mut last, mut since, mut told_at) = (0, begun, begun);
     loop {

@@ -1,17 +1,17 @@
-//! What takes the fuzzer's place where there is none: inputs made from a corpus by chance, the same
-//! for the same seed.
+//! A substitute for hosts without a fuzzer: random inputs made from a corpus. The same seed gives the same
+//! inputs.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::INPUT_LEN_MAX;
 
-/// Values at which lengths and counts go wrong.
+/// Values at which lengths and counts often fail.
 const EDGES: [u8; 8] = [0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, 0x20];
-/// Changes to one input at most.
+/// Maximum number of changes to one input.
 const CHANGES_MAX: u32 = 6;
 
-/// Inputs made from a corpus, one after the other.
+/// Generator of inputs from a corpus.
 #[derive(Debug)]
 pub struct Mutation {
     corpus: Vec<Vec<u8>>,
@@ -19,7 +19,7 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// From these inputs; an empty one takes the place of none at all.
+    /// Creates a generator over these inputs. An empty corpus counts as one empty input.
     #[must_use]
     pub fn new(mut corpus: Vec<Vec<u8>>, seed: u64) -> Self {
         if corpus.is_empty() {
@@ -31,7 +31,7 @@ impl Mutation {
         }
     }
 
-    /// The next input.
+    /// Writes the next input into `input`.
     pub fn next_into(&mut self, input: &mut Vec<u8>) {
         input.clear();
         let of = self.random.random_range(0..self.corpus.len());

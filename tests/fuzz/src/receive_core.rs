@@ -1,8 +1,7 @@
-//! The receiving core under a list of operations: an honest publisher, a network that does what it
-//! likes with its datagrams, READs that come back spoilt or late, epochs that change, control
-//! messages, and time.
+//! The receiving core under a list of operations: an honest publisher, a network that drops, delays and
+//! damages its datagrams, READs that return damaged or late, changing epochs, control messages, and time.
 //!
-//! Publisher and clock are those of `reliability/tests/receiving`; the input decides what happens.
+//! Publisher and clock are those of `reliability/tests/receiving`. The input chooses the operations.
 
 use tickcast_reliability::control::{FRAME_HEAD_LEN, Message, RepairOffer, Start};
 use tickcast_reliability::delivery::{Delivery, LineId, LinkDownReason};
@@ -15,15 +14,20 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram};
 use crate::bytes::Bytes;
 use crate::world::{A, B, CHANNEL, CURSOR, Publisher, World, immediate};
 
-/// No run takes longer than so many operations.
+/// Maximum number of operations in a run.
 const OPERATIONS_MAX: usize = 300;
-/// Datagrams that wait to be delivered late.
+/// Maximum number of datagrams that wait for a late delivery.
 const DELAYED_MAX: usize = 16;
 
-/// Whatever comes: no panic, the core comes to rest, each record is delivered once, under its own
-/// number and in order, gaps = recovered + lost + forgotten + open, and each datagram is counted, by
-/// its reason where it can't be used. When the faults stop, and the publisher never lied: everyone
-/// reaches its END, and delivered + lost = published, of each line of epochs.
+/// Asserts these invariants for any input:
+/// - The core does not panic, and comes to rest.
+/// - Each record is delivered once, under its own number and in order.
+/// - Gaps = recovered + lost + forgotten + open.
+/// - Each datagram is counted, and an unusable one by its reason.
+///
+/// After the faults stop, and if the publisher never lied:
+/// - The subscriber reaches its END.
+/// - Delivered + lost = published, for each line of epochs.
 pub fn receive_core(bytes: &[u8]) {
     let mut input = Bytes(bytes);
     let mut run = Run::new(&mut input);
@@ -39,18 +43,18 @@ pub fn receive_core(bytes: &[u8]) {
 struct Run {
     publisher: Publisher,
     world: World,
-    /// Whether records are told in order, and not as they come.
+    /// Whether records are delivered in order, not on arrival.
     ordered: bool,
     delayed: Vec<Vec<u8>>,
-    /// The number of the next record of who was furthest on this line of epochs.
+    /// The next record number of the furthest publisher on this line of epochs.
     furthest: u64,
-    /// What was counted up to the end of the last epoch that nothing continues.
+    /// Counters at the end of the last epoch without a successor.
     left: Counted,
-    /// A message came that no honest publisher sends: what it says is lost may not be.
+    /// Whether a message arrived that no honest publisher sends. The losses that it states may be false.
     lied_to: bool,
 }
 
-/// What a subscriber was told of a line of epochs, by its counters.
+/// A subscriber's counters of a line of epochs.
 #[derive(Clone, Copy, Default)]
 struct Counted {
     delivered: u64,
@@ -119,7 +123,7 @@ impl Run {
                     .swap_remove(usize::from(input.byte()) % self.delayed.len());
                 self.hear(line, &bytes);
             }
-            // Once more, of what this publisher sent some time ago.
+            // A repetition of a datagram that this publisher sent some time ago.
             9 => {
                 let back = usize::from(input.byte());
                 let again = self.publisher.sent.values().rev().nth(back).cloned();
@@ -160,7 +164,8 @@ impl Run {
             }
             21 => self.promote(u64::from(input.byte() % 4)),
             22 => self.restart(),
-            // Another's: of an epoch before all others, or that nobody ever confirms.
+            // A datagram of another publisher: of an epoch before all others, or of one that is never
+            // confirmed.
             23 => {
                 let epoch = [2, self.publisher.epoch.0 + 500][usize::from(input.byte() & 1)];
                 let mut other = Publisher::new(epoch, self.publisher.next);
@@ -175,7 +180,7 @@ impl Run {
             26 => self.lie(input),
             // READs stand still, or go on.
             27 if !self.lied_to => self.world.reads = !self.world.reads,
-            // One that stood still comes back with some bytes of its slots changed.
+            // A stalled READ returns with some bytes of its slots changed.
             28 if !self.lied_to && !self.world.read_requests.is_empty() => {
                 let request = self.world.read_requests.remove(0);
                 let (at, by) = (usize::from(input.byte()) * 64, input.byte());
@@ -203,7 +208,7 @@ impl Run {
         }
     }
 
-    /// END, when all that a standby lacked is published again.
+    /// Publishes END, after publishing again the records that a standby lacked.
     fn publish_end(&mut self) -> Vec<u8> {
         while self.publisher.next_record < self.furthest {
             self.publish(1);
@@ -238,14 +243,13 @@ impl Run {
         self.check();
     }
 
-    /// A standby that lacks the last `missing` datagrams goes on in an epoch that continues this
-    /// one.
+    /// Promotes a standby that lacks the last `missing` datagrams. Its epoch continues this one.
     fn promote(&mut self, missing: u64) {
         let epoch = self.publisher.epoch.0 + 1;
         let begun = self.publisher.sent.keys().next();
         let first = begun.copied().unwrap_or(self.publisher.next);
         let newest = self.publisher.next - 1;
-        // What it mirrored, but never less than what still can be had or than one datagram.
+        // The standby has its mirror, but at least all available datagrams, and at least one.
         let last = newest
             .saturating_sub(missing)
             .max(self.publisher.oldest)
@@ -260,7 +264,7 @@ impl Run {
         self.check();
     }
 
-    /// A publisher that knows nothing of the one before begins anew.
+    /// Starts a new publisher that knows nothing of the previous one.
     fn restart(&mut self) {
         if self.lied_to {
             return;
@@ -297,8 +301,8 @@ impl Run {
         }
     }
 
-    /// Each record of this line of epochs came once, in order where that was wanted; and with those
-    /// that were told to be lost they are all, where no loss was told whose size nobody knows.
+    /// Asserts that each record of this line of epochs arrived once, in order if required. Delivered and
+    /// lost records add up to all published ones, unless a loss of unknown size was declared.
     fn line_is_over(&mut self, published: u64) {
         if !self.ordered {
             self.world.records.sort_unstable();
@@ -314,7 +318,7 @@ impl Run {
         }
     }
 
-    /// A control message of any kind, with a body that the input decides.
+    /// Delivers a control message of any kind, with a body from the input.
     fn lie(&mut self, input: &mut Bytes<'_>) {
         let (kind, len) = (input.byte() % 13, usize::from(input.byte()));
         let body = input.slice(len);
@@ -330,7 +334,7 @@ impl Run {
         }
     }
 
-    /// What holds at any time.
+    /// Asserts the invariants that hold at any time.
     fn check(&self) {
         let c = self.world.counters();
         assert_eq!(
@@ -361,7 +365,7 @@ impl Run {
         }
     }
 
-    /// The faults stop.
+    /// Stops the faults, and asserts the final invariants.
     fn end(mut self) {
         self.check();
         if !self.lied_to {

@@ -1,4 +1,4 @@
-//! A ring that a writer left behind, damaged by whatever had hold of it since.
+//! A ring that a writer left behind and that was damaged since.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use crate::bytes::Bytes;
 use crate::pair::CHANNEL;
 use crate::spoilt::{geometry, publisher, spoilt};
 
-/// An error that says something, or a ring all of whose datagrams are whole, each under its own sequence,
-/// up to the last that it says was sealed; the next writer goes on behind that.
+/// Asserts that opening the ring gives an error with a text, or a ring with these properties:
+/// - All datagrams are whole, each under its own sequence, up to the last that the ring says was sealed.
+/// - The next writer continues behind that.
 pub fn ring(bytes: &[u8]) {
     let mut input = Bytes(bytes);
     let count = u64::from(input.byte() % 40);
@@ -21,7 +22,7 @@ pub fn ring(bytes: &[u8]) {
     let left = spoilt(&whole, &mut input);
     let memory = || Arc::new(HeapMemory::left_behind(&left, || {}));
     if let Ok(reader) = RingReader::attach(memory()) {
-        // Whoever reads meanwhile gets whole datagrams or nothing, whatever stands there.
+        // A concurrent reader gets whole datagrams or nothing, whatever the contents.
         let _ = reader.verify();
         drop(reader.positions());
         let (oldest, sealed) = (reader.oldest(), reader.sealed());
@@ -52,7 +53,7 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// What can be copied is no longer than a slot.
+/// Asserts that a copied datagram is no longer than a slot.
 fn copied(reader: &RingReader, sequence: Sequence) {
     let mut buffer = vec![0_u64; geometry().slot_len() / 8];
     if let Ok(len) = reader.copy(sequence, &mut buffer) {
@@ -70,7 +71,7 @@ fn whole_datagram(bytes: &[u8], sequence: Sequence) {
     );
 }
 
-/// The bytes of a ring with so many datagrams sealed.
+/// Returns the bytes of a ring with `count` sealed datagrams.
 fn left_behind(count: u64) -> Vec<u8> {
     let mut publisher = publisher();
     let mut batch = RecordBatch::default();

@@ -1,4 +1,4 @@
-//! What a publisher and a subscriber leave behind in memory, and how an input spoils it.
+//! Rings and records that a publisher and a subscriber leave in memory, and the damage that an input does.
 
 use tickcast_journal::layout::{JournalOrigin, JournalSide, RECORD_LEN_MIN};
 use tickcast_journal::{JournalWriter, JournaledPublisher};
@@ -12,7 +12,7 @@ use tickcast_reliability::wire::{EpochReason, StreamEvent};
 use crate::bytes::Bytes;
 use crate::pair::{self, CHANNEL, FAN_OUT};
 
-/// Bytes that an input spoils as it says: bits, bytes and words at any place, the end cut off.
+/// Returns the bytes with the input's damage: changed bits, bytes and words at any place, or a cut end.
 pub(crate) fn spoilt(whole: &[u8], input: &mut Bytes<'_>) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     while let Some(how) = input.next() {
@@ -36,18 +36,18 @@ fn fill(bytes: &mut [u8], at: usize, word: u64) {
     bytes.for_each(|(byte, of)| *byte = of);
 }
 
-/// A publisher that writes the smallest ring, before its first datagram.
+/// Returns a publisher that writes the smallest ring, before its first datagram.
 pub(crate) fn publisher() -> PublisherCore {
     pair::publisher(geometry())
 }
 
-/// The shape of that ring.
+/// Returns the shape of that ring.
 pub(crate) fn geometry() -> Geometry {
     Geometry::new(Geometry::SLOT_LEN_MIN, Geometry::SLOTS_MIN).expect("the least is possible")
 }
 
-/// What a publisher's record and that of a subscriber look like who followed it, lost some of what it
-/// sent, and asked for it: the used part of each.
+/// Returns the used part of a publisher's and a subscriber's flight record. The subscriber followed the
+/// publisher, lost some datagrams, and asked for them.
 pub(crate) fn records() -> [Vec<u8>; 2] {
     let mut publisher = JournaledPublisher::new(publisher());
     publisher.record(recorder(JournalSide::Publisher));
@@ -115,7 +115,7 @@ fn recorder(side: JournalSide) -> JournalWriter {
     JournalWriter::new(Box::new(vec![0; RECORD_LEN_MIN]), &origin).expect("a record")
 }
 
-/// The head of a record and what is used of its first segment, as the only one there is
+/// Returns the head of a record and the used part of its first segment, as the only segment
 /// (docs/decisions/0011).
 fn used(bytes: &[u8]) -> Vec<u8> {
     const HEAD_LEN: usize = 4096;

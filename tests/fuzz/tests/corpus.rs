@@ -1,4 +1,4 @@
-//! The committed corpus through every target, without any fuzzer.
+//! Runs the committed corpus through every target, without a fuzzer.
 
 use std::collections::BTreeSet;
 use std::fs;

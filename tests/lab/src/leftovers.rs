@@ -1,5 +1,5 @@
-//! What runs that were killed left behind goes when the next one begins: network namespaces, file systems,
-//! and folders in memory. A name tells the process it belongs to, and nothing of one that lives is touched.
+//! Removes leftovers of killed runs when the next run begins: network namespaces, file systems, and folders
+//! in memory. Each name contains the process id of its run. Leftovers of a live process stay untouched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,27 +7,27 @@ use std::process::Command;
 
 use crate::network;
 
-/// So begin the names of namespaces and of file systems; then comes the process.
+/// Prefix of names of namespaces and file systems. The process id follows.
 const NAMESPACE: &str = "tickcast-";
-/// So begin those of folders.
+/// Prefix of names of folders. The process id follows.
 const FOLDER: &str = "tickcast-bench-";
 
-/// How this process calls a namespace.
+/// Returns this process's name of a namespace.
 pub(crate) fn namespace(what: &str) -> String {
     format!("{}{what}", own(NAMESPACE))
 }
 
-/// How this process calls a file system that it mounts.
+/// Returns this process's name of a file system that it mounts.
 pub(crate) fn file_system() -> String {
     format!("{}disk", own(NAMESPACE))
 }
 
-/// How the names of its folders begin.
+/// Returns the prefix of this process's folder names.
 pub(crate) fn folder_prefix() -> String {
     own(FOLDER)
 }
 
-/// Where files are in memory.
+/// Returns the folder whose files are in memory.
 pub(crate) fn memory() -> PathBuf {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() {
@@ -36,8 +36,10 @@ pub(crate) fn memory() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Takes away what was left. To be called before this process makes anything of the kind: what
-/// carries its number then is of another one, which had it before.
+/// Removes all leftovers.
+///
+/// Call this before this process creates anything of the kind. A leftover with this process's id then
+/// belongs to an earlier process with the same id.
 pub(crate) fn sweep() {
     let namespaces = network::namespaces().into_iter();
     for name in namespaces.filter(|name| is_left(name, NAMESPACE)) {
@@ -50,18 +52,19 @@ pub(crate) fn sweep() {
     sweep_folders(&memory());
 }
 
-/// Where file systems are that were left, by what the kernel says of all.
+/// Returns the mount points of leftover file systems in the kernel's list of mounts.
 fn left_file_systems(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let at = |line: &str| {
         let mut words = line.split(' ');
         let (name, at) = (words.next()?, words.next()?);
-        // So the kernel writes a space.
+        // The kernel writes a space this way.
         is_left(name, NAMESPACE).then(|| at.replace("\\040", " ").into())
     };
     mounts.lines().filter_map(at)
 }
 
-/// With the temporary folder that it stands in. One that was asked for by name keeps its logs.
+/// Unmounts a file system and removes the temporary folder around it. A folder that the user named is kept,
+/// because it holds logs.
 fn sweep_file_system(at: &Path) {
     let unmounted = Command::new("umount").arg("-l").arg(at).output();
     if !unmounted.is_ok_and(|it| it.status.success()) {
@@ -85,7 +88,7 @@ fn sweep_folders(within: &Path) {
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // One that is another user's stays.
+        // Removing a folder of another user fails, and the folder stays.
         if is_left(&name, FOLDER) && fs::remove_dir_all(entry.path()).is_ok() {
             tell(&name);
         }
@@ -100,7 +103,7 @@ fn own(kind: &str) -> String {
     format!("{kind}{}-", std::process::id())
 }
 
-/// Whether the process that a name tells is gone.
+/// Returns whether the process whose id is in this name is gone.
 fn is_left(name: &str, kind: &str) -> bool {
     let process = || name.strip_prefix(kind)?.split_once('-')?.0.parse().ok();
     process().is_some_and(|process: u32| {
@@ -112,7 +115,7 @@ fn is_left(name: &str, kind: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// More than a process can have.
+    /// Greater than any process id.
     const NOBODY: u32 = u32::MAX;
 
     #[test]

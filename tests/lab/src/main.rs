@@ -1,7 +1,7 @@
-//! `lab`: measures tickcast beside its peers, and tries to break it.
+//! `lab`: measures tickcast beside its peers, and injects faults into a whole system.
 //!
-//! Both verbs start the programs under test as processes of their own. The result goes to stdout, everything
-//! else to stderr. Exit codes: [`tickcast_tools::exit`].
+//! Both verbs start the programs under test as processes of their own. The result goes to stdout,
+//! everything else to stderr. Exit codes: [`tickcast_tools::exit`].
 
 mod bench;
 mod chaos;
@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::exit::run_program;
 use tickcast_tools::support::args::LogArgs;
 
-/// Measures tickcast beside its peers, and tries to break it.
+/// Measures tickcast beside its peers, and injects faults into a whole system.
 #[derive(Debug, Parser)]
 #[command(
     name = "lab",
@@ -23,7 +23,7 @@ use tickcast_tools::support::args::LogArgs;
                   4 internal, or refused by the host."
 )]
 struct Cli {
-    /// What to do.
+    /// The verb to run.
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -34,12 +34,12 @@ struct Cli {
 enum Command {
     /// Measures tickcast beside a raw floor and beside peers, in one run.
     Bench(bench::command::Args),
-    /// Takes part in a measurement; the bench starts it.
+    /// Takes part in a measurement; started by `bench`.
     #[command(hide = true)]
     BenchSide(bench::command::SideArgs),
-    /// Kills, stops, cuts off and starves the whole system, and proves that everything adds up.
+    /// Kills, stops, cuts off and starves a whole system, and checks that every record is accounted for.
     Chaos(chaos::command::Args),
-    /// Takes part in a chaos run, which starts it.
+    /// Takes part in a chaos run; started by `chaos`.
     #[command(hide = true)]
     ChaosSide(chaos::command::SideArgs),
 }

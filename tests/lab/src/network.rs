@@ -1,5 +1,6 @@
-//! Networks of namespaces that a run makes for itself, and takes away again; what a run that was killed
-//! leaves, the next one does ([`leftovers`]). Nothing of the host's own network is touched.
+//! Networks of namespaces that a run creates and removes. The host's own network stays untouched.
+//!
+//! The next run removes the namespaces of a killed run ([`leftovers`]).
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -9,12 +10,12 @@ use std::process::{Command, Stdio};
 use crate::leftovers;
 use tickcast_tools::exit::CommandError;
 
-/// Where a process is.
+/// One end of a network: the place where a process runs.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     /// The namespace; `None`: the host's own.
     namespace: Option<String>,
-    /// Its address there.
+    /// Address of the end, in its namespace.
     pub(crate) address: Ipv4Addr,
 }
 
@@ -25,7 +26,8 @@ impl End {
         address: Ipv4Addr::LOCALHOST,
     };
 
-    /// A program that will run there. It is the process that is started, not a child of it.
+    /// Returns a command that runs `program` at this end. The program replaces the started process, so it
+    /// is not a child of it.
     pub(crate) fn command(&self, program: &Path) -> Command {
         match &self.namespace {
             None => Command::new(program),
@@ -38,25 +40,25 @@ impl End {
     }
 }
 
-/// Namespaces, and what is between them. They go with this.
+/// Namespaces and the devices between them. Dropping it removes them.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     names: Vec<String>,
-    /// That of the bridge.
+    /// Namespace of the bridge.
     middle: Option<String>,
-    /// The sender's end, then the receivers'.
+    /// The sender's end, then the receivers' ends.
     pub(crate) ends: Vec<End>,
 }
 
 impl Network {
-    /// Everyone on loopback.
+    /// Returns a network with all ends on loopback.
     pub(crate) fn loopback(ends: usize) -> Self {
         let mut network = Self::default();
         network.ends = vec![End::LOOPBACK; ends];
         network
     }
 
-    /// Two ends with a pair of devices between them.
+    /// Creates two ends with a pair of devices between them.
     ///
     /// # Errors
     /// [`CommandError::Host`] names the step that the host refused.
@@ -72,7 +74,7 @@ impl Network {
         Ok(network)
     }
 
-    /// So many ends at a bridge.
+    /// Creates `ends` ends at a bridge.
     ///
     /// # Errors
     /// [`CommandError::Host`] names the step that the host refused.
@@ -80,7 +82,8 @@ impl Network {
         let mut network = Self::default();
         let middle = network.add("bridge")?;
         let mtu = mtu.to_string();
-        // Without snooping it takes every group to every port, as a switch without an IGMP querier.
+        // Without snooping the bridge floods every group to every port, as a switch without an IGMP
+        // querier.
         let bridge = ["type", "bridge", "mcast_snooping", "0"];
         let link = ["-n", &middle, "link", "add", "bridge0", "mtu", &mtu];
         ip(&[&link[..], &bridge].concat())?;
@@ -100,19 +103,19 @@ impl Network {
         Ok(network)
     }
 
-    /// Pulls an end's cable out of the bridge, or puts it in again.
+    /// Takes an end's port at the bridge down or up, like a cable that is pulled out and plugged in.
     ///
     /// # Errors
-    /// [`CommandError::Host`] as above; where there is no bridge, that.
+    /// [`CommandError::Host`] if the host refuses, or if the network has no bridge.
     pub(crate) fn plug(&self, at: usize, is_in: bool) -> Result<(), CommandError> {
         let state = if is_in { "up" } else { "down" };
         ip(&["-n", self.middle()?, "link", "set", &port(at), state])
     }
 
-    /// Lets no more than so many kbit/s through to an end; `None`: whatever comes.
+    /// Limits the traffic to an end to this many kbit/s; `None` removes the limit.
     ///
     /// # Errors
-    /// As [`Self::plug`].
+    /// [`CommandError::Host`] if the host refuses, or if the network has no bridge.
     pub(crate) fn limit(&self, at: usize, kbit_per_s: Option<u32>) -> Result<(), CommandError> {
         let (middle, port) = (self.middle()?, port(at));
         let on = ["dev", &port, "root"];
@@ -169,7 +172,7 @@ impl Network {
         ip(&["-n", name, "route", "add", "224.0.0.0/4", "dev", "veth0"])
     }
 
-    /// Whether this host lets us make namespaces; why not, in words.
+    /// Checks whether this host lets us create namespaces. The error says why not.
     pub(crate) fn is_possible() -> Result<(), CommandError> {
         let mut network = Self::default();
         network.add("try").map(drop)
@@ -179,31 +182,31 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
-            // What can't be removed now is swept away by the next run.
+            // The next run removes namespaces that can't be removed now.
             let _ = remove(name);
         }
     }
 }
 
-/// All namespaces of this host that have a name; none where it doesn't say.
+/// Returns all named namespaces of this host, or none if the host does not list them.
 pub(crate) fn namespaces() -> Vec<String> {
     let listed = Command::new("ip").args(["netns", "list"]).output();
     let text = listed.map(|output| output.stdout).unwrap_or_default();
-    // A name, and perhaps a number in brackets.
+    // A line is a name, with an optional number in brackets.
     let lines = String::from_utf8_lossy(&text);
     let names = lines.lines().filter_map(|line| line.split(' ').next());
     names.map(str::to_owned).collect()
 }
 
-/// Removes one, whoever made it.
+/// Removes a namespace, whichever process created it.
 ///
 /// # Errors
-/// [`CommandError::Host`] when the host refuses.
+/// [`CommandError::Host`] if the host refuses.
 pub(crate) fn remove(namespace: &str) -> Result<(), CommandError> {
     ip(&["netns", "del", namespace])
 }
 
-/// The device at the bridge that an end is plugged into.
+/// Returns the device at the bridge that an end is plugged into.
 fn port(at: usize) -> String {
     format!("port{at}")
 }

@@ -1,5 +1,5 @@
-//! Losses staged on the publisher's side, or behind it: only its record beside the subscriber's tells
-//! them apart.
+//! Losses at the publisher or behind it. Telling them apart takes the publisher's flight record beside the
+//! subscriber's.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn only(explained: &Explanation) -> &Finding {
     &explained.findings[0]
 }
 
-/// The only finding of each: the subscriber's record alone, and with the publisher's beside it.
+/// Returns the origin of the only finding, from the subscriber's record alone and with the publisher's.
 fn origins(explained: &(Explanation, [Explanation; 2])) -> [Origin; 2] {
     [only(&explained.0).origin, only(&explained.1[0]).origin]
 }
@@ -67,7 +67,7 @@ fn torn_down_fan_outs_unsent_is_named_on_both_sides() {
     let mut both = both(1);
     both.seal(2);
     both.send();
-    // Nothing is taken until the ring of 64 slots is nearly full.
+    // The fan-out sends nothing until the ring of 64 slots is nearly full.
     both.seal(60);
     both.send();
     both.seal(1);
@@ -93,7 +93,7 @@ fn what_the_network_refused_to_take_is_named_with_its_line() {
     both.refused(0, 2);
     both.subscriber.repair(13..=14);
     both.seal(2);
-    // What is lost later was refused by nobody.
+    // Later losses are not refused sends.
     both.send_but(&[(0, 16)]);
     both.subscriber.repair(16..=16);
     let explained = both.explain();
@@ -132,7 +132,7 @@ fn repeated_refusals_are_one_finding_with_full_count() {
     let mut both = both(2);
     both.seal(2);
     both.send();
-    // Line A is refused them, and line B waits.
+    // The network refuses line A, and line B waits.
     both.seal(3);
     for refused in [1, 3] {
         both.stall_ms(1);
@@ -152,7 +152,7 @@ fn sealed_but_unsent_at_death_is_named() {
     both.seal(2);
     both.send();
     both.seal(2);
-    // A ring can be read: whoever asks is told what is in it.
+    // STATUS covers all sealed datagrams, because a ring can be read before they are sent.
     both.subscriber.status(14);
     both.subscriber.wait_ms(2);
     both.subscriber.status(14);
@@ -184,7 +184,7 @@ fn what_the_source_lost_is_named_on_both_sides_with_its_reason() {
         for explained in [&alone, &with, &publisher] {
             let found = only(explained);
             let origin = match origin {
-                // Whether it came to the publisher's host only its record says.
+                // Only the publisher's record says whether it reached the publisher's host.
                 Origin::SourceLine if std::ptr::eq(explained, &alone) => Origin::SourceLineOrInput,
                 origin => origin,
             };
@@ -215,7 +215,7 @@ fn own_socket_drop_is_not_blamed_on_venue() {
             assert_eq!((unread.origin, unread.buffer_drops), (origin, 9));
             let stalled = unread.stalled_for.unwrap_or(Nanos::ZERO);
             assert_eq!(stalled, paused);
-            // The next one is the venue's own.
+            // The next gap is the venue's own.
             assert_eq!((gap.origin, gap.buffer_drops), (Origin::SourceLine, 0));
         }
     }
@@ -242,7 +242,7 @@ fn stalled_publish_thread_explains_lateness() {
     let mut both = both(1);
     both.seal(2);
     both.send();
-    // Sealed, and told of by who repairs, but not sent yet.
+    // Sealed and announced by STATUS, but not sent yet.
     both.seal(2);
     both.subscriber.status(14);
     both.stall_ms(30);

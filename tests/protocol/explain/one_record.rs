@@ -1,5 +1,5 @@
-//! Losses staged one by one, each in another place: the record of each says where it was, what became
-//! of it, and adds up to what was counted.
+//! Losses staged one by one, each in another place. The flight record of each says where it was and how it
+//! ended, and its findings add up to the counters.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -30,13 +30,13 @@ fn range(first: u64, last: u64) -> SequenceRange {
     SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
 }
 
-/// The one finding that there is.
+/// Returns the only finding.
 fn only(explained: &Explanation) -> &Finding {
     assert_eq!(explained.findings.len(), 1, "{explained:#?}");
     &explained.findings[0]
 }
 
-/// 13 and 14 are missing on line A, found with 15, and repaired.
+/// Loses 13 and 14 on line A. 15 shows the gap, and repair fills it.
 fn lose_two(before: impl FnOnce(&mut Stage), after: impl FnOnce(&mut Stage)) -> Explanation {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
@@ -241,7 +241,7 @@ fn window_full_drop_is_found_among_losses() {
         repair: false,
         ..config
     };
-    // With repair, without, and with a record that ends before anything was asked for.
+    // With repair, without repair, and with a record that ends before the first NACK.
     for (config, repaired) in [(config, true), (off, false), (config, false)] {
         let mut stage = Stage::new(config, 1);
         stage.hear(0, 11..=12);
@@ -272,7 +272,8 @@ fn window_full_drop_is_found_among_losses() {
     }
 }
 
-/// Goes through so many steps of datagrams, losses, repairs and what tells of them, as `up_to` has it.
+/// Runs `steps` random steps of datagrams, losses, repairs and messages about them. `up_to` is the source
+/// of randomness.
 fn trouble(stage: &mut Stage, lines: u64, steps: usize, up_to: &mut impl FnMut(u64) -> u64) {
     let mut newest = 10;
     for _ in 0..steps {
@@ -349,7 +350,7 @@ fn what_a_publisher_had_sent_last_goes_with_it() {
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(14));
     stage.disconnect();
-    // Nobody answers any more.
+    // From here on the publisher does not answer.
     stage.wait_ms(12_000);
     let explained = stage.explain();
     let gone = explained.findings.iter();
@@ -501,8 +502,8 @@ fn why_late(found: &Finding) -> DelayCause {
     found.late.expect("it is late").1
 }
 
-/// STATUS tells of 13 to 20 when nothing of them has come for 60 ms, and repair brings them before the
-/// line does.
+/// STATUS announces 13 to 20 after the line was silent for 60 ms, and repair fills them before the line
+/// does.
 fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
@@ -538,7 +539,7 @@ fn line_and_repair_in_reporting_poll_were_late() {
     stage.hear(0, 11..=16);
     stage.bytes(0, &heartbeat(16));
     stage.wait_ms(60);
-    // All at one time: the line's first, repair for the others, and then the line's again.
+    // All in one poll: the line's first datagram, repair for the others, and then the line's copies.
     stage.status(34);
     stage.bytes(0, &data(EPOCH, 17, 0));
     stage.repair(18..=34);
@@ -564,7 +565,7 @@ fn line_and_repair_in_reporting_poll_were_late() {
 fn unvouched_line_datagram_was_not_lost_on_wire() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
-    // So far ahead that nobody believes it until STATUS says the same.
+    // A jump so far ahead is dropped until STATUS confirms it.
     stage.hear(0, 70_000..=70_000);
     assert_eq!(stage.counted("sequence_jump_dropped"), 1);
     stage.status(70_000);
@@ -672,7 +673,7 @@ fn deadline_refusal_and_no_repair_name_loss_cause() {
         if refused {
             stage.refuse(13, 14, RefusalReason::Window, 15);
         }
-        // The publisher is heard all the while.
+        // The publisher's heartbeats arrive all the time.
         for _ in 0..10 {
             stage.wait_ms(5);
             stage.bytes(0, &heartbeat(15));
@@ -744,7 +745,7 @@ fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.disconnect();
-    // Only line A hears of the new epoch; nobody has vouched for it yet.
+    // Only line A carries the new epoch, and no WELCOME has confirmed it yet.
     for sequence in [1, 2] {
         stage.bytes(0, &data(next, sequence, 0));
     }
@@ -813,13 +814,13 @@ fn damaged_record_is_explained_or_refused() {
         .position(|word| word == 1u64.to_le_bytes());
     let head = 4096 + 8 * segment.expect("the first segment of all was begun");
     let word = |at: usize| u64::from_le_bytes(whole[head + at..][..8].try_into().unwrap());
-    // The length of the core's state, and that state: what a replay begins with.
+    // The length of the core's state, and that state, from which a replay begins.
     let state = 64..64 + word(32) as usize;
     assert!(!state.is_empty());
     for at in [32, 48].into_iter().chain(state.step_by(7)) {
         assert!(damaged(head + at).is_some(), "byte {at} of the segment");
     }
-    // Where its entries end, far beyond the segment; which of the run it is.
+    // The end of its entries, set far beyond the segment; and the segment's generation.
     assert!(damaged(head + 8 + 6).is_some());
 }
 
@@ -827,7 +828,7 @@ fn damaged_record_is_explained_or_refused() {
 fn damaged_record_part_is_reported_rest_explained() {
     let mut stage = Stage::new(ordered(), 1);
     let mut next = 11;
-    // Far enough for several segments.
+    // Enough for several segments.
     for _ in 0..60_000 {
         stage.hear(0, next..=next);
         next += 1;
@@ -855,7 +856,7 @@ fn damaged_record_part_is_reported_rest_explained() {
     }
 }
 
-/// The segments of a record, the oldest first, each with the number it was given.
+/// Returns the segments of a record, the oldest first, each with its generation.
 fn segments(record: &[u8]) -> Vec<(u64, &[u8])> {
     let segment_len = word(record, 16) as usize;
     let segments = record[FILE_HEAD_LEN..]
@@ -870,7 +871,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// The same record as if the oldest of its segments were the `nth` in the file.
+/// Returns the record with the oldest of its segments moved to place `nth` in the file.
 fn rotated(record: &[u8], nth: usize) -> Vec<u8> {
     let (mut rotated, segment_len) = (record.to_vec(), word(record, 16) as usize);
     for (age, (_, segment)) in segments(record).into_iter().enumerate() {
@@ -920,7 +921,7 @@ fn overwritten_record_adds_up_from_any_oldest_part() {
             counted.missing - before.missing,
             "seed {seed}"
         );
-        // What was open when the record begins ends in it too, and is in no finding.
+        // Gaps that were open at the record's begin end in it too, and belong to no finding.
         let of_before = [
             counted.came - before.came - found.came,
             counted.lost - before.lost - found.lost,
@@ -933,7 +934,7 @@ fn overwritten_record_adds_up_from_any_oldest_part() {
     assert!(open_before > 0, "nothing was ever missing before");
 }
 
-/// Every other one of so many is lost, all at once, and repaired once it was asked for.
+/// Loses every other datagram of `count` pairs, all at once, and repairs them after the NACK.
 fn lose_every_other(count: u64) -> Explanation {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
@@ -973,7 +974,7 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
     stage.hear(0, 11..=12);
     let outage = stage.bytes_of_record();
     std::fs::write(&path, &outage).unwrap();
-    // Started again, time after time, while the publisher is down.
+    // Restarted several times while the publisher is down.
     for _ in 0..3 {
         let file = JournalFile::create(&path, RECORD_LEN_MIN).unwrap();
         let recorder = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();

@@ -3,7 +3,7 @@ import math
 
 
 class Line:
-    """What one line carried: its highest sequence, when it was heard last, and since when without a long silence."""
+    """One line: its highest sequence, its last datagram, and the begin of its time without a long silence."""
     __slots__ = ("highest", "heard", "since", "up")
 
     def __init__(self, now):
@@ -11,7 +11,7 @@ class Line:
 
 
 class Lines:
-    """All lines of a channel. A line that was never heard is live until it was silent for too long."""
+    """All lines of a channel. A line without any datagram is live until it was silent for too long."""
 
     def __init__(self, count, now):
         self.lines = [Line(now) for _ in range(count)]
@@ -23,7 +23,7 @@ class Lines:
             self.__init__(count, now)
 
     def restart(self):
-        """Another epoch: what was passed counts no more."""
+        """Begins another epoch: earlier sequences no longer count."""
         for line in self.lines:
             line.highest = 0
 
@@ -34,11 +34,11 @@ class Lines:
         line.highest, line.heard, line.up = max(line.highest, sequence), now, True
 
     def all_passed(self, sequence):
-        """Whether no live line can bring `sequence` any more. With one line there is nothing to wait for."""
+        """Returns whether no live line can still carry `sequence`; always True with one line."""
         return len(self.lines) < 2 or all(line.highest >= sequence for line in self.lines if line.up)
 
     def check(self, now, silence):
-        """Takes lines down that were silent for `silence` seconds, if another bears witness."""
+        """Marks lines down that were silent for `silence` seconds, if another line is live."""
         if silence < self.silence < math.inf:
             self.shorter_at, self.silence_before = now, self.silence
         self.silence = silence
@@ -47,5 +47,6 @@ class Lines:
                 line.up &= now < self.down_at(line)
 
     def down_at(self, line):
-        """An interval that was announced as shorter counts from then on: it may be on its way on this line as well."""
+        """Returns when a line counts as down. A shorter interval counts from its announcement on,
+        because the announcement may still be in flight on this line."""
         return min(max(line.heard, self.shorter_at) + self.silence, line.heard + max(self.silence, self.silence_before))

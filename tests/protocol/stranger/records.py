@@ -2,8 +2,9 @@
 
 usage: records.py SOCKET MESSAGES FIRST_SEQUENCE
 
-The first half are records without a frame, the second half messages of two records with one. Every
-1,000th sequence is told as lost. Ends with the end of the source. Prints the SHA-256 of all records.
+The first half are records without a frame, the second half framed messages of two records each. Every
+1,000th sequence is declared lost. At the end it sends the end of the source, and prints the SHA-256 of all
+records.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ MESSAGE, LOST, END = 1, 2, 3
 
 
 def trade(instrument, price, size):
-    """A TradeMsg of DBN version 3: header, price, size, action, side, flags, depth, times, sequence."""
+    """Returns a DBN version 3 TradeMsg: header, price, size, action, side, flags, depth, times, sequence."""
     header = struct.pack("<BBHIQ", 12, 0x00, 1, instrument, 1_700_000_000_000_000_000)
     body = struct.pack("<qIccBBQiI", price, size, b"T", b"N", 0, 0, 1_700_000_000_000_000_001, 0, 0)
     return header + body
@@ -45,7 +46,7 @@ for n in range(messages):
         out += frame(MESSAGE, sequence, count=2) + records
     sequence += 1
     digest.update(records)
-    # In pieces that keep no record whole, at a rate that the publisher follows.
+    # Pieces split every record, and the rate is one that the publisher keeps up with.
     if len(out) > 4096:
         writer.sendall(out[:4001])
         del out[:4001]

@@ -1,6 +1,6 @@
-"""One channel as a subscriber holds it: docs/PROTOCOL.md §5 (receiving, asking), §7 (mode `ordered`) and §8 (loss).
+"""A subscriber's state of one channel: docs/PROTOCOL.md §5 (receive, NACK), §7 (mode `ordered`), §8 (loss).
 
-It has no sockets and no clock: it is given datagrams, answers and the time, and says what to ask for.
+It has no sockets and no clock. Its inputs are datagrams, answers and the time; its outputs are NACKs.
 """
 import hashlib, math, random, struct, time
 from collections import Counter
@@ -14,7 +14,7 @@ UNKNOWN = 2**64 - 1
 
 
 class Gap:
-    """One missing sequence: when it was found, when it is to be asked for (again), and how often it was."""
+    """One missing sequence: when it was found, when its next NACK is due, and the number of NACKs so far."""
     __slots__ = ("cls", "history", "found", "due", "asked", "tries")
 
     def __init__(self, cls, history, found, due):
@@ -22,15 +22,15 @@ class Gap:
 
 
 class Stream:
-    """One channel. It has no sockets and no clock: it is given datagrams, answers and the time."""
+    """One channel. It has no sockets and no clock: its inputs are datagrams, answers and the time."""
 
     def __init__(self, offer, start, seed, now):
         self.rng, self.count, self.losses, self.sha = random.Random(seed), Counter(), [], hashlib.sha256()
         self.gaps, self.lost, self.held, self.crcs, self.pending = {}, {}, {}, {}, None
         self.hold_off, self.group, self.announced, self.told, self.leapt = 0.0, 0, 0.0, None, False
-        self.answer = {REPAIR: (0.0, 0), REPLAY: (0.0, 0)}  # when the last one came over TCP, and for which sequence
+        self.answer = {REPAIR: (0.0, 0), REPLAY: (0.0, 0)}  # time and sequence of the last answer over TCP
         self.rtt, self.ended, self.want_status, self.doubts = None, False, False, set()
-        self.end_at = self.end_heard = None  # END as TCP confirmed it, and as multicast claims it (§4.3)
+        self.end_at = self.end_heard = None  # END confirmed over TCP, and END by multicast (§4.3)
         self.lines = Lines(len(lines_of(offer)), now)
         self.channel, self.epoch, self.slots, self.heard = offer["channel"], offer["epoch"], offer["slots"], offer["newest"]
         self.continues, self.repeated_to = offer.get("continues", []), 0  # §5.7
@@ -41,7 +41,7 @@ class Stream:
         self.miss(self.next, self.heard, now, history=True)
 
     def rejoin(self, offer, now):
-        """A WELCOME on a reconnect (§5.1); False if it is a zombie's."""
+        """Takes a WELCOME after a reconnect (§5.1). Returns False if a fenced publisher sent it."""
         if offer["epoch"] < self.epoch:
             return False
         self.slots = offer["slots"]
@@ -58,10 +58,10 @@ class Stream:
         return True
 
     def follow(self, offer, now):
-        """The publisher's word is that the epoch is over (§5.6)."""
+        """Ends the present epoch, as the publisher confirmed, and follows the offered one (§5.6)."""
         self.lose_all("epoch")
         if not self.ended:
-            tail = self.heard + (self.end_heard != self.heard)  # an END that nobody confirmed is part of the tail
+            tail = self.heard + (self.end_heard != self.heard)  # an unconfirmed END is part of the tail
             self.losses.append({"first": tail, "last": UNKNOWN, "records": None, "cause": "epoch"})
         self.held, self.crcs, self.lost, self.doubts, self.told, self.leapt = {}, {}, {}, set(), None, False
         self.continues, self.repeated_to = offer.get("continues", []), 0
@@ -74,7 +74,7 @@ class Stream:
         self.lose_below(offer["oldest"], offer["oldest_record"])
 
     def go_on(self, offer, at, now):
-        """Another epoch goes on where ours ended for it: what was heard beyond that place counts no more (§5.7)."""
+        """Follows an epoch that continues ours from `at` on. Later datagrams are dropped (§5.7)."""
         last = at["last"]
         for s in [s for s in self.gaps if s > last]:
             self.count["replay_superseded" if self.gaps.pop(s).history else "forgotten"] += 1
@@ -105,19 +105,19 @@ class Stream:
         self.advance()
 
     def epoch_of(self, d):
-        """The epoch that a datagram with this number must be of (§5.7)."""
+        """Returns the epoch that a datagram with this sequence must have (§5.7)."""
         older = [it["epoch"] for it in self.continues if d.kind != HEARTBEAT and d.sequence <= it["last"]]
         return older[-1] if older else self.epoch
 
     def miss(self, first, last, now, history=False):
-        """first ..= last are missing from now on. Gaps are only ever added above all others, so they stay in order."""
+        """Marks first ..= last as missing. New gaps are above all others, so gaps stay in order."""
         if first > last:
             return
         cls = REPLAY if history or last - first >= BURST_MAX else REPAIR
         before = self.gaps.get(first - 1)
         if before and not before.tries and before.history == history and (
                 first >= self.next + WINDOW or (before.found, before.cls) == (now, cls)):
-            due = before.due  # one run, one hold-off
+            due = before.due  # one hold-off for the whole run
         else:
             due = now + self.wait_first()
         for s in range(first, last + 1):
@@ -125,7 +125,7 @@ class Stream:
         self.count["history" if history else "gaps"] += last + 1 - first
 
     def wait_first(self):
-        """§5.4: how long a run of gaps is held off before it is asked for: scouts not at all."""
+        """Returns the hold-off of a run of gaps before its first NACK (§5.4); 0 for scouts."""
         if not self.hold_off:
             return 0.0
         group = max(1, self.group)
@@ -136,17 +136,19 @@ class Stream:
         return self.rng.uniform(self.hold_off / 2, self.hold_off)
 
     def hear(self, sequence, now):
-        """Everything up to `sequence` has been sent."""
+        """Notes that everything up to `sequence` has been sent."""
         self.miss(self.heard + 1, sequence, now)
         self.heard = max(self.heard, sequence)
 
     def tell(self, newest, now, stale):
-        """The publisher's word on what it has sent, which may be ahead of what lies in our own socket (§5.5)."""
+        """Notes what the publisher has sent, which may be ahead of our own socket (§5.5)."""
         self.hear(newest if stale or self.leapt else self.told or 0, now)
         self.told, self.leapt = newest, False
 
     def datagram(self, d, now, line=None):
-        """§5.2; `line` is None for a repair over TCP. Whether it counts as heard from the publisher (§5.5)."""
+        """Takes a datagram (§5.2); `line` is None for a repair over TCP.
+
+        Returns whether it shows that the publisher is alive (§5.5)."""
         if d.channel != self.channel or d.epoch != self.epoch_of(d):
             self.count["other_channel" if d.channel != self.channel else "other_epoch"] += 1
             self.want_status |= d.channel == self.channel and d.epoch > self.epoch
@@ -182,18 +184,18 @@ class Stream:
         return True
 
     def hear_end(self, s, confirmed):
-        """§4.3: an END by multicast only makes us ask."""
+        """Takes an END (§4.3). A multicast END only causes a request for STATUS."""
         if confirmed:
             self.end_at = s
         else:
             self.end_heard, self.want_status = s, True
 
     def settle(self):
-        """Everything up to the confirmed END is delivered or told as lost."""
+        """Ends the session once everything up to the confirmed END is delivered or declared lost."""
         self.ended |= self.end_at is not None and self.next > self.end_at
 
     def heartbeat(self, d, now):
-        """§4.1."""
+        """Takes a heartbeat (§4.1)."""
         body = heartbeat_body(d)
         self.announced, self.hold_off = min(body["next_interval_us"] / 1e6, 10.0), min(body["hold_off_us"] / 1e6, MAX_HOLD_OFF_S)
         self.group = body["subscribers"]
@@ -203,7 +205,7 @@ class Stream:
             self.close_loss(d.first_record)
 
     def again(self, d, line):
-        """A datagram that is not missing: a duplicate, too late, or of another content than the first (§5.2, 6)."""
+        """Takes a datagram that is not missing: a duplicate, late, or with other contents (§5.2, 6)."""
         known = self.crcs.get(d.sequence)
         if known in (None, d.crc):
             self.count["duplicates"] += 1
@@ -221,13 +223,13 @@ class Stream:
             self.rtt = rtt if self.rtt is None else self.rtt + (rtt - self.rtt) / 8
 
     def advance(self):
-        """Delivers, or tells as lost, everything that is next (§7, §8)."""
+        """Delivers, or declares lost, everything that is next (§7, §8)."""
         while True:
             if (d := self.held.pop(self.next, None)) is not None:
                 self.close_loss(d.first_record)
                 self.deliver(d)
             elif (cause := self.lost.pop(self.next, None)) is not None:
-                # Losses next to each other are one, because only their sum is known.
+                # Adjacent losses are merged, because only their sum is known.
                 self.pending = self.pending or {"first": self.next, "last": self.next, "records": None, "cause": cause}
                 self.pending["last"] = self.next
             else:
@@ -248,14 +250,14 @@ class Stream:
         self.record += d.count
 
     def close_loss(self, record):
-        """The number of the next record is known, and with it what the loss before it cost."""
+        """Closes a loss: the number of the next record is known, and with it the number of lost records."""
         if self.pending:
             lost = max(record, self.repeated_to) - max(self.record, self.repeated_to)  # §5.7
             self.pending["records"] = lost
             self.count["lost_records"] += lost
             self.losses.append(self.pending)
         elif record != self.record:
-            self.count["jumps"] += 1  # never: records are missing, but no datagram is
+            self.count["jumps"] += 1  # must not happen: records are missing, but no datagram
         self.record, self.pending = record, None
 
     def lose(self, s, cause):
@@ -264,7 +266,7 @@ class Stream:
             self.lost[s] = cause
 
     def lose_below(self, oldest, oldest_record):
-        """What the ring no longer holds is gone; `oldest_record` is 0 where nobody knows."""
+        """Declares lost what the ring no longer holds; `oldest_record` is 0 if it is unknown."""
         for s in [s for s in self.gaps if s < oldest]:
             self.lose(s, "window")
         self.advance()
@@ -272,7 +274,7 @@ class Stream:
             self.close_loss(oldest_record)
 
     def lose_all(self, cause):
-        """Everything open is lost, and nobody will tell what its end cost."""
+        """Declares all gaps lost, with an unknown number of records at the end."""
         for s in list(self.gaps):
             self.lose(s, cause)
         self.advance()
@@ -281,19 +283,19 @@ class Stream:
             self.pending = None
 
     def dead(self):
-        """§5.5: nobody is left who could confirm an END, and nothing that was heard speaks against it."""
+        """Takes the publisher for dead (§5.5): an unconfirmed END counts if nothing heard contradicts it."""
         if self.end_at is None and self.end_heard == self.heard:
             self.end_at = self.end_heard
         self.lose_all("publisher dead")
         self.settle()
 
     def retry(self, tries):
-        """§5.4: how long to wait for the answer to the question of this number."""
+        """Returns how long to wait for the answer to this try of a NACK (§5.4)."""
         base = max(NACK_RETRY_S, 4 * (0.00025 if self.rtt is None else min(self.rtt, 0.025)))
         return base * 2 ** min(tries - 1, 8) * self.rng.uniform(0.75, 1.25)
 
     def refused(self, r, now):
-        """§6.3."""
+        """Takes a REFUSED (§6.3)."""
         reason = REASONS[r["reason"]]
         self.count["refused_" + reason] += 1
         named = range(max(r["first"], self.next), min(r["last"], self.heard) + 1)
@@ -314,7 +316,7 @@ class Stream:
         self.settle()
 
     def status(self, st, now, stale):
-        """The publisher's word on how far it is; whether to reconnect, because there is another epoch (§5.5, §5.6)."""
+        """Takes a STATUS. Returns whether to reconnect, because there is another epoch (§5.5, §5.6)."""
         self.want_status = False
         if st["epoch"] != self.epoch:
             return st["epoch"] > self.epoch
@@ -323,12 +325,12 @@ class Stream:
         if self.next == st["newest"] + 1:
             self.close_loss(st["next_record"])
         if st["ended"] & 1:
-            self.end_at = st["newest"]  # §4.3: also when END itself can't be had
+            self.end_at = st["newest"]  # §4.3: even if END itself is no longer available
         self.settle()
         return False
 
     def nacks(self, now):
-        """§5.4: the NACKs that are due, as frames; None if the connection counts as down."""
+        """Returns the NACKs that are due, as frames; None if the connection counts as down (§5.4)."""
         wanted = {REPAIR: [[s, s] for s in sorted(self.doubts)], REPLAY: []}
         self.doubts.clear()
         flying = sum(1 for gap in self.gaps.values() if gap.cls == REPLAY and gap.tries)
@@ -342,10 +344,10 @@ class Stream:
                 if gap.cls == REPLAY and flying >= REPLAY_IN_FLIGHT:
                     continue
                 if not gap.history and not self.lines.all_passed(s) and now < gap.found + LINE_SKEW_S:
-                    continue  # §5.3: another line may still bring it
+                    continue  # §5.3: another line may still carry it
                 flying += gap.cls == REPLAY
             elif (at := self.answer[gap.cls])[0] > gap.asked and at[1] < s and now - at[0] < (wait := self.retry(1)):
-                gap.due = at[0] + wait  # answers come by ascending sequence: its turn will come
+                gap.due = at[0] + wait  # answers come in ascending order, so its own is still due
                 continue
             if gap.tries >= NACK_TRIES:
                 return None

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""A whole tickcast subscriber (wire version 1, mode `ordered`, one channel), written from docs/PROTOCOL.md alone.
+"""A complete tickcast subscriber (wire version 1, mode `ordered`, one channel), from docs/PROTOCOL.md alone.
 
-It is there to show that the page suffices, and to be read beside it: the § numbers are the page's. It joins, listens to
-the lines it is told of, delivers in order, asks for what is missing, and says at the end, as JSON, what it got.
+It shows that the page suffices, and is meant to be read beside it: § numbers are those of the page. It joins,
+listens to the lines of its offer, delivers in order, and sends NACKs for gaps. At the end it prints its
+results as JSON.
 
     subscriber.py 127.0.0.1:7400 all --interface 127.0.0.1 --from oldest --drop 0.05 --seed 1
     subscriber.py --parse tests/golden/datagram-data.hex
 
-The bytes are in wire.py, the rules of a channel in stream.py and lines.py; here are the sockets, the connection and the timers.
+wire.py has the bytes, stream.py and lines.py have the rules of a channel, and this file has sockets,
+connection and timers.
 """
 import argparse, json, random, select, socket, sys, time
 from collections import Counter
@@ -19,11 +21,11 @@ STALE_S, FOLLOW_S, REJOIN_S, PROGRESS_S, DEAD_S = 0.030, 0.001, 0.200, 0.100, 5.
 
 
 class Down(Exception):
-    """The TCP connection is of no use any more."""
+    """The TCP connection can no longer be used."""
 
 
 class Rejected(Down):
-    """The publisher's last word, and when to come again (§6.1)."""
+    """The publisher rejected us, and said when to try again (§6.1)."""
 
     def __init__(self, body):
         super().__init__(f"{body['code']}: {body['text']}")
@@ -31,7 +33,7 @@ class Rejected(Down):
 
 
 class Link:
-    """The control connection: frames out, frames in."""
+    """The control connection, which carries frames in both directions."""
 
     def __init__(self, address):
         host, port = address.rsplit(":", 1)
@@ -46,7 +48,7 @@ class Link:
             raise Down(str(e)) from e
 
     def receive(self):
-        """One read; the whole frames that are there then, as (type, body)."""
+        """Reads once. Returns the complete frames, as (type, body)."""
         try:
             data = self.socket.recv(1 << 18)
         except OSError as e:
@@ -67,7 +69,7 @@ class Link:
         return frames
 
     def join(self, channel, start, epoch):
-        """§6.1: our channel's offer, and the frames that came behind it."""
+        """Joins (§6.1). Returns our channel's offer, and the frames that followed it."""
         self.send(frame(JOIN, 0, json.dumps({
             "name": "stranger", "wire_versions": [1], "purpose": "repair",
             "channels": [{"channel": channel, "start": start, "confirmed_epoch": epoch}]}).encode()))
@@ -85,7 +87,7 @@ class Link:
 
 
 class Line:
-    """What one line of a fan-out carries, on one interface. Only what comes from its `sender` counts (§6.1)."""
+    """A socket for one line of a fan-out, on one interface. Only datagrams of its `sender` count (§6.1)."""
 
     def __init__(self, line, interface):
         group, port = line["group"].rsplit(":", 1)
@@ -105,7 +107,7 @@ class Line:
         self.joined = True
 
     def datagrams(self):
-        """What has come, at most 256 at a time, so that nothing else waits long."""
+        """Yields waiting datagrams, at most 256 at a time, so that nothing else waits long."""
         for _ in range(256):
             try:
                 yield self.socket.recvfrom(65536)
@@ -113,7 +115,7 @@ class Line:
                 return
 
 
-# ---- All of it ------------------------------------------------------------------------------------------------------
+# ---- The subscriber ------------------------------------------------------------------------------------------------------
 
 class Subscriber:
     def __init__(self, args):
@@ -124,7 +126,7 @@ class Subscriber:
         self.attempt_at, self.back_off = now, 0.010
 
     def connect(self, now):
-        """One attempt (§6.1): the offer is taken, or the next attempt is put off."""
+        """Makes one attempt to connect (§6.1): takes the offer, or schedules the next attempt."""
         try:
             link = Link(self.args.publisher)
             offer, frames = link.join(self.args.channel, self.args.start, self.stream.epoch if self.stream else 0)
@@ -172,7 +174,7 @@ class Subscriber:
                 self.heard = self.multicast = now
 
     def take(self, data, now, line):
-        """What can't be read is counted and otherwise nothing (§3)."""
+        """Takes a datagram's bytes. Unreadable ones are counted and dropped (§3)."""
         try:
             return self.stream.datagram(read_datagram(data), now, line)
         except Malformed as e:
@@ -199,7 +201,7 @@ class Subscriber:
             self.link.send(b"".join(nacks))
 
     def run(self):
-        """Until END was settled, or the publisher is dead: it does not try for ever, as the page would have it."""
+        """Runs until END is settled or the publisher is dead. Unlike the page, it does not retry for ever."""
         while not (self.stream and self.stream.ended):
             now = time.monotonic()
             if now - self.heard > DEAD_S and self.link:
@@ -226,7 +228,7 @@ class Subscriber:
             except (Down, Malformed) as e:
                 self.put_off(e, now)
         if self.link:
-            self.link.send(self.stream.progress() + frame(LEAVE, 0))  # so that the publisher need not linger for us
+            self.link.send(self.stream.progress() + frame(LEAVE, 0))  # lets the publisher end without waiting for us
 
     def report(self):
         if (s := self.stream) is None:

@@ -36,7 +36,7 @@ def crc32c(data):
 
 
 class Malformed(Exception):
-    """Bytes that are to be dropped; the text says which check failed."""
+    """Bytes to drop; the text says which check failed."""
 
 
 def read_datagram(data):
@@ -54,7 +54,7 @@ def read_datagram(data):
 
 
 def read_records(d):
-    """§3.2: the records of a data datagram; Malformed if it is unreadable."""
+    """Returns the records of a data datagram (§3.2); raises Malformed if it is unreadable."""
     records, at = [], 0
     while at < len(d.payload):
         length = d.payload[at] * 4
@@ -68,7 +68,7 @@ def read_records(d):
 
 
 def heartbeat_body(d):
-    """§4.1; a body that is too short, or of an unknown state, is malformed."""
+    """Returns a heartbeat's body (§4.1). A body that is too short, or has an unknown state, is malformed."""
     if len(d.payload) < HEARTBEAT_BODY.size:
         raise Malformed("heartbeat")
     body = dict(zip(HEARTBEAT_NAMES.split(), HEARTBEAT_BODY.unpack_from(d.payload)))
@@ -105,7 +105,7 @@ def nack(channel, epoch, cls, ranges):
 
 
 def read_body(kind, body):
-    """A control message's body as a dictionary; what stands behind the known fields is ignored."""
+    """Returns a control message's body as a dictionary. Bytes behind the known fields are ignored."""
     try:
         return unpack_body(kind, body)
     except (struct.error, ValueError, KeyError) as e:
@@ -124,14 +124,14 @@ def unpack_body(kind, body):
 
 
 def lines_of(offer):
-    """§6.1: the lines of a WELCOME's offer; transports that are not known are skipped."""
+    """Returns the lines of a WELCOME's offer (§6.1), without unknown transports."""
     return [line for fan_out in offer["fan_outs"] if fan_out["transport"] == "udp" for line in fan_out["lines"]]
 
 
 # ---- Golden files ---------------------------------------------------------------------------------------------------
 
 def describe(d):
-    """A datagram as JSON: its fields by the page's names, and its body by kind."""
+    """Returns a datagram as JSON: fields by the page's names, and the body by kind."""
     out = {name: value for name, value in d._asdict().items() if name != "payload"} | {"kind": KINDS[d.kind]}
     if d.kind == DATA:
         out["records"] = [r.hex() for r in read_records(d)]
@@ -143,7 +143,7 @@ def describe(d):
 
 
 def read_event(body):
-    """§4.2; None for a type that is not known."""
+    """Returns an event (§4.2); None for an unknown type."""
     kind, reason = struct.unpack_from("<HH", body)
     if kind == 1:
         source, n, position, messages = struct.unpack_from("<HHQQ", body, 4)
@@ -158,7 +158,7 @@ def read_event(body):
 
 
 def read_text(path):
-    """A golden file (`datagram-*.hex` or `control-*.hex`) as JSON."""
+    """Returns a golden file (`datagram-*.hex` or `control-*.hex`) as JSON."""
     lines = Path(path).read_text().splitlines()
     data = bytes.fromhex(" ".join(line.split("#")[0] for line in lines))
     if Path(path).name.startswith("datagram-"):

@@ -1,7 +1,7 @@
-//! How long each stage takes, by criterion: `make microbench`, or with some names
-//! `make microbench STAGES=window`. The stages are those that `make counts` counts.
+//! The time of each stage, by criterion: `make microbench`, or `make microbench STAGES=window` for stages
+//! with this in their names. `make counts` counts the same stages.
 //!
-//! What comes before a run of a stage is not timed. Times are of an operation, as `counts` has it.
+//! The preparation of a run is not timed. Times are per operation, as in `counts`.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn stages(criterion: &mut Criterion) {
         let mut work = None;
         let id = format!("{} (per {})", stage.name, stage.per);
         criterion.bench_function(&id, |bencher| {
-            // Made by the first that is wanted: not every one is always wanted.
+            // Created on first use, because a filter may skip this stage.
             let work = work.get_or_insert_with(|| (stage.open)());
             let work = match work {
                 Ok(work) => work,
@@ -30,7 +30,7 @@ fn stages(criterion: &mut Criterion) {
                     done += measured(work.as_mut());
                     took += begun.elapsed();
                 }
-                // Runs are whole: more may have been done than was asked for.
+                // Runs are whole, so more operations may have been done than were asked for.
                 took.mul_f64(operations as f64 / done as f64)
             });
         });

@@ -1,11 +1,12 @@
-//! Counts the instructions of one stage: a process of this same program does it under callgrind,
+//! Counts the instructions of one stage. A process of this same program runs the stage under callgrind,
 //! which collects within [`measured`](crate::measured) alone.
 //!
-//! Instructions are those of user space, system calls not among them. Callgrind's processor is the
-//! same on each host that has AVX2, so that what is chosen at run time by what a processor can (CRC,
-//! copies) is chosen alike. What is counted is told apart by whose code it is: this program's
-//! follows from its sources and the compiler alone, the C library's from the host too. (The crates for
-//! this compare with the run before or with a bound, not with a table, and tell no library apart.)
+//! The count covers instructions in user space, without system calls. Callgrind's processor is the same on
+//! every host with AVX2. Code that chooses by processor at run time (CRC, copies) thus takes the same path.
+//!
+//! Counts are kept apart by owner of the code. This program's count depends on its sources and the
+//! compiler alone; the C library's also depends on the host. (The crates for this purpose compare with
+//! the previous run or with a bound, not with a table, and do not separate libraries.)
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -13,47 +14,45 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How valgrind names the function whose instructions are collected, here and in the program of the
-/// peers.
+/// Valgrind's names of the function whose instructions are collected, here and in the peers' program.
 const MEASURED: [&str; 2] = [
     "tickcast_stages::measured*",
     "tickcast_bench_peers::count::measured*",
 ];
-/// A stage takes about a second.
+/// Time limit of a stage, which takes about a second.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// What a process says that can't do a stage here.
+/// Prefix of the output of a process whose host can't run the stage.
 pub const LACKING: &str = "lacking: ";
 
-/// Instructions of an operation of a stage.
+/// Instructions per operation of a stage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Count {
-    /// Of this program: ours, its dependencies', and the standard library's.
+    /// Instructions of this program: our code, its dependencies, and the standard library.
     pub ours: f64,
-    /// Of the C library and the loader.
+    /// Instructions of the C library and the loader.
     pub libc: f64,
-    /// The most expensive functions by what they execute themselves, those inlined into them
-    /// included.
+    /// The most expensive functions by their own instructions, including functions inlined into them.
     pub functions: Vec<(String, f64)>,
 }
 
 impl Count {
-    /// All of them.
+    /// Returns the sum of both.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.ours + self.libc
     }
 }
 
-/// Why there is no count.
+/// The reason for a missing count.
 #[derive(Debug)]
 pub enum NoCount {
-    /// This host can't do the stage.
+    /// This host can't run the stage.
     Lacking(String),
-    /// Something went wrong.
+    /// The run failed.
     Failed(String),
 }
 
-/// What valgrind calls itself; `None` where it is not installed.
+/// Returns valgrind's version; `None` if it is not installed.
 #[must_use]
 pub fn version() -> Option<String> {
     let output = Command::new("valgrind").arg("--version").output().ok()?;
@@ -64,7 +63,7 @@ pub fn version() -> Option<String> {
 /// Counts a stage by running `program --stage STAGE`.
 ///
 /// # Errors
-/// [`NoCount`] says why there is nothing to be had.
+/// [`NoCount::Lacking`] if this host can't run the stage, [`NoCount::Failed`] if the run failed.
 pub fn count(program: &Path, stage: &str) -> Result<Count, NoCount> {
     let failed = |what: String| NoCount::Failed(what);
     let folder = tempfile::tempdir().map_err(|e| failed(e.to_string()))?;
@@ -76,7 +75,7 @@ pub fn count(program: &Path, stage: &str) -> Result<Count, NoCount> {
         .args(MEASURED.map(|name| format!("--toggle-collect={name}")))
         .arg(program)
         .args(["--stage", stage])
-        // Whatever else is set might steer the C library, or move the stack.
+        // Other variables might change the C library's behaviour, or move the stack.
         .env_clear()
         .envs(
             ["PATH", "VALGRIND_LIB"]
@@ -102,7 +101,7 @@ pub fn count(program: &Path, stage: &str) -> Result<Count, NoCount> {
     Ok(count)
 }
 
-/// What a process says that has ended well.
+/// Returns the output of a process that ended successfully.
 fn run(mut command: Command) -> Result<String, String> {
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let begun = Instant::now();
@@ -130,7 +129,7 @@ fn run(mut command: Command) -> Result<String, String> {
     }
 }
 
-/// What callgrind wrote: instructions by object and function.
+/// Callgrind's output: instructions by object and function.
 #[derive(Debug, Default)]
 struct Costs {
     objects: HashMap<String, u64>,
@@ -143,7 +142,7 @@ impl Costs {
         let (mut objects, mut functions) = (Names::default(), Names::default());
         let (mut object, mut function) = (String::new(), String::new());
         let mut costs = Self::default();
-        // What stands behind `calls=` is the callee's, and counted there.
+        // The line after `calls=` is the callee's cost, which is counted there.
         let mut is_of_callee = false;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=") {
@@ -167,7 +166,7 @@ impl Costs {
         costs
     }
 
-    /// By operation, `own` being this program.
+    /// Returns the count per operation. `own` is this program's object.
     fn per(&self, operations: u64, own: &str) -> Count {
         let each = |cost: u64| cost as f64 / operations as f64;
         let ours = self.objects.get(own).copied().unwrap_or(0);
@@ -185,12 +184,12 @@ impl Costs {
     }
 }
 
-/// Names are written once, with a number, and are that number from then on.
+/// Callgrind's compressed names: a name is written once with a number, and later as the number alone.
 #[derive(Debug, Default)]
 struct Names(HashMap<String, String>);
 
 impl Names {
-    /// The name that `text`, "(7) name" or "(7)", stands for.
+    /// Returns the name for `text`, which is "(7) name" or "(7)".
     fn name(&mut self, text: &str) -> String {
         match text.split_once(' ') {
             Some((number, name)) if number.starts_with('(') => {

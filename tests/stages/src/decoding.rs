@@ -1,4 +1,4 @@
-//! The decoders of the feeds, over packets that are made here.
+//! The decoders of the feeds, over generated packets.
 
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
@@ -10,16 +10,16 @@ use tickcast_reliability::types::SourcePosition;
 use crate::pair::UTC;
 use crate::{Opened, steps};
 
-/// Messages of the simulated market, the day's opening and closing among them.
+/// Messages of the simulated market, including the day's opening and closing.
 const MESSAGES: u64 = 20_000;
 const SYMBOLS: u16 = 16;
-/// Messages of a packet of IEX, and packets of a run.
+/// Messages of an IEX packet. A run has as many packets as [`IEX_PACKETS`].
 const IEX_MESSAGES: u64 = 20;
 const IEX_PACKETS: u64 = 50;
 const TOPS: u16 = 0x8003;
 const DEEP: u16 = 0x8004;
 
-/// Looks at what a decoder tells, as one who publishes it would.
+/// Reads the decoder's output, as a publisher would.
 #[derive(Default)]
 struct Told {
     bytes: usize,
@@ -100,13 +100,13 @@ pub(crate) fn itch() -> Opened {
     while let Some(packet) = simulator.next_packet() {
         packets.push(packet.payload.to_vec());
     }
-    // END of the session is no message.
+    // The end of the session is no message.
     let whole = packets.len() - 3;
     packets.truncate(whole);
     Decoding::open(Format::MoldUdp64Itch50, packets, whole / 2)
 }
 
-/// TOPS 1.6: quotes, and a trade now and then.
+/// TOPS 1.6: quotes, and occasional trades.
 pub(crate) fn tops() -> Opened {
     iex(TOPS, |n| {
         let symbol = symbol(n);
@@ -138,8 +138,8 @@ pub(crate) fn deep() -> Opened {
     })
 }
 
-/// Packets of IEX-TP with the messages that `message` makes of their numbers, twice: the first time
-/// brings the symbols.
+/// Packets of IEX-TP with the messages that `message` makes from their numbers. The messages come twice,
+/// because the first pass adds the symbols.
 fn iex(protocol: u16, message: fn(u64) -> Vec<u8>) -> Opened {
     let packet = |index: u64| {
         let first = index * IEX_MESSAGES;

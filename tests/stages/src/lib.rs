@@ -1,9 +1,9 @@
-//! The stages that a tick passes from an exchange's packet to the application, each as a piece of
-//! work of its own, defined once: `counts` counts their instructions against a committed table, the
-//! benchmarks time them (docs/PERFORMANCE.md).
+//! The stages of a tick from an exchange's packet to the application, each as a separate piece of work.
+//! Each is defined once: `counts` compares its instructions with a committed table, and the benchmarks
+//! time it (docs/PERFORMANCE.md).
 //!
-//! All of it is synthetic and decided by no chance: no capture, no clock, no thread but where a
-//! stage is the whole product. Datagrams are full for an MTU of 1500: 25 records of 56 bytes.
+//! All input is synthetic and deterministic: no capture, no clock, and no thread except in stages that
+//! run the whole product. Datagrams are full for an MTU of 1500: 25 records of 56 bytes.
 
 pub mod callgrind;
 mod decoding;
@@ -19,26 +19,26 @@ mod wire;
 
 /// A stage, ready to run.
 pub trait Work {
-    /// What comes before each run and is no part of the stage: neither counted nor timed.
+    /// Prepares a run. This part is neither counted nor timed.
     fn prepare(&mut self);
-    /// Does the stage's work, some hundred times at least. How many operations that were.
+    /// Runs the stage, at least some hundred times. Returns the number of operations.
     fn run(&mut self) -> u64;
 }
 
-/// A stage, or what this host lacks that it needs.
+/// A stage, or the reason why this host can't run it.
 pub type Opened = Result<Box<dyn Work>, String>;
 
-/// What a stage is.
+/// Description of a stage.
 #[derive(Clone, Copy)]
 pub struct Stage {
-    /// Its name in the table and among the benchmarks.
+    /// Name in the table and among the benchmarks.
     pub name: &'static str,
-    /// What one operation is.
+    /// The unit of an operation.
     pub per: &'static str,
-    /// Makes it ready.
+    /// Prepares the stage.
     pub open: fn() -> Opened,
-    /// Whether its count follows from the code alone. A stage in which sockets, threads or the clock have
-    /// a part is reported only: its count differs from run to run and from kernel to kernel.
+    /// Whether the count depends on the code alone. A stage with sockets, threads or a clock is only
+    /// reported, because its count varies between runs and between kernels.
     pub is_exact: bool,
 }
 
@@ -51,7 +51,7 @@ const fn stage(name: &'static str, per: &'static str, open: fn() -> Opened) -> S
     }
 }
 
-/// A stage that the host has a part in.
+/// Returns a stage whose count depends on the host.
 const fn hosted(name: &'static str, per: &'static str, open: fn() -> Opened) -> Stage {
     Stage {
         is_exact: false,
@@ -59,7 +59,7 @@ const fn hosted(name: &'static str, per: &'static str, open: fn() -> Opened) -> 
     }
 }
 
-/// Every stage, in the order in which a tick passes them.
+/// Every stage, in the order of a tick's path.
 pub const STAGES: &[Stage] = &[
     stage("decode-itch", "message", decoding::itch),
     stage("decode-tops", "message", decoding::tops),
@@ -103,7 +103,7 @@ pub const STAGES: &[Stage] = &[
     ),
 ];
 
-/// A stage's work as two functions over what it keeps.
+/// A stage made of a state and two functions over it.
 struct Steps<S> {
     state: S,
     prepare: fn(&mut S),
@@ -128,7 +128,7 @@ fn steps<S: 'static>(state: S, prepare: fn(&mut S), run: fn(&mut S) -> u64) -> O
     }))
 }
 
-/// Runs a stage. What is counted is what happens in here ([`callgrind`]).
+/// Runs a stage. Callgrind counts only the instructions in here ([`callgrind`]).
 #[inline(never)]
 pub fn measured(work: &mut dyn Work) -> u64 {
     work.run()

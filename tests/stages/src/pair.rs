@@ -1,5 +1,5 @@
-//! A publisher and a subscriber that are joined: the cores of both, with nothing between them, and
-//! what all stages are made of.
+//! A publisher and a subscriber that are joined: the cores of both, with no transport between them. Also
+//! the common parts of all stages.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) const LINE: LineId = LineId(0);
 pub(crate) const UTC: Nanos = Nanos(1_700_000_000_000_000_000);
 /// Records of a full datagram.
 pub(crate) const RECORDS: u16 = 25;
-/// Of an MTU of 1500.
+/// Slot length for an MTU of 1500.
 const SLOT_LEN: u32 = 1472;
 const SLOTS: u64 = 1024;
 const PEER: PeerId = PeerId(1);
@@ -51,14 +51,14 @@ pub(crate) fn record(number: u64) -> MboMsg {
     }
 }
 
-/// So many records, as one message.
+/// Returns one message of `count` records.
 pub(crate) fn records(count: u16) -> RecordBatch {
     let mut batch = RecordBatch::with_capacity(SLOT_LEN as usize);
     (1..=count.into()).for_each(|number| batch.put(&record(number)));
     batch
 }
 
-/// A sealed datagram of so many records, at an aligned address.
+/// Returns a sealed datagram of `count` records, at an aligned address.
 pub(crate) fn datagram(count: u16) -> Vec<u64> {
     let records = records(count);
     let header = Header {
@@ -97,13 +97,13 @@ pub(crate) fn ring_in(memory: Arc<dyn RingMemory>, fan_outs: u8) -> RingWriter {
     RingWriter::create(memory, geometry(), identity).expect("the memory is large enough")
 }
 
-/// A ring in memory as publishers have it.
+/// Returns a ring in memory, shaped like a publisher's.
 pub(crate) fn ring(fan_outs: u8) -> RingWriter {
     let memory = SharedMapping::memfd("stages", geometry().bytes());
     ring_in(Arc::new(memory.expect("there is memory")), fan_outs)
 }
 
-/// What was delivered: an application that reads each record.
+/// An application that reads each delivered record.
 #[derive(Default)]
 pub(crate) struct Application {
     pub(crate) records: u64,
@@ -140,7 +140,7 @@ impl Deliver for Application {
     }
 }
 
-/// See the module. Time goes on when it is told to.
+/// A publisher and a subscriber that are joined. Time advances only in [`Self::pass`].
 pub(crate) struct Pair {
     pub(crate) now: Now,
     pub(crate) publisher: PublisherCore,
@@ -154,12 +154,12 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// A pair over a ring in memory.
+    /// Returns a pair over a ring in memory.
     pub(crate) fn new() -> Self {
         Self::over(ring(1))
     }
 
-    /// A pair over a ring in memory, whose subscriber keeps a record.
+    /// Returns a pair over a ring in memory, whose subscriber keeps a flight record.
     pub(crate) fn recorded() -> Self {
         let mut pair = Self::new();
         let area = Box::new(vec![0; 64 << 20]);
@@ -168,7 +168,7 @@ impl Pair {
         pair
     }
 
-    /// A pair over an empty ring with one fan-out.
+    /// Returns a pair over an empty ring with one fan-out.
     pub(crate) fn over(ring: RingWriter) -> Self {
         let now = Now {
             monotonic: Nanos::from_secs(100),
@@ -233,7 +233,7 @@ impl Pair {
         pair
     }
 
-    /// Lets the subscriber do what time and the publisher want of it, and the publisher answer.
+    /// Runs the subscriber's timers and actions, and exchanges messages until the subscriber has no more.
     pub(crate) fn look_after(&mut self) {
         let (now, application) = (self.now, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
@@ -246,7 +246,7 @@ impl Pair {
         self.converse();
     }
 
-    /// Whatever the subscriber asks is answered, until it asks no more.
+    /// Exchanges messages until the subscriber has no more.
     #[inline]
     pub(crate) fn converse(&mut self) {
         while self.ask() {
@@ -254,7 +254,7 @@ impl Pair {
         }
     }
 
-    /// Takes what the subscriber wants to say. Whether that was anything.
+    /// Takes the subscriber's next messages. Returns whether there were any.
     #[inline]
     pub(crate) fn ask(&mut self) -> bool {
         let (now, application) = (self.now.monotonic, &mut self.application);
@@ -266,7 +266,7 @@ impl Pair {
         path.is_some()
     }
 
-    /// The publisher hears what was taken, and the subscriber its answer.
+    /// Gives the taken messages to the publisher, and its answers to the subscriber.
     #[inline]
     fn answer(&mut self) {
         let now = self.now;
@@ -286,7 +286,7 @@ impl Pair {
         self.to_subscriber = frames;
     }
 
-    /// The subscriber hears frames of the publisher.
+    /// Gives the publisher's frames to the subscriber.
     #[inline]
     pub(crate) fn hear(&mut self, mut frames: &[u8]) {
         let (now, application) = (self.now.monotonic, &mut self.application);
@@ -300,7 +300,7 @@ impl Pair {
         }
     }
 
-    /// So much time goes by.
+    /// Advances the time by `span`.
     pub(crate) fn pass(&mut self, span: Nanos) {
         self.now.monotonic = self.now.monotonic.after(span);
         self.now.utc = self.now.utc.after(span);
@@ -316,8 +316,8 @@ impl Pair {
         assert!(published.is_ok(), "there is room");
     }
 
-    /// Publishes so many datagrams of so many records, and counts them as sent. The first and the
-    /// last of them.
+    /// Publishes `datagrams` datagrams of `records` records each, and marks them as sent. Returns the
+    /// first and the last sequence.
     pub(crate) fn publish_datagrams(
         &mut self,
         datagrams: u64,
@@ -335,7 +335,7 @@ impl Pair {
         (first, last)
     }
 
-    /// The subscriber receives a datagram of the ring.
+    /// Gives a datagram of the ring to the subscriber.
     #[inline]
     pub(crate) fn deliver(&mut self, sequence: Sequence) {
         let bytes = self.publisher.slot(sequence).unwrap_or_default();
@@ -345,7 +345,7 @@ impl Pair {
             .handle_received(now, CHANNEL, LINE, bytes, on);
     }
 
-    /// The same, from a transport that knows its bytes to be whole.
+    /// Gives a datagram of the ring to the subscriber, as from a transport that guarantees whole bytes.
     #[inline]
     pub(crate) fn deliver_whole(&mut self, sequence: Sequence) {
         let bytes = self.publisher.slot(sequence).unwrap_or_default();
@@ -354,7 +354,7 @@ impl Pair {
         self.subscriber.handle_whole(now, CHANNEL, LINE, bytes, on);
     }
 
-    /// The answer to a NACK for this datagram, as a frame.
+    /// Writes the answer to a NACK for this datagram, as a frame.
     pub(crate) fn repair_of(&self, sequence: Sequence, out: &mut Vec<u8>) {
         let mut bytes = self.publisher.slot(sequence).unwrap_or_default().to_vec();
         bytes[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;

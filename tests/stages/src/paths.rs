@@ -1,5 +1,5 @@
-//! From a published record to a delivered one: both cores, and what a transport does between them.
-//! No clock, and no thread: this is what depends on us alone.
+//! From a published record to a delivered one: both cores, and the transport between them. Neither clocks
+//! nor threads take part, so the cost depends on our code alone.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -21,15 +21,15 @@ use crate::{Opened, steps};
 /// Datagrams of a run: a batch of both transports.
 const DATAGRAMS: u64 = 64;
 const SOCKET_BYTES: usize = 4 << 20;
-/// What is looked for so often and does not come was lost by this host.
+/// Limit of polls for an expected datagram. After these, this host has lost it.
 const LOOKS_MAX: u32 = 1_000_000;
 
-/// A pair whose datagrams go by this transport.
+/// A pair whose datagrams pass through this transport.
 struct Joined<F, R> {
     pair: Pair,
     fan_out: F,
     receiver: R,
-    /// Datagrams and bytes that were received by nobody but `receiver`.
+    /// Datagrams and bytes that `receiver` received without a delivery to the subscriber.
     received: (u64, usize),
     _place: Option<SharedRing>,
 }
@@ -40,7 +40,8 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         self.pair.look_after();
     }
 
-    /// As [`path`](Self::path) for one record after the other, each in a datagram of its own.
+    /// Carries records one after the other, each in a datagram of its own. Otherwise like
+    /// [`path`](Self::path).
     fn path_one(&mut self) -> u64 {
         for _ in 0..DATAGRAMS {
             self.pair.publish();
@@ -57,7 +58,7 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         self.pair.publisher.flush(self.pair.now, true);
     }
 
-    /// What is due, if that is datagrams.
+    /// Returns the datagrams that are due, if any.
     fn due(&mut self) -> Option<SequenceRange> {
         match self.pair.publisher.poll_transmit(FAN_OUT)? {
             Transmit::Slots(range) => Some(range),
@@ -65,7 +66,7 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         }
     }
 
-    /// Sends what was published.
+    /// Sends the published datagrams. Returns their number.
     fn send(&mut self) -> u64 {
         let before = self.pair.publisher.posted(FAN_OUT);
         while let Some(range) = self.due() {
@@ -81,7 +82,7 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         self.pair.publisher.posted(FAN_OUT).since(before)
     }
 
-    /// Receives that, for nobody.
+    /// Receives the sent datagrams without delivering them.
     fn receive(&mut self) -> u64 {
         let (before, now) = (self.received.0, self.pair.now.monotonic);
         let mut looks = 0;
@@ -98,12 +99,12 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         DATAGRAMS
     }
 
-    /// Receives that, and delivers it.
+    /// Receives and delivers the sent datagrams.
     fn deliver(&mut self) -> u64 {
         self.take_until(DATAGRAMS * u64::from(RECORDS))
     }
 
-    /// Receives and delivers so many records.
+    /// Receives and delivers this many records.
     fn take_until(&mut self, records: u64) -> u64 {
         let now = self.pair.now.monotonic;
         let (subscriber, application) = (&mut self.pair.subscriber, &mut self.pair.application);
@@ -134,7 +135,7 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
 
 type Udp = Joined<UdpFanOut, UdpReceiver>;
 
-/// A group of this process alone, as far as one can tell.
+/// Returns a group that most likely only this process uses.
 pub(crate) fn group() -> SocketAddrV4 {
     let probe = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = probe.expect("a port is free").port();
@@ -142,8 +143,8 @@ pub(crate) fn group() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(239, 255, a, b), port)
 }
 
-/// Whether runs of datagrams go over loopback as one buffer: with a kernel that can't, other
-/// instructions are executed.
+/// Checks that runs of datagrams pass over loopback as one buffer. A kernel without that executes other
+/// instructions.
 pub(crate) fn has_runs() -> Result<(), String> {
     let mut udp = over_udp();
     udp.publish();
@@ -199,10 +200,10 @@ fn over_shm() -> Joined<ShmFanOut, ShmReceiver> {
     }
 }
 
-/// Hands full datagrams to the kernel, in runs.
+/// Sends full datagrams to the kernel, in runs.
 pub(crate) fn send() -> Opened {
     fn prepare(udp: &mut Udp) {
-        // What was sent before is out of the way.
+        // Drain the datagrams that were sent before.
         if udp.pair.publisher.sealed() > Sequence::NONE {
             udp.receive();
         }
@@ -213,7 +214,7 @@ pub(crate) fn send() -> Opened {
     steps(over_udp(), prepare, Udp::send)
 }
 
-/// Takes full datagrams from the kernel, in runs.
+/// Receives full datagrams from the kernel, in runs.
 pub(crate) fn receive() -> Opened {
     fn prepare(udp: &mut Udp) {
         udp.prepare();
@@ -224,7 +225,7 @@ pub(crate) fn receive() -> Opened {
     steps(over_udp(), prepare, Udp::receive)
 }
 
-/// From published to delivered by both cores, with nothing between them.
+/// From published to delivered through both cores, without a transport.
 pub(crate) fn cores() -> Opened {
     fn run(pair: &mut Pair) -> u64 {
         let before = pair.application.records;
@@ -255,13 +256,13 @@ pub(crate) fn shm() -> Opened {
     steps(over_shm(), Joined::prepare, Joined::path)
 }
 
-/// See [`udp`]; each record goes alone, and is delivered before the next one is published.
+/// Like [`udp`], but each record is a datagram of its own and is delivered before the next is published.
 pub(crate) fn udp_one() -> Opened {
     has_runs()?;
     steps(over_udp(), Joined::prepare, Joined::path_one)
 }
 
-/// See [`shm`]; likewise.
+/// Like [`shm`], but each record is a datagram of its own and is delivered before the next is published.
 pub(crate) fn shm_one() -> Opened {
     steps(over_shm(), Joined::prepare, Joined::path_one)
 }

@@ -1,5 +1,5 @@
-//! From a published record to a delivered one as users have it: the publisher with its repair
-//! service, joined by the subscriber library, clocks and all.
+//! From a published record to a delivered one through the whole product, with its clocks: the publisher
+//! with its repair service, and the subscriber library.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::pair::{Application, RECORDS, geometry, record};
 use crate::paths::{group, has_runs};
 use crate::{Opened, steps};
 
-/// Datagrams that are published before they are sent, as a busy feed does.
+/// Datagrams that are published before they are sent, as in a busy feed.
 const DATAGRAMS: u64 = 64;
 const RECORDS_OF_STEP: u64 = DATAGRAMS * RECORDS as u64;
-/// Records that a feed has at once, where it has them by the packet.
+/// Records that a feed publishes at once, for feeds that publish by the packet.
 const PACKET: usize = 32;
 const SOCKET_BYTES: usize = 4 << 20;
 const LOOKS_MAX: u32 = 1_000_000;
 const CHANNEL: &str = "all";
 
-/// Who keeps a flight record.
+/// The side that keeps a flight record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Publisher,
@@ -29,7 +29,7 @@ enum Side {
 }
 
 struct Product {
-    // In the order in which they are to go.
+    // The order of drops.
     subscriber: Subscriber,
     publisher: InlinePublisher,
     application: Application,
@@ -87,7 +87,7 @@ impl Product {
         self.publisher.drive().expect("it is sent");
     }
 
-    /// Record after record, delivered one by one.
+    /// Publishes record by record, and delivers them one by one.
     fn run(&mut self) -> u64 {
         let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
         for _ in 0..RECORDS_OF_STEP {
@@ -101,7 +101,7 @@ impl Product {
         })
     }
 
-    /// As many at once as a venue's packet has, delivered by the run.
+    /// Publishes as many records at once as a venue's packet has, and delivers them by runs.
     fn run_by_runs(&mut self) -> u64 {
         let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
         for _ in 0..RECORDS_OF_STEP / PACKET as u64 {
@@ -118,7 +118,7 @@ impl Product {
         })
     }
 
-    /// Sends what was published, and polls until all of it has come; how much that is.
+    /// Sends the published records and polls until all are delivered. Returns their number.
     #[inline(always)]
     fn deliver(&mut self, mut poll: impl FnMut(&mut Subscriber, &mut Application)) -> u64 {
         let before = self.application.records;
@@ -170,7 +170,7 @@ pub(crate) fn udp_runs() -> Opened {
     )
 }
 
-/// Over UDP multicast, with a record kept by the subscriber.
+/// Over UDP multicast, with a flight record of the subscriber.
 pub(crate) fn recorded() -> Opened {
     has_runs()?;
     steps(
@@ -180,7 +180,7 @@ pub(crate) fn recorded() -> Opened {
     )
 }
 
-/// The same, with those kept that a publisher has: of its channel, and of repair.
+/// Over UDP multicast, with the flight records of a publisher: of its channel, and of repair.
 pub(crate) fn recorded_publisher() -> Opened {
     has_runs()?;
     steps(

@@ -1,5 +1,5 @@
-//! Publishing through a channel's core as its driver does: messages in, what is sealed handed over in
-//! lots, with a flight record and without.
+//! Publishing through a channel's core as its driver does: messages in, sealed datagrams out in lots,
+//! with and without a flight record.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::pair::{RECORDS, SOURCE, UTC, records, ring};
 use crate::rings::FAN_OUT;
 use crate::{Opened, steps};
 
-/// Datagrams of a lot, which is what a driver hands over at a time, and lots of a run.
+/// Datagrams of a lot, which a driver sends at a time. A run has as many lots as [`LOTS`].
 const LOT: u64 = 64;
 const LOTS: u64 = 4;
 
@@ -59,7 +59,7 @@ impl Publishing {
         while black_box(self.publisher.poll()).is_some() {}
     }
 
-    /// As a driver does after each lot.
+    /// Does a driver's work after each lot.
     fn drive(&mut self) {
         self.now.monotonic = self.now.monotonic.after(Nanos(1_000));
         self.publisher.flush(self.now, true);
@@ -89,17 +89,17 @@ pub(crate) fn full() -> Opened {
     steps(Publishing::new(false), |_| (), |it| it.run(RECORDS, LOT))
 }
 
-/// See [`full`]; with a flight record.
+/// Like [`full`], with a flight record.
 pub(crate) fn recorded_full() -> Opened {
     steps(Publishing::new(true), |_| (), |it| it.run(RECORDS, LOT))
 }
 
-/// Each record goes out as soon as it was published.
+/// One datagram per record, sent as soon as the record is published.
 pub(crate) fn one() -> Opened {
     steps(Publishing::new(false), |_| (), |it| it.run(1, 1))
 }
 
-/// See [`one`]; with a flight record.
+/// Like [`one`], with a flight record.
 pub(crate) fn recorded_one() -> Opened {
     steps(Publishing::new(true), |_| (), |it| it.run(1, 1))
 }

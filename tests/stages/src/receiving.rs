@@ -1,4 +1,4 @@
-//! The receive window: what a subscriber does with a datagram that came, to the last record of it.
+//! The reassembly window: a subscriber's work from a received datagram to the delivery of its last record.
 
 use tickcast_reliability::types::{Nanos, Sequence};
 
@@ -7,13 +7,13 @@ use crate::{Opened, steps};
 
 /// Datagrams of a run.
 const DATAGRAMS: u64 = 64;
-/// One of so many is lost.
+/// One in this many datagrams is lost.
 const LOST_EVERY: u64 = 16;
-/// So many come between the one that shows the gap and the repair.
+/// Number of datagrams between the one that shows the gap and the repair.
 const MEANWHILE: u64 = 4;
 
-/// What a run delivers: the first and the last of the datagrams, and answers to NACKs by the
-/// sequence of what they bring.
+/// Input of a run: the first and the last datagram, and answers to NACKs with the sequences that they
+/// repair.
 struct Receiving {
     pair: Pair,
     span: (Sequence, Sequence),
@@ -66,25 +66,25 @@ pub(crate) fn one() -> Opened {
     fair(1, |it| it.run(Pair::deliver))
 }
 
-/// The same two, with a record kept.
+/// Full datagrams, in order, with a flight record.
 pub(crate) fn recorded_in_order() -> Opened {
     let receiving = Receiving::new(RECORDS.into(), Pair::recorded());
     steps(receiving, Receiving::prepare, |it| it.run(Pair::deliver))
 }
 
-/// See [`recorded_in_order`].
+/// Datagrams of one record, in order, with a flight record.
 pub(crate) fn recorded_one() -> Opened {
     let receiving = Receiving::new(1, Pair::recorded());
     steps(receiving, Receiving::prepare, |it| it.run(Pair::deliver))
 }
 
-/// Full datagrams, in order, which the transport knows to be whole.
+/// Full datagrams, in order, from a transport that guarantees whole bytes.
 pub(crate) fn whole() -> Opened {
     fair(RECORDS.into(), |it| it.run(Pair::deliver_whole))
 }
 
-/// Full datagrams of which one in 16 is lost, asked for at once and repaired when four more have
-/// come. The publisher's part of it is not in here.
+/// Full datagrams with one in 16 lost. The subscriber sends a NACK at once, and the repair arrives after
+/// four more datagrams. The publisher's part is not included.
 pub(crate) fn loss() -> Opened {
     fn prepare(it: &mut Receiving) {
         it.prepare();

@@ -1,15 +1,15 @@
-//! A NACK round through both cores: the subscriber asks, the publisher answers out of its ring, the
-//! subscriber takes the answer and delivers what waited for it.
+//! A NACK round through both cores. The subscriber sends a NACK, and the publisher answers from its ring.
+//! The subscriber takes the repair and delivers the datagrams that waited for it.
 
 use tickcast_reliability::types::Nanos;
 
 use crate::pair::{Pair, RECORDS};
 use crate::{Opened, steps};
 
-/// Lost datagrams of a burst, each between two that came.
+/// Lost datagrams of a burst, each between two that arrived.
 const BURST: u64 = 32;
 
-/// A subscriber that misses this many datagrams and has not asked yet.
+/// Makes the subscriber miss this many datagrams, before its NACK.
 fn missing(pair: &mut Pair, lost: u64) {
     pair.pass(Nanos::from_ms(1));
     pair.look_after();
@@ -33,7 +33,7 @@ pub(crate) fn one() -> Opened {
     steps(Pair::new(), |pair| missing(pair, 1), |pair| round(pair, 1))
 }
 
-/// Every other one of a burst is lost, and all are asked for at once.
+/// Every other datagram of a burst is lost, and one NACK round asks for all.
 pub(crate) fn burst() -> Opened {
     steps(
         Pair::new(),

@@ -1,4 +1,4 @@
-//! What is written to the ring, and what is read from it.
+//! Writing to the ring and reading from it.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl Packing {
         }
     }
 
-    /// All slots are free again.
+    /// Frees all slots.
     fn free(&mut self) {
         let sealed = self.sequencer.sealed();
         self.sequencer.set_completed(sealed);
@@ -75,7 +75,7 @@ pub(crate) fn pack_one() -> Opened {
     steps(Packing::new(), Packing::free, run)
 }
 
-/// Seals a full datagram whose records are there.
+/// Writes and seals a full datagram from existing records.
 fn seal(ring: &mut RingWriter, payload: &[u8], count: u16) -> Sequence {
     ring.open().expect("sequences are left");
     ring.append(payload).expect("it fits");
@@ -124,7 +124,7 @@ pub(crate) fn read() -> Opened {
     steps(Reading { reader, buffer }, |_| (), run)
 }
 
-/// A ring in a file of shared memory, for as long as it lives.
+/// A ring in a file of shared memory. Dropping it removes the file.
 pub(crate) struct SharedRing {
     pub(crate) path: PathBuf,
     _folder: tempfile::TempDir,
@@ -144,7 +144,7 @@ impl SharedRing {
         (place, ring)
     }
 
-    /// A subscriber's side of it.
+    /// Returns a subscriber's side of the ring.
     pub(crate) fn receiver(&self) -> ShmReceiver {
         let config = ShmReceiverConfig {
             path: self.path.clone(),
@@ -160,7 +160,7 @@ impl SharedRing {
     }
 }
 
-/// Takes a full datagram as a subscriber on the publisher's host does.
+/// Reads a full datagram like a subscriber on the publisher's host.
 pub(crate) fn read_shared() -> Opened {
     struct Shared {
         receiver: ShmReceiver,

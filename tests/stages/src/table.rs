@@ -1,9 +1,9 @@
-//! The committed table: instructions of each stage, and why it grew where it did. Reading, judging
-//! and writing it.
+//! The committed table: instructions of each stage, and the reasons for growth. This module reads, judges
+//! and writes it.
 //!
-//! A stage is held against the lowest count that it had since its own last reason was stated, so that
-//! growth can't come in steps, before a reason or after it. Counts by something else can't be held
-//! against it: a stage's operation does not change without a reason either.
+//! A stage is compared with its lowest count since its own last reason. Growth in small steps thus fails
+//! too, before a reason and after it. Counts of another operation are not comparable, so a stage's
+//! operation does not change without a reason either.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use crate::Stage;
 use crate::callgrind::Count;
 
-/// A stage that grew by more than this needs a reason.
+/// A stage that grew by more than this share needs a reason.
 pub const GROWTH_MAX: f64 = 0.03;
 
 const PROGRAM: &str = "- program: ";
@@ -19,12 +19,12 @@ const LIBC: &str = "- C library: ";
 const ANEW: &str = "- begun anew: ";
 const HEAD: &str = "| stage | per | ours | C library | lowest | since | why it grew |";
 
-/// What counts depend on besides the sources.
+/// The inputs of a count besides the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// What the program's own instructions depend on.
+    /// Inputs of the program's own instructions.
     pub program: String,
-    /// What the C library's depend on, and valgrind.
+    /// Inputs of the C library's instructions, and valgrind.
     pub libc: String,
 }
 
@@ -39,22 +39,22 @@ impl std::fmt::Display for Environment {
 pub struct Row {
     /// The stage.
     pub stage: String,
-    /// What an operation is.
+    /// The unit of an operation.
     pub per: String,
     /// Instructions of this program.
     pub ours: f64,
     /// Instructions of the C library.
     pub libc: f64,
-    /// The fewest of both together that the table ever had.
+    /// Lowest sum of both in the table's history.
     pub lowest: f64,
-    /// The fewest since the last reason was stated for this row: what is to be grown from.
+    /// Lowest sum since this row's last reason. Growth is measured from here.
     pub since: f64,
-    /// Why it is more than the lowest, where it is: all reasons since then.
+    /// Why the sum is above the lowest: all reasons since then.
     pub reason: String,
 }
 
 impl Row {
-    /// The row of a stage that has none.
+    /// Returns the first row of a stage.
     fn first(stage: &Stage, count: &Count) -> Self {
         let (ours, libc) = (rounded(count.ours), rounded(count.libc));
         let sum = rounded(ours + libc);
@@ -69,19 +69,19 @@ impl Row {
         }
     }
 
-    /// Begins anew after a row that counts by something else, for this reason.
+    /// Starts a new history after a row with another operation. `reason` says why.
     fn begin_after(&mut self, before: &Self, reason: &str) {
         self.reason = one_line(&format!("counted by {} before: {reason}", before.per));
     }
 
-    /// Takes over what the row before it remembers; `reason` is stated now, for this growth.
+    /// Continues the history of the previous row. `reason` is the reason for the present growth.
     fn go_on_from(&mut self, before: &Self, reason: Option<&str>) {
         let sum = self.lowest;
         self.lowest = before.lowest.min(sum);
         if reason.is_none() {
             self.since = before.since.min(sum);
         }
-        // Our own part may have grown where both together hardly did, and the lowest is of both.
+        // Our own part may have grown while the sum hardly did. The lowest is of the sum.
         if reason.is_some() || sum > self.lowest {
             let reasons = [before.reason.as_str(), reason.unwrap_or_default()];
             let stated = reasons.into_iter().filter(|reason| !reason.is_empty());
@@ -94,24 +94,24 @@ impl Row {
     }
 }
 
-/// All rows.
+/// The whole table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Where it was counted.
+    /// Where the counts were made.
     pub environment: Environment,
-    /// Why it holds nothing of the counts before its first, and where those were made. Empty where it is
-    /// the first of all.
+    /// Why the table has no earlier history, and where the earlier counts were made. Empty for the first
+    /// table.
     pub anew: String,
     /// One for each stage.
     pub rows: Vec<Row>,
 }
 
-/// How a count relates to its row.
+/// How a count compares with its row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// No more than the row says, by the share given: negative is less.
+    /// At most the allowed growth. The share is the change; negative is less.
     Within(f64),
-    /// More, by this share.
+    /// Grew by this share.
     Grew(f64),
 }
 
@@ -123,7 +123,7 @@ fn rounded(count: f64) -> f64 {
     (count * 10.0).round() / 10.0
 }
 
-/// As it may stand in a cell.
+/// Returns the text in a form that fits a cell.
 fn one_line(text: &str) -> String {
     text.replace(['|', '\n'], " ")
 }
@@ -132,7 +132,7 @@ impl Table {
     /// Reads a table as [`write`](Self::write) writes it.
     ///
     /// # Errors
-    /// The first line that can't be read, and what is wrong with it.
+    /// The first line that can't be read, and its error.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut table = Self::default();
         let of = |head: &str| text.lines().find_map(|line| line.strip_prefix(head));
@@ -168,13 +168,13 @@ impl Table {
         Ok(table)
     }
 
-    /// The row of a stage.
+    /// Returns the row of a stage.
     #[must_use]
     pub fn row(&self, stage: &Stage) -> Option<&Row> {
         self.rows.iter().find(|row| row.stage == stage.name)
     }
 
-    /// What is wrong with the table itself, whatever is counted.
+    /// Returns the faults of the table itself, independent of any count.
     #[must_use]
     pub fn faults(&self, stages: &[Stage]) -> Vec<String> {
         let mut faults = Vec::new();
@@ -211,9 +211,11 @@ impl Table {
         faults
     }
 
-    /// Holds a count against its row, and both parts together against the lowest since the row's last
-    /// reason. The C library's is only compared where `environment` is the table's; `None` where nothing
-    /// is to be compared.
+    /// Compares a count with its row, and the sum of both parts with the lowest since the row's last
+    /// reason.
+    ///
+    /// The C library's part is compared only if `environment` is the table's. Returns `None` if nothing
+    /// can be compared.
     #[must_use]
     pub fn judge(&self, row: &Row, count: &Count, environment: &Environment) -> Option<Verdict> {
         if environment.program != self.environment.program {
@@ -235,13 +237,14 @@ impl Table {
         })
     }
 
-    /// This table with what was counted in place of what it had. Stages that were not counted keep
-    /// their rows, and `reason` goes to those alone that grew since their last one, or count by something
-    /// else than before.
+    /// Returns this table with the new counts.
+    ///
+    /// Stages without a new count keep their rows. `reason` goes only to stages that grew since their
+    /// last reason, or that have a new operation.
     ///
     /// # Errors
-    /// Each stage that grew or counts by something else without a reason; or that the table was made
-    /// elsewhere, and so can't say which did.
+    /// - Each stage that grew or has a new operation, if `reason` is empty.
+    /// - The table was made elsewhere, so growth can't be detected.
     pub fn renewed(
         &self,
         stages: &[Stage],
@@ -291,8 +294,8 @@ impl Table {
         }
     }
 
-    /// A table of what was counted here, which knows nothing of the counts of this one but where they
-    /// were made, and why they are left behind.
+    /// Returns a table of new counts without history. It only keeps where the previous counts were made,
+    /// and why they are dropped.
     #[must_use]
     pub fn begun_anew(
         &self,
@@ -310,10 +313,10 @@ impl Table {
         }
     }
 
-    /// Whether its counts can all be compared with those made here.
+    /// Checks that all of its counts can be compared with counts made here.
     ///
     /// # Errors
-    /// Where it was made, and where this is.
+    /// If not: where the table was made, and where this is.
     pub fn made_here(&self, here: &Environment) -> Result<(), String> {
         let of = &self.environment;
         match of == here || *self == Self::default() {
@@ -322,7 +325,7 @@ impl Table {
         }
     }
 
-    /// The table as it is committed.
+    /// Returns the table as it is committed.
     #[must_use]
     pub fn write(&self) -> String {
         let mut text = String::from(
@@ -433,7 +436,7 @@ mod tests {
         assert!(matches!(judged(92.7, 10.0), Some(Verdict::Within(_))));
         assert!(matches!(judged(92.8, 10.0), Some(Verdict::Grew(_))));
         assert!(matches!(judged(80.0, 10.0), Some(Verdict::Within(share)) if share < -0.09));
-        // A copy more is the C library's work.
+        // One more copy adds instructions in the C library.
         assert!(matches!(judged(90.0, 13.1), Some(Verdict::Grew(_))));
         assert!(
             matches!(judged(80.0, 23.0), Some(Verdict::Within(_))),
@@ -471,7 +474,7 @@ mod tests {
         assert_eq!(Table::default().faults(&STAGES).len(), 2, "no table at all");
     }
 
-    /// `table` with these counts of "read", for this reason.
+    /// Renews `table` with this count of "read" and this reason.
     fn read_renewed(table: &Table, read: f64, reason: &str) -> Result<Table, Vec<String>> {
         table.renewed(&STAGES, &counts(90.0, read), &here(), reason)
     }
@@ -491,7 +494,7 @@ mod tests {
         );
         by_hand.rows[1].since = 55.0;
         assert_eq!(by_hand.faults(&STAGES), Vec::<String>::new());
-        // The reason stays while the stage does as it is, and goes when it shrinks again.
+        // The reason stays as long as the count does, and disappears when the count shrinks again.
         let next = read_renewed(&by_hand, 55.2, "").expect("it stayed");
         assert_eq!(next.rows[1].reason, "it checks more");
         let next = read_renewed(&by_hand, 49.0, "").expect("it shrank");
@@ -533,7 +536,7 @@ mod tests {
             }
             let refused = read_renewed(&table, last, "");
             assert_eq!(refused, Err(vec![format!("read grew by {told}")]));
-            // Nor does a run that only compares let it pass.
+            // A run that only compares fails too.
             let verdict = table.judge(&table.rows[1], &count(last, 0.0), &here());
             assert!(matches!(verdict, Some(Verdict::Grew(_))), "{verdict:?}");
             table = read_renewed(&table, last, reason).expect("a reason");
@@ -596,7 +599,7 @@ mod tests {
             let anew = table().begun_anew(&STAGES, &counts(99.0, 60.0), &there, "a new\nRust");
             assert_eq!(anew.anew, format!("a new Rust (before: {})", here()));
             assert_eq!((anew.rows[1].lowest, anew.faults(&STAGES).len()), (60.0, 0));
-            // It is told from then on.
+            // The new table keeps the note from then on.
             assert_eq!(Table::read(&anew.write()).as_ref(), Ok(&anew));
             let next = anew.renewed(&STAGES, &counts(99.0, 59.0), &there, "");
             assert_eq!(next.expect("it shrank").anew, anew.anew);

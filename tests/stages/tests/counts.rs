@@ -1,10 +1,10 @@
-//! The program itself: what it could not compare it says, and fails for where it must compare.
+//! The program `counts`: it reports stages that it can't compare, and fails for them if it must compare.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 const TABLE: &str = include_str!("../../golden/counts.md");
-/// Counted in a moment, also in a debug build.
+/// A stage that is counted quickly, also in a debug build.
 const STAGE: &str = "header-encode";
 
 fn counts(table: &Path, path: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
@@ -17,7 +17,7 @@ fn counts(table: &Path, path: Option<&str>, args: &[&str]) -> (Option<i32>, Stri
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// It ends with this code, and says this.
+/// Asserts that the program ends with this code and prints this word.
 fn assert_ends(table: &Path, path: Option<&str>, args: &[&str], wanted: i32, word: &str) {
     let (code, said) = counts(table, path, args);
     assert!(
@@ -26,7 +26,7 @@ fn assert_ends(table: &Path, path: Option<&str>, args: &[&str], wanted: i32, wor
     );
 }
 
-/// A table that was made by a compiler of this name.
+/// Returns a table that was made by a compiler of this name.
 fn table_by(rust: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("counts.md");

@@ -1,11 +1,11 @@
-//! Helpers of tests that run programs of this workspace.
+//! Helpers for tests that run programs of this workspace.
 //!
-//! | part | is |
+//! | part | contents |
 //! |---|---|
 //! | [`Running`], [`program`] | processes that end with their test |
 //! | [`Publisher`], [`Follower`] | a publisher as a process, subscribers in this process |
-//! | [`machine`] | turns between tests that need the machine for themselves |
-//! | [`system_calls`] | a trace of system calls, counted |
+//! | [`machine`] | a lock for tests that need the machine for themselves |
+//! | [`system_calls`] | checks on the counts of a system call trace |
 
 pub mod machine;
 mod system;
@@ -21,11 +21,11 @@ pub use system::{
     number, one_channel, simulated, verbs_libraries,
 };
 
-/// No test waits longer than this for anything; it only turns a hang into a failure.
+/// Upper bound of every wait in a test. It only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The name by which a test program knows one of its tests, from the path of the module (`module_path!()`). A
-/// test that runs another one as a process needs it.
+/// Returns the name of a test as its test program knows it. `module_path` is `module_path!()` of the test.
+/// A test that runs another test as a process needs this name.
 #[must_use]
 pub fn test_name(module_path: &str, function: &str) -> String {
     match module_path.split_once("::") {
@@ -34,7 +34,7 @@ pub fn test_name(module_path: &str, function: &str) -> String {
     }
 }
 
-/// A program with these arguments, and with pipes for its output.
+/// Returns a command for this program with these arguments and with pipes for its output.
 #[must_use]
 pub fn program(path: impl AsRef<Path>, args: &[&str]) -> Command {
     let mut command = Command::new(path.as_ref());
@@ -43,31 +43,31 @@ pub fn program(path: impl AsRef<Path>, args: &[&str]) -> Command {
     command
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Running(Option<Child>);
 
 impl Running {
-    /// Starts it.
+    /// Starts the command.
     ///
     /// # Panics
-    /// If it can't be started.
+    /// If the process can't be started.
     pub fn start(command: &mut Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
 
-    /// The process.
+    /// Returns the process.
     ///
     /// # Panics
-    /// After its end was waited for.
+    /// If [`Self::output`] already waited for its end.
     pub fn child(&mut self) -> &mut Child {
         self.0.as_mut().unwrap()
     }
 
-    /// Waits for its end; returns its exit code and output.
+    /// Waits for the end of the process and returns its exit code and output.
     ///
     /// # Panics
-    /// If it does not end within [`PATIENCE`].
+    /// If the process does not end within [`PATIENCE`].
     pub fn output(mut self) -> Output {
         let child = self.0.take().unwrap();
         let id = child.id();
@@ -95,7 +95,7 @@ impl Drop for Running {
 /// Sends a signal to one process.
 ///
 /// # Panics
-/// If the process is gone.
+/// If the process no longer exists.
 pub fn signal(id: u32, name: &str) {
     let sent = Command::new("sh")
         .arg("-c")
@@ -104,7 +104,7 @@ pub fn signal(id: u32, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until `ready` returns a value.
+/// Waits until `ready` returns a value, and returns that value.
 ///
 /// # Panics
 /// After [`PATIENCE`].
@@ -119,17 +119,19 @@ pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The text of a program's output.
+/// Returns a program's output as text.
 #[must_use]
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The publisher's program. Builds it first, because cargo builds only the programs of the tested package;
-/// not where `TICKCAST_BUILT` says that a run of the whole workspace has built all programs.
+/// Returns the path of the publisher's program, and builds it first unless `TICKCAST_BUILT` is set.
+///
+/// Cargo builds only the programs of the tested package. `TICKCAST_BUILT` says that a run of the whole
+/// workspace has built all programs.
 ///
 /// # Panics
-/// If it can't be built.
+/// If the build fails.
 pub fn publisher_bin() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
@@ -155,10 +157,10 @@ pub fn publisher_bin() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
-/// Checks that a command line is consistent, and that each verb and each option has a help text.
+/// Asserts that a command line is consistent, and that each verb and each option has a help text.
 ///
 /// # Panics
-/// If one has none.
+/// If a help text is missing.
 pub fn assert_has_help(mut root: clap::Command) {
     root.build();
     root.clone().debug_assert();

@@ -1,22 +1,26 @@
-//! Turns between tests that need the machine for themselves.
+//! A lock for tests that need the machine for themselves.
 
 use std::fs::File;
 
-/// Holds the machine until it is dropped.
+/// Holds the machine lock until it is dropped.
 #[derive(Debug)]
 pub struct Exclusive(#[allow(dead_code, reason = "closing it releases the lock")] File);
 
-/// Waits until no other test of this machine holds it, in this process or in another, and takes it.
+/// Takes the machine lock. Waits while another test of this machine holds it, in this process or another.
 ///
-/// A test takes its turn first thing if it loads every core, measures how long something takes, or uses
-/// addresses that are fixed. Other tests run beside it, so it must still pass on a machine that is busy.
+/// A test takes the lock as its first step in these cases:
+/// - it loads every core;
+/// - it measures how long something takes;
+/// - it uses fixed addresses.
+///
+/// Tests without the lock still run beside it, so the test must also pass on a busy machine.
 ///
 /// # Panics
 /// If the lock file can't be opened.
 #[must_use]
 pub fn exclusive() -> Exclusive {
     let path = std::env::temp_dir().join("tickcast-tests.lock");
-    // Another user may have created it.
+    // Creation fails if another user owns the file, so opening comes first.
     let file = File::open(&path).or_else(|_| File::create(&path)).unwrap();
     // Each call opens the file anew, so the lock also excludes other threads of this process.
     file.lock().unwrap();

@@ -1,7 +1,7 @@
 //! A publisher as a process, and subscribers in this process.
 //!
-//! Everything runs on loopback with TTL 0, in groups of its own. A process that is still there when its test
-//! ends is killed by its own process id.
+//! Everything runs on loopback with TTL 0, in groups of its own. A process that outlives its test is killed
+//! by its own process id.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{PATIENCE, signal};
 
-/// Where a binary of the workspace was built.
+/// Returns the path of a binary that the workspace build made.
 pub fn binary(name: &str) -> PathBuf {
     let here = std::env::current_exe().expect("a test has a path");
     let folder = here
@@ -36,8 +36,8 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// Libraries that a program with the static library links with, where they are installed. One that was
-/// built without verbs does not need them, and they do no harm.
+/// Returns the installed verbs libraries, which a program that links the static library also links. A
+/// library built without verbs does not need them, and linking them does no harm.
 #[must_use]
 pub fn verbs_libraries() -> &'static [&'static str] {
     let installed = Command::new("pkg-config")
@@ -49,7 +49,7 @@ pub fn verbs_libraries() -> &'static [&'static str] {
     }
 }
 
-/// A multicast group and port that no other test of this machine uses at the time.
+/// Returns a multicast group and port that no other running test of this machine uses.
 pub fn free_group() -> SocketAddrV4 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ pub fn free_group() -> SocketAddrV4 {
     )
 }
 
-/// A config with one channel 1, "all", on these lines, fed by `input`.
+/// Returns a config with one channel 1, "all", on these lines, fed by `input`.
 pub fn one_channel(lines: &[SocketAddrV4], input: Value) -> Value {
     let lines: Vec<_> = lines
         .iter()
@@ -83,7 +83,7 @@ pub fn one_channel(lines: &[SocketAddrV4], input: Value) -> Value {
     })
 }
 
-/// A simulated market of so many messages, at so many per second.
+/// Returns an input: a simulated market of `messages` messages at `messages_per_s`.
 pub fn simulated(messages: u64, messages_per_s: u64, wait_for_subscribers: u32) -> Value {
     json!({
         "source": 1,
@@ -96,8 +96,8 @@ pub fn simulated(messages: u64, messages_per_s: u64, wait_for_subscribers: u32) 
     })
 }
 
-/// A simulated market that goes on until its publisher is asked to end, for a test that must be
-/// through with something before the end, however slow its machine.
+/// Returns an input: a simulated market that runs until its publisher is asked to end. For tests that must
+/// finish a step before the end, on a machine of any speed.
 pub fn endless(messages_per_s: u64, wait_for_subscribers: u32) -> Value {
     simulated(u32::MAX.into(), messages_per_s, wait_for_subscribers)
 }
@@ -107,19 +107,19 @@ pub fn endless(messages_per_s: u64, wait_for_subscribers: u32) -> Value {
 pub struct Publisher {
     child: Child,
     folder: TempDir,
-    /// Its control address.
+    /// The publisher's control address.
     pub control: SocketAddr,
-    /// Its admin port, if it has one.
+    /// The publisher's admin port, if it has one.
     pub admin: Option<SocketAddr>,
 }
 
 impl Publisher {
-    /// Starts it and waits until it listens.
+    /// Starts a publisher and waits until it listens.
     pub fn start(config: &Value) -> Self {
         Self::start_with(config, &[])
     }
 
-    /// Starts it with further arguments.
+    /// Starts a publisher with further arguments, and waits until it listens.
     pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = |name: &str| folder.path().join(name);
@@ -163,18 +163,18 @@ impl Publisher {
         }
     }
 
-    /// The number of its process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// Returns the log written so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// What was audited of this kind, oldest first.
+    /// Returns the audit entries of this kind, oldest first.
     pub fn audited(&self, what: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.path().join("audit"));
         let text = text.expect("the audit file is there");
@@ -183,23 +183,23 @@ impl Publisher {
         lines.filter(|line| line["what"] == what).collect()
     }
 
-    /// A subscriber's builder for it.
+    /// Returns a builder of a subscriber that joins this publisher.
     pub fn subscriber(&self) -> SubscriberBuilder {
         Subscriber::builder(self.control.to_string()).seed(1)
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Asks the publisher to end (SIGTERM).
     pub fn terminate(&self) {
         signal(self.child.id(), "TERM");
     }
 
-    /// Kills it without a word, and waits until it is gone.
+    /// Kills the publisher without a warning, and waits until its process is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Whether its process is there.
+    /// Returns whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.child
             .try_wait()
@@ -207,7 +207,7 @@ impl Publisher {
             .is_none()
     }
 
-    /// Waits until it has ended.
+    /// Waits for the end of the process and returns its exit status.
     pub fn ended(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
@@ -223,7 +223,7 @@ impl Publisher {
         }
     }
 
-    /// Waits until it has ended, and reads its summary.
+    /// Waits for the end of the process, and returns its exit status and its summary.
     pub fn finish(mut self) -> (ExitStatus, Value) {
         let status = self.ended();
         let summary = std::fs::read_to_string(self.folder.path().join("summary.json"));
@@ -234,19 +234,20 @@ impl Publisher {
         )
     }
 
-    /// The text that its admin port serves.
+    /// Returns the text that the admin port serves as metrics.
     pub fn metrics(&self) -> String {
         self.ask("/metrics", None).1
     }
 
-    /// What its admin port answers: to a POST where there is a body.
+    /// Returns status and body of the admin port's answer. Sends a POST if there is a body, otherwise a
+    /// GET.
     pub fn ask(&self, path: &str, body: Option<&str>) -> (u16, String) {
         let admin = self.admin.expect("an admin port");
         let answer = tickcast_publisher::internal::http::ask(admin, path, body, PATIENCE);
         answer.expect("the admin port answers")
     }
 
-    /// How many subscribers have joined its one channel.
+    /// Returns how many subscribers have joined the publisher's one channel.
     pub fn joined(&self) -> usize {
         self.metrics().matches("subscriber_sequence{").count()
     }
@@ -258,17 +259,17 @@ impl Drop for Publisher {
     }
 }
 
-/// A subscriber with everything that it was given.
+/// A subscriber with everything that was delivered to it.
 pub struct Follower {
     /// The subscriber.
     pub subscriber: Subscriber,
     /// All events, in order.
     pub events: Vec<Event>,
-    /// The losses among them.
+    /// The losses among the events.
     pub losses: Vec<Loss>,
-    /// How many records each channel delivered.
+    /// Delivered records, by channel.
     pub records: BTreeMap<ChannelId, u64>,
-    /// Record number of the first record delivered.
+    /// Position of the first delivered record.
     pub first: Option<Position>,
     digests: BTreeMap<ChannelId, Box<Xxh3>>,
     last: BTreeMap<ChannelId, Position>,
@@ -288,12 +289,12 @@ impl Follower {
         }
     }
 
-    /// One poll; whether there was anything to do.
+    /// Polls once. Returns whether there was anything to do.
     pub fn poll(&mut self) -> bool {
         self.poll_with(|_| {})
     }
 
-    /// The same, and tells what it was given.
+    /// Polls once, and calls `on` with each delivered item. Returns whether there was anything to do.
     pub fn poll_with(&mut self, mut on: impl FnMut(&Item<'_>)) -> bool {
         let Self {
             subscriber,
@@ -333,17 +334,17 @@ impl Follower {
         polled.worked()
     }
 
-    /// Whether an event like this one was delivered.
+    /// Returns whether an event that matches `wanted` was delivered.
     pub fn saw(&self, wanted: impl Fn(&Event) -> bool) -> bool {
         self.events.iter().any(wanted)
     }
 
-    /// Where the last record of a channel was.
+    /// Returns the position of the channel's last delivered record.
     pub fn last(&self, channel: u16) -> Option<Position> {
         self.last.get(&ChannelId(channel)).copied()
     }
 
-    /// The digest of the records of a channel.
+    /// Returns the digest of the channel's delivered records.
     pub fn digest(&self, channel: u16) -> String {
         let digest = self
             .digests
@@ -352,12 +353,12 @@ impl Follower {
         format!("{:032x}", digest.unwrap_or_else(|| Xxh3::new().digest128()))
     }
 
-    /// The counters of a channel, by its place.
+    /// Returns the counters of a channel, by its index in the subscriber's list.
     pub fn counters(&self, channel: usize) -> std::sync::Arc<ReceiverCounters> {
         self.subscriber.channels()[channel].counters.clone()
     }
 
-    /// The relations that must hold whatever happened.
+    /// Asserts the relations between counters that must hold in every run.
     pub fn assert_balanced(&self) {
         for report in self.subscriber.channels() {
             let c = &report.counters;
@@ -391,7 +392,7 @@ impl Follower {
     }
 }
 
-/// Polls all of them until `done` says so; anything else is a hang.
+/// Polls all followers until `done` returns `true`. Panics after [`PATIENCE`].
 pub fn drive(followers: &mut [Follower], mut done: impl FnMut(&mut [Follower]) -> bool) {
     let began = Instant::now();
     loop {
@@ -420,8 +421,8 @@ pub fn drive(followers: &mut [Follower], mut done: impl FnMut(&mut [Follower]) -
     }
 }
 
-/// Polls until every channel of every follower has ended, and a little on, so that the publisher
-/// hears of it.
+/// Polls until every channel of every follower has ended, and 20 ms more, so that the publisher receives
+/// the last reports.
 pub fn drive_to_end(followers: &mut [Follower]) {
     drive(followers, |all| {
         all.iter().all(|follower| follower.subscriber.ended())
@@ -429,7 +430,7 @@ pub fn drive_to_end(followers: &mut [Follower]) {
     drive_for(followers, Duration::from_millis(20));
 }
 
-/// Asks the publisher to end, and polls until everyone has.
+/// Asks the publisher to end, and polls until every channel of every follower has ended.
 pub fn end(publisher: &Publisher, followers: &mut [Follower]) {
     publisher.terminate();
     drive_to_end(followers);
@@ -441,12 +442,12 @@ pub fn drive_for(followers: &mut [Follower], span: Duration) {
     drive(followers, |_| began.elapsed() >= span);
 }
 
-/// What the publisher counted on its only channel.
+/// Returns the counters of the publisher's only channel.
 pub fn channel(summary: &Value) -> &Value {
     &summary["channels"][0]
 }
 
-/// A number of a JSON object, which must be there.
+/// Returns a number of a JSON object. Panics if it is absent.
 pub fn number(value: &Value, key: &str) -> u64 {
     value[key]
         .as_u64()

@@ -1,31 +1,31 @@
-//! Reads a trace of system calls, between the two that mark its beginning and end.
+//! Checks of a system call trace between two mark calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a poll calls: it reads from the network, and now and then from the publisher, however
-/// little is there. The rest is how a worker was told to idle.
+/// System calls of polling. A poll reads from the network, and now and then from the publisher, even if
+/// nothing has arrived. The last one is how a worker idles.
 const OF_POLLS: [&str; 4] = ["recvmsg", "recvmmsg", "recvfrom", "clock_nanosleep"];
-/// What marks.
+/// The system call that marks begin and end of the counted part.
 const MARK: &str = "getppid";
-/// What whoever finds a lock taken waits by, and wakes others.
+/// The system call by which a thread waits for a taken lock, and wakes other waiting threads.
 const OF_LOCKS: &str = "futex";
 
-/// How often each was called.
+/// Number of calls, by name of the system call.
 pub type Counts<'a> = BTreeMap<&'a str, u64>;
 
-/// The calls of a trace, in order: by whom, and which.
+/// Returns the calls of a trace in order, each as thread and name.
 fn calls(trace: &str) -> impl Iterator<Item = (&str, &str)> {
     trace.lines().filter_map(|line| {
         let (thread, call) = line.split_once(char::is_whitespace)?;
         let name = call.trim_start().split('(').next()?;
-        // The second half of one that another thread interrupted.
+        // The second half of a call that another thread interrupted.
         (!name.starts_with('<')).then_some((thread, name))
     })
 }
 
-/// Runs `traced` until it finds nothing wrong, and fails with what it found when ten runs did. A machine
-/// that stops a program for a while makes gaps, which take calls that ticks do not.
+/// Runs `traced` until it succeeds, and panics with all errors after ten failed runs. A machine that
+/// stops a program for a while causes gaps, and repairing them takes system calls.
 pub fn once(mut traced: impl FnMut() -> Result<(), String>) {
     let mut found = Vec::new();
     while let Err(wrong) = traced() {
@@ -34,8 +34,12 @@ pub fn once(mut traced: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// Fails unless a program made no system calls per tick between its two marks (`getppid`) but those of
-/// receiving, and where it reads a local ring, none at all in the reading thread.
+/// Checks the system calls between the two marks (`getppid`) of a traced program.
+///
+/// # Errors
+/// - Calls other than those of receiving reach 1 % of `ticks`.
+/// - A thread waited for a lock.
+/// - `reads_ring` is set, and the reading thread made any call.
 pub fn calls_are_receiving(trace: &Path, ticks: u64, reads_ring: bool) -> Result<(), String> {
     let trace = std::fs::read_to_string(trace).expect("the trace");
     let mut calls = calls(&trace).skip_while(|(_, name)| *name != MARK);
@@ -69,10 +73,11 @@ pub fn calls_are_receiving(trace: &Path, ticks: u64, reads_ring: bool) -> Result
     }
 }
 
-/// Returns the counts of the threads that marked, in the order in which they marked.
+/// Returns the counts of the threads that called the mark, in the order of their first marks.
 ///
-/// Fails where one of them made more than one system call for so many datagrams between its two marks,
-/// whichever call it is, or waited for a lock.
+/// # Errors
+/// - A thread made more than one system call per `for_each` datagrams between its two marks.
+/// - A thread waited for a lock.
 pub fn calls_are_few(
     trace: &str,
     datagrams: u64,

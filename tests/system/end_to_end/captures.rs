@@ -1,5 +1,5 @@
-//! Real captures through the whole system: publisher process, subscriber processes behind a bad
-//! network, equal digests. Where the captures are not there, the tests say so and pass.
+//! Real captures through the whole system: publisher process, subscriber processes behind a bad network,
+//! equal digests. Without the captures, the tests say so and pass.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tickcast_test_support::{binary, number};
 
-/// Where the captures are: `TICKCAST_DATA`, else beside the repository.
+/// Returns a path in the folder of captures: `TICKCAST_DATA`, otherwise beside the repository.
 fn data(path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("TICKCAST_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
@@ -24,7 +24,7 @@ fn data(path: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Runs a demo over a capture and reads its summary; the exit code says whether it was whole.
+/// Runs a demo over a capture. Returns its exit code, which says whether it was whole, and its summary.
 fn demo(capture: &Path, more: &[&str]) -> (Option<i32>, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let summary = folder.path().join("summary.json");
@@ -48,7 +48,7 @@ fn demo(capture: &Path, more: &[&str]) -> (Option<i32>, Value) {
     )
 }
 
-/// Five percent loss in bursts, and everything else that a network does.
+/// Five percent loss in bursts, and every other fault of a network.
 const BAD: [&str; 10] = [
     "--drop",
     "0.05",

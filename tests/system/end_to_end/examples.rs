@@ -1,4 +1,4 @@
-//! The subscriber's smallest example runs as it stands.
+//! The subscriber's smallest example runs unchanged.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -1,12 +1,13 @@
-//! The commands of README run as they stand, in the terminals that the text names. So do those of the
-//! first day, where docs has it.
+//! Runs the commands of README and of the first day's document, if docs contains it, unchanged and in the
+//! terminals that the text names.
 //!
 //! Each `sh` block is one bash process. The paragraph before a block may say that it runs "in a
-//! first terminal", "in a second terminal", and so on; a first terminal begins a session, and the
-//! session before it ends as with Ctrl-C. A block without a terminal is a session of its own. HTML
-//! comments between text and block say what a reader sees anyway:
+//! first terminal", "in a second terminal", and so on. A first terminal begins a session, and the
+//! previous session ends as with Ctrl-C. A block without a terminal is a session of its own. HTML
+//! comments between text and block state the expected result:
 //!
-//! - `<!-- shows: PATTERN -->`: the block goes on until Ctrl-C, and serves once its output matches this;
+//! - `<!-- shows: PATTERN -->`: the block runs until Ctrl-C, and counts as ready once its output matches
+//!   this;
 //! - `<!-- exit: 1 -->`: the block ends with this code instead of 0;
 //! - `<!-- not run: REASON -->`: the block needs something that a test machine lacks.
 //!
@@ -29,7 +30,7 @@ fn root() -> &'static Path {
         .expect("the repository")
 }
 
-/// A block of commands, and what the text says of it.
+/// A block of commands, with the text's statements about it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Block {
     script: String,
@@ -47,7 +48,7 @@ fn terminal_of(text: &str) -> Option<usize> {
     ORDINALS.iter().position(|ordinal| names(ordinal))
 }
 
-/// The `sh` blocks of a document.
+/// Returns the `sh` blocks of a document.
 fn blocks(document: &str) -> Vec<Block> {
     let (mut blocks, mut next) = (Vec::new(), Block::default());
     let mut paragraph = String::new();
@@ -94,7 +95,7 @@ impl Terminal {
     fn open(block: &Block, folder: &Path, number: usize) -> Self {
         let output = folder.join(format!("terminal-{number}"));
         let file = File::create(&output).expect("a file for the output");
-        // A dry run fails for a target that the Makefile lacks.
+        // `make` becomes a dry run, which fails for a target that the Makefile lacks.
         let make = format!(
             "make() {{ command make --no-print-directory -C '{}' --dry-run \"$@\" >/dev/null; }}",
             root().display()
@@ -165,7 +166,7 @@ impl Terminal {
         let _ = sent.expect("kill runs");
     }
 
-    /// Ends as with Ctrl-C. A slow machine may lose datagrams, which the exit code 1 says.
+    /// Ends the block as with Ctrl-C. Exit code 1 is accepted, because a slow machine may lose datagrams.
     fn interrupt(mut self) {
         if self.status().is_none() {
             self.signal("INT");
@@ -195,7 +196,7 @@ fn end_session(session: &mut Vec<Terminal>) {
     }
 }
 
-/// A folder that looks like the repository after `make build`.
+/// Creates a folder that looks like the repository after `make build`.
 fn fresh_clone() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let built = binary("tickcast-publisher");
@@ -208,8 +209,8 @@ fn fresh_clone() -> TempDir {
     folder
 }
 
-/// Runs this test again in a network of its own, where the fixed addresses of the examples are free.
-/// Returns false on a machine that gives none to a user.
+/// Runs this test again in a network namespace of its own, where the fixed addresses of the examples are
+/// free. Returns `false` if the machine does not let users create one.
 fn ran_in_own_network(test: &str) -> bool {
     const INSIDE: &str = "TICKCAST_OWN_NETWORK";
     if std::env::var_os(INSIDE).is_some() {
@@ -232,7 +233,7 @@ fn ran_in_own_network(test: &str) -> bool {
         .output()
         .expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
-    // A name that fits no test would pass as well.
+    // A name that matches no test would pass as well.
     let ran = output.status.success() && said.contains("1 passed");
     assert!(ran, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     true
@@ -244,7 +245,7 @@ fn every_command_of_the_first_hour_works() {
     if ran_in_own_network(&name) {
         return;
     }
-    // The process in the network of its own takes its turn too, so this one must not hold it.
+    // The process in the namespace takes the machine lock too, so this one takes it only now.
     let _turn = machine::exclusive();
     let first_day = root().join("docs").join("FIRST_DAY.md");
     let documents = [root().join("README.md"), first_day];

@@ -1,5 +1,5 @@
-//! Records by the run from end to end: what a handler publishes by `publish_run` is what an application
-//! gets by `poll_batches`, record for record, with its numbers and positions.
+//! Runs of records from end to end: an application gets from `poll_batches` exactly the records that a
+//! handler publishes by `publish_run`, with their numbers and positions.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use tickcast_subscriber::record::{Records, TradeMsg};
 use tickcast_subscriber::{Deliver, Event, Item, Position, Subscriber, SubscriberBuilder};
 use tickcast_test_support::{PATIENCE, free_group};
 
-/// Lengths of runs: of none, of a part of a datagram, of just one, of many.
+/// Lengths of runs: empty, a part of a datagram, about one datagram, many datagrams.
 const RUNS: [u64; 7] = [0, 1, 2, 28, 29, 30, 700];
 const ROUNDS: u64 = 20;
 
-/// What came, in order: the position of each record, and what it says. And how many runs were whole.
+/// Received records in order, each with its position, and the number of runs that arrived as runs.
 #[derive(Default)]
 struct Taken {
     records: Vec<(Position, TradeMsg)>,
@@ -77,7 +77,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
         run.extend((first..=published).map(|n| trade(1 + n as u32 % 9, n as i64, n as u32)));
         let mut channel = publisher.channel(0).expect("nothing is looked through");
         channel.publish_run(&run, SourcePosition::new(0, first));
-        // A record alone goes between.
+        // A single record separates the runs.
         published += 1;
         let alone = trade(1 + published as u32 % 9, published as i64, published as u32);
         channel.publish(&alone, SourcePosition::new(0, published));
@@ -98,7 +98,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
         let [(position, record), (next, _)] = pair else {
             unreachable!("two of them")
         };
-        // The last of its datagram is the message whose position that bears.
+        // A datagram's source position is that of the message of its last record.
         if position.sequence != next.sequence {
             assert!(position.sequence < next.sequence);
             assert_eq!(

@@ -1,5 +1,5 @@
-//! The whole system over UDP on loopback: a publisher process, subscribers with faults in front of
-//! them, and digests that must be equal.
+//! The whole system over UDP on loopback: a publisher process, subscribers behind injected faults, and
+//! digests that must be equal.
 
 use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::faults::{Burst, FaultConfig, Reorder, Scripted};
@@ -9,7 +9,7 @@ use tickcast_test_support::{
     one_channel, simulated,
 };
 
-/// Everything a bad network does at once.
+/// Returns every fault of a bad network at once.
 fn bad_network(seed: u64) -> FaultConfig {
     FaultConfig {
         seed,
@@ -66,7 +66,7 @@ fn subscribers_on_bad_network_reach_digest() {
     assert_nacks_balance(&summary);
 }
 
-/// NACKs received = answered + refused by reason, in sequences.
+/// Asserts that NACKs received = answered + refused by reason, in sequences.
 fn assert_nacks_balance(summary: &serde_json::Value) {
     let channel = channel(summary);
     let count = |key: &str| number(channel, key);
@@ -208,7 +208,7 @@ fn late_join_from_oldest_splices_history_to_live() {
     });
     end(&publisher, &mut followers);
     let (_, summary) = publisher.finish();
-    // The ring holds all of this run, so the late one ends with the digest of the whole.
+    // The ring holds all of this run, so the late subscriber ends with the digest of the whole.
     for follower in &followers[..2] {
         follower.assert_balanced();
         assert_eq!(follower.digest(1), channel(&summary)["digest"]);
@@ -224,7 +224,7 @@ fn late_join_from_oldest_splices_history_to_live() {
             .count(),
         1
     );
-    // The live one began in the middle and has all from there on.
+    // The live subscriber began in the middle and has all records from there on.
     let began = followers[2].first.expect("it got records").record.0;
     let live = followers[2].counters(0).delivered_records.get();
     assert!(began > 1);
@@ -233,7 +233,7 @@ fn late_join_from_oldest_splices_history_to_live() {
 
 #[test]
 fn join_from_oldest_of_full_ring_loses_nothing() {
-    // Slow enough that a busy machine asks for the oldest before the ring is past it.
+    // Slow enough that a busy machine requests the oldest datagram before the ring is past it.
     let mut config = one_channel(&[free_group()], endless(4_000, 1));
     config["channels"][0]["slots"] = 8_192.into();
     let publisher = Publisher::start(&config);
@@ -267,7 +267,7 @@ fn join_from_oldest_of_full_ring_loses_nothing() {
 
 #[test]
 fn either_side_may_start_first_and_both_may_come_and_go() {
-    // The subscriber first: it tries until the publisher is there.
+    // The subscriber starts first and retries until the publisher is there.
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let control = reserved.local_addr().expect("its address");
     drop(reserved);
@@ -281,7 +281,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 1_000
     });
-    // The publisher goes without a word and comes again: another epoch, told and followed.
+    // The publisher is killed and restarted: the subscriber reports and follows another epoch.
     publisher.kill();
     let publisher = Publisher::start(&config);
     drive(&mut followers, |all| {
@@ -299,7 +299,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     );
     assert_eq!(followers[0].counters(0).epochs.get(), 2);
     followers[0].assert_balanced();
-    // A subscriber goes and another comes; the publisher does not mind.
+    // A subscriber leaves and another joins, which does not disturb the publisher.
     let gone = followers.pop().expect("one follower");
     gone.subscriber.leave();
     followers.push(Follower::new(publisher.subscriber().channel("all")));

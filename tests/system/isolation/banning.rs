@@ -1,5 +1,5 @@
-//! Who is banned while the publisher runs: cut off at once, told why, and let in again when it no longer
-//! is; nobody else hears of it but the audit file.
+//! Banning while the publisher runs: a banned subscriber is cut off at once, gets the reason, and may
+//! return when the ban ends. Others do not notice, and the audit file records it.
 
 use tickcast_subscriber::Event;
 use tickcast_test_support::{
@@ -15,7 +15,7 @@ fn clean_end_is_audited_as_an_end() {
     drive(&mut followers, |all| {
         all.iter().all(|it| !it.records.is_empty())
     });
-    // One leaves before the publisher ends, the other stays.
+    // The first leaves before the publisher ends, the second stays.
     let [first, second] = followers;
     let mut second = [second];
     first.subscriber.leave();
@@ -75,7 +75,7 @@ fn denied_peer_is_cut_off_until_allowed() {
         assert!(peer.starts_with("127.0.0.1:"), "{line}");
         assert_eq!(line["why"], "not wanted here: left the desk", "{line}");
     }
-    // And back.
+    // The ban ends.
     std::fs::remove_file(&banned).expect("it is gone");
     drive(&mut followers, |all| {
         all[0].saw(|it| *it == Event::RepairLinkUp)

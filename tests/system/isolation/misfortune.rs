@@ -1,4 +1,4 @@
-//! What happens to some must not hurt the others, and is told to those it happens to: a stopped
+//! Faults of some subscribers must not hurt the others, and are reported to those affected: a stopped
 //! process, a forgotten membership, a cut line.
 
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ fn forgotten_membership_is_found_and_rejoined() {
     assert!(followers[0].counters(0).repairs_received.get() > 0);
 }
 
-/// What a second publisher on the group sends is dropped, and the application hears of it.
+/// Datagrams of a second publisher on the group are dropped, and the application gets an event.
 #[test]
 fn second_publisher_on_a_group_is_told_to_the_application() {
     let config = one_channel(&[free_group()], endless(5_000, 1));
@@ -157,7 +157,7 @@ impl Drop for Cut {
 #[test]
 fn silent_welcoming_publisher_does_not_block_next() {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
-    // What is left of a process that hangs: its system takes connections.
+    // Like a process that hangs: the system accepts connections for it.
     let mute = TcpListener::bind("127.0.0.1:0").expect("an address");
     let at = mute.local_addr().expect("its address");
     let subscriber = Subscriber::builder([at.to_string(), publisher.control.to_string()])
@@ -176,13 +176,14 @@ fn silent_welcoming_publisher_does_not_block_next() {
 fn alternating_line_cuts_lose_nothing_without_nack() {
     let (a, b) = (free_group(), free_group());
     let (a_relayed, b_relayed) = (free_group(), free_group());
-    // So few that a relay without a processor for seconds still has room for all in its socket.
+    // The rate is low, so that a relay's socket holds all datagrams even if it is not scheduled for
+    // seconds.
     let publisher = Publisher::start(&one_channel(&[a, b], endless(200, 1)));
     // Both clocks begin with the first datagram, so the cuts do not overlap.
     let _line_a = Cut::start(a, a_relayed, Duration::from_millis(1_000));
     let _line_b = Cut::start(b, b_relayed, Duration::from_millis(2_500));
     let sender = std::net::Ipv4Addr::LOCALHOST;
-    // Relays are processes of their own: one may lag the other by a scheduler's turn.
+    // Relays are separate processes, so one may lag the other by a scheduler's turn.
     let config = tickcast_subscriber::ReceiverConfig {
         line_skew_us: 1_000_000,
         ..tickcast_subscriber::ReceiverConfig::default()
@@ -218,8 +219,8 @@ fn alternating_line_cuts_lose_nothing_without_nack() {
     }
     assert_eq!(follower.digest(1), channel(&summary)["digest"]);
     let c = follower.counters(0);
-    // A machine that stops a relay for longer than the skew makes some. Without arbitration each datagram
-    // of a cut line is requested.
+    // A machine that stops a relay for longer than the skew causes some NACKs. Without arbitration, each
+    // datagram of a cut line is requested.
     let (nacked, delivered) = (c.nacked_sequences.get(), c.delivered_datagrams.get());
     assert!(
         nacked * 20 < delivered,

@@ -1,4 +1,4 @@
-//! Trouble of one subscriber, and the others that must not notice it.
+//! Faults of one subscriber, which the others must not notice.
 
 mod banning;
 mod misfortune;

@@ -1,8 +1,12 @@
-//! Nobody waits for another one's trouble: while a subscriber is cut off for two seconds at full rate and
-//! catches up, and while 200 join at once from the oldest datagram on, every fresh record comes to everyone
-//! else exactly when it comes in the same run without them; and where all share the publishers' line, later
-//! by no more than budgets let repair and replay send at once. And 200 that lose their publisher come back
-//! one after the other. In virtual time.
+//! One subscriber's trouble never delays another, in virtual time. The tests compare each run with the
+//! same run without the trouble:
+//!
+//! - A subscriber is cut off for two seconds at full rate and catches up.
+//! - 200 subscribers join at once from the oldest datagram on.
+//!
+//! Every fresh record then reaches the others at exactly the same time. If all share the publisher's
+//! uplink, the budgets of repair and replay bound the delay. Further, 200 subscribers that lose their
+//! publisher come back spread over time.
 
 use std::ops::Range;
 
@@ -19,7 +23,7 @@ use tickcast_sim::faults::plan::Plan;
 use tickcast_sim::report::Outcome;
 use tickcast_sim::world::{Times, run_for_times};
 
-/// 10 Gbit/s, of which repair and replay together may take a half, as the config check demands.
+/// 10 Gbit/s. Repair and replay together may take half of it, as the config check demands.
 const UPLINK_BYTES_PER_S: u64 = 1_250_000_000;
 const BURST_BYTES: u64 = 64 << 10;
 
@@ -27,8 +31,7 @@ const fn ms(ms: u64) -> Nanos {
     Nanos::from_ms(ms)
 }
 
-/// So many subscribers over a network that loses nothing, with settings as they are if nobody changes
-/// them, until then.
+/// Returns a plan with a network without loss and with default settings, until `until`.
 fn calm(subscribers: usize, until: Nanos) -> Plan {
     let mut plan = Plan::of(1, Some("calm"), Some(subscribers));
     (plan.mode, plan.all_join_first) = (Mode::Liveness, true);
@@ -36,10 +39,10 @@ fn calm(subscribers: usize, until: Nanos) -> Plan {
     (plan.nack_path, plan.read_path) = (false, false);
     plan.incidents.clear();
     plan.starts_at.fill(None);
-    // Nothing overtakes, so that who is not in trouble misses nothing.
+    // Constant delay: without reordering, an undisturbed subscriber has no gaps.
     plan.delay = (Nanos::from_us(20), Nanos::from_us(20));
     plan.connection_bytes_per_s = 1_000_000_000;
-    // Bursts so small that more than budgets allow would be seen.
+    // Bursts so small that exceeding the budgets would show.
     plan.repair = RepairConfig {
         repair_burst_bytes: BURST_BYTES,
         subscriber_burst_bytes: BURST_BYTES,
@@ -57,8 +60,8 @@ fn calm(subscribers: usize, until: Nanos) -> Plan {
     plan
 }
 
-/// Three watch while the first one hears and says nothing for two seconds, at some 12,000 datagrams a
-/// second and in a ring of so many slots.
+/// Returns a plan with three witnesses, and a first subscriber without any traffic for two seconds. The
+/// rate is about 12,000 datagrams a second, and the ring has `ring_slots` slots.
 fn outage(ring_slots: u64) -> Plan {
     let (from, to) = (ms(300), ms(2_300));
     let mut plan = calm(4, ms(2_700));
@@ -78,7 +81,7 @@ fn outage(ring_slots: u64) -> Plan {
     plan
 }
 
-/// Three watch while 200 come at the same moment.
+/// Returns a plan with three witnesses, and 200 subscribers that join at the same moment.
 fn joiners() -> Plan {
     let mut plan = calm(3 + JOINERS, ms(430));
     plan.all_join_first = false;
@@ -102,7 +105,7 @@ fn run(plan: Plan) -> (Outcome, Times) {
     (outcome, times)
 }
 
-/// By how much a record came later than in the other run at most, to any of these.
+/// Returns the largest delay of a record to a witness, compared with the other run.
 fn delay(witnesses: Range<usize>, with: &Times, without: &Times) -> Nanos {
     let mut most = Nanos::ZERO;
     for number in witnesses {
@@ -117,8 +120,8 @@ fn delay(witnesses: Range<usize>, with: &Times, without: &Times) -> Nanos {
     most
 }
 
-/// What budgets let repair and replay send at once takes so long on the publishers' line; and so do as many
-/// words of a kilobyte as there are subscribers, which no budget counts.
+/// Returns how long the publisher's uplink takes for the bursts that the budgets allow, and for one
+/// kilobyte of control messages per subscriber, which no budget counts.
 fn bound(plan: &Plan) -> Nanos {
     let repair = &plan.repair;
     let words = plan.receivers as u64 * 1_024;
@@ -126,7 +129,7 @@ fn bound(plan: &Plan) -> Nanos {
     Nanos(bytes * 1_000_000_000 / UPLINK_BYTES_PER_S)
 }
 
-/// The same where budgets are as good as none.
+/// Returns the plan with practically unlimited budgets.
 fn without_budgets(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let repair = &mut plan.repair;
@@ -143,8 +146,9 @@ fn without_budgets(plan: &Plan) -> Plan {
     plan
 }
 
-/// Holds the times of `witnesses` against those of the same run where `undo` undid the trouble: with a
-/// line of their own for repair and replay, on one line for everything, and on that without budgets.
+/// Compares the delivery times of `witnesses` with those of the run in which `undo` removed the trouble.
+/// Three setups: a separate uplink for repair and replay, one uplink for everything, and the latter without
+/// budgets.
 fn assert_undisturbed(plan: &Plan, witnesses: Range<usize>, undo: impl Fn(&mut Plan)) -> Outcome {
     let mut usual = plan.clone();
     undo(&mut usual);
@@ -168,7 +172,7 @@ fn assert_undisturbed(plan: &Plan, witnesses: Range<usize>, undo: impl Fn(&mut P
     );
     assert!(late > Nanos::ZERO, "it has shared nothing");
     assert!(late <= bound, "{late}, and budgets allow {bound}");
-    // One connection has no more than a piece of what it says on the line at a time, with or without.
+    // A single connection never exceeds the bound: it has only one piece on the uplink at a time.
     assert!(
         plan.receivers < JOINERS || unlimited > bound,
         "{unlimited} without budgets: nothing was held against them"
@@ -178,14 +182,14 @@ fn assert_undisturbed(plan: &Plan, witnesses: Range<usize>, undo: impl Fn(&mut P
 
 #[test]
 fn absent_subscriber_delays_no_record_of_others() {
-    // Everything that it missed is still there, ...
+    // The ring still holds everything that it missed, ...
     let outcome = assert_undisturbed(&outage(1 << 15), 1..4, |plan| plan.incidents.clear());
     assert!(
         outcome.tally.gaps + outcome.tally.history > 15_000,
         "{:?}",
         outcome.tally
     );
-    // ... and most of it is not there any more.
+    // ... and here the ring has lost most of it.
     let outcome = assert_undisturbed(&outage(1 << 12), 1..4, |plan| plan.incidents.clear());
     assert!(
         outcome.tally.gaps + outcome.tally.history > 1_000,
@@ -218,7 +222,7 @@ fn two_hundred_orphans_return_one_by_one() {
             "{number} did not come back"
         );
     }
-    // Whoever had no jitter would come together with all the others, again and again.
+    // Without jitter, all subscribers would reconnect at the same moments, again and again.
     let mut by_ms = std::collections::BTreeMap::<u64, usize>::new();
     for (.., at) in &dials {
         *by_ms.entry(at.0 / 1_000_000).or_default() += 1;

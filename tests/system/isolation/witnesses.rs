@@ -1,8 +1,7 @@
-//! What two subscribers of a real publisher see of another one that stands still for two seconds and catches
-//! up, and of many that join at once from the oldest datagram on: nothing is lost, twice or in another order,
-//! and how late they were given things is printed, phase by phase, and never judged, since that is the
-//! machine's matter too. In virtual time `undisturbed.rs` judges it. `make witnesses` has more of it than a
-//! test run.
+//! Two witnesses of a real publisher. Another subscriber is stopped for two seconds and catches up, and
+//! many join at once from the oldest datagram on. The witnesses lose nothing and get nothing twice or out
+//! of order. Their delays are printed by phase and never judged, because they depend on the machine:
+//! `undisturbed.rs` judges them in virtual time. `make witnesses` runs longer than a test run.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +15,7 @@ use tickcast_test_support::{
     signal,
 };
 
-/// What is going on while a witness is given something.
+/// Phases of the run, during which the witnesses' delays are measured.
 const PHASES: [&str; 6] = [
     "before",
     "one stands still",
@@ -25,27 +24,27 @@ const PHASES: [&str; 6] = [
     "many join",
     "after",
 ];
-/// How many threads the joiners are in.
+/// Number of threads that run the joiners.
 const THREADS: usize = 4;
 const WITNESSES: usize = 2;
 const STANDS_STILL: Duration = Duration::from_secs(2);
 /// How long the joiners stay.
 const STAY: Duration = Duration::from_secs(5);
-/// Its name as the publisher knows it.
+/// The stopped subscriber's name at the publisher.
 const STOPPED: &str = "stopped";
 
 fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |n| n.parse().expect("a number"))
 }
 
-/// One of those who watch: what it was given, and how late, phase by phase.
+/// A subscriber that measures how late it gets its records, by phase.
 struct Witness {
     follower: Follower,
     late: [Vec<u64>; PHASES.len()],
 }
 
 impl Witness {
-    /// Watches until the session ends.
+    /// Follows the channel until the session ends.
     fn watch(publisher: &Publisher, phase: &AtomicUsize) -> Self {
         let mut witness = Self {
             follower: Follower::new(publisher.subscriber().channel("all")),
@@ -62,7 +61,8 @@ impl Witness {
                 .last(1)
                 .filter(|last| Some(*last) != before);
             if let Some(last) = last {
-                // Of each poll its last record: that of the oldest would say how long the machine slept.
+                // Only the last record of a poll counts: the oldest one's delay includes the machine's
+                // sleep.
                 let utc = SystemTime::UNIX_EPOCH
                     .elapsed()
                     .unwrap_or_default()
@@ -80,7 +80,7 @@ impl Witness {
     }
 }
 
-/// Another process that follows; it ends with the session, or is killed with its test.
+/// Another subscriber process. It ends with the session, or is killed with its test.
 struct Listener(Child);
 
 impl Listener {
@@ -95,7 +95,7 @@ impl Listener {
         Self(child.expect("it starts"))
     }
 
-    /// Whether it ended and had everything.
+    /// Waits for its end. Returns whether it had all records.
     fn was_whole(mut self) -> bool {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -115,7 +115,7 @@ impl Drop for Listener {
     }
 }
 
-/// How far behind the stopped one is, by what it told the publisher.
+/// Returns the stopped subscriber's lag, by its reports to the publisher.
 fn lag(publisher: &Publisher) -> Option<u64> {
     let metrics = publisher.metrics();
     let name = format!("\"{STOPPED}\"");
@@ -124,7 +124,7 @@ fn lag(publisher: &Publisher) -> Option<u64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// Waits until it is so; anything else is a hang.
+/// Waits until `done` returns `true`. Panics after [`PATIENCE`].
 fn until(mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -133,7 +133,7 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// So many who join at once from the oldest on, and stay a while. Records they were given.
+/// Joins `joiners` subscribers at once from the oldest datagram on, for [`STAY`]. Returns their records.
 fn join(publisher: &Publisher, joiners: usize) -> u64 {
     let together = std::sync::Barrier::new(THREADS);
     let follow = |n: usize| {
@@ -144,14 +144,15 @@ fn join(publisher: &Publisher, joiners: usize) -> u64 {
         let builders: Vec<_> = (n..joiners).step_by(THREADS).map(one).collect();
         together.wait();
         let mut all: Vec<_> = builders.into_iter().map(Follower::new).collect();
-        // Whoever can't follow on this machine says so: it is the others who are watched.
+        // A joiner that can't keep up on this machine may lose records, because only the witnesses are
+        // judged.
         tickcast_test_support::drive_for(&mut all, STAY);
         for follower in &all {
             let (Some(first), Some(last)) = (follower.first, follower.last(1)) else {
                 continue;
             };
             let given: u64 = follower.records.values().sum();
-            // A loss before the first record or behind the last one lies outside of those.
+            // A loss before the first record or after the last one is outside of the span.
             let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
             let span = last.record.0 - first.record.0 + 1;
             assert!(
@@ -174,7 +175,7 @@ fn join(publisher: &Publisher, joiners: usize) -> u64 {
     })
 }
 
-/// Median, 99 in 100, 999 in 1,000 and the most.
+/// Returns the median, the 99th and 99.9th percentile, and the maximum.
 fn percentiles(mut late: Vec<u64>) -> [u64; 4] {
     late.sort_unstable();
     let at = |part: f64| {

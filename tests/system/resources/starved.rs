@@ -1,5 +1,5 @@
-//! What the host denies a process for a while, or for good: descriptors, room on a file system, the
-//! processor, and the right time of day. It is told, others go on, and what was denied is made up for.
+//! A host that denies a process a resource for a while or for good: descriptors, room on a file system, the
+//! processor, or the right time of day. The process reports it, others go on, and the process catches up.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ use tickcast_test_support::{
     Follower, Publisher, binary, channel, drive, end, endless, free_group, one_channel, signal,
 };
 
-/// A publisher, and one who has followed it for a while.
+/// Starts a publisher, and a subscriber that has followed it for a while.
 fn under_way() -> (Publisher, Vec<Follower>) {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     let mut followers = vec![Follower::new(publisher.subscriber().channel("all"))];
@@ -25,21 +25,21 @@ fn under_way() -> (Publisher, Vec<Follower>) {
     (publisher, followers)
 }
 
-/// Until the first has so many records more.
+/// Polls until the first follower has `more` records more.
 fn get_on(followers: &mut [Follower], more: u64) {
     let records = |all: &[Follower]| all[0].records.values().sum::<u64>();
     let least = records(followers) + more;
     drive(followers, |all| records(all) >= least);
 }
 
-/// Sets how high a number a process's next descriptor may have.
+/// Limits a process's descriptors to numbers below `below`.
 fn allow_descriptors(pid: u32, below: u64) {
     let args = [format!("--pid={pid}"), format!("--nofile={below}:")];
     let status = Command::new("prlimit").args(args).status();
     assert!(status.is_ok_and(|status| status.success()), "prlimit");
 }
 
-/// The number that a process's next descriptor will have.
+/// Returns the number of a process's next descriptor.
 fn next_descriptor(pid: u32) -> u64 {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it is there");
     let numbers = open
@@ -54,7 +54,7 @@ fn publisher_without_descriptors_recovers() {
     let (publisher, mut followers) = under_way();
     allow_descriptors(publisher.id(), next_descriptor(publisher.id()));
     std::thread::scope(|scope| {
-        // The system connects them both; the publisher can take neither.
+        // The system accepts both connections, but the publisher has no descriptor for them.
         let asked = scope.spawn(|| publisher.ask("/metrics", None));
         followers.push(Follower::new(publisher.subscriber().channel("all")));
         drive(&mut followers, |_| {
@@ -104,9 +104,10 @@ fn subscriber_without_descriptors_names_failure() {
             .output()
             .expect("prlimit runs")
     };
-    // Beside the standard streams one, with which nothing can be waited for; or one more, and none for a
-    // connection; or as many as a connection takes, so that it follows over TCP, and says that it can't
-    // listen.
+    // Three limits beyond the standard streams:
+    // - One descriptor: the process can't wait for anything.
+    // - Two descriptors: none is left for a connection.
+    // - Enough for a connection: it follows over TCP, and reports that it can't list the interfaces.
     for (descriptors, what, limit, code) in [
         (4, "no descriptor to wait on: Too many open files", "60", 2),
         (
@@ -132,7 +133,7 @@ fn subscriber_without_descriptors_names_failure() {
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
 }
 
-/// A publisher that stands still as one whose control group has used up its share of the processor.
+/// A publisher that is stopped, like one whose control group has used up its share of the processor.
 #[test]
 fn paused_publisher_is_reported_and_nothing_lost() {
     let (publisher, mut followers) = under_way();
@@ -162,8 +163,8 @@ fn paused_publisher_is_reported_and_nothing_lost() {
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
 }
 
-/// Starts a publisher with a file system of this size at `small`, in name spaces of its own; `None` where
-/// there can be none.
+/// Starts a publisher in namespaces of its own, with a file system of `bytes` at `small`. Returns `None`
+/// if the host does not allow that.
 fn with_a_small_file_system(
     small: &Path,
     bytes: u64,
@@ -251,7 +252,7 @@ fn check_names_file_system_without_room() {
     config["flight_record"] = json!({ "directory": small.join("records"), "mib": 2 });
     config["state_dir"] = json!(folder.path().join("state"));
     config["ring_dir"] = json!(small.join("rings"));
-    // A ring of 1.5 MiB and two records.
+    // A ring of 1.5 MiB and two flight records.
     for (mib, is_told) in [(4, true), (8, false)] {
         let checked = with_a_small_file_system(&small, mib << 20, ":", &config, &["--check"]);
         let Some(output) = checked else {
@@ -290,7 +291,7 @@ fn clock_steps_of_hours_change_no_delivery() {
         ]);
         assert_eq!(stepped.violation, None, "seed {seed}");
         assert_eq!(stepped.faults.get("clock_step"), Some(&4), "seed {seed}");
-        // Stamps differ, and nothing else: not even what is asked for, and how often.
+        // Only timestamps may differ. NACKs and their number must be equal too.
         let of = |outcome: &Outcome| {
             let t = &outcome.tally;
             let stream = (

@@ -1,5 +1,5 @@
-//! What a tick costs the operating system, from Rust: nothing but the receiving itself, and under load a
-//! part of a call. A program, which is this test again, runs under strace.
+//! System calls per tick, from Rust: none but receiving, and under load a fraction of a call. The counted
+//! program is this test binary, run again under strace.
 
 use std::io::Write as _;
 use std::os::unix::process::parent_id;
@@ -18,10 +18,10 @@ use tickcast_test_support::{PATIENCE, Publisher, free_group, one_channel, simula
 
 const PUBLISHER: &str = "STEADY_PUBLISHER";
 const WAY: &str = "STEADY_WAY";
-/// The records between which nothing is to be called.
+/// No system calls are allowed between these records.
 const MARKS: [u64; 2] = [5_000, 40_000];
 
-/// The program: follows in one way, and marks two records by a system call that nobody else makes.
+/// The program: follows in one way, and marks two records by a system call that has no other use here.
 #[test]
 #[ignore = "the other tests here run it, with a publisher"]
 fn follow() {
@@ -51,18 +51,18 @@ fn follow() {
     assert!(records > MARKS[1]);
 }
 
-/// Datagrams that are published before they are sent, as a busy feed does.
+/// Datagrams that are published before they are sent, as in a busy feed.
 const BURST: u64 = 64;
-/// Bursts that are carried before the marks, and between them.
+/// Number of bursts before the marks, and between them.
 const BURSTS: [u64; 2] = [50, 400];
-/// Datagrams for one system call of a side, at least.
+/// Minimum number of datagrams per system call of a side.
 const DATAGRAMS_A_CALL: u64 = 20;
 /// Trades of a full datagram: 48 bytes each, of 1472 with its header of 64.
 const RECORDS: u64 = 29;
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// The program: publishes from one thread and follows in another, as fast as they get on, and each of them
-/// marks when the bursts begin that count, and when they are over.
+/// The program: publishes from one thread and follows in another, at full speed. Each thread marks begin
+/// and end of the counted bursts.
 #[test]
 #[ignore = "another test here runs it"]
 fn carry() {
@@ -93,7 +93,7 @@ fn carry() {
         drop(channel);
         publisher.drive().expect("it sends");
         sent.store(number as u64, Release);
-        // The next burst is due when this one was taken: neither side waits by a call.
+        // The next burst is due when this one was received. Neither side waits by a system call.
         while taken.load(Acquire) < number as u64 {
             std::hint::spin_loop();
         }
@@ -107,9 +107,9 @@ fn carry() {
 
 const CARRIED: &str = "datagrams carried: ";
 
-/// In place of how many records were taken.
+/// Value of `taken` before the subscriber has joined.
 const JOINING: u64 = u64::MAX;
-/// In place of how many records were sent.
+/// Value of `sent` after the last burst.
 const OVER: u64 = u64::MAX;
 
 fn sealed_by(publisher: &InlinePublisher) -> u64 {
@@ -150,7 +150,7 @@ fn follow_bursts(control: String, sent: &AtomicU64, taken: &AtomicU64) {
             marked = true;
             let _ = parent_id();
         }
-        // Under load: there is something to be had at each poll.
+        // Polls only if a datagram is waiting, as under load.
         if until > records {
             subscriber.poll(|item| records += u64::from(matches!(item, Item::Record(..))));
             taken.store(records, Release);
@@ -162,8 +162,8 @@ fn follow_bursts(control: String, sent: &AtomicU64, taken: &AtomicU64) {
     subscriber.leave();
 }
 
-/// Runs the program of this name under strace. Its trace, and what it said; `None` where there is no
-/// strace, which is said.
+/// Runs the program of this name under strace. Returns its trace and its output. Without strace, prints a
+/// notice and returns `None`.
 fn under_strace(program: &str, env: &[(&str, String)]) -> Option<(PathBuf, TempDir, String)> {
     if Command::new("strace").arg("--version").output().is_err() {
         let why = "strace is not here, so system calls are not counted; `make setup` installs it";

@@ -1,5 +1,5 @@
-//! Processes that have only a share of the processor, as in a control group with a quota: they run for a
-//! while of each period, and stand still for the rest. It is told, and nothing is lost in silence.
+//! Processes with only a share of the processor, as in a control group with a quota: they run for a part
+//! of each period and stand still for the rest. They report it, and nothing is lost silently.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,12 @@ use tickcast_test_support::{
     signal,
 };
 
-/// Periods of a quota that a process is to see the end of.
+/// Number of periods of a quota in a test.
 const PERIODS: u64 = 20;
 
-/// What holds a process up, period by period, until it is dropped.
+/// Throttles a process, period by period, until it is dropped.
 trait Throttle {
-    /// In how many periods it stood still so far.
+    /// Returns in how many periods the process stood still so far.
     fn stood_still(&mut self) -> u64;
 }
 
@@ -30,7 +30,7 @@ struct Group {
 }
 
 impl Group {
-    /// Of version 2 where its controller for the processor can be used, or of version 1.
+    /// Creates a group of version 2, or of version 1 if version 2 has no usable CPU controller.
     fn of(pid: u32) -> Option<Self> {
         let versions: [(&str, &[(&str, &str)]); 2] = [
             ("/sys/fs/cgroup", &[("cpu.max", "10000 100000")]),
@@ -74,14 +74,14 @@ impl Throttle for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group goes once it is empty.
+        // A group can only be removed while it is empty.
         let parent = self.path.parent().expect("a root");
         let _ = std::fs::write(parent.join("cgroup.procs"), self.pid.to_string());
         let _ = std::fs::remove_dir(&self.path);
     }
 }
 
-/// The same by signals: stopped with every second look, and let go with the next.
+/// A throttle by signals: every other call of `stood_still` stops the process, the next one continues it.
 struct Signals {
     pid: u32,
     looks: u64,
@@ -96,7 +96,7 @@ impl Throttle for Signals {
         };
         signal(self.pid, name);
         self.looks += 1;
-        // At least for so long it stands still, or may run.
+        // Minimum time of each stop and of each run.
         std::thread::sleep(Duration::from_millis(5));
         self.looks / 2
     }
@@ -156,7 +156,7 @@ fn recording(path: &Path) -> Journal {
     Journal::read(bytes).expect("it can be read")
 }
 
-/// How often a record says that nobody came back for a while.
+/// Returns how many stalls a flight record contains.
 fn stalls(of: &Journal) -> usize {
     let entries = of.entries().map(|entry| entry.expect("it is whole"));
     entries
@@ -164,7 +164,7 @@ fn stalls(of: &Journal) -> usize {
         .count()
 }
 
-/// Both sides held up by `throttle` at once, for so many periods each.
+/// Throttles both sides at once, for [`PERIODS`] periods each, and checks the results.
 fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> {
     let records = tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written");
     let mut config = one_channel(&[free_group()], endless(2_000, 2));
@@ -189,7 +189,7 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
     assert!(status.success());
     let (listened, record) = listener.finish();
 
-    // Whole, or told: nobody lacks a record that was not declared lost.
+    // Every published record was delivered or declared lost.
     let published = number(channel(&summary), "published_records");
     let heard = channel(&listened);
     let (delivered, lost) = (
@@ -210,7 +210,7 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
     let count = |wanted: &Event| follower.events.iter().filter(|it| *it == wanted).count();
     assert_eq!(count(&Event::Stale), count(&Event::Recovered));
 
-    // Both records tell of it, and the publisher's is run again to the same.
+    // Both flight records contain stalls, and the replay of the publisher's gives the same result.
     let publishers = recording(&records.path().join("test.1.flight"));
     for record in [&record, &publishers] {
         assert!(stalls(record) > 0, "nobody stood still?");

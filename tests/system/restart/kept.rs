@@ -1,4 +1,4 @@
-//! A publisher whose rings and address outlive it, and what its ring holds as a file.
+//! A publisher whose rings and address survive it, and a reader of its ring file.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -29,11 +29,11 @@ impl Kept {
         Self::fed(endless(messages_per_s, followers))
     }
 
-    /// One with this input.
+    /// Returns a config with this input.
     pub fn fed(input: Value) -> Self {
         let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let state = tempfile::tempdir().expect("a folder");
-        // Nobody else asks for it before the publisher does.
+        // The port was free just now, and most likely still is when the publisher binds it.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let mut config = one_channel(&[free_group()], input);
         config["control"] = json!(free.expect("a port"));
@@ -54,12 +54,12 @@ impl Kept {
         self.rings.path().join("test.all.ring")
     }
 
-    /// Where a publisher keeps that something did not come again.
+    /// Returns the file in which a publisher notes that something did not come again.
     pub fn not_again(&self) -> PathBuf {
         self.state.path().join("test.epoch.not-again")
     }
 
-    /// What the log of a publisher that starts now says, and the epoch that it publishes in.
+    /// Starts a publisher. Returns it with its log and its epoch.
     pub fn started(&self) -> (Publisher, String, u64) {
         let publisher = self.start();
         let log = publisher.log();
@@ -70,14 +70,14 @@ impl Kept {
     }
 }
 
-/// The datagrams of a ring that has not come round yet, as bytes of its file.
+/// The datagrams of a ring that has not wrapped yet, read from its file.
 pub struct Sealed {
     pub epoch: u64,
-    /// From sequence 1 on.
+    /// Datagrams from sequence 1 on.
     pub slots: Vec<Vec<u8>>,
-    /// Number and hash of each record in them, in order.
+    /// Number and hash of each of their records, in order.
     pub records: Vec<(u64, u64)>,
-    /// Of all their records, as publishers and subscribers take it.
+    /// Digest of all their records, as publishers and subscribers compute it.
     pub digest: String,
 }
 
@@ -99,7 +99,7 @@ impl Ring {
         self.words(at, 1)[0]
     }
 
-    /// The words of the slot of this sequence, where the ring has not come round.
+    /// Returns the words of this sequence's slot. The ring must not have wrapped.
     fn slot(&self, sequence: u64) -> Vec<u64> {
         let len = self.word(offset::SLOT_LEN) as usize;
         self.words(CONTROL_PAGE_LEN + sequence as usize * len, len / 8)
@@ -111,7 +111,7 @@ impl Kept {
         Ring(File::open(self.ring()).expect("the ring is there"))
     }
 
-    /// Whether the slot behind the last one sealed is half written, of a publisher that stands still.
+    /// Returns whether the slot after the last sealed one is half written. The publisher must be stopped.
     pub fn is_half_written(&self) -> bool {
         let ring = self.file();
         let next = ring.word(offset::SEALED) + 1;
@@ -119,7 +119,7 @@ impl Kept {
         words[SEQUENCE_OFFSET / 8] != next && words.iter().any(|word| *word != 0)
     }
 
-    /// What the ring holds, of a publisher that stands still or is gone.
+    /// Returns the contents of the ring. The publisher must be stopped or gone.
     pub fn sealed(&self) -> Sealed {
         let ring = self.file();
         let last = ring.word(offset::SEALED);
@@ -131,7 +131,7 @@ impl Kept {
             digest: String::new(),
         };
         let mut digest = Xxh3::new();
-        // A datagram that is whole is sealed, whether the control page says so yet or not.
+        // A complete datagram is sealed, even if the control page does not say so yet.
         for sequence in 1..=last + 1 {
             let words = ring.slot(sequence);
             if sequence > last && words[SEQUENCE_OFFSET / 8] != sequence {

@@ -1,8 +1,7 @@
-//! A publisher that is killed and started again goes on in its epoch where its rings outlived it, and
-//! nothing that was sealed is lost, given twice or in another order; where they did not, a new epoch
-//! begins and everybody is told why. And what the decoder knew before the kill it knows after it: the book
-//! that a subscriber holds in the end is the venue's. `make restarts ROUNDS=100` has more of it than a test
-//! run.
+//! A publisher that is killed and restarted. If its rings survived, it continues its epoch: no sealed
+//! record is lost, delivered twice or out of order. If they did not, a new epoch begins, and every
+//! subscriber gets the reason. The decoder keeps its state across the kill: a subscriber's book ends
+//! equal to the venue's. `make restarts ROUNDS=100` runs longer than a test run.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,7 +20,7 @@ use tickcast_test_support::{
     Follower, PATIENCE, Publisher, channel, drive, drive_to_end, end, number,
 };
 
-/// Memory that is no longer behind its address, on Linux.
+/// Signal for an access to memory that no longer exists, on Linux.
 const SIGBUS: i32 = 7;
 
 fn follower(publisher: &Publisher, dropped: f64) -> Follower {
@@ -37,7 +36,7 @@ fn records(follower: &Follower) -> u64 {
     follower.records.values().sum()
 }
 
-/// Until each has so many records more.
+/// Polls until each follower has `more` records more.
 fn get_on(followers: &mut [Follower], more: u64) {
     let least: Vec<u64> = followers.iter().map(|it| records(it) + more).collect();
     drive(followers, |all| {
@@ -47,7 +46,7 @@ fn get_on(followers: &mut [Follower], more: u64) {
     });
 }
 
-/// How often it is killed.
+/// Returns the number of kills.
 fn rounds() -> u64 {
     std::env::var("TICKCAST_RESTARTS").map_or(5, |n| n.parse().expect("a number"))
 }
@@ -60,7 +59,7 @@ fn killed_publisher_continues_without_loss_or_double() {
     let mut followers = [follower(&publisher, 0.0), follower(&publisher, 0.01)];
     let mut longest = 0;
     for round in 0..rounds {
-        // Not always at the same place: also before anything, and right after the last restart.
+        // Kill at varying points, also before any record, and right after the last restart.
         get_on(&mut followers, round * 977 % 2_000);
         let began = Instant::now();
         publisher.kill();
@@ -96,16 +95,16 @@ fn killed_publisher_continues_without_loss_or_double() {
 /// An open order: whether it buys, its price in billionths, its shares.
 type Order = (bool, i64, u32);
 
-/// The venue of the tests of books: messages that it has, by which market, from which seed.
+/// The venue of the book tests: number of messages, number of symbols, seed.
 const VENUE: (u64, u16, u64) = (u32::MAX as u64, 20, 7);
 const MESSAGES_PER_S: u64 = 4_000;
 
-/// The first messages of the venue, one after the other.
+/// Calls `each` with the first messages of the venue.
 fn venue(messages: u64, each: impl FnMut(&[u8])) {
     venue_of(VENUE.2, messages, each);
 }
 
-/// As [`venue`], of a market from this seed.
+/// Calls `each` with the first messages of a market from this seed.
 fn venue_of(seed: u64, messages: u64, mut each: impl FnMut(&[u8])) {
     let (all, symbols, _) = VENUE;
     let market = SimulatorConfig {
@@ -116,7 +115,7 @@ fn venue_of(seed: u64, messages: u64, mut each: impl FnMut(&[u8])) {
     let mut simulator = Simulator::new(&market, seed).expect("a market");
     let mut left = messages;
     while let Some(packet) = simulator.next_packet() {
-        // MoldUDP64: session, sequence and count, then each message behind its length.
+        // MoldUDP64: session, sequence and count, then each message after its length.
         let mut rest = packet.payload.get(20..).unwrap_or_default();
         while let [high, low, after @ ..] = rest {
             if left == 0 {
@@ -129,7 +128,8 @@ fn venue_of(seed: u64, messages: u64, mut each: impl FnMut(&[u8])) {
     }
 }
 
-/// What is open at the venue after so many messages, by the ITCH 5.0 specification alone.
+/// Returns the venue's open orders after `messages` messages, computed from the ITCH 5.0 specification
+/// alone.
 fn open_at_the_venue(messages: u64) -> BTreeMap<u64, Order> {
     let mut open = BTreeMap::<u64, Order>::new();
     venue(messages, |m| {
@@ -156,17 +156,17 @@ fn open_at_the_venue(messages: u64) -> BTreeMap<u64, Order> {
     open
 }
 
-/// A subscriber that keeps the open orders as the records tell them.
+/// A subscriber that keeps the open orders from its records.
 struct Reader {
     subscriber: Subscriber,
-    /// With the life of the publisher in which each was told.
+    /// Each open order, with the life of the publisher that added it.
     open: BTreeMap<u64, (Order, u64)>,
-    /// How often the publisher was killed so far.
+    /// Number of kills of the publisher so far.
     life: u64,
     records: u64,
-    /// Executions of orders that an earlier life told of.
+    /// Executions of orders that an earlier life added.
     of_before: u64,
-    /// The venue's last message that a record came of.
+    /// Sequence of the last venue message that gave a record.
     message: u64,
 }
 
@@ -183,7 +183,7 @@ impl Reader {
         }
     }
 
-    /// Polls until then; anything else is a hang.
+    /// Polls until `done` returns `true`. Panics after [`PATIENCE`].
     fn follow(&mut self, done: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
@@ -220,7 +220,7 @@ impl Reader {
     }
 }
 
-/// Does what a record says; whether it executes an order that an earlier life of the publisher told of.
+/// Applies a record. Returns whether it executes an order that an earlier life of the publisher added.
 fn apply(open: &mut BTreeMap<u64, (Order, u64)>, record: &MboMsg, life: u64) -> bool {
     let buys = record.side as u8 == b'B';
     match record.action().expect("an action") {
@@ -247,7 +247,7 @@ fn apply(open: &mut BTreeMap<u64, (Order, u64)>, record: &MboMsg, life: u64) -> 
     false
 }
 
-/// Kills a publisher of this input again and again, and holds the book of its subscriber against the venue's.
+/// Kills a publisher of this input repeatedly, and compares its subscriber's book with the venue's.
 fn assert_its_book_is_the_venues(input: Value) {
     let kept = Kept::fed(input);
     let mut publisher = kept.start();
@@ -300,13 +300,13 @@ fn simulated_book_matches_venue_after_kills() {
 fn recorded_day_book_matches_venue_after_kills() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("day");
-    // More than is read by the end, however slow the machine is; that it ends by itself would be seen.
+    // More than even a slow machine reads by the end, because a file that ends early would fail the test.
     let day = recorded(VENUE.2, 200_000 + rounds() * 20_000);
     std::fs::write(&file, day).expect("the day is written");
     assert_its_book_is_the_venues(capture(&file));
 }
 
-/// So many messages of a market from this seed, as a BinaryFILE.
+/// Returns `messages` messages of a market from this seed, as a BinaryFILE.
 fn recorded(seed: u64, messages: u64) -> Vec<u8> {
     let mut day = Vec::new();
     venue_of(seed, messages, |message| {
@@ -328,7 +328,7 @@ fn capture(file: &Path) -> Value {
     })
 }
 
-/// Whether a subscriber was told that messages of the source were lost, nobody knows how many.
+/// Returns whether the follower got an event for an unknown number of lost source messages.
 fn was_told_of_a_loss(follower: &Follower) -> bool {
     follower.saw(|event| {
         matches!(
@@ -350,7 +350,7 @@ fn replaced_capture_opens_new_epoch_and_reports_it() {
     let kept = Kept::fed(capture(&file));
     let (mut publisher, _, mut before) = kept.started();
     let mut followers = [follower(&publisher, 0.0)];
-    // Cut, and another one of the same length.
+    // First a shortened file, then another file of the same length.
     for other in [day[..20_000].to_vec(), recorded(8, 100_000)] {
         get_on(&mut followers, 500);
         publisher.kill();
@@ -376,7 +376,7 @@ fn replaced_capture_opens_new_epoch_and_reports_it() {
 fn changed_or_short_capture_is_lost_and_exits_1() {
     const MESSAGES: u64 = 8_000;
     let day = recorded(VENUE.2, MESSAGES);
-    // As if it were the same file. What follows a length of zero is not read.
+    // A file with the same length and date. The reader stops at a length of zero.
     let shorter = [&day[..40_000], &vec![0; day.len() - 40_000]].concat();
     let mut another = recorded(8, MESSAGES);
     another.resize(day.len(), 0);
@@ -418,7 +418,7 @@ fn incomplete_restart_gives_no_digest_in_any_life() {
     for (of, has_digest) in [(epoch - 1, true), (epoch, false)] {
         get_on(&mut followers, 500);
         publisher.kill();
-        // As a life before left it, which found that out; the ring has come round since.
+        // The note of an earlier life that detected it. The ring has wrapped since.
         std::fs::write(kept.not_again(), format!("{of}\n")).expect("it is written");
         let (again, _, same) = kept.started();
         assert_eq!(same, epoch);
@@ -569,7 +569,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
             });
         assert_eq!(told, Some((reason, before)), "{why}");
     }
-    // And of one that was ended nobody goes on either.
+    // An ended session is not continued either.
     end(&publisher, &mut followers);
     publisher.finish();
     let (_publisher, log, again) = kept.started();
@@ -585,7 +585,7 @@ fn cut_ring_ends_publisher_and_next_start_is_new() {
     let (mut publisher, _, before) = kept.started();
     let mut followers = [follower(&publisher, 0.0)];
     get_on(&mut followers, 500);
-    // Whose file it is may do that, or root; nobody else.
+    // Only the file's owner or root can do that.
     let mode = std::fs::metadata(kept.ring()).expect("it is there").mode();
     assert_eq!(mode & 0o022, 0, "{mode:o}");
     let ring = std::fs::OpenOptions::new().write(true).open(kept.ring());

@@ -1,4 +1,4 @@
-//! A publisher and its standby, as processes, with subscribers in this one that know both.
+//! A publisher and its standby as processes, and subscribers in this process that know both.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -12,7 +12,7 @@ use tickcast_test_support::{
     Follower, PATIENCE, Publisher, channel, drive, endless, free_group, number, one_channel,
 };
 
-/// Messages a second of the feed that publisher and standby hear.
+/// Messages a second of the feed of publisher and standby.
 pub const RATE: u64 = 5_000;
 
 pub fn loses(seed: u64) -> FaultConfig {
@@ -27,7 +27,7 @@ pub fn dropping(seed: u64, drop: f64) -> FaultConfig {
     }
 }
 
-/// A publisher that begins when so many follow it, and may hand over to "b".
+/// Returns the config of a publisher that begins with `followers` subscribers and may hand over to "b".
 pub fn publisher(followers: u32) -> Value {
     let mut config = one_channel(&[free_group()], endless(RATE, followers));
     config["name"] = "a".into();
@@ -35,17 +35,18 @@ pub fn publisher(followers: u32) -> Value {
     config
 }
 
-/// The standby of a publisher with this config that runs.
+/// Returns the config of a standby for the running publisher with this config.
 pub fn standby_of(running: &Publisher, config: &Value) -> Value {
     let mut config = config.clone();
     config["name"] = "b".into();
-    // Whatever it takes on a slow machine.
+    // Long enough for a slow machine.
     config["standby"] =
         json!({ "of": running.control, "admin": running.admin, "hand_over_ms": 100_000 });
     config
 }
 
-/// Publisher, standby, and what the standby's config was.
+/// Starts a publisher and its standby, after `change` has edited the publisher's config and the standby's
+/// differences.
 pub fn pair(followers: u32, change: impl FnOnce(&mut Value, &mut Value)) -> (Publisher, Publisher) {
     let mut first = publisher(followers + 1);
     let mut second = json!({});
@@ -62,7 +63,7 @@ pub fn pair(followers: u32, change: impl FnOnce(&mut Value, &mut Value)) -> (Pub
     (a, b)
 }
 
-/// Whatever a promotion takes, nobody gives up what it misses before.
+/// Returns a config that does not give up gaps during a promotion, however long it takes.
 pub fn patient() -> ReceiverConfig {
     ReceiverConfig {
         dead_us: 600_000_000,
@@ -70,7 +71,7 @@ pub fn patient() -> ReceiverConfig {
     }
 }
 
-/// Followers that know both, each with its faults.
+/// Starts followers that know both publishers, each with its faults.
 pub fn following(a: &Publisher, b: &Publisher, faults: &[Option<FaultConfig>]) -> Vec<Follower> {
     let follower = |(n, faults): (usize, &Option<FaultConfig>)| {
         let builder = Subscriber::builder([a.control.to_string(), b.control.to_string()])
@@ -89,7 +90,7 @@ pub fn records(follower: &Follower) -> u64 {
     follower.records.values().sum()
 }
 
-/// Polls until each has so many records more.
+/// Polls until each follower has `more` records more.
 pub fn get_on(followers: &mut [Follower], more: u64) {
     let before: Vec<u64> = followers.iter().map(records).collect();
     drive(followers, |all| {
@@ -98,7 +99,7 @@ pub fn get_on(followers: &mut [Follower], more: u64) {
     });
 }
 
-/// What a standby says of itself.
+/// Returns a standby's own status.
 pub fn told(standby: &Publisher) -> Value {
     let (status, text) = standby.ask("/standby", None);
     assert_eq!(status, 200, "{text}");
@@ -110,12 +111,13 @@ pub fn until_it_mirrors(followers: &mut [Follower], standby: &Publisher) {
     drive(followers, |_| told(standby)["state"] == "mirroring");
 }
 
-/// Polls while somebody has the standby promoted: what that came to.
+/// Promotes the standby while polling. Returns the HTTP status and the answer.
 pub fn promote(followers: &mut [Follower], standby: &Publisher, force: bool) -> (u16, Value) {
     promote_while(followers, standby, force, |_| ())
 }
 
-/// The same, looking at the followers all the while.
+/// Promotes the standby while polling, and calls `look` with the followers all the time. Returns the HTTP
+/// status and the answer.
 pub fn promote_while(
     followers: &mut [Follower],
     standby: &Publisher,
@@ -137,14 +139,14 @@ pub fn promote_while(
     (status, serde_json::from_str(&text).expect("JSON"))
 }
 
-/// Polls while a standby refuses to be promoted: why it does.
+/// Requests a promotion that the standby must refuse, while polling. Returns the reason.
 pub fn refusal(followers: &mut [Follower], standby: &Publisher, force: bool) -> String {
     let (status, refused) = promote(followers, standby, force);
     assert_eq!(status, 409, "{refused}");
     refused["why"].as_str().expect("a reason").to_owned()
 }
 
-/// The digest that one publisher alone has after so many records of the same feed.
+/// Returns the digest of a single publisher after `records` records of the same feed.
 pub fn undisturbed(records: u64) -> Value {
     let mut input = endless(RATE, 0);
     input["pace"] = "max".into();
@@ -157,7 +159,7 @@ pub fn undisturbed(records: u64) -> Value {
     channel(&summary)["digest"].clone()
 }
 
-/// Everybody has every record once, in order, and lost nothing.
+/// Asserts that each follower has every record once, in order, and without loss.
 pub fn assert_whole(followers: &[Follower]) {
     let expected = undisturbed(records(&followers[0]));
     for follower in followers {

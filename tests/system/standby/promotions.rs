@@ -1,7 +1,7 @@
-//! How long subscribers are given nothing while a standby takes over, orderly or after `kill -9`, with
-//! and without loss: printed, and never judged, since that is the machine's matter too. What is judged is
-//! that nothing is lost by it, and nothing comes twice. `make promotions ROUNDS=20` has more of it than a
-//! test run.
+//! How long subscribers get no records while a standby takes over, orderly or after `kill -9`, with and
+//! without loss. The times are printed and never judged, because they depend on the machine. The tests
+//! check that a promotion loses nothing and delivers nothing twice. `make promotions ROUNDS=20` runs
+//! longer than a test run.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::pair::{
 use tickcast_subscriber::{Event, Position};
 use tickcast_test_support::{Follower, drive, end};
 
-/// Loss at each subscriber, where there is any.
+/// Share of lost datagrams at each subscriber, in the runs with loss.
 const DROP: f64 = 0.01;
 const FOLLOWERS: usize = 2;
 
@@ -21,8 +21,8 @@ enum How {
     Killed,
 }
 
-/// When each follower was given its last record, and for how long it was given none, at most, until it
-/// was given one of the next epoch. What the old epoch still owed may come from the new publisher.
+/// The time of each follower's last record, and its longest time without records until one of the next
+/// epoch came. The new publisher may still deliver records of the old epoch.
 #[derive(Default)]
 struct Watch {
     last: [Option<(Position, Option<Instant>)>; FOLLOWERS],
@@ -44,13 +44,13 @@ impl Watch {
                 }
                 _ => {}
             }
-            // Of what was given before anybody looked, nobody knows when.
+            // A record from before the first look has no known time.
             let given_at = last.is_some().then(Instant::now);
             *last = Some((at, given_at));
         }
     }
 
-    /// The longest, once all of them are over.
+    /// Returns the longest gap of all followers, once each has a record of the next epoch.
     fn black_out(&self) -> Option<Duration> {
         let are_over = self.gaps.iter().all(|(_, is_over)| *is_over);
         let longest = self.gaps.iter().map(|(longest, _)| *longest).max();
@@ -58,16 +58,16 @@ impl Watch {
     }
 }
 
-/// What a round took.
+/// Times of a round.
 struct Round {
     black_out: Duration,
-    /// From the moment when it was asked for to the answer.
+    /// From the request of the promotion to its answer.
     command: Duration,
     /// Records that were published again, and not delivered twice.
     repeated: u64,
 }
 
-/// One promotion under load: `seed` is also where the followers' losses fall.
+/// Runs one promotion under load. `seed` also decides the followers' losses.
 fn round(how: How, drop: f64, seed: u64) -> Round {
     let (mut a, b) = pair(FOLLOWERS as u32, |_, _| {});
     let faults: Vec<_> = (0..FOLLOWERS as u64)
@@ -117,7 +117,7 @@ fn round(how: How, drop: f64, seed: u64) -> Round {
     }
 }
 
-/// Shortest, median and longest, in milliseconds.
+/// Returns the shortest, median and longest time, in milliseconds.
 fn told(mut all: Vec<Duration>) -> String {
     all.sort_unstable();
     let ms = |span: Duration| format!("{:.1}", span.as_secs_f64() * 1_000.0);

@@ -1,6 +1,8 @@
-//! A standby whose input is in another session of its venue than its publisher's, as processes: where the
-//! messages are the same their positions are related, where they are others it is not promoted, and where
-//! nothing could be compared all that was heard counts.
+//! A standby whose input is in another session of its venue than the publisher's, as processes:
+//!
+//! - Equal messages relate the positions of both sessions.
+//! - Different messages prevent a promotion.
+//! - If nothing could be compared, every received message is published.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -20,7 +22,7 @@ const MESSAGE: u16 = 1;
 const LOST: u16 = 2;
 const SESSION: u16 = 4;
 
-/// The venue's handler beside one of them.
+/// The venue's handler for the publisher or the standby.
 struct Handler(UnixStream);
 
 impl Handler {
@@ -34,7 +36,7 @@ impl Handler {
         self.0.write_all(&bytes).expect("it is read");
     }
 
-    /// A message of a session: the same for everybody who is in it.
+    /// Sends a message of a session. All handlers in the session send the same bytes.
     fn says(&mut self, session: u64, sequence: u64) {
         self.frame(MESSAGE, sequence);
         let bytes = trade(session, sequence);
@@ -50,7 +52,7 @@ fn trade(session: u64, sequence: u64) -> TradeMsg {
     }
 }
 
-/// What one has who got these messages of these sessions.
+/// Returns the digest of a follower with these messages of these sessions.
 fn digest(all: impl Iterator<Item = (u64, u64)>) -> String {
     let mut digest = Xxh3::new();
     for (session, sequence) in all {
@@ -93,8 +95,8 @@ impl Setting {
         }
     }
 
-    /// Says messages, which the follower gets one by one and the standby mirrors, from this one on: what
-    /// the last one was.
+    /// Sends messages from `from` on until `done` accepts the standby's status. The follower gets them
+    /// one by one and the standby mirrors them. Returns the last sequence.
     fn say_until(
         &mut self,
         from: u64,
@@ -121,7 +123,7 @@ impl Setting {
         &told["sources"][0]["publisher"]
     }
 
-    /// Losses at the source that the follower was told of.
+    /// Returns the source losses that the follower was notified of.
     fn lost(&self) -> Vec<(SourcePosition, u64)> {
         let events = self.followers[0].events.iter();
         let lost = events.filter_map(|event| match event {
@@ -134,7 +136,7 @@ impl Setting {
     }
 }
 
-/// How many messages a standby that was promoted counts as published again.
+/// Returns how many messages a promoted standby counts as published again.
 fn published_again(standby: &Publisher) -> u64 {
     let metrics = standby.metrics();
     let is_it = |line: &&str| line.contains("published_again_messages") && !line.starts_with('#');
@@ -202,7 +204,7 @@ fn standby_of_other_session_needs_force() {
         why.contains("source 1 gives here what the publisher does not publish"),
         "{why}"
     );
-    // The publisher was not asked to rest, and goes on.
+    // The publisher was not asked to pause, and goes on.
     for _ in 0..10 {
         last += 1;
         others(&mut it.of_a, &mut it.of_b, last);
@@ -224,7 +226,7 @@ fn standby_of_other_session_needs_force() {
     let lost: Vec<_> = it.lost().iter().map(|(_, messages)| *messages).collect();
     assert_eq!(lost, [u64::MAX], "nobody knows how many");
     assert_eq!(published_again(&it.b), 0);
-    // From here on it publishes what it hears.
+    // From here on the standby publishes its input.
     (last + 1..=last + 10).for_each(|sequence| it.of_b.says(2, sequence));
     get_on(&mut it.followers, 10);
     end(&it.b, &mut it.followers);
@@ -239,7 +241,7 @@ fn standby_of_other_session_needs_force() {
 #[test]
 fn uncompared_session_is_published_whole() {
     let mut it = Setting::new();
-    // Far behind what the publisher says, so none of it is heard in both.
+    // Far behind the publisher's position, so no message is in both inputs.
     it.of_b.frame(SESSION, 1);
     (1..=30).for_each(|sequence| it.of_b.says(2, sequence + 1_000));
     let of_a = |a: &mut Handler, _: &mut Handler, sequence| a.says(1, sequence);
@@ -252,7 +254,7 @@ fn uncompared_session_is_published_whole() {
     assert_eq!(status, 200, "{promoted}\n{}", it.b.log());
     drive(&mut it.followers, |all| records(&all[0]) >= last + 30);
     assert!(it.b.log().contains("could be compared"), "{}", it.b.log());
-    // What it hears from here on is published for the first time.
+    // Messages from here on are published for the first time.
     (31..=40).for_each(|sequence| it.of_b.says(2, sequence + 1_000));
     drive(&mut it.followers, |all| records(&all[0]) >= last + 40);
     assert_eq!(published_again(&it.b), 30);

@@ -1,5 +1,5 @@
-//! A standby beside a publisher, as processes: it takes over, orderly or after a death, and whoever
-//! follows gets every record once, as if there had been one publisher all the time.
+//! A standby beside a publisher, as processes. It takes over, orderly or after a death, and every
+//! subscriber gets every record once, as from a single publisher.
 
 use std::process::Command;
 use std::time::Duration;
@@ -99,7 +99,7 @@ fn forced_promotion_beside_live_publisher_is_followed() {
     let (status, promoted) = promote(&mut followers, &b, true);
     assert_eq!(status, 200, "{promoted}\n{}", b.log());
     assert_eq!(promoted["reason"], "forced");
-    // Nobody told the first one, and nobody who follows it believes a datagram.
+    // The first publisher does not know, and none of its subscribers accepts the standby's datagrams.
     get_on(&mut followers, 6_000);
     assert!(!followers[0].saw(|event| matches!(event, Event::EpochContinued { .. })));
     a.kill();
@@ -135,7 +135,7 @@ fn forced_supersession_moves_subscribers_over() {
 #[test]
 fn stopped_publisher_taken_for_dead_ends_on_return() {
     let (a, b) = pair(1, |_, _| {});
-    // One that gives up a silent publisher by itself: its connection stays up.
+    // A follower that gives up a silent publisher by itself: its connection stays up.
     let both = [a.control.to_string(), b.control.to_string()];
     let follower = Subscriber::builder(both).channel(ChannelBuilder::new("all"));
     let mut followers = vec![Follower::new(follower)];
@@ -172,7 +172,7 @@ fn standby_with_other_channel_order_is_handed_over() {
     sharing_an_input(|channels| channels.reverse(), |_| (), "handed_over");
 }
 
-/// Two channels of one input, which the standby lists in some order; it is promoted after `happens`.
+/// Two channels of one input, listed by the standby in `order`. The standby is promoted after `happens`.
 fn sharing_an_input(
     order: impl FnOnce(&mut Vec<Value>),
     happens: impl FnOnce(&mut Publisher),
@@ -208,7 +208,7 @@ fn sharing_an_input(
     let follower = &followers[0];
     follower.assert_balanced();
     assert!(follower.losses.is_empty(), "{:?}", follower.losses);
-    // All that the standby's input gave was published, by one or the other.
+    // One of the two publishers published every record of the standby's input.
     let mut input = endless(RATE, 0);
     input["pace"] = "max".into();
     input["records_max"] = summary["sources"][0]["records"].clone();
@@ -243,7 +243,7 @@ fn standby_with_late_feed_repeats_nothing() {
         second["inputs"][0]["pace"] = json!({ "messages_per_s": RATE / 2 });
     });
     let mut followers = following(&a, &b, &[None]);
-    // However far ahead the standby began.
+    // Independent of the standby's lead at the beginning.
     let heard = |b: &Publisher| {
         let metrics = b.metrics();
         let series = "tickcast_publisher_source_messages{source=\"1\"} ";
@@ -321,13 +321,13 @@ fn hand_over_without_standby_keeps_publishing() {
     assert_eq!(status, 409, "{text}");
     assert!(text.contains("no standby"), "{text}");
     assert_eq!(a.ask("/standby", None).0, 404);
-    // Told once a second at most, counted each time.
+    // Audited at most once a second, but counted each time.
     let refused = a.audited("hand_over_refused");
     assert!((1..=3).contains(&refused.len()), "{refused:?}");
     assert_eq!(refused[0]["subscriber"], "b");
     let why = refused[0]["why"].as_str().expect("a reason");
     assert!(why.contains("no standby to take over"), "{why}");
-    // It neither stopped nor stumbled.
+    // The publisher continues without interruption.
     get_on(&mut followers, 1_000);
     end(&a, &mut followers);
     let (ended, summary) = a.finish();
@@ -342,7 +342,7 @@ fn standby_death_in_take_over_keeps_publisher() {
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);
     until_it_mirrors(&mut followers, &b);
-    // It asked once, in the standby's name, and is never heard of again.
+    // The standby requested a take-over once, and is never heard of again.
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let request = json!({ "standby": "b", "epoch": epoch }).to_string();
     let (status, text) = a.ask("/hand-over", Some(&request));
@@ -364,7 +364,7 @@ fn empty_or_changed_standby_is_never_promoted() {
     let a = Publisher::start(&config);
     let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
     get_on(&mut followers, 1_000);
-    // Another ring, and so other places.
+    // Another ring size, and thus other positions in the ring.
     let mut other = standby_of(&a, &config);
     other["channels"][0]["slots"] = 4_096.into();
     let b = Publisher::start(&other);
@@ -375,7 +375,7 @@ fn empty_or_changed_standby_is_never_promoted() {
         let why = refusal(&mut followers, &b, force);
         assert!(why.contains("65536 slots"), "{why}");
     }
-    // One whose publisher was never there.
+    // A standby whose publisher never existed.
     config["standby"] = json!({ "of": "127.0.0.1:9" });
     config["name"] = "c".into();
     let c = Publisher::start(&config);
@@ -418,7 +418,7 @@ fn mute_standby_waits_for_publishers_death() {
 
 #[test]
 fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
-    // The standby's feed runs far ahead of what the publisher has sealed, and it keeps little of it.
+    // The standby's feed runs far ahead of the publisher's sealed datagrams, and it keeps few messages.
     let messages = 50_000;
     let (mut a, b) = pair(1, |first, second| {
         first["inputs"][0]["messages"] = messages.into();
@@ -441,7 +441,7 @@ fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
     a.kill();
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}");
-    // With nobody there it would end at once.
+    // Without a subscriber it would end at once.
     drive(&mut followers, |all| {
         all[0].saw(|event| matches!(event, Event::EpochContinued { .. }))
     });

@@ -1,5 +1,5 @@
-//! Aeron C, as it does best on few cores: the media driver within the process, driven by the thread
-//! that publishes or polls. Tuned unless it is `aeron-defaults`.
+//! Aeron C in its best setup for few cores: the media driver runs within the process, on the thread that
+//! publishes or polls. It is tuned, except as `aeron-defaults`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -20,19 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TERM_BYTES: usize = 16 << 20;
 const SOCKET_BYTES: usize = 4 << 20;
 const WINDOW_BYTES: usize = 2 << 20;
-/// Of Aeron's own limits, and a multiple of what it aligns frames to.
+/// The MTU must be a multiple of this, because Aeron aligns frames to it.
 const MTU_ALIGN: usize = 32;
-/// Polls between two looks at the client's own housekeeping.
+/// Polls between two calls of the client's own housekeeping.
 const CLIENT_EVERY: u32 = 64;
 /// Fragments of one poll.
 const FRAGMENTS: usize = 256;
-/// Rounds of the driver of one that sends, as long as it has something to do: one sends 16 datagrams. Who
-/// polls takes what one round brought, and lets nothing wait for a round that brings nothing.
+/// Driver rounds per call on the sending side, while the driver has work. One round sends 16 datagrams. A
+/// polling process runs one round per call, so that received datagrams never wait for an idle round.
 const ROUNDS: u32 = 8;
-/// Within one host the driver moves nothing: it only has to run now and then.
+/// Within one host the driver moves no data, so it runs only once in this many calls.
 const IN_HOST_EVERY: u32 = 16;
 
-/// A media driver, unless another process has it, and a client.
+/// A client, and a media driver unless another process runs it.
 #[derive(Clone)]
 pub(crate) struct Host(Rc<Inner>);
 
@@ -40,7 +40,7 @@ struct Inner {
     // Dropped in this order.
     client: Aeron,
     driver: Option<AeronDriver>,
-    /// It is run at one call of so many.
+    /// The driver runs once in this many calls.
     driver_every: u32,
     calls: Cell<u32>,
 }
@@ -54,7 +54,7 @@ impl Host {
             format!("aeron-{:?}-{}", task.role, task.index)
         };
         let dir = CString::new(task.folder.join(name).to_string_lossy().as_bytes())?;
-        // In one host the second process is a client of the first one's driver.
+        // Within one host, the second process is a client of the first one's driver.
         let own = !in_host || task.connect.is_none();
         let driver = if own {
             let context = driver_context(task, &dir)?;
@@ -82,7 +82,7 @@ impl Host {
         })))
     }
 
-    /// Runs the driver for so many rounds at most; whether it had something to do.
+    /// Runs the driver for at most `rounds` rounds. Returns whether it had work.
     #[inline]
     fn work(&self, rounds: u32) -> Outcome<bool> {
         let calls = self.0.calls.get().wrapping_add(1);
@@ -152,7 +152,7 @@ fn driver_context(task: &Task, dir: &CString) -> Outcome<AeronDriverContext> {
     ] {
         idle(&context, c"noop")?;
     }
-    // What its users do against its defaults of milliseconds.
+    // Users of Aeron set this, because the defaults are milliseconds.
     context.set_nak_multicast_max_backoff_ns(50_000)?;
     context.set_nak_multicast_group_size(2)?;
     context.set_retransmit_unicast_linger_ns(100_000)?;
@@ -177,7 +177,7 @@ const fn stream(way: usize) -> i32 {
     1_001 + way as i32
 }
 
-/// Publishes ticks as messages of their own.
+/// Publishes each tick as a message of its own.
 pub(crate) struct Sender {
     publication: AeronExclusivePublication,
     claim: AeronBufferClaim,
@@ -293,20 +293,20 @@ impl Take for Receiver {
     }
 }
 
-/// What was dropped on purpose.
+/// The datagrams that were dropped on purpose.
 #[derive(Default)]
 struct Drops {
     rate: f64,
     state: u64,
-    /// How far the stream has come: what is behind is sent again, and passes.
+    /// Highest position so far. A datagram at or below it is a retransmission, and passes.
     highest: i64,
     datagrams: u64,
-    /// Ticks that were dropped and have not come since.
+    /// Ticks that were dropped and have not arrived since.
     ticks: HashSet<u64>,
 }
 
 thread_local! {
-    // The driver is driven by the thread that polls.
+    // The thread that polls also drives the driver, so a thread-local is enough.
     static DROPS: RefCell<Drops> = RefCell::default();
 }
 
@@ -314,8 +314,8 @@ fn was_dropped(number: u64) -> bool {
     DROPS.with_borrow_mut(|drops| drops.ticks.remove(&number))
 }
 
-/// Puts a filter of our own in the place of Aeron's loss interceptor: that one drops as well, but does
-/// not tell what. Like tickcast's, it drops what is sent for the first time only.
+/// Installs our own filter instead of Aeron's loss interceptor, because that one does not report the
+/// dropped datagrams. Like tickcast's, our filter only drops first transmissions.
 fn drop_on_purpose(context: &AeronDriverContext, loss: Loss) -> Outcome<()> {
     let mut bindings = sys::aeron_udp_channel_interceptor_bindings_stct {
         incoming_init_func: Some(begin),
@@ -325,8 +325,8 @@ fn drop_on_purpose(context: &AeronDriverContext, loss: Loss) -> Outcome<()> {
     (bindings.meta_info.name, bindings.meta_info.type_) =
         (c"bench".as_ptr(), c"interceptor".as_ptr());
     let bindings = Box::leak(Box::new(bindings));
-    // SAFETY: the context keeps the pointer for as long as the process lives, and so do these.
-    // Exercised by `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
+    // SAFETY: the context keeps the pointer for as long as the process lives, and the leaked bindings
+    // live as long. Exercised by `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
     let set = unsafe {
         sys::aeron_driver_context_set_udp_channel_incoming_interceptors(
             context.get_inner(),
@@ -352,7 +352,7 @@ const FRAME_HEADER_LEN: usize = 32;
 const TYPE_DATA: u16 = 1;
 
 impl Drops {
-    /// Whether this datagram is to be dropped; then its ticks are taken note of.
+    /// Returns whether to drop this datagram. Records its ticks if so.
     fn takes(&mut self, bytes: &[u8]) -> bool {
         let u32_at = |at: usize| -> Option<u32> {
             let bytes = bytes.get(at..at + 4)?;
@@ -374,7 +374,7 @@ impl Drops {
             return false;
         }
         self.highest = at;
-        // xorshift64*, of which the upper 53 bits make a number from 0 to 1.
+        // xorshift64*. Its upper 53 bits become a number from 0 to 1.
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
         self.state ^= self.state >> 27;
@@ -423,8 +423,8 @@ unsafe extern "C" fn filter(
     address: *mut sys::sockaddr_storage,
     media_timestamp: *mut sys::timespec,
 ) {
-    // SAFETY: the driver lends `length` bytes at `buffer` for the length of this call, and the next
-    // interceptor, which always exists, is given what was given to us. Exercised by
+    // SAFETY: the driver lends `length` bytes at `buffer` for the length of this call. The next interceptor
+    // always exists and receives our arguments unchanged. Exercised by
     // `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
     unsafe {
         let bytes = std::slice::from_raw_parts(buffer, length);

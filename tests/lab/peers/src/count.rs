@@ -1,5 +1,5 @@
-//! A peer's part in `counts --peer`: ticks go from its publisher to its subscriber in steps, on one
-//! thread, so that nobody waits and each instruction is one of carrying them.
+//! A peer's part in `counts --peer`: ticks go from its publisher to its subscriber in steps, on one thread.
+//! No thread waits, so each counted instruction is a cost of carrying ticks.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
@@ -7,12 +7,12 @@ use crate::aeron::{Host, Receiver, Sender};
 use crate::protocol::{Among, Load, Outcome, Role, Task, Tick};
 use crate::side::{Carry, Take};
 
-/// Ticks that are published before they are sent: 64 datagrams of tickcast's.
+/// Ticks that are published before they are sent: 64 of tickcast's datagrams.
 const STEP: u64 = 1_600;
 const WARM_UP_STEPS: usize = 16;
 const COUNTED_STEPS: usize = 16;
 
-/// Both sides, as processes of the bench have them: each with a driver of its own.
+/// Both sides, as in the bench: each has a driver of its own.
 struct Peers {
     sender: Sender,
     receiver: Receiver,
@@ -44,11 +44,11 @@ impl Peers {
     }
 }
 
-/// Carries ticks as `contender` does, and says how many.
+/// Carries ticks with this contender, and prints their number.
 pub(crate) fn count(contender: &str) -> Outcome<()> {
     let port = UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
     let [a, b, ..] = std::process::id().to_le_bytes();
-    // Aeron wants a data address, which is odd.
+    // Aeron needs an odd data address.
     let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, a, b | 1), port);
     let folder = std::env::temp_dir().join(format!("tickcast-count-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -97,7 +97,7 @@ pub(crate) fn count(contender: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// What is counted is what happens in here.
+/// Carries the ticks. Callgrind counts instructions in here only.
 #[inline(never)]
 fn measured(peers: &mut Peers) -> Outcome<u64> {
     peers.step()

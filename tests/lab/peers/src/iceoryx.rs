@@ -1,5 +1,5 @@
-//! iceoryx2 within one host: a publisher that waits where a subscriber's buffer is full, and a
-//! subscriber that polls. A sample is a tick.
+//! iceoryx2 within one host: a publisher that waits for a full subscriber buffer, and a subscriber that
+//! polls. A sample is a tick.
 
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
@@ -14,7 +14,7 @@ use crate::side::{Carry, Take};
 type Sample = [u8; TICK_LEN];
 type Service = ipc::Service;
 
-/// Samples that wait for a subscriber at most.
+/// Maximum number of samples in a subscriber's buffer.
 const BUFFER: usize = 4_096;
 
 fn service(task: &Task, way: usize) -> Outcome<(Node<Service>, PortFactory<Service, Sample, ()>)> {
@@ -66,7 +66,7 @@ impl Carry for Sender {
 
     fn is_joined(&mut self) -> bool {
         let joined = self.service.dynamic_config().number_of_subscribers();
-        // It takes note of its subscribers when asked to, or when it sends.
+        // The publisher detects new subscribers only when asked to, or when it sends.
         self.publisher.update_connections().is_ok() && joined >= self.receivers
     }
 
@@ -88,7 +88,7 @@ impl Carry for Sender {
     }
 }
 
-/// Takes ticks.
+/// Receives ticks.
 pub(crate) struct Receiver {
     subscriber: Subscriber<Service, Sample, ()>,
     service: PortFactory<Service, Sample, ()>,

@@ -1,6 +1,6 @@
-//! The peers that tickcast is measured beside, in a program of its own: nobody needs their libraries,
-//! or the compilers those ask for, to build the product. `lab bench` starts it as it starts its
-//! own contenders; what it publishes, checks and times is the very same code.
+//! The peers that tickcast is measured beside, in a program of their own. Building the product thus needs
+//! neither their libraries nor the compilers that those need. `lab bench` starts this program as it starts
+//! its own contenders. All contenders share the code that publishes, checks and times.
 
 mod aeron;
 mod count;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     if let Err(failure) = &done {
         desk.say(&Word::Failed(failure.0.clone()));
     }
-    // The libraries' own threads and handlers are not waited for.
+    // Exit at once, without waiting for the libraries' own threads and handlers.
     std::process::exit(if done.is_ok() { 0 } else { 4 });
 }
 
@@ -87,7 +87,7 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
     }
 }
 
-/// The monotonic clock, which all processes of a host share.
+/// Returns the time of the monotonic clock, which all processes of a host share.
 fn clock() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,5 +1,5 @@
-//! `lab bench`: tickcast beside a raw floor and beside peers, in one run that anyone can repeat.
-//! Contenders take turns, so what counts is the ratio between them, not the machine.
+//! `lab bench`: measures tickcast beside a raw floor and beside peers, in one run that anyone can repeat.
+//! Contenders take turns, so the result is the ratio between them, independent of the machine.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,31 +23,31 @@ use tickcast_tools::support::output::Output;
 use tickcast_tools::support::progress::Progress;
 use tickcast_tools::support::signals::Stop;
 
-/// What is measured, with whom, and where the results go.
+/// The measures, the contenders, and the files of the results.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The most telling measures, in less than three minutes.
+    /// Run only the most important measures, in less than three minutes.
     #[arg(long)]
     quick: bool,
-    /// Only to see that everything runs: a moment each, and figures that mean nothing.
+    /// Only check that everything runs: each turn is very short and the figures mean nothing.
     #[arg(long, conflicts_with = "quick")]
     tiny: bool,
-    /// Only measures with this in their name; may be given again.
+    /// Run only measures with this in their name; may be repeated.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Only these contenders; may be given again.
+    /// Run only these contenders; may be repeated.
     #[arg(long, value_name = "NAME")]
     contender: Vec<String>,
-    /// How many turns each contender takes [default: 7; quick 3, and 1 where no mark looks at it].
+    /// Turns of each contender [default: 7; quick 3, and 1 for a measure without a mark].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Say what would be measured, and with whom, and end.
+    /// List the measures and their contenders, and end.
     #[arg(long)]
     list: bool,
-    /// Stay on the loopback device, for who may not make network namespaces.
+    /// Stay on the loopback device, for users who may not create network namespaces.
     #[arg(long)]
     loopback: bool,
-    /// Leave it to the system where processes run.
+    /// Leave the choice of cores to the system.
     #[arg(long)]
     no_pins: bool,
     /// The program with the peers [default: tickcast-bench-peers beside this program].
@@ -67,21 +67,21 @@ pub(crate) struct Args {
 /// One process of a measurement; started by the bench.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SideArgs {
-    /// What to do, as JSON.
+    /// The task, as JSON.
     task: String,
 }
 
-/// Measures.
+/// Runs the bench.
 ///
 /// # Errors
-/// [`CommandError`] when there is nothing to measure with, or a signal ended it.
+/// [`CommandError`] if there is nothing to measure with, or if a signal ended the run.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     let (size, mut measures) = args.measures()?;
     if args.list {
         return list(&measures);
     }
-    // The capture is nobody's to give away: without it that measure is left out, and said so.
+    // The capture is not ours to distribute. Without it the run leaves that measure out and says so.
     let no_capture = !sides::has_capture() && measures.iter().any(Measure::needs_capture);
     if no_capture {
         measures.retain(|measure| !measure.needs_capture());
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         },
         stop: &stop,
     };
-    // What was measured before something went wrong is as good as ever.
+    // Results from before a failure stay valid, so they are reported.
     let ended = measures.into_iter().try_for_each(|measure| {
         let mut rows = of.rows(&measure, rounds);
         let ended = of.take_turns(&measure, &mut rows, |what| {
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     progress.finish();
     results.is_interrupted = ended.is_err();
     results.marks = marks::judge(&results.measures);
-    // First the files: whoever reads the table may go away.
+    // Files come first, because the reader of the table may close the pipe.
     let written = args.write(&results);
     let shown = show(&results);
     written?;
@@ -173,7 +173,7 @@ fn show(results: &Results) -> Result<(), CommandError> {
 /// Takes part in a measurement.
 ///
 /// # Errors
-/// [`CommandError::Usage`] when the task is none.
+/// [`CommandError::Usage`] if the task can't be read.
 pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
     let task: Task = serde_json::from_str(&args.task)
         .map_err(|error| CommandError::Usage(format!("the task can't be read: {error}")))?;
@@ -239,13 +239,13 @@ fn list(measures: &[Measure]) -> Result<Exit, CommandError> {
     Ok(Exit::Whole)
 }
 
-/// Who can take part.
+/// The programs of the available contenders.
 struct Programs {
     own: Program,
     peers: Option<Program>,
-    /// Where the peers were looked for.
+    /// Path where the peers' program was looked up.
     looked_at: PathBuf,
-    /// Who was asked for; empty: everyone.
+    /// The contenders that the user asked for; empty: all.
     wanted: Vec<String>,
 }
 
@@ -279,7 +279,7 @@ impl Programs {
         self.peers.as_ref()
     }
 
-    /// Who takes no part at any of these, and why.
+    /// Returns the contenders that take no part in any of these measures, with the reason.
     fn absent(&self, measures: &[Measure]) -> Vec<Absent> {
         let mut all: Vec<&'static str> = measures
             .iter()
@@ -315,7 +315,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Those who take part in a measure.
+    /// Returns the rows of the contenders that take part in a measure.
     fn rows(&self, measure: &Measure, rounds: impl Fn(&Measure, &str) -> usize) -> Vec<Row> {
         let taking_part = measure.contenders.iter();
         taking_part
@@ -324,7 +324,7 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// Everyone takes turns: A B C A B C.
+    /// Runs the turns of all contenders in alternation: A B C A B C.
     fn take_turns(
         &self,
         measure: &Measure,
@@ -355,7 +355,8 @@ impl Bench<'_> {
                 };
                 tell(&format!("{} {name}", measure.id));
                 match take_turn(measure, name, program, &setting, round as u64 + 1) {
-                    // A signal to all of us ends processes too: that is no failure of theirs.
+                    // A signal to the whole process group also ends the processes: that is no failure of
+                    // theirs.
                     Err(_) if self.stop.asked() => return Err(CommandError::Interrupted),
                     turn => row.add(turn.map_err(|error| error.to_string())),
                 }

@@ -1,5 +1,5 @@
-//! A contender's process: started with its task, given orders, listened to, and gone with us whatever
-//! happens.
+//! A contender's process. The bench starts it with its task, sends it orders and reads its words. The
+//! process never outlives the bench.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -13,10 +13,10 @@ use crate::network::End;
 use tickcast_tools::exit::CommandError;
 use tickcast_tools::support::signals::Stop;
 
-/// How long anything may take beyond what it should.
+/// How long each step may take beyond its expected time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One process. Dropping it ends it.
+/// One process. Dropping it ends the process.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -26,10 +26,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with what it needs to know.
+    /// Starts `program` with its task.
     ///
     /// # Errors
-    /// [`CommandError`] when there can be no such process.
+    /// [`CommandError`] if the process can't be started.
     pub(crate) fn start(
         name: &str,
         program: &Program,
@@ -62,7 +62,7 @@ impl Process {
         if let Some(out) = child.stdout.take() {
             std::thread::spawn(move || {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    // Libraries of peers may print what they like.
+                    // Libraries of peers may print lines of their own: those are skipped.
                     if let Ok(word) = serde_json::from_str(&line)
                         && said.send(word).is_err()
                     {
@@ -80,19 +80,19 @@ impl Process {
         })
     }
 
-    /// Gives an order.
+    /// Sends an order.
     pub(crate) fn tell(&mut self, order: &Order) {
         if let Some(orders) = &mut self.orders {
             let text = serde_json::to_string(order).unwrap_or_default();
-            // One that has ended says so when it is listened to.
+            // A write to an ended process fails. The next `listen` reports that.
             let _ = writeln!(orders, "{text}").and_then(|()| orders.flush());
         }
     }
 
-    /// Waits for the next word, so long beyond patience.
+    /// Waits for the next word, `extra` longer than the usual patience.
     ///
     /// # Errors
-    /// [`CommandError::Interrupted`], or what the process said or left in its log.
+    /// [`CommandError::Interrupted`] after a signal, or the process's own error: its word or its log.
     pub(crate) fn listen(&mut self, stop: &Stop, extra: Duration) -> Result<Word, CommandError> {
         let until = Instant::now() + PATIENCE + extra;
         loop {
@@ -109,10 +109,10 @@ impl Process {
         }
     }
 
-    /// Waits for what it did.
+    /// Waits for the result of the process.
     ///
     /// # Errors
-    /// As for [`Self::listen`].
+    /// [`CommandError::Interrupted`] after a signal, or the process's own error: its word or its log.
     pub(crate) fn part(&mut self, stop: &Stop, extra: Duration) -> Result<Part, CommandError> {
         loop {
             if let Word::Done(part) = self.listen(stop, extra)? {
@@ -121,7 +121,7 @@ impl Process {
         }
     }
 
-    /// Its number, for what the system says of it.
+    /// Returns the process id, by which the system reports on the process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -143,7 +143,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Without orders it ends by itself; one that measured is given the time to clean up.
+        // The process ends by itself once its orders are closed. A process that measured gets time to
+        // clean up.
         self.orders = None;
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
@@ -157,7 +158,7 @@ impl Drop for Process {
     }
 }
 
-/// A program that has contenders.
+/// A program that contains contenders.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
@@ -165,10 +166,10 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// This one.
+    /// Returns this program.
     ///
     /// # Errors
-    /// [`CommandError::Host`] when the system does not say where it is.
+    /// [`CommandError::Host`] if the system does not report the path of this program.
     pub(crate) fn own() -> Result<Self, CommandError> {
         let path = std::env::current_exe().map_err(|source| CommandError::Host {
             what: "find this program",
@@ -180,7 +181,7 @@ impl Program {
         })
     }
 
-    /// The peers', which need not be there.
+    /// Returns the peers' program, which need not exist.
     pub(crate) fn peers(path: &Path) -> Self {
         Self {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! The results as one page that needs nothing else: tables, and plots as SVG within it.
+//! The results as one self-contained page: tables, and plots as inline SVG.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ color:#1d2430}table{border-collapse:collapse;margin:.6rem 0 1.6rem;font-size:.86
 .7rem;border-bottom:1px solid #d6dbe3;text-align:right}td:first-child,th:first-child{text-align:left}h2{\
 margin-top:2.2rem}.warning{color:#a12020;font-weight:600}svg{max-width:100%;height:auto}";
 
-/// The page.
+/// Returns the page.
 pub(crate) fn page(results: &Results) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>tickcast bench</title>\
@@ -79,7 +79,7 @@ fn table(out: &mut String, (headings, rows): &(Vec<String>, Vec<Vec<String>>)) {
     out.push_str("</table>\n");
 }
 
-/// A plot of a measure: rates as bars, latencies as curves; nothing where nobody had a turn.
+/// Returns a plot of a measure: rates as bars, latencies as curves. Empty if no contender had a turn.
 fn plot(measured: &Measured) -> String {
     let mut svg = String::new();
     {
@@ -110,7 +110,7 @@ fn colour(index: usize) -> RGBColor {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Lying bars, in millions a second, with their spread as a line.
+/// Draws horizontal bars, in millions a second, with their spread as a line.
 fn bars(area: &Area<'_>, measured: &Measured) -> Option<()> {
     let rows: Vec<(&Row, _)> = measured
         .rows
@@ -162,9 +162,9 @@ fn bars(area: &Area<'_>, measured: &Measured) -> Option<()> {
     area.present().ok()
 }
 
-/// Latency by quantile: the further to the right, the rarer.
+/// Draws latency by quantile: the further to the right, the rarer.
 fn curves(area: &Area<'_>, measured: &Measured) -> Option<()> {
-    /// Nines: 0 is the median's side, 4 is one in 10,000.
+    /// Returns the number of nines: 0 is the median's side, 4 is one in 10,000.
     fn nines(quantile: f64) -> f64 {
         -(1.0 - quantile).max(5e-5).log10()
     }

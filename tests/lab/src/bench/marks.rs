@@ -1,11 +1,11 @@
-//! The marks that tickcast is held to: ratios within one run, met or not, or not safely measured.
+//! The marks that tickcast must meet: ratios within one run, each met, not met, or not safely measured.
 
 use serde::Serialize;
 
 use super::results::{Figure, Measured, Row};
 use super::statistics::{Spread, ratio};
 
-/// What a ratio must be.
+/// The required value of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Wanted {
@@ -22,17 +22,17 @@ impl Wanted {
     }
 }
 
-/// One mark: a contender's figure at a measure against another's.
+/// One mark: a contender's figure at a measure, compared with another contender's.
 struct Mark {
     measure: &'static str,
     figure: Figure,
     ours: &'static str,
-    /// Whom it is held against: a contender, [`SCHEDULE`], or [`NOBODY`].
+    /// The other side of the comparison: a contender, [`SCHEDULE`], or [`NOBODY`].
     theirs: &'static str,
     wanted: Wanted,
 }
 
-/// A mark that is a figure.
+/// Returns a mark on a figure without a comparison.
 const fn outright(least: f64, measure: &'static str, figure: Figure, ours: &'static str) -> Mark {
     Mark {
         measure,
@@ -43,9 +43,9 @@ const fn outright(least: f64, measure: &'static str, figure: Figure, ours: &'sta
     }
 }
 
-/// Stands where a mark is a figure and no ratio.
+/// Stands in for the other side of a mark on a figure without a comparison.
 pub(crate) const NOBODY: &str = "";
-/// Stands where a rate is held against what the measure's own schedule wants.
+/// Stands in for the other side of a mark that compares a rate with the measure's own schedule.
 const SCHEDULE: &str = "schedule";
 
 const fn at_least(
@@ -101,13 +101,13 @@ const MARKS: [Mark; 19] = [
     outright(10e6, "feed-simulator", Figure::MessagesPerS, "tickcast"),
 ];
 
-/// Whether a mark looks at what this contender does at this measure.
+/// Returns whether a mark uses this contender's results at this measure.
 pub(crate) fn looks_at(measure: &str, contender: &str) -> bool {
     let mut of_measure = MARKS.iter().filter(|mark| mark.measure == measure);
     of_measure.any(|mark| mark.ours == contender || mark.theirs == contender)
 }
 
-/// A mark and what came of it.
+/// A mark and its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Judged {
     pub(crate) measure: &'static str,
@@ -115,13 +115,13 @@ pub(crate) struct Judged {
     pub(crate) ours: &'static str,
     pub(crate) theirs: &'static str,
     wanted: Wanted,
-    /// The ratio, of the rounds in which both had a turn.
+    /// The ratio, from the rounds in which both had a turn.
     pub(crate) ratio: Option<Spread>,
-    /// By how many rounds it was judged, of how many.
+    /// Rounds that the verdict uses, of `rounds`.
     pub(crate) rounds_judged: usize,
     pub(crate) rounds: usize,
     pub(crate) verdict: Verdict,
-    /// Why it was not safely measured, in words.
+    /// Reasons why it was not safely measured.
     pub(crate) doubts: Vec<String>,
 }
 
@@ -131,9 +131,9 @@ pub(crate) struct Judged {
 pub(crate) enum Verdict {
     Met,
     NotMet,
-    /// The ratio says nothing for sure: turns are missing, or ticks.
+    /// The ratio is unreliable, because turns or ticks are missing.
     NotSafelyMeasured,
-    /// Somebody was not there.
+    /// One of the two contenders took no part.
     NotMeasured,
 }
 
@@ -149,7 +149,7 @@ impl Verdict {
 }
 
 impl Judged {
-    /// The verdict in words. That of the median alone is no safe one.
+    /// Returns the verdict as text. A verdict from the median alone is marked as not safe.
     pub(crate) fn verdict_text(&self) -> String {
         let meets = |ratio| self.wanted.is_met_by(ratio);
         let safe = (self.ratio).is_none_or(|ratio| meets(ratio.low) == meets(ratio.high));
@@ -172,7 +172,7 @@ impl Judged {
     }
 }
 
-/// Judges all marks by what was measured.
+/// Judges all marks by the measured results.
 pub(crate) fn judge(measured: &[Measured]) -> Vec<Judged> {
     MARKS.iter().map(|mark| judged(mark, measured)).collect()
 }
@@ -285,7 +285,7 @@ mod tests {
         row
     }
 
-    /// What becomes of the mark of a measure that looks at a rate.
+    /// Returns the verdict of a mark on the rate of this measure.
     fn rate_mark(id: &str, rows: Vec<Row>) -> Judged {
         let measure = all(Size::Full).into_iter().find(|m| m.id == id);
         let measure = measure.expect("its measure");

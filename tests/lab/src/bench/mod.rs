@@ -1,16 +1,16 @@
 //! Measuring tickcast beside a raw floor and beside peers, in one run.
 //!
-//! | part | is |
+//! | part | contents |
 //! |---|---|
 //! | [`command`] | the verb: its options and the run as a whole |
-//! | [`plan`] | what is measured, with whom, for how long |
-//! | [`contender`] | one process of a contender, and the orders it gets |
+//! | [`plan`] | the measures, their contenders and their length |
+//! | [`contender`] | one process of a contender, and its orders |
 //! | [`turn`] | one turn of one contender at one measure |
-//! | [`quiet`] | what else the machine did meanwhile |
-//! | [`side`], [`protocol`] | what such a process does: the same code for everyone |
+//! | [`quiet`] | other load of the machine during a measurement |
+//! | [`side`], [`protocol`] | the code of a measured process, shared by all contenders |
 //! | [`sides`] | this program's own contenders |
-//! | [`statistics`], [`results`], [`marks`] | what came of it |
-//! | [`tables`], [`html`] | how it is shown |
+//! | [`statistics`], [`results`], [`marks`] | the results and how they are judged |
+//! | [`tables`], [`html`] | the presentation of the results |
 
 pub(crate) mod command;
 pub(crate) mod contender;

@@ -1,37 +1,37 @@
-//! What is measured: one table, from which the run, its report and `--list` come.
+//! All measures in one table, which the run, its report and `--list` share.
 
 use serde::Serialize;
 
 use super::protocol::{Among, Feed, Load, Loss};
 
-/// Where the processes of a measure are.
+/// Where the processes of a measure run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Place {
-    /// Two namespaces and the pair of devices between them.
+    /// Two namespaces with a pair of devices between them.
     Veth,
-    /// A namespace each, and a bridge in one of its own.
+    /// One namespace each, and a bridge in a namespace of its own.
     Bridge,
-    /// This host, by shared memory.
+    /// This host, over shared memory.
     Host,
 }
 
-/// The way of a tick.
+/// The path of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Way {
     /// From a sender to receivers.
     There,
-    /// And back again.
+    /// From a sender to a receiver and back.
     ThereAndBack,
 }
 
-/// One thing that is measured.
+/// One measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Measure {
-    /// Its name: kind, then what is particular.
+    /// Its name: the kind, then the variant.
     pub(crate) id: &'static str,
-    /// For people.
+    /// Its title for people.
     pub(crate) title: &'static str,
     pub(crate) place: Place,
     pub(crate) way: Way,
@@ -40,14 +40,14 @@ pub(crate) struct Measure {
     pub(crate) spread: Among,
     pub(crate) load: Load,
     pub(crate) loss: Option<Loss>,
-    /// Who takes turns, in this order.
+    /// Contenders that take turns, in this order.
     pub(crate) contenders: &'static [&'static str],
-    /// Whether it is a part of the quick run.
+    /// Whether it is part of the quick run.
     pub(crate) is_quick: bool,
 }
 
 impl Measure {
-    /// Whether it needs the capture of a real exchange.
+    /// Returns whether it needs the capture of a real exchange.
     pub(crate) const fn needs_capture(&self) -> bool {
         matches!(
             self.load,
@@ -58,7 +58,8 @@ impl Measure {
         )
     }
 
-    /// Ticks a second that its schedule wants, over its span; `None`: it has none that takes time.
+    /// Returns the ticks a second of its schedule, over the whole span. `None`: its schedule takes no
+    /// time, or it has none.
     pub(crate) fn scheduled_per_s(&self) -> Option<f64> {
         let Load::Paced { ticks, .. } = self.load else {
             return None;
@@ -67,26 +68,26 @@ impl Measure {
         (span_ns > 0).then(|| ticks as f64 * 1e9 / span_ns as f64)
     }
 
-    /// Whether what counts is the rate, not the latency.
+    /// Returns whether its main figure is the rate, not the latency.
     pub(crate) const fn is_flood(&self) -> bool {
         matches!(self.load, Load::Flood { .. } | Load::Feed { .. })
     }
 }
 
-/// How much of it.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Size {
-    /// To be believed.
+    /// Reliable figures.
     Full,
     /// Within three minutes.
     Quick,
-    /// To see that it runs: the figures mean nothing.
+    /// Only a check that everything runs: the figures mean nothing.
     Tiny,
 }
 
 impl Size {
-    /// How many turns a contender takes at a measure that a mark looks at, or that none does.
+    /// Returns the number of turns of a contender at a measure with a mark, or at one without.
     pub(crate) const fn rounds(self, is_judged: bool) -> usize {
         match self {
             Self::Full => 7,
@@ -95,7 +96,7 @@ impl Size {
         }
     }
 
-    /// How long a turn at a rate takes.
+    /// Returns the length of a turn of a rate measure.
     const fn turn_ms(self) -> u64 {
         match self {
             Self::Full => 1_500,
@@ -105,7 +106,7 @@ impl Size {
     }
 
     fn flood(self, mtu: usize) -> Load {
-        // A tiny one is counted, so that tests know what it comes to; the others take their time.
+        // A tiny flood ends by count, so that tests know the result; the other sizes end by time.
         let (for_ms, ticks_max) = match self {
             Self::Tiny => (60_000, 20_000),
             _ => (self.turn_ms(), u64::MAX),
@@ -131,7 +132,7 @@ impl Size {
         }
     }
 
-    /// As [`Self::paced`], for long enough that much is lost.
+    /// Returns a load like [`Self::paced`], but long enough that many ticks are lost.
     const fn lossy(self, rate_per_s: u64) -> Load {
         match self.paced(rate_per_s, 1) {
             Load::Paced {
@@ -176,7 +177,7 @@ const HOST: &[&str] = &["tickcast-shm", "aeron-ipc", "iceoryx2"];
 
 const MEDIUM: u64 = 20_000;
 
-/// Everything that can be measured, in the order it is.
+/// Returns all measures, in the order of a run.
 pub(crate) fn all(size: Size) -> Vec<Measure> {
     let over_veth = |id, title, load, contenders, is_quick| Measure {
         id,
@@ -418,7 +419,7 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
     ]
 }
 
-/// The measures of a run of this size, or those whose name has one of these in it.
+/// Returns the measures of a run of this size, or all those whose name contains one of `only`.
 pub(crate) fn chosen(size: Size, only: &[String]) -> Vec<Measure> {
     let wanted = |measure: &Measure| {
         if only.is_empty() {

@@ -1,6 +1,7 @@
-//! What the bench and the processes that it measures say to each other: one task as an argument, then
-//! JSON lines, orders one way and words the other. Alike for all contenders: programs outside this
-//! workspace include this very file.
+//! Protocol between the bench and the processes that it measures.
+//!
+//! A process receives one task as an argument. JSON lines follow: orders to the process, words back.
+//! All contenders share this protocol: programs outside this workspace include this very file.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -8,46 +9,47 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a tick, of every contender: an MBO record's.
+/// Bytes of a tick, for every contender: the size of an MBO record.
 pub(crate) const TICK_LEN: usize = 56;
 
-/// What one process is to do.
+/// The task of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Whose way of doing it.
+    /// Name of the contender that carries the ticks.
     pub(crate) contender: String,
     pub(crate) role: Role,
     pub(crate) load: Load,
-    /// The interface to use, by its address.
+    /// Address of the interface to use.
     pub(crate) interface: Ipv4Addr,
-    /// Where ticks go, and where an echo's go.
+    /// Groups of the ticks and of their echo.
     pub(crate) groups: [SocketAddrV4; 2],
-    /// Among how much the ticks are spread.
+    /// How many channels, instruments and subscribers share the ticks.
     pub(crate) spread: Among,
     /// Bytes of the largest IP packet.
     pub(crate) mtu: usize,
-    /// How many receivers there are.
+    /// Number of receivers.
     pub(crate) receivers: usize,
-    /// Which of them this is, from 0.
+    /// Index of this receiver, from 0.
     pub(crate) index: usize,
     /// The core to run on.
     pub(crate) core: Option<usize>,
-    /// Where the sender can be joined, for contenders that are joined by an address.
+    /// Address of the sender, for contenders that join by an address.
     pub(crate) connect: Option<String>,
-    /// What the receiver drops on purpose.
+    /// Datagrams that the receiver drops on purpose.
     pub(crate) loss: Option<Loss>,
-    /// A folder in memory, for this measurement alone.
+    /// A folder in memory for this measurement alone.
     pub(crate) folder: PathBuf,
 }
 
-/// Among how much the same ticks are spread: what a system's size costs.
+/// How many channels, instruments and subscribers share the same ticks: measures the cost of a system's
+/// size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Among {
     /// Channels, which take ticks in turn.
     pub(crate) channels: u16,
-    /// Instruments, which do the same.
+    /// Instruments, which take ticks in turn.
     pub(crate) symbols: u32,
-    /// Subscribers of each receiving process; it has a tick when all of them have it.
+    /// Subscribers of each receiving process. A tick counts as received when all of them have it.
     pub(crate) subscribers: usize,
 }
 
@@ -60,64 +62,64 @@ impl Among {
     };
 }
 
-/// A process's part.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
     /// Publishes ticks.
     Send,
-    /// Takes and checks them.
+    /// Receives and checks ticks.
     Receive,
     /// Publishes a tick and waits until it is back.
     Ping,
-    /// Publishes what it takes.
+    /// Publishes every tick that it receives.
     Echo,
 }
 
-/// What is published.
+/// The load that is published.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Load {
-    /// As much as the receivers keep up with.
+    /// As many ticks as the receivers keep up with.
     Flood {
-        /// For so long, and this many at most.
+        /// Duration in milliseconds; ends earlier after `ticks_max` ticks.
         for_ms: u64,
         ticks_max: u64,
-        /// Ticks that may be on their way, for contenders without a flow control.
+        /// Maximum number of ticks in flight, for contenders without flow control.
         window: u64,
     },
-    /// On a schedule, which does not wait for anyone.
+    /// Ticks on a schedule, which does not wait for receivers.
     Paced {
         rate_per_s: u64,
         /// Ticks that are due at the same time.
         burst: u64,
         ticks: u64,
     },
-    /// What an exchange would send, decoded by the one who publishes, as much as the receivers keep up
+    /// The packets of an exchange, decoded by the publishing process, as many as the receivers keep up
     /// with.
     Feed {
         feed: Feed,
         /// Symbols of a simulated market.
         symbols: u16,
-        /// Venue messages, about.
+        /// Approximate number of venue messages.
         messages: u64,
-        /// Records that may be on their way.
+        /// Maximum number of records in flight.
         window: u64,
     },
 }
 
-/// Where venue messages come from.
+/// Source of the venue messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Feed {
     /// The exchange simulator: ITCH 5.0 in MoldUDP64.
     Simulator,
-    /// A capture of IEX TOPS 1.6, over and over.
+    /// A capture of IEX TOPS 1.6, repeated.
     Tops16,
 }
 
 impl Load {
-    /// When a tick is due, in nanoseconds after the first; `number` counts from 1.
+    /// Returns when a tick is due, in nanoseconds after the first. `number` counts from 1.
     pub(crate) const fn due_ns(self, number: u64) -> u64 {
         match self {
             Self::Flood { .. } | Self::Feed { .. } => 0,
@@ -130,7 +132,7 @@ impl Load {
         }
     }
 
-    /// How many of the first ticks only warm up what is measured.
+    /// Returns how many of the first ticks are warm-up and not measured.
     pub(crate) const fn warm_up(self) -> u64 {
         match self {
             Self::Flood { .. } | Self::Feed { .. } => 0,
@@ -139,70 +141,70 @@ impl Load {
     }
 }
 
-/// Datagrams that a receiver drops before it looks at them.
+/// Random datagram loss, applied by the receiver before it reads a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Loss {
     pub(crate) rate: f64,
     pub(crate) seed: u64,
 }
 
-/// What is told to a process.
+/// A message from the bench to a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     /// Join the sender at this address (a ping's own receiver).
     Connect(String),
-    /// Begin: everyone has joined.
+    /// Begin: all processes have joined.
     Go,
-    /// So many ticks were published: end when you have them.
+    /// This many ticks were published: end after receiving them.
     Expect(u64),
-    /// Everyone has them: end.
+    /// All processes have all ticks: end.
     Finish,
 }
 
-/// What a process tells.
+/// A message from a process to the bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Word {
-    /// It can be joined, here if it needs an address.
+    /// The sender can be joined, at this address if it needs one.
     Ready(String),
-    /// It has joined.
+    /// The receiver has joined.
     Joined,
-    /// It has published so many ticks.
+    /// The sender has published this many ticks.
     Sent(u64),
-    /// It has done its part.
+    /// The process has finished its task.
     Done(Box<Part>),
-    /// It can't.
+    /// The process has failed.
     Failed(String),
 }
 
-/// What a process did, and what that cost.
+/// The result of one process, and its cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Ticks published, or taken.
+    /// Ticks published, or received.
     pub(crate) ticks: u64,
-    /// Ticks that the contender itself said are lost.
+    /// Ticks that the contender declared lost.
     pub(crate) declared_lost: u64,
-    /// Ticks that never came, without a word.
+    /// Ticks that neither arrived nor were declared lost.
     pub(crate) missing: u64,
-    /// Ticks that were not as they were sent, or not in their place.
+    /// Ticks that were damaged or out of order.
     pub(crate) wrong: u64,
-    /// A second, between the first and the last of the measured ones; of a schedule, of all that came
-    /// from its begin on.
+    /// Ticks a second between the first and the last measured tick. With a schedule: over all received
+    /// ticks, from the schedule's begin.
     pub(crate) rate_per_s: f64,
-    /// From when it was due to when it was taken; of a ping, there and back.
+    /// Time from when a tick was due until it was received. For a ping: the round trip.
     pub(crate) latency: Option<Latency>,
-    /// The same, of those that had been dropped on purpose and came after all.
+    /// Latency of the ticks that were dropped on purpose and arrived as a repair.
     pub(crate) recovered: Option<Latency>,
-    /// CPU time of all its threads.
+    /// CPU time of all threads.
     pub(crate) cpu_ns: u64,
-    /// The most memory it had resident.
+    /// Peak resident memory.
     pub(crate) memory_bytes: u64,
-    /// Venue messages a second that decoding alone makes, of who decodes.
+    /// Venue messages a second of decoding alone, for a process that decodes.
     pub(crate) decoded_per_s: Option<f64>,
-    /// Venue messages a second on the whole way.
+    /// Venue messages a second, end to end.
     pub(crate) messages_per_s: Option<f64>,
-    /// What else is worth knowing, in words.
+    /// Further remarks, as text.
     pub(crate) notes: Vec<String>,
 }
 
@@ -222,20 +224,20 @@ pub(crate) struct Latency {
 /// One tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// From 1, without gaps.
+    /// Number of the tick, from 1, without gaps.
     pub(crate) number: u64,
-    /// When it was due, on the monotonic clock of the host, in nanoseconds.
+    /// When the tick was due, in nanoseconds on the host's monotonic clock.
     pub(crate) at: u64,
 }
 
 impl Tick {
-    /// What goes with the number, so that a reader sees damage.
+    /// Returns the check value of a number, by which a reader detects damage.
     #[inline]
     pub(crate) const fn check(number: u64) -> u64 {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 2
     }
 
-    /// Writes all bytes of a tick, for contenders that carry bytes; nothing where there is no room.
+    /// Writes all bytes of a tick, for contenders that carry bytes. Writes nothing if there is no room.
     #[inline]
     pub(crate) fn write(self, to: &mut [u8]) {
         let Some(to) = to.first_chunk_mut::<TICK_LEN>() else {
@@ -255,7 +257,7 @@ impl Tick {
         }
     }
 
-    /// Reads one and checks it; `None`: it is damaged.
+    /// Reads a tick and checks it. Returns `None` if it is damaged.
     #[inline]
     pub(crate) fn read(from: &[u8]) -> Option<Self> {
         let (words, []) = from.as_chunks::<8>() else {
@@ -267,11 +269,11 @@ impl Tick {
     }
 }
 
-/// Why a process can't do its part.
+/// The reason why a process failed, as text.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 
-/// What comes of a part.
+/// Result of a step of a process.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl<E: fmt::Display> From<E> for Failure {

@@ -1,13 +1,13 @@
-//! What else the machine did while something was measured: the share of its time that others took,
-//! that a hypervisor took, and who else wanted to run.
+//! Other load of the machine during a measurement: the share of its time that other processes and a
+//! hypervisor took, and the number of other runnable threads.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// More than this, and a figure says as much of the others as of the contender.
+/// Above this share a figure depends on other processes as much as on the contender.
 pub(crate) const SHARE_MAX: f64 = 0.05;
-/// The kernel's unit of these figures, everywhere.
+/// The kernel's unit of these figures, on all machines.
 const TICKS_PER_S: f64 = 100.0;
 
 /// The machine's time so far, in ticks of all cores.
@@ -16,12 +16,12 @@ pub(crate) struct Spent {
     total: f64,
     busy: f64,
     steal: f64,
-    /// Of the busy time, what we spent ourselves.
+    /// The part of the busy time that our processes spent.
     own: f64,
 }
 
 impl Spent {
-    /// As it is now, with what these processes took of it.
+    /// Returns the present time, with the part that these processes spent.
     pub(crate) fn now(own: impl IntoIterator<Item = u32>) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let own = own.into_iter().map(|id| {
@@ -53,7 +53,7 @@ impl Spent {
         }
     }
 
-    /// What happened from `before` until this.
+    /// Returns the noise between `before` and this.
     pub(crate) fn since(self, before: Self) -> Noise {
         let total = (self.total - before.total).max(1.0);
         let others = (self.busy - before.busy) - (self.own - before.own);
@@ -64,7 +64,7 @@ impl Spent {
     }
 }
 
-/// User and system time of a process, from its `stat`. Its name may have spaces and brackets.
+/// Returns user and system time of a process, from its `stat`. The name in it may have spaces and brackets.
 fn own_ticks(stat: &str) -> f64 {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     let fields: Vec<&str> = behind.split_whitespace().collect();
@@ -77,7 +77,7 @@ fn own_ticks(stat: &str) -> f64 {
     at(11) + at(12)
 }
 
-/// Shares of the machine's time that somebody else took, from 0 to 1.
+/// Shares of the machine's time that others took, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Noise {
     /// Other processes.
@@ -92,22 +92,22 @@ impl Noise {
     }
 }
 
-/// The machine before anything is measured.
+/// State of the machine before the first measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) processor: String,
-    /// Those that this process may use.
+    /// Cores that this process may use.
     pub(crate) cores: Vec<usize>,
     pub(crate) load_1_min: f64,
-    /// Who wanted to run, this process left out.
+    /// Runnable threads, without this process.
     pub(crate) runnable: u64,
     pub(crate) idle_noise: Noise,
     pub(crate) is_quiet: bool,
 }
 
 impl Machine {
-    /// Looks for so long, while we do nothing.
+    /// Observes the machine for `span` while this process sleeps.
     pub(crate) fn look(span: Duration) -> Self {
         let before = Spent::now([]);
         std::thread::sleep(span.max(Duration::from_secs_f64(10.0 / TICKS_PER_S)));
@@ -134,7 +134,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The load of the last minute, and who wants to run beside who asks.
+/// Returns the load of the last minute, and the number of runnable threads without the calling one.
 fn load(text: &str) -> (f64, u64) {
     let mut fields = text.split_whitespace();
     let minute = fields.next().and_then(|n| n.parse().ok()).unwrap_or(0.0);
@@ -144,7 +144,7 @@ fn load(text: &str) -> (f64, u64) {
     (minute, running.unwrap_or(1_u64).saturating_sub(1))
 }
 
-/// Cores as the status of a process lists them: `0-2,5`.
+/// Returns the cores in the list of a process's status: `0-2,5`.
 fn cores(status: &str) -> Vec<usize> {
     let list = status
         .lines()

@@ -1,4 +1,4 @@
-//! What came of a run, for programs: every figure with its spread, and the books, which balance.
+//! The results of a run, for programs: every figure with its spread, and the books, which balance.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::quiet::{Machine, Noise};
 use super::statistics::Spread;
 use super::turn::Turn;
 
-/// What is taken of each turn.
+/// A figure of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Figure {
@@ -20,16 +20,16 @@ pub(crate) enum Figure {
     P90Ns,
     P99Ns,
     P999Ns,
-    /// Of the ticks that had been dropped on purpose.
+    /// Latency of the ticks that were dropped on purpose.
     LostP50Ns,
     LostP99Ns,
     /// CPU time per million ticks.
     SenderCpuNs,
     ReceiverCpuNs,
-    /// The most that was resident.
+    /// Peak resident memory.
     SenderMemoryBytes,
     ReceiverMemoryBytes,
-    /// Venue messages a second, of a feed: decoding alone, and the whole way.
+    /// Venue messages a second of a feed: decoding alone, and end to end.
     DecodedPerS,
     MessagesPerS,
 }
@@ -51,7 +51,7 @@ impl Figure {
         Self::MessagesPerS,
     ];
 
-    /// Its value in a turn; of several receivers, that of the worst.
+    /// Returns its value in a turn; with several receivers, the worst one.
     pub(crate) fn of(self, turn: &Turn) -> Option<f64> {
         let worst = |latency: fn(&Part) -> Option<&Latency>, of: fn(&Latency) -> u64| {
             let all = turn.receivers.iter().filter_map(latency);
@@ -82,15 +82,14 @@ impl Figure {
     }
 }
 
-/// Where every tick went: what was sent to each receiver is what it took, what it was told is lost,
-/// and what is missing without a word.
+/// The account of all ticks. For each receiver, ticks sent = received + declared lost + missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Books {
     pub(crate) sent: u64,
     pub(crate) delivered: u64,
     pub(crate) declared_lost: u64,
     pub(crate) missing: u64,
-    /// Delivered, but damaged or not in its place.
+    /// Delivered, but damaged or out of order.
     pub(crate) wrong: u64,
 }
 
@@ -105,27 +104,27 @@ impl Books {
         }
     }
 
-    /// Whether all of it is accounted for: nothing came that was not sent, nothing went without a
-    /// word, and nothing was damaged.
+    /// Returns whether every tick is accounted for: no extra tick arrived, none is missing, none was
+    /// damaged.
     pub(crate) const fn balance(&self) -> bool {
         self.sent == self.delivered + self.declared_lost && self.missing == 0 && self.wrong == 0
     }
 }
 
-/// What a contender did at a measure.
+/// A contender's results at a measure.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) contender: &'static str,
-    /// How many rounds it was to take a turn in.
+    /// Number of planned rounds.
     pub(crate) rounds: usize,
     pub(crate) figures: BTreeMap<Figure, Spread>,
-    /// Each figure of each round, in order; nothing of one that failed.
+    /// Values of each figure by round; `None` for a failed turn.
     values: BTreeMap<Figure, Vec<Option<f64>>>,
     pub(crate) books: Books,
     pub(crate) balances: bool,
-    /// Turns in which others took so much of the machine that its figures say little.
+    /// Turns in which other load makes the figures unreliable.
     pub(crate) noisy_turns: usize,
-    /// What was said by turns that failed.
+    /// Errors of failed turns.
     pub(crate) failures: Vec<String>,
     pub(crate) notes: Vec<String>,
     /// The distribution of the turn in the middle.
@@ -144,7 +143,7 @@ impl Row {
         }
     }
 
-    /// Adds a turn, in the order of the rounds.
+    /// Adds a turn. Call this in the order of the rounds.
     pub(crate) fn add(&mut self, turn: Result<Turn, String>) {
         match turn {
             Ok(turn) => {
@@ -171,22 +170,22 @@ impl Row {
         self.curve = self.middle_curve();
     }
 
-    /// A figure of each round, in order.
+    /// Returns a figure's values, by round.
     pub(crate) fn values(&self, figure: Figure) -> &[Option<f64>] {
         self.values.get(&figure).map_or(&[], Vec::as_slice)
     }
 
-    /// How many turns it took to their end.
+    /// Returns the number of completed turns.
     pub(crate) fn whole_turns(&self) -> usize {
         self.turns.iter().flatten().count()
     }
 
-    /// Whether it is tickcast, by whatever way.
+    /// Returns whether the contender is a variant of tickcast.
     fn is_ours(&self) -> bool {
         self.contender.starts_with("tickcast")
     }
 
-    /// Why its figures say nothing for sure, in words; nothing where they do.
+    /// Returns the reasons why the figures are unreliable; empty if there are none.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let Self {
             contender, rounds, ..
@@ -225,7 +224,7 @@ impl Row {
             wrong,
             format!("{contender} delivered {wrong} ticks damaged or out of place"),
         );
-        // A floor is a raw program: what it misses, nobody repairs.
+        // A floor is a raw program that repairs nothing, so its missing ticks are normal.
         if !self.contender.starts_with("floor") {
             doubt(
                 declared_lost,
@@ -266,7 +265,7 @@ impl Row {
     }
 }
 
-/// A measure, and everyone's row.
+/// A measure with the rows of all contenders.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Measured {
     #[serde(flatten)]
@@ -280,14 +279,14 @@ impl Measured {
     }
 }
 
-/// A contender that is not here.
+/// A contender that takes no part, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Absent {
     pub(crate) contender: &'static str,
     pub(crate) why: String,
 }
 
-/// Everything.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Results {
     pub(crate) version: &'static str,
@@ -296,15 +295,14 @@ pub(crate) struct Results {
     pub(crate) is_debug_build: bool,
     pub(crate) machine: Machine,
     pub(crate) absent: Vec<Absent>,
-    /// Whether it ended before all turns were taken: by a signal, or as the host refused something.
+    /// Whether the run ended before all turns were taken: a signal arrived, or the host refused a step.
     pub(crate) is_interrupted: bool,
     pub(crate) measures: Vec<Measured>,
     pub(crate) marks: Vec<super::marks::Judged>,
 }
 
 impl Results {
-    /// How many turns there were, how many of them the machine was not ours, and the most that
-    /// others took in one.
+    /// Returns the number of turns, how many of them were noisy, and the highest noise of a turn.
     pub(crate) fn noise(&self) -> (usize, usize, Noise) {
         let rows = self.measures.iter().flat_map(|measured| &measured.rows);
         let turns: Vec<Noise> = rows
@@ -316,8 +314,7 @@ impl Results {
         (turns.len(), noisy, worst.copied().unwrap_or_default())
     }
 
-    /// Whether tickcast delivered, or declared lost, everything that it was given, and every turn of
-    /// its own came to an end.
+    /// Returns whether tickcast delivered or declared lost every tick, and completed all of its turns.
     pub(crate) fn is_whole(&self) -> bool {
         let rows = self.measures.iter().flat_map(|measured| &measured.rows);
         let mut ours = rows.filter(|row| row.is_ours());

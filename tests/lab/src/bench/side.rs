@@ -1,7 +1,7 @@
-//! One process of a measurement, whoever the contender is: what it publishes and when, and how what
-//! arrives is checked and timed, is the same code for all. Contenders only carry ticks.
+//! One process of a measurement, for every contender.
 //!
-//! Programs outside this workspace include this very file.
+//! All contenders share the code that publishes on a schedule, and the code that checks and times received
+//! ticks. A contender only carries ticks. Programs outside this workspace include this very file.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::sync::Arc;
@@ -13,45 +13,45 @@ use hdrhistogram::Histogram;
 
 use super::protocol::{Latency, Load, Order, Outcome, Part, Task, Tick, Word};
 
-/// The longest latency that is told apart.
+/// The longest latency that the histogram resolves.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// What a receiver waits for what was published and did not come.
+/// How long a receiver waits for published ticks that have not arrived.
 const MISSING_AFTER_NS: u64 = 3_000_000_000;
-/// How long a process goes on that the bench no longer listens to.
+/// How long a process lives after the bench closed its orders.
 const ORPHANED_FOR: Duration = Duration::from_millis(1_500);
-/// A flood goes on without receivers that stand still for so long.
+/// A flood stops waiting for receivers after they make no progress for this long.
 const STALLED_AFTER_NS: u64 = 300_000_000;
 /// Ticks of a flood that are published before they are sent: 64 datagrams of an MTU of 1500.
 const STEP: u64 = 1_600;
-/// Who waits for an answer looks after its own stream once in so many looks for that.
+/// A process that waits for an answer drives its own stream once in this many idle polls.
 const DRIVEN_EVERY: u32 = 16;
-/// A flood's rate is taken from this much after its first tick.
+/// The rate of a flood is measured from this long after its first tick.
 const FLOOD_WARM_UP_NS: u64 = 100_000_000;
 
-/// Publishes ticks.
+/// The publishing side of a contender.
 pub(crate) trait Carry {
-    /// Where it is joined; empty where no address is needed.
+    /// Returns the address to join; empty if the contender needs none.
     fn address(&self) -> String;
-    /// Whether all receivers are there, as far as it can tell.
+    /// Returns whether all receivers have joined, as far as the contender can see.
     fn is_joined(&mut self) -> bool;
-    /// Takes a tick; `false`: there is no room now.
+    /// Publishes a tick. Returns `false` if there is no room now.
     fn publish(&mut self, tick: Tick) -> Outcome<bool>;
-    /// Takes so many ticks from the `first` on as there is room for; how many that were.
+    /// Publishes up to `count` ticks from `first` on. Returns how many there was room for.
     fn publish_run(&mut self, first: u64, count: u64, at: u64) -> Outcome<u64> {
         one_by_one(self, first, count, at)
     }
-    /// Sends what was published, and does whatever else is to be done now and then.
+    /// Sends the published ticks and does periodic work.
     fn drive(&mut self) -> Outcome<()>;
-    /// How far the slowest receiver is, where this is to keep a window; `None`: it has a flow
-    /// control of its own.
+    /// Returns how far the slowest receiver is, for a contender whose window the bench keeps. `None`: the
+    /// contender has its own flow control.
     fn received(&self) -> Option<u64>;
-    /// What is worth knowing of it.
+    /// Returns remarks for the report.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// [`Carry::publish_run`] of who has no other way for it.
+/// [`Carry::publish_run`] for contenders without a batch interface: publishes tick by tick.
 pub(crate) fn one_by_one<C: Carry + ?Sized>(
     carry: &mut C,
     first: u64,
@@ -67,29 +67,29 @@ pub(crate) fn one_by_one<C: Carry + ?Sized>(
     Ok(count)
 }
 
-/// Takes ticks.
+/// The receiving side of a contender.
 pub(crate) trait Take {
-    /// Whether it will get what is published from now on.
+    /// Returns whether the receiver gets all ticks published from now on.
     fn is_joined(&mut self) -> bool;
-    /// Hands over what has come; `None` is a tick that was damaged. `true` goes with a tick that had
-    /// been dropped on purpose. Whether anything came.
+    /// Calls `on` with each received tick and returns whether anything arrived. `None` stands for a damaged
+    /// tick. The flag is `true` for a tick that was dropped on purpose and repaired.
     fn poll(&mut self, on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool>;
-    /// Shows the sender how far this is.
+    /// Reports the receiver's progress to the sender.
     fn received(&mut self, number: u64);
-    /// Ticks that it said are lost.
+    /// Returns how many ticks the contender declared lost.
     fn declared_lost(&mut self) -> u64 {
         0
     }
-    /// What is worth knowing of it.
+    /// Returns remarks for the report.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// The time on the clock that all processes of a host share.
+/// Returns the time of the monotonic clock that all processes of a host share.
 pub(crate) type Clock = fn() -> u64;
 
-/// The bench that this process is a part of.
+/// Connection of this process to the bench.
 pub(crate) struct Desk {
     orders: Receiver<Order>,
     pub(crate) go: Arc<AtomicBool>,
@@ -99,7 +99,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Listens to orders from now on. The process ends when nobody gives any more.
+    /// Starts reading orders. The process ends when the bench closes them.
     pub(crate) fn open(clock: Clock) -> Self {
         let (send, orders) = channel();
         let desk = Self {
@@ -120,7 +120,7 @@ impl Desk {
                     Err(error) => eprintln!("an order that can't be read: {line}: {error}"),
                 }
             }
-            // Nobody listens any more. Who is about to end tidily is given the time.
+            // The bench has closed the orders. A process that is about to end gets time for it.
             finish.store(true, Relaxed);
             std::thread::sleep(ORPHANED_FOR);
             std::process::exit(0);
@@ -128,11 +128,11 @@ impl Desk {
         desk
     }
 
-    /// Tells the bench.
+    /// Sends a word to the bench.
     pub(crate) fn say(&self, word: &Word) {
         let text = serde_json::to_string(word).unwrap_or_default();
         let mut out = stdout().lock();
-        // Nobody is left to tell if this fails, and then the orders end too.
+        // A write fails only when the bench is gone, and then the orders end too.
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
@@ -148,7 +148,7 @@ impl Desk {
     }
 }
 
-/// Publishes as the task says, until everyone has it.
+/// Publishes the load of the task, then drives the stream until the bench says to finish.
 pub(crate) fn send(desk: &Desk, task: &Task, carry: &mut impl Carry) -> Outcome<()> {
     desk.say(&Word::Ready(carry.address()));
     while !desk.go.load(Relaxed) || !carry.is_joined() {
@@ -183,7 +183,7 @@ pub(crate) fn send(desk: &Desk, task: &Task, carry: &mut impl Carry) -> Outcome<
     Ok(())
 }
 
-/// Publishes as much as the receivers keep up with. How much.
+/// Publishes as many ticks as the receivers keep up with. Returns that number.
 fn flood(
     desk: &Desk,
     carry: &mut impl Carry,
@@ -214,7 +214,7 @@ fn flood(
     }
 }
 
-/// Publishes each tick when it is due, or as soon after as can be: it carries when it was due.
+/// Publishes each tick when it is due, or as soon after as possible. The tick carries its due time.
 fn paced(desk: &Desk, load: Load, ticks: u64, carry: &mut impl Carry) -> Outcome<u64> {
     let began = (desk.clock)() + 1_000_000;
     let mut number = 1;
@@ -234,7 +234,7 @@ fn paced(desk: &Desk, load: Load, ticks: u64, carry: &mut impl Carry) -> Outcome
     Ok(ticks)
 }
 
-/// Takes what is published, checks each tick, and tells what came.
+/// Receives and checks ticks until the expected number has arrived or the rest is missing, then reports.
 pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome<()> {
     while !take.is_joined() {
         take.poll(|_, _| {})?;
@@ -279,7 +279,7 @@ pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome
     Ok(())
 }
 
-/// Publishes ticks on their schedule, one at a time, and times each until it is back.
+/// Publishes ticks on their schedule, one at a time, and times the round trip of each.
 pub(crate) fn ping(
     desk: &Desk,
     task: &Task,
@@ -304,7 +304,7 @@ pub(crate) fn ping(
     };
     let mut account = Account::new(task.load)?;
     let (began, cpu) = ((desk.clock)() + 1_000_000, cpu_ns());
-    // A machine that is far too busy for the schedule shows that after a part of it.
+    // On a machine too busy for the schedule, a part of the ticks is enough to show that.
     let until = began + 2 * task.load.due_ns(ticks.max(1)) + 1_000_000_000;
     let mut asked_for = 0;
     for number in 1..=ticks {
@@ -344,7 +344,7 @@ pub(crate) fn ping(
     Ok(())
 }
 
-/// Sends back what comes, until it is told to end.
+/// Sends back every received tick, until the bench says to finish.
 pub(crate) fn echo(desk: &Desk, carry: &mut impl Carry, take: &mut impl Take) -> Outcome<()> {
     desk.say(&Word::Ready(carry.address()));
     let mut joined = false;
@@ -389,7 +389,7 @@ pub(crate) fn echo(desk: &Desk, carry: &mut impl Carry, take: &mut impl Take) ->
     Ok(())
 }
 
-/// What a receiver has of what was published.
+/// A receiver's account of the published ticks.
 struct Account {
     load: Load,
     is_timed: bool,
@@ -397,11 +397,11 @@ struct Account {
     last: u64,
     taken: u64,
     wrong: u64,
-    /// When the rate of a flood began to be taken, and how many there were then.
+    /// Start of a flood's rate measurement: time, and ticks received before.
     from: Option<(u64, u64)>,
-    /// When the first was published, or the schedule began.
+    /// When the first tick was published, or the schedule began.
     first: u64,
-    /// When something came last.
+    /// When the last tick arrived.
     at: u64,
     latency: Histogram<u64>,
     recovered: Histogram<u64>,
@@ -447,7 +447,7 @@ impl Account {
         }
     }
 
-    /// Takes note of when something came.
+    /// Records when ticks arrived.
     #[inline]
     fn mark(&mut self, now: u64) {
         self.at = now;
@@ -462,8 +462,8 @@ impl Account {
     }
 
     fn part(&self, expected: u64, declared_lost: u64) -> Part {
-        // What all came at once is timed from when the first was published, and what has a schedule
-        // from its begin: who is late from the first tick on does not keep it.
+        // A flood without a warmed-up part is timed from when the first tick was published. A schedule is
+        // timed from its begin, so a receiver that is late from the first tick on misses the rate.
         let from = self.from.filter(|(_, before)| *before < self.taken);
         let (from, before) = from.unwrap_or((self.first, 0));
         let took = self.at.saturating_sub(from).max(1);
@@ -502,7 +502,7 @@ fn latency(of: &Histogram<u64>) -> Option<Latency> {
     })
 }
 
-/// CPU time of all threads that this process has.
+/// Returns the CPU time of all threads of this process.
 pub(crate) fn cpu_ns() -> u64 {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
         return 0;
@@ -514,7 +514,7 @@ pub(crate) fn cpu_ns() -> u64 {
     threads.flatten().filter_map(of).sum()
 }
 
-/// The most memory that was resident.
+/// Returns the peak resident memory of this process.
 pub(crate) fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -585,7 +585,7 @@ mod tests {
             ticks: 20,
         };
         let mut account = Account::new(load).expect("histograms");
-        // The first two were lost, and the third is late.
+        // The first two ticks were lost, and the third is late.
         for number in 3..=20 {
             let at = 1_000_000_000 + load.due_ns(number);
             account.take(Some(Tick { number, at }), false, || 0);

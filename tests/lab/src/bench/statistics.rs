@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-/// The middle of some values, and how far they lie apart.
+/// The median of some values, and their spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// How many values there were.
+    /// Number of values.
     pub(crate) turns: usize,
 }
 
 impl Spread {
-    /// Of some values; `None` of none.
+    /// Returns the spread of some values; `None` without values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -33,8 +33,8 @@ impl Spread {
     }
 }
 
-/// The ratios of two contenders that took turns: each turn against the other's of the same round,
-/// so that what slowed down the machine for a while slowed down both.
+/// Returns the ratios of two contenders. Each turn is compared with the other's turn of the same round,
+/// because a slowdown of the machine affects both.
 pub(crate) fn ratio(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Option<Spread> {
     let rounds = ours.iter().zip(theirs);
     let both = rounds.filter_map(|(ours, theirs)| Some(((*ours)?, (*theirs)?)));

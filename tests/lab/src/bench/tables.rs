@@ -1,4 +1,4 @@
-//! The results for people.
+//! The results as text for people.
 
 use std::fmt::{self, Display, Write};
 
@@ -26,7 +26,7 @@ impl Display for Results {
     }
 }
 
-/// What must be known to read the figures.
+/// Returns the remarks that readers of the figures need.
 pub(crate) fn remarks(results: &Results) -> Vec<String> {
     let machine = &results.machine;
     let mut all = vec![format!(
@@ -71,7 +71,7 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
     all
 }
 
-/// A figure as people write it.
+/// Returns a figure as people write it.
 pub(crate) fn text(figure: Figure, value: f64) -> String {
     match figure {
         Figure::RatePerS | Figure::DecodedPerS | Figure::MessagesPerS if value >= 1e6 => {
@@ -87,7 +87,7 @@ pub(crate) fn text(figure: Figure, value: f64) -> String {
     }
 }
 
-/// The columns of a measure.
+/// Returns the columns of a measure.
 fn columns(measured: &Measured) -> Vec<(&'static str, Figure)> {
     let mut columns = Vec::new();
     let flood = measured.measure.is_flood();
@@ -125,7 +125,7 @@ fn columns(measured: &Measured) -> Vec<(&'static str, Figure)> {
     columns
 }
 
-/// Headings and cells of a measure, the first column is the contender.
+/// Returns headings and cells of a measure. The first column is the contender.
 pub(crate) fn cells(measured: &Measured) -> (Vec<String>, Vec<Vec<String>>) {
     let columns = columns(measured);
     let headings = ["contender"]
@@ -187,7 +187,7 @@ fn measure(measured: &Measured) -> String {
     out
 }
 
-/// What a mark is about.
+/// Returns the name of a mark.
 fn name(mark: &Judged) -> String {
     let figure = match mark.figure {
         Figure::RatePerS => "rate",
@@ -208,7 +208,7 @@ fn name(mark: &Judged) -> String {
     )
 }
 
-/// Why marks were not safely measured, a line each.
+/// Returns the reasons why marks were not safely measured, one line each.
 pub(crate) fn doubts(marks: &[Judged]) -> Vec<String> {
     let in_doubt = marks.iter().filter(|mark| !mark.doubts.is_empty());
     in_doubt
@@ -222,7 +222,7 @@ pub(crate) fn doubts(marks: &[Judged]) -> Vec<String> {
         .collect()
 }
 
-/// Headings and cells of the marks.
+/// Returns headings and cells of the marks.
 pub(crate) fn mark_cells(marks: &[Judged]) -> (Vec<String>, Vec<Vec<String>>) {
     let headings = ["mark", "wanted", "measured", "spread", "rounds", "verdict"];
     let row = |mark: &Judged| {

@@ -1,4 +1,4 @@
-//! One turn: the processes of one contender, from their start to what they did.
+//! One turn: the processes of one contender, from their start to their results.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::network::End;
 use tickcast_tools::exit::CommandError;
 use tickcast_tools::support::signals::Stop;
 
-/// What one turn came to.
+/// The result of one turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Turn {
-    /// The publishing process; there and back, the one that waited.
+    /// The publishing process; in a round trip, the process that sends and waits.
     pub(crate) sender: Part,
     pub(crate) receivers: Vec<Part>,
     pub(crate) noise: Noise,
@@ -26,15 +26,15 @@ pub(crate) struct Turn {
 
 /// Where processes run.
 pub(crate) struct Setting<'a> {
-    /// The sender's end, then the receivers'.
+    /// The sender's end, then the receivers' ends.
     pub(crate) ends: &'a [End],
-    /// Cores to pin to; empty: nobody is pinned.
+    /// Cores to pin to; empty: no process is pinned.
     pub(crate) cores: &'a [usize],
     pub(crate) stop: &'a Stop,
 }
 
 impl Setting<'_> {
-    /// The first core is the sender's, the others are shared by the receivers.
+    /// Returns the core of a process. The sender has the first core; the receivers share the others.
     fn core(&self, process: usize) -> Option<usize> {
         let (first, others) = self.cores.split_first()?;
         if process == 0 || others.is_empty() {
@@ -44,10 +44,10 @@ impl Setting<'_> {
     }
 }
 
-/// Has a contender take its turn.
+/// Runs one turn of a contender.
 ///
 /// # Errors
-/// [`CommandError`] when a process fails, or somebody asked us to stop.
+/// [`CommandError`] if a process fails, or after a signal.
 pub(crate) fn take_turn(
     measure: &Measure,
     contender: &str,
@@ -76,14 +76,15 @@ pub(crate) fn take_turn(
     }
 }
 
-/// Groups for the ways there and back, of this run alone, as runs may share a loopback.
+/// Returns the groups of both directions. They are unique to this run, because runs may share a loopback.
 fn groups(id: u32) -> [SocketAddrV4; 2] {
     let [.., high, low] = id.to_be_bytes();
     let port = 40_000 + (id % 10_000) as u16;
-    // Aeron wants an odd last octet, and takes the next one, which must exist, for its control.
+    // Aeron needs an odd last octet. It uses the next octet, which must exist, for its control.
     let low = (low % 254) | 1;
-    // Ports of their own: Aeron binds them without an address and shares them (SO_REUSEPORT), and among
-    // sockets that share a port Linux may choose one that did not join the group (early demux).
+    // Each group has a port of its own. Aeron binds ports without an address and shares them
+    // (SO_REUSEPORT). Among sockets that share a port, Linux may choose one that did not join the group
+    // (early demux).
     [(253, port), (254, port + 10_000)]
         .map(|(second, port)| SocketAddrV4::new(Ipv4Addr::new(239, second, high, low), port))
 }
@@ -130,7 +131,7 @@ impl Taking<'_> {
         Process::start(&name, self.program, end, &task)
     }
 
-    /// How long the load takes by itself.
+    /// Returns how long the load itself takes.
     fn span(&self) -> Duration {
         match self.measure.load {
             Load::Flood { for_ms, .. } => Duration::from_millis(for_ms),

@@ -1,5 +1,5 @@
-//! `lab chaos`: publisher and subscribers in network namespaces, killed, stopped, cut off and starved
-//! for as long as you like; ends with the proof that everything was delivered or declared lost.
+//! `lab chaos`: kills, stops, cuts off and starves a publisher and subscribers in network namespaces, for
+//! as long as you like. The run ends with a check that every record was delivered or declared lost.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,28 +18,28 @@ use tickcast_tools::support::processes::this_program;
 use tickcast_tools::support::progress::Progress;
 use tickcast_tools::support::signals::Stop;
 
-/// How long, for how many, and what decides what happens.
+/// Length, size and seed of a chaos run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long things happen.
+    /// Length of the part with faults, in minutes.
     #[arg(long, value_name = "N", default_value = "3", value_parser = tickcast_tools::support::args::positive)]
     minutes: f64,
-    /// Decides what happens when.
+    /// Seed of the schedule of faults.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many subscriber processes.
+    /// Number of subscriber processes.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
     subscribers: u32,
     /// Venue messages a second.
     #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Say what would happen, and end.
+    /// List the faults that would be injected, and end.
     #[arg(long)]
     list: bool,
-    /// Where nobody may make network namespaces and what is in them, say so and end with 0.
+    /// If this user may not create network namespaces, say so and end with 0.
     #[arg(long)]
     or_skip: bool,
-    /// Write what it came to to this file, as JSON.
+    /// Write the result to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     /// The publisher to run [default: tickcast-publisher beside this program].
@@ -53,14 +53,14 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// One process of a chaos run; started by it.
+/// One process of a chaos run; started by `chaos`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SideArgs {
-    /// What to do, as JSON.
+    /// The task, as JSON.
     task: String,
 }
 
-/// What such a process is to do.
+/// The task of a process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Task {
@@ -68,15 +68,15 @@ enum Task {
     Stranger(stranger::Task),
 }
 
-/// After the last thing that happened all have so long to become well.
+/// Time to recover after the last fault.
 const CONVALESCENCE: Duration = Duration::from_secs(8);
-/// And so long to end.
+/// How long the processes may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs it.
+/// Runs a chaos run.
 ///
 /// # Errors
-/// [`CommandError`] when the host does not let us, or a signal ended it.
+/// [`CommandError`] if the host refuses a step, or if a signal ended the run.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let span = Duration::from_secs_f64(args.minutes * 60.0);
     let happenings = schedule(args.seed, span, args.subscribers as usize);
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::whole_if(verdict.holds()))
 }
 
-/// Lets everything happen, and all be over again.
+/// Injects all faults of the schedule, and waits until they are over.
 fn play(
     args: &Args,
     stage: &mut Stage,
@@ -169,10 +169,10 @@ fn play(
     Ok(())
 }
 
-/// Takes part.
+/// Takes part in a chaos run.
 ///
 /// # Errors
-/// [`CommandError`] when the task makes no sense or can't be begun.
+/// [`CommandError`] if the task can't be read or started.
 pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
     let task = serde_json::from_str(&args.task);
     match task.map_err(|error| CommandError::Usage(format!("the task makes no sense: {error}")))? {

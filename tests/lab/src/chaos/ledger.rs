@@ -1,6 +1,7 @@
-//! What a subscriber process was given, as lines of a file that are written before it can be killed: each
-//! says of a span of record numbers how many of them were delivered, and how many declared lost. Spans end at
-//! the same numbers in every process, so that what they hold can be compared.
+//! A subscriber process's account of its records, written to a file before the process can be killed.
+//!
+//! Each line covers a span of record numbers: how many were delivered, and how many declared lost. Spans
+//! end at the same numbers in every process, so that the verdict can compare them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,34 +14,34 @@ use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_subscriber::{Event, Item, Position};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A span ends with a record whose number is divisible by this.
+/// A span ends at a record whose number is divisible by this.
 const SPAN: u64 = 1_024;
 
 /// One line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// What became of the records `first..=last`.
+    /// The outcome of the records `first..=last`.
     Span(Span),
-    /// It joined, and `next` is the first record to come.
+    /// The process joined, and `next` is the first record to expect.
     Joined {
         channel: ChannelId,
         epoch: Epoch,
         next: u64,
     },
-    /// What follows in this epoch is lost, and nobody knows how much it was: its publisher died with it.
+    /// An unknown number of records at the end of this epoch is lost, because its publisher died.
     Tail { channel: ChannelId, epoch: Epoch },
-    /// Something that the application was told, for people.
+    /// An event that the application received, as text for people.
     Told { channel: ChannelId, what: String },
-    /// Something that must never be.
+    /// A violation of an invariant.
     Wrong { channel: ChannelId, what: String },
-    /// The session ended here; `whole` is the digest of the epoch's records where all were delivered.
+    /// The session ended. `whole` is the digest of the epoch's records if all were delivered.
     Ended {
         channel: ChannelId,
         epoch: Epoch,
         whole: Option<String>,
     },
-    /// The process ended by itself; what it counted, by name, over all channels.
+    /// The process ended by itself, with these counters, summed over all channels.
     Left { counters: BTreeMap<String, u64> },
 }
 
@@ -53,20 +54,20 @@ pub(crate) struct Span {
     pub(crate) last: u64,
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// Of the records, where none was lost.
+    /// Digest of the records, if none was lost.
     pub(crate) digest: Option<String>,
 }
 
-/// A channel, as far as it has come.
+/// The open span of a channel.
 struct Open {
     epoch: Epoch,
     /// The first record that is on no line yet.
     first: u64,
-    /// The next record to come; `None` before the first one, and behind a loss of unknown size.
+    /// The next expected record; `None` before the first one, and after a loss of unknown size.
     next: Option<u64>,
     lost: u64,
     digest: Xxh3,
-    /// Of the epoch, from its first record on, as long as nothing is missing.
+    /// Digest of the epoch from its first record on, as long as no record is missing.
     whole: Option<Xxh3>,
 }
 
@@ -82,14 +83,14 @@ impl Open {
         }
     }
 
-    /// The first record that we know of.
+    /// Begins the account at record `at`. Returns `at`.
     fn begin(&mut self, at: u64) -> u64 {
         self.first = at;
         self.whole = (at == 1).then(Xxh3::new);
         at
     }
 
-    /// What there is since the last line, if anything.
+    /// Closes the span and returns it, unless it is empty.
     fn close(&mut self, channel: ChannelId) -> Option<Span> {
         let (first, next) = (self.first, self.next?);
         let records = next.checked_sub(first).filter(|records| *records > 0)?;
@@ -108,7 +109,7 @@ impl Open {
     }
 }
 
-/// The file, and what is not on it yet.
+/// The file, and the spans that are not in it yet.
 pub(crate) struct Ledger {
     file: File,
     channels: BTreeMap<ChannelId, Open>,
@@ -116,10 +117,10 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A new file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// [`io::Error`] if the file can't be created.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         Ok(Self {
             file: File::create(path)?,
@@ -128,7 +129,7 @@ impl Ledger {
         })
     }
 
-    /// Takes what the application was given.
+    /// Adds an item that the application received.
     pub(crate) fn take(&mut self, item: &Item<'_>) {
         match item {
             Item::Record(position, record) => self.record(position, record.as_ref()),
@@ -168,7 +169,7 @@ impl Ledger {
                 let next = position.record.0;
                 let open = self.channels.entry(channel);
                 let open = open.or_insert_with(|| Open::new(epoch, None));
-                // Told again, it begins further on.
+                // A repeated join begins further on.
                 if open.next.is_none_or(|had| had == open.first) {
                     (open.epoch, open.next) = (epoch, Some(open.begin(next)));
                 }
@@ -180,7 +181,7 @@ impl Ledger {
             }
             Event::EpochChanged { to, .. } => {
                 self.close(channel);
-                // It is followed from where it begins.
+                // The new epoch is followed from its first record.
                 self.channels.insert(channel, Open::new(*to, Some(1)));
             }
             Event::EpochContinued { to, .. } => {
@@ -229,7 +230,7 @@ impl Ledger {
         if records > 0 {
             open.whole = None;
         }
-        // Events say which record is the next to come.
+        // An event's position is that of the next record.
         if open.next != Some(position.record.0) {
             let what = format!(
                 "behind a loss of {records} from {next} on comes {}",
@@ -246,10 +247,10 @@ impl Ledger {
         }
     }
 
-    /// Writes all there is, and what was counted.
+    /// Writes all open spans, and the counters.
     ///
     /// # Errors
-    /// The first one of the file system, ever.
+    /// The first [`io::Error`] of any write since the creation.
     pub(crate) fn finish(mut self, counters: BTreeMap<String, u64>) -> io::Result<()> {
         let channels: Vec<_> = self.channels.keys().copied().collect();
         channels.into_iter().for_each(|it| self.close(it));
@@ -269,10 +270,10 @@ impl Ledger {
     }
 }
 
-/// Reads the lines of a process; a last one that was cut off is none.
+/// Reads the lines of a process. Skips a last line that was cut off.
 ///
 /// # Errors
-/// Those of the file system, and a line that is none.
+/// [`io::Error`] if the file can't be read, or if a line is invalid.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Line>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

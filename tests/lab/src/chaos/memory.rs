@@ -1,52 +1,53 @@
-//! How much memory processes hold while they live, and whether that grows. Rings, windows and flight records
-//! are touched for the first time when something happens to need them, so that it is no leak where a process
-//! that is young holds more; but never more than all of that comes to.
+//! How much memory processes hold over their lives, and whether that grows.
+//!
+//! Rings, windows and flight records are touched for the first time when they are needed. Growth of a young
+//! process is therefore no leak, but no process may hold more than all of them together.
 
 use std::time::{Duration, Instant};
 
-/// Looks at a process are this far apart.
+/// Interval between two samples of a process.
 const EVERY: Duration = Duration::from_millis(500);
-/// Who lived shorter says nothing.
+/// Processes with a shorter life are not judged.
 const LIFE_MIN: Duration = Duration::from_secs(40);
-/// Who lived so long has touched what it will ever touch, and holds no more later than before.
+/// A process of this age has touched all of its memory, and must not grow any more.
 const GROWN_UP: Duration = Duration::from_secs(600);
-/// Growth of a grown-up from here on is a leak, in hundredths of a percent.
+/// Growth from here on, after [`GROWN_UP`], is a leak. In hundredths of a percent.
 const GROWTH_MAX: u64 = 100;
-/// What anybody may hold: some three times what all of it comes to.
+/// Maximum for any process: about three times its rings, windows and records together.
 const HELD_MAX_KIB: u64 = 96 << 10;
 
-/// What one process held in the course of its life.
+/// Memory samples of one process over its life.
 pub(crate) struct Memory {
     born_at: Instant,
     looked_at: Option<Instant>,
     looks: Vec<(Duration, u64)>,
 }
 
-/// How it went with one process.
+/// Memory growth of one process.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct Growth {
     pub(crate) life_s: u64,
-    /// What it held in the second quarter of its life, most of the time: what waits for a slow peer comes and
-    /// goes (the median).
+    /// Median of the second quarter of its life. The median ignores buffers that wait for a slow peer for a
+    /// while.
     pub(crate) early_kib: u64,
-    /// And in the last.
+    /// Median of the last quarter of its life.
     pub(crate) late_kib: u64,
-    /// The most it ever held.
+    /// Maximum over its life.
     pub(crate) most_kib: u64,
 }
 
 impl Growth {
-    /// Whether it lived so long that it should hold no more later than before.
+    /// Returns whether the process lived so long that its memory must not grow any more.
     pub(crate) const fn is_grown_up(self) -> bool {
         self.life_s >= GROWN_UP.as_secs()
     }
 
-    /// Whether that is more than it should be.
+    /// Returns whether the process held or grew more than is allowed.
     pub(crate) const fn is_a_leak(self) -> bool {
         self.most_kib > HELD_MAX_KIB || self.is_grown_up() && self.basis_points() >= GROWTH_MAX
     }
 
-    /// In hundredths of a percent.
+    /// Returns the growth in hundredths of a percent.
     const fn basis_points(self) -> u64 {
         self.late_kib.saturating_sub(self.early_kib) * 10_000
             / if self.early_kib == 0 {
@@ -66,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// Looks, if it is time to.
+    /// Takes a sample if one is due.
     pub(crate) fn look(&mut self, process: u32) {
         if self.looked_at.is_some_and(|at| at.elapsed() < EVERY) {
             return;
@@ -77,7 +78,7 @@ impl Memory {
         }
     }
 
-    /// What came of it; `None` where it did not live long enough.
+    /// Returns the growth; `None` if the process did not live long enough.
     pub(crate) fn growth(&self) -> Option<Growth> {
         growth(&self.looks)
     }
@@ -101,8 +102,8 @@ fn growth(looks: &[(Duration, u64)]) -> Option<Growth> {
     })
 }
 
-/// What a process holds of its own, and of memory that it shares; `None` where it is gone. What it has mapped
-/// of files on disk does not count: that comes and goes as the kernel likes.
+/// Returns a process's private and shared memory in KiB; `None` if the process is gone. Mapped files on
+/// disk do not count, because the kernel drops and reloads them as it likes.
 fn held_kib(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let kib = |name| {
@@ -125,11 +126,11 @@ mod tests {
         };
         let of = |kib, s| growth(&looks(kib, s)).map(Growth::basis_points);
         assert_eq!(of(|_| 1_000, 100), Some(0));
-        // It grows only while it begins.
+        // It grows only at its beginning.
         assert_eq!(of(|at| if at < 20 { at } else { 1_000 }, 100), Some(0));
         assert_eq!(of(|at| 10_000 + at, 100), Some(49));
         assert_eq!(of(|at| if at > 75 { 1_010 } else { 1_000 }, 100), Some(100));
-        // What is given back again is no growth, but it was held.
+        // Memory that is released again is no growth, but it counts for the maximum.
         let peak = |at| if at > 90 { 2_000 } else { 1_000 };
         assert_eq!(of(peak, 100), Some(0));
         let growth = growth(&looks(peak, 100)).map(|growth| growth.most_kib);
@@ -149,7 +150,7 @@ mod tests {
             growth.is_a_leak()
         };
         assert!(!leaks(600, 10_000, 10_099) && leaks(600, 10_000, 10_100));
-        // One that is young may still touch for the first time what it was given.
+        // A young process may still touch its memory for the first time.
         assert!(!leaks(599, 10_000, 40_000) && leaks(40, 10_000, 100_000));
     }
 

@@ -1,16 +1,16 @@
-//! Processes in namespaces of their own, and everything that may happen to them: what is published must
-//! be delivered or declared lost, to the record, whatever happens.
+//! Fault injection into processes in network namespaces. Whatever happens, every published record must be
+//! delivered or declared lost.
 //!
-//! | part | is |
+//! | part | contents |
 //! |---|---|
 //! | [`command`] | the verb: its options and the run as a whole |
-//! | [`schedule`] | what happens when, from a seed |
-//! | [`stage`] | the network, the file system and the processes it happens to |
+//! | [`schedule`] | the faults and their times, from a seed |
+//! | [`stage`] | the network, the file system and the processes under test |
 //! | [`side`] | a subscriber process |
-//! | [`ledger`] | what such a process was given, on file before it can be killed |
-//! | [`stranger`] | traffic that has nothing to do with us |
+//! | [`ledger`] | a subscriber's account of its records, on file before it can be killed |
+//! | [`stranger`] | foreign traffic |
 //! | [`memory`] | how much memory processes hold |
-//! | [`verdict`] | whether it all adds up |
+//! | [`verdict`] | whether every record is accounted for |
 
 pub(crate) mod command;
 pub(crate) mod ledger;

@@ -1,5 +1,5 @@
-//! What happens when: a list that a seed decides, so that the same seed does the same to the same
-//! processes again. What they do in between is theirs.
+//! The schedule of faults. The same seed injects the same faults into the same processes. The behaviour
+//! of the processes in between is not reproducible.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-/// Who it happens to.
+/// The process that a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Who {
     /// The publisher.
     Publisher,
-    /// A subscriber, from 1 on. The first is never killed, so that one lives through it all.
+    /// A subscriber, from 1 on. The first is never killed, so that one lives through the whole run.
     Subscriber(usize),
 }
 
 impl Who {
-    /// Which end of the network it is at.
+    /// Returns the process's end of the network.
     pub(crate) const fn end(self) -> usize {
         match self {
             Self::Publisher => 0,
@@ -38,25 +38,25 @@ impl fmt::Display for Who {
     }
 }
 
-/// What happens.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fault {
-    /// `kill -9`; whoever looks after it starts it again at once.
+    /// `kill -9`. The supervisor restarts the process at once.
     Kill(Who),
-    /// The publisher is killed, and its rings are gone, as after a power cut.
+    /// The publisher is killed and its rings are removed, as after a power cut.
     LoseRings,
     /// The publisher and all subscribers but the first are killed at once.
     KillAll,
-    /// It stands still (SIGSTOP, SIGCONT).
+    /// The process is stopped for a while (SIGSTOP, SIGCONT).
     Stop(Who),
-    /// Its cable is pulled.
+    /// The process's cable is pulled for a while.
     Unplug(Who),
-    /// No more than so many kbit/s reach it, through a queue that drops.
+    /// At most this many kbit/s reach the process, through a queue that drops.
     Limit(Who, u32),
-    /// Datagrams and connections from somebody who has no business here.
+    /// Foreign datagrams and connections.
     Strangers,
-    /// The file system of rings, state, audit and flight records has no room left.
+    /// The file system of rings, state, audit and flight records is full.
     FillDisk,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// What it is counted as.
+    /// Returns the name by which the report counts it.
     pub(crate) const fn kind(self) -> &'static str {
         match self {
             Self::Kill(Who::Publisher) => "publisher killed",
@@ -93,12 +93,12 @@ impl Fault {
         }
     }
 
-    /// Whether it is over at once.
+    /// Returns whether the fault has no duration.
     const fn is_instant(self) -> bool {
         matches!(self, Self::Kill(_) | Self::LoseRings | Self::KillAll)
     }
 
-    /// Whether the publisher dies of it.
+    /// Returns whether the fault kills the publisher.
     const fn kills_publisher(self) -> bool {
         matches!(
             self,
@@ -107,12 +107,12 @@ impl Fault {
     }
 }
 
-/// One thing that happens.
+/// One scheduled fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Happening {
     pub(crate) at_ms: u64,
     pub(crate) fault: Fault,
-    /// How long it lasts; 0 where it is over at once.
+    /// Duration; 0 for a fault without one.
     pub(crate) for_ms: u64,
 }
 
@@ -127,14 +127,14 @@ impl fmt::Display for Happening {
     }
 }
 
-/// How much of a run it takes until the publisher is killed no more: what is left shows whether the
-/// memory of one that lives on stays as it is.
+/// After this part of a run the publisher is no longer killed. The rest shows whether the memory of a
+/// long-lived publisher stays constant.
 const KILLED_UNTIL: f64 = 0.6;
-/// Nothing happens before all had the time to join.
+/// The first fault comes after this time, in which all processes can join.
 const QUIET_MS: u64 = 3_000;
 
-/// Everything that happens in a run of `span` to a publisher and `subscribers`, oldest first. Of two
-/// that do the same to the same process at once there is one only.
+/// Returns all faults of a run of `span` with `subscribers`, oldest first. Faults of the same kind never
+/// overlap.
 pub(crate) fn schedule(seed: u64, span: Duration, subscribers: usize) -> Vec<Happening> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let span_ms = span.as_millis() as u64;
@@ -142,7 +142,7 @@ pub(crate) fn schedule(seed: u64, span: Duration, subscribers: usize) -> Vec<Hap
     let mut at_ms = QUIET_MS;
     loop {
         at_ms += random.random_range(300..3_500);
-        // Whatever lasts is over by the end.
+        // Every fault ends before the run does.
         let for_ms = random.random_range(50..3_000);
         let fault = draw(&mut random, subscribers);
         if at_ms + for_ms >= span_ms {

@@ -1,5 +1,5 @@
-//! The subscriber process of a chaos run: follows all channels and keeps a ledger, until the session ends
-//! or somebody ends it.
+//! The subscriber process of a chaos run: follows all channels and keeps a ledger, until the session or a
+//! signal ends it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use tickcast_tools::support::signals::Stop;
 
 /// Size of a flight record.
 const RECORD_BYTES: usize = 4 << 20;
-/// How long to go on after the end, so that the publisher hears that it was reached.
+/// Time to go on after the end, so that the publisher receives the last reports.
 const AFTER_END: Duration = Duration::from_millis(250);
 
-/// What one of them is to do.
+/// The task of a subscriber process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) name: String,
@@ -25,23 +25,23 @@ pub(crate) struct Task {
     pub(crate) interface: String,
     pub(crate) channels: Vec<String>,
     pub(crate) ledger: PathBuf,
-    /// Its flight record.
+    /// Path of its flight record.
     pub(crate) record: PathBuf,
-    /// From the oldest datagram on instead of the newest.
+    /// Whether to join at the oldest datagram instead of the newest.
     pub(crate) from_oldest: bool,
     /// Size of the socket's receive buffer; `None`: the default.
     pub(crate) receive_buffer_bytes: Option<usize>,
-    /// Slots of its windows; `None`: the default.
+    /// Slots of its reassembly windows; `None`: the default.
     pub(crate) window_slots: Option<u32>,
-    /// Whether the kernel keeps strangers away.
+    /// Whether the kernel filters datagrams by source.
     pub(crate) source_specific: bool,
     pub(crate) seed: u64,
 }
 
-/// Follows.
+/// Follows the channels.
 ///
 /// # Errors
-/// [`CommandError`] when it can't even begin.
+/// [`CommandError`] if the subscriber can't be started.
 pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());

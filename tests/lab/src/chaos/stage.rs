@@ -1,5 +1,5 @@
-//! The network, the file system and the processes of a chaos run: what happens to them, and somebody who
-//! starts again whoever has gone.
+//! The network, the file system and the processes of a chaos run. The stage injects the faults and restarts
+//! ended processes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,12 +30,12 @@ const GROUPS: [&[&str]; 2] = [
     &["239.255.77.2:7502", "239.255.77.3:7503"],
 ];
 const CONTROL_PORT: u16 = 7_400;
-/// Room on the file system: rings, records, and some more.
+/// Size of the file system: rings, records, and some reserve.
 const DISK_MIB: u32 = 96;
-/// Whoever failed to start is started again after this.
+/// Delay until a process that failed to start is started again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// How a run is set up.
+/// Setup of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) publisher: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Setting {
     pub(crate) messages_per_s: u64,
 }
 
-/// A file system in memory, of a size of its own. It goes with this, or when the next run begins.
+/// A file system in memory, of a size of its own. Dropping it unmounts it; after a kill, the next run does.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -81,7 +81,7 @@ impl Disk {
         self.0.join("filler")
     }
 
-    /// Until there is no room left.
+    /// Writes a file until the file system is full.
     fn fill(&self) -> std::io::Result<()> {
         let mut file = File::create(self.filler())?;
         while file.write_all(&[0; 1 << 16]).is_ok() {}
@@ -92,15 +92,15 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily, as whoever was killed may not be gone yet.
+        // Lazily, because a killed process may not be gone yet.
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
 }
 
-/// Whether this host lets us do all that will happen; why not, in words.
+/// Checks that this host allows all faults. The error says why not.
 ///
 /// # Errors
-/// [`CommandError`] names what it refused.
+/// [`CommandError`] names the step that the host refused.
 pub(crate) fn is_possible() -> Result<(), CommandError> {
     let network = Network::bridge(1, 1_500)?;
     network.plug(0, false)?;
@@ -109,7 +109,7 @@ pub(crate) fn is_possible() -> Result<(), CommandError> {
     Disk::new(folder.path().join("disk")).map(drop)
 }
 
-/// One process, and those that were there before it.
+/// A role with its present process and the number of its lives.
 struct Actor {
     who: Who,
     process: Option<Process>,
@@ -129,47 +129,47 @@ impl Actor {
         }
     }
 
-    /// The name of its present life.
+    /// Returns the name of its present life.
     fn name(&self) -> String {
         format!("{}.{}", self.who, self.lives)
     }
 }
 
-/// What a run leaves behind for its verdict.
+/// The results of a run, for its verdict.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
-    /// The last record that was sealed of each epoch.
+    /// The last sealed record of each epoch.
     pub(crate) sealed: BTreeMap<(ChannelId, Epoch), u64>,
-    /// How memory grew, of those who lived long enough.
+    /// Memory growth of the processes that lived long enough.
     pub(crate) growth: Vec<(String, Growth)>,
-    /// How often somebody could not start while the file system was full.
+    /// Number of processes that could not start while the file system was full.
     pub(crate) refused_starts: u64,
-    /// What should not have happened to processes.
+    /// Unexpected ends of processes.
     pub(crate) wrong: Vec<String>,
-    /// How many lives there were of each.
+    /// Number of lives by role.
     pub(crate) lives: BTreeMap<String, u32>,
     /// The publisher's summary of its last life.
     pub(crate) published: Value,
 }
 
-/// All of it.
+/// The whole setup of a run.
 pub(crate) struct Stage {
-    // In this order: processes go before what they stand on.
+    // The order of drops: processes first, then the network and the file system that they use.
     actors: Vec<Actor>,
     stranger: Option<Process>,
     network: Network,
     disk: Disk,
     setting: Setting,
-    /// When there was no room, last.
+    /// When the file system was last full.
     full_at: Option<Instant>,
     remains: Remains,
 }
 
 impl Stage {
-    /// Makes it, and starts everybody.
+    /// Creates network and file system, and starts all processes.
     ///
     /// # Errors
-    /// [`CommandError`] names what the host refused.
+    /// [`CommandError`] names the step that the host refused.
     pub(crate) fn new(setting: Setting) -> Result<Self, CommandError> {
         let disk = Disk::new(setting.folder.join("disk"))?;
         let network = Network::bridge(setting.subscribers + 2, 1_500)?;
@@ -262,9 +262,9 @@ impl Stage {
                     ledger: self.file(&format!("{name}.ledger")),
                     record: self.disk.0.join(format!("{who}.record")),
                     from_oldest: odd,
-                    // Each has too small a one in every third life.
+                    // In every third life the buffer is too small.
                     receive_buffer_bytes: (life % 3 == n as u32 % 3).then_some(4_096),
-                    // Every second one has small windows, which any outage fills.
+                    // Every second subscriber has small windows, which any outage fills.
                     window_slots: (n % 2 == 1).then_some(1_024),
                     source_specific: n % 2 == 1,
                     seed: self.setting.seed.wrapping_mul(1_000) + u64::from(life) * 64 + n as u64,
@@ -282,7 +282,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills one, and looks at what it leaves behind.
+    /// Kills a process, and collects its results.
     fn kill(&mut self, at: usize) {
         self.bury(at, |process| process.kill());
     }
@@ -305,7 +305,7 @@ impl Stage {
         }
     }
 
-    /// How far each ring is sealed: what was published.
+    /// Reads the last sealed record of each ring, that is, how much was published.
     fn read_rings(&mut self) {
         for (id, (name, _)) in (1..).zip(CHANNELS) {
             let path = self.disk.0.join("rings").join(format!("chaos.{name}.ring"));
@@ -325,17 +325,17 @@ impl Stage {
         }
     }
 
-    /// Something happens.
+    /// Begins a fault.
     ///
     /// # Errors
-    /// [`CommandError`] names what the host refused.
+    /// [`CommandError`] names the step that the host refused.
     pub(crate) fn begin(&mut self, fault: Fault) -> Result<(), CommandError> {
         match fault {
             Fault::Kill(who) => self.kill(who.end()),
             Fault::LoseRings => {
                 self.kill(0);
                 for (name, _) in CHANNELS {
-                    // One that was not made yet can't be lost.
+                    // The ring may not exist yet.
                     let ring = self.disk.0.join("rings").join(format!("chaos.{name}.ring"));
                     let _ = fs::remove_file(ring);
                 }
@@ -359,10 +359,10 @@ impl Stage {
         Ok(())
     }
 
-    /// It is over.
+    /// Ends a fault.
     ///
     /// # Errors
-    /// As above.
+    /// [`CommandError`] names the step that the host refused.
     pub(crate) fn end(&mut self, fault: Fault) -> Result<(), CommandError> {
         match fault {
             Fault::Kill(_) | Fault::LoseRings | Fault::KillAll => {}
@@ -378,7 +378,8 @@ impl Stage {
         Ok(())
     }
 
-    /// To whoever lives there now: one that was killed meanwhile has a successor.
+    /// Sends a signal to the present process of a role. A process that was killed meanwhile has a
+    /// successor.
     fn signal(&self, who: Who, name: &str) {
         if let Some(process) = &self.actors[who.end()].process {
             let id = process.id().to_string();
@@ -406,10 +407,10 @@ impl Stage {
         Process::start("stranger", killed_with_us(&command), &self.setting.folder)
     }
 
-    /// Starts again who has gone, and looks at everybody's memory.
+    /// Restarts ended processes, and samples the memory of the others.
     ///
     /// # Errors
-    /// [`CommandError`] when a process can't be started.
+    /// [`CommandError`] if a process can't be started.
     pub(crate) fn look_after(&mut self) -> Result<(), CommandError> {
         for at in 0..self.actors.len() {
             let actor = &mut self.actors[at];
@@ -440,10 +441,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the session, and waits until everybody has gone.
+    /// Ends the session, and waits until all processes have ended.
     ///
     /// # Errors
-    /// [`CommandError`] when the system can't say.
+    /// [`CommandError`] if the system can't report the state of a process.
     pub(crate) fn finish(mut self, patience: Duration) -> Result<Remains, CommandError> {
         self.signal(Who::Publisher, "TERM");
         let began = Instant::now();
@@ -454,7 +455,7 @@ impl Stage {
                     std::thread::sleep(Duration::from_millis(20));
                     continue;
                 }
-                // 1 says that a subscriber asked for more than the ring held any longer.
+                // Exit code 1 means that a subscriber asked for records that the ring no longer held.
                 let codes: &[i32] = if at == 0 { &[0, 1] } else { &[0] };
                 if ended.is_none_or(|code| !codes.contains(&code)) {
                     let how =

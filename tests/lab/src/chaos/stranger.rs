@@ -1,6 +1,8 @@
-//! Traffic that has nothing to do with us, and connections of people who don't know what they do: noise in
-//! the publisher's groups, its own datagrams again and with bits flipped, connections that say nothing, half
-//! a sentence, or nonsense, until it is killed.
+//! Foreign traffic, until the process is killed:
+//!
+//! - noise in the publisher's groups;
+//! - copies of the publisher's own datagrams, some with flipped bits;
+//! - connections that send nothing, half a message, or nonsense.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
@@ -13,12 +15,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use tickcast_tools::exit::{CommandError, Exit};
 
-/// Connections that it holds at most.
+/// Maximum number of open connections.
 const CONNECTIONS_MAX: usize = 32;
-/// A datagram more than so long needs more than one frame.
+/// A longer datagram needs more than one frame.
 const DATAGRAM_MAX: usize = 1_472;
 
-/// What it is to disturb.
+/// Targets of the foreign traffic.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) own: Ipv4Addr,
@@ -27,10 +29,10 @@ pub(crate) struct Task {
     pub(crate) seed: u64,
 }
 
-/// Disturbs until it is killed.
+/// Sends foreign traffic until it is killed.
 ///
 /// # Errors
-/// [`CommandError::Host`] when it has no sockets.
+/// [`CommandError::Host`] if the sockets can't be opened.
 pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
     let open = || -> io::Result<Vec<UdpSocket>> {
         task.groups
@@ -48,7 +50,7 @@ pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
     loop {
         for (socket, group) in sockets.iter().zip(&task.groups) {
             let len = match socket.recv(&mut bytes) {
-                // What the publisher sent comes again, whole or damaged.
+                // A datagram of the publisher is sent again, whole or damaged.
                 Ok(len) => {
                     if random.random_bool(0.5) {
                         bytes[random.random_range(0..len.max(1))] ^= 1 << random.random_range(0..8);
@@ -61,7 +63,7 @@ pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
                     len
                 }
             };
-            // A network that is down, or a full queue, is none of its business.
+            // Errors of a network that is down, or of a full queue, do not matter here.
             let _ = socket.send_to(&bytes[..len], group);
         }
         if random.random_bool(0.05) {
@@ -83,7 +85,7 @@ fn member(own: Ipv4Addr, group: SocketAddrV4) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// One more connection, and a few words over those that there are.
+/// Opens one more connection, and writes to the open ones.
 fn connect(task: &Task, random: &mut ChaCha8Rng, connections: &mut Vec<TcpStream>) {
     if connections.len() >= CONNECTIONS_MAX {
         connections.swap_remove(random.random_range(0..CONNECTIONS_MAX));
@@ -102,7 +104,7 @@ fn connect(task: &Task, random: &mut ChaCha8Rng, connections: &mut Vec<TcpStream
         &nonsense,
     ];
     for stream in connections {
-        // Whoever closed it has understood.
+        // A write to a connection that the publisher closed fails, as intended.
         let _ = stream.write(words[random.random_range(0..words.len())]);
     }
 }

@@ -1,4 +1,5 @@
-//! Whether it all adds up: what each process was given and told beside what was sealed, to the record.
+//! The verdict of a chaos run: compares the ledger of each process with the sealed records, record by
+//! record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,47 +14,47 @@ use super::stage::{CHANNELS, Remains};
 use tickcast_tools::exit::CommandError;
 use tickcast_tools::support::table::{table, thousands};
 
-/// What one subscriber came to, over all its lives.
+/// Totals of one subscriber over all its lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Account {
     pub(crate) lives: u32,
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// Records that were published while it was not there, or in the end of an epoch that it never heard of.
+    /// Records that were published between its lives, or at an unheard end of an epoch.
     pub(crate) away: u64,
-    /// Records that a later life of it was given again, because it began with the oldest.
+    /// Records that a later life received again, because it joined at the oldest.
     pub(crate) again: u64,
-    /// Epochs whose end it never heard of, as their publisher died.
+    /// Epochs whose end it never received, because their publisher died.
     pub(crate) tails: u64,
-    /// Channels whose end in the last epoch it has reached.
+    /// Channels whose end it has reached in the last epoch.
     pub(crate) ended: u64,
     pub(crate) missing_datagrams: u64,
     pub(crate) missing_recovered: u64,
 }
 
-/// All of it.
+/// The verdict of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) seed: u64,
-    /// What happened, by kind.
+    /// Number of faults, by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) epochs: usize,
     pub(crate) published: u64,
     pub(crate) refused_starts: u64,
     pub(crate) publisher_lives: u32,
     pub(crate) subscribers: BTreeMap<String, Account>,
-    /// How many spans of records were compared between processes, and were the same.
+    /// Number of spans whose records were compared between processes and found equal.
     pub(crate) spans_compared: u64,
     pub(crate) growth: Vec<(String, Growth)>,
-    /// What is not as it should be. Empty: nothing.
+    /// All violations. Empty: the run passes.
     pub(crate) wrong: Vec<String>,
 }
 
 impl Verdict {
-    /// Compares.
+    /// Compares the ledgers with the results of the run.
     ///
     /// # Errors
-    /// [`CommandError::Read`] where a ledger can't be read.
+    /// [`CommandError::Read`] if a ledger can't be read.
     pub(crate) fn new(seed: u64, folder: &Path, remains: Remains) -> Result<Self, CommandError> {
         let mut compare = Compare {
             sealed: remains.sealed,
@@ -80,7 +81,7 @@ impl Verdict {
                 let name = format!("{who}.{life}");
                 let path = folder.join(format!("{name}.ledger"));
                 let lines = match read(&path) {
-                    // It did not live long enough to have one.
+                    // The process was killed before it had a ledger.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                     lines => lines.map_err(|source| CommandError::Read { path, source })?,
                 };
@@ -103,13 +104,13 @@ impl Verdict {
         Ok(compare.finish())
     }
 
-    /// Whether all is as it should be.
+    /// Returns whether there is no violation.
     pub(crate) const fn holds(&self) -> bool {
         self.wrong.is_empty()
     }
 }
 
-/// How many different records spans cover.
+/// Returns how many distinct records the spans cover.
 fn covered(spans: &[Span]) -> u64 {
     let mut all: Vec<_> = (spans.iter())
         .map(|span| ((span.channel, span.epoch), span.first, span.last))
@@ -128,20 +129,20 @@ fn covered(spans: &[Span]) -> u64 {
     count
 }
 
-/// Where a process is in a channel.
+/// Position of a process in a channel.
 #[derive(Clone, Copy)]
 struct At {
     epoch: Epoch,
     last: u64,
-    /// Whether it knows that it will not hear the rest.
+    /// Whether the process declared the rest of the epoch lost.
     tail: bool,
-    /// Whether anything came of it yet.
+    /// Whether any span was written since the join.
     begun: bool,
 }
 
 struct Compare {
     sealed: BTreeMap<(ChannelId, Epoch), u64>,
-    /// What was first said of a span, and by whom; and of whole epochs.
+    /// The first digest of each span, and of each whole epoch, with the process that wrote it.
     digests: BTreeMap<(ChannelId, Epoch, u64, u64), (String, String)>,
     verdict: Verdict,
 }
@@ -179,7 +180,7 @@ impl Compare {
                         tail: false,
                         begun: false,
                     };
-                    // Told again where the ring moved on before anything came.
+                    // A join repeats if the ring moved on before any record was delivered.
                     if channels.get(channel).is_none_or(|at| !at.begun) {
                         channels.insert(*channel, at);
                     }
@@ -252,7 +253,7 @@ impl Compare {
                     format_args!("epoch {} was followed by {span:?}", at.epoch),
                 );
             }
-            // It lived through the end of an epoch.
+            // The process lived through the end of an epoch.
             Some(at) if at.epoch < epoch => {
                 let whole = self
                     .sealed
@@ -286,7 +287,7 @@ impl Compare {
         }
     }
 
-    /// The same records are the same for everybody.
+    /// Checks that all processes have the same digest for the same records.
     fn same(&mut self, name: &str, what: (ChannelId, Epoch, u64, u64), digest: &str) {
         match self.digests.get(&what) {
             None => drop(self.digests.insert(what, (digest.into(), name.into()))),
@@ -298,7 +299,7 @@ impl Compare {
         }
     }
 
-    /// In the last epoch everybody is where the publisher is.
+    /// Checks that the process reached the publisher's last record.
     fn ended(&mut self, name: &str, channel: ChannelId, epoch: Epoch, at: Option<At>) {
         let last = self.sealed.iter().rfind(|((of, _), _)| *of == channel);
         let expected = last.map(|((_, epoch), sealed)| (*epoch, *sealed));
@@ -313,7 +314,7 @@ impl Compare {
         }
     }
 
-    /// The publisher took a digest of the last epoch, too.
+    /// Checks the publisher's own digest of the last epoch.
     fn whole(&mut self, published: &serde_json::Value) {
         let channels = published["channels"].as_array().map_or(&[][..], |all| all);
         if channels.len() != CHANNELS.len() {
@@ -460,7 +461,7 @@ mod tests {
         })
     }
 
-    /// A life through two epochs, of which it hears the first up to record 90 of 100.
+    /// Returns the ledger of a life through two epochs, with the first one up to record 90 of 100.
     fn life() -> Vec<Line> {
         let of = |id: u16| {
             let channel = ChannelId(id);
@@ -494,8 +495,8 @@ mod tests {
         [of(1), of(2), vec![Line::Left { counters }]].concat()
     }
 
-    /// What is said of it where `spoil` changed the ledger of the second of two subscribers, and
-    /// what remained.
+    /// Returns the verdict on two subscribers, after `spoil` has changed the second one's ledger and the
+    /// results of the run.
     fn verdict(spoil: impl FnOnce(&mut Vec<Line>, &mut Remains)) -> Verdict {
         let folder = tempfile::tempdir().expect("a folder");
         let sealed = [(1, 0, 100), (2, 0, 100), (1, 1, 200), (2, 1, 200)];
@@ -545,7 +546,8 @@ mod tests {
             table.contains("not there - again = 600 records published"),
             "{table}"
         );
-        // Two spans and the whole of each channel with the other, and that with the publisher.
+        // Two spans and the whole of each channel against the other subscriber, and the whole against the
+        // publisher.
         assert_eq!((all.spans_compared, all.published, all.epochs), (8, 600, 2));
     }
 

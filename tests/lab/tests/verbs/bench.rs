@@ -1,5 +1,5 @@
-//! `lab bench`, in moments and on loopback: that it measures what it says, and that its books
-//! balance. No figure is looked at: how fast something was says nothing here.
+//! `lab bench` on loopback, in tiny runs. The tests check that it runs the announced measures, and that
+//! its books balance. They check no figures, because the speed of a test run means nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use tickcast_test_support::{Running, signal, text, wait_for};
 
 use crate::{lab, run, start};
 
-/// A moment of it, that needs no rights.
+/// Options of a tiny run that needs no privileges.
 const TINY: [&str; 5] = ["bench", "--tiny", "--loopback", "--no-pins", "--quiet"];
 
-/// Runs some of it; what it wrote, and its exit code.
+/// Runs the bench. Returns its summary, its output and its exit code.
 fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     let folder = tempfile::tempdir().unwrap();
     let (summary, html) = (folder.path().join("a.json"), folder.path().join("a.html"));
@@ -25,7 +25,7 @@ fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     (summary, html, done.status.code())
 }
 
-/// Where a bench has its folders.
+/// Returns the parent folder of the bench's folders.
 fn memory() -> PathBuf {
     let shm = Path::new("/dev/shm");
     if shm.is_dir() {
@@ -34,10 +34,11 @@ fn memory() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// A program that says what peers say: what it does of the task in `$1`, in the shell's words.
+/// Writes a program that plays the peers. `script` handles the task in `$1`, in the shell's language.
 fn peers(folder: &Path, script: &str) -> PathBuf {
     let program = folder.join("peers");
-    // Written by a process of its own: one that this one has open for writing could not be started.
+    // A process of its own writes the file, because a file that this process has open for writing can't
+    // be run.
     let mut shell = Command::new("sh");
     shell.args([
         "-c",
@@ -48,7 +49,7 @@ fn peers(folder: &Path, script: &str) -> PathBuf {
     program
 }
 
-/// What a process of a peer did, in its words.
+/// Returns the words of a peer's process that has finished.
 fn part(ticks: u64, declared_lost: u64) -> String {
     format!(
         r#"{{"done":{{"ticks":{ticks},"declared_lost":{declared_lost},"missing":0,"wrong":0,"rate_per_s":1.0,
@@ -76,19 +77,19 @@ fn rows(summary: &Value) -> Vec<(&str, &Value)> {
         .collect()
 }
 
-/// The row of who took part in one measure.
+/// Returns the row of a contender in one measure.
 fn row_of<'a>(rows: &[(&str, &'a Value)], contender: &str) -> &'a Value {
     let row = rows.iter().find(|(_, row)| row["contender"] == contender);
     row.expect("its row").1
 }
 
-/// Its rate in each round.
+/// Returns a contender's rate in each round.
 fn rates<'a>(rows: &[(&str, &'a Value)], contender: &str) -> &'a [Value] {
     let rates = &row_of(rows, contender)["values"]["rate_per_s"];
     rates.as_array().expect("one a round")
 }
 
-/// Everything that was sent came, or was declared lost, and nothing came twice.
+/// Asserts that every sent tick arrived or was declared lost, and that none arrived twice.
 fn assert_balanced(id: &str, row: &Value) {
     let of = |field: &str| row["books"][field].as_u64().expect("a count");
     let failures = &row["failures"];
@@ -141,12 +142,12 @@ fn loopback_run_delivers_all_and_names_missing() {
     assert_eq!(names, expected);
     for (id, row) in &rows {
         assert_balanced(id, row);
-        // Two receivers were sent everything; of a schedule, as many as it has.
+        // Two receivers were sent everything. A schedule has a fixed number of ticks.
         let sent = row["books"]["sent"].as_u64().unwrap();
         match *id {
             "throughput-1500-2" => assert_eq!(sent, 2 * 20_000),
             "latency-100k" => assert_eq!(sent, 2_000),
-            // There and back ends early where the machine is far too slow for its schedule.
+            // A round trip ends early on a machine that is far too slow for its schedule.
             _ => assert!((1..=400).contains(&sent), "{id}: {sent}"),
         }
     }
@@ -246,7 +247,7 @@ fn the_kernel_alone_takes_part_and_a_feed_is_decoded() {
         "--contender",
         "floor-no-gso",
     ]);
-    // Who repairs nothing may lose something: what came must have been sent.
+    // A contender without repair may lose ticks, but every tick that arrived was sent.
     let floors = rows(&summary);
     assert_eq!(floors.len(), 2);
     for (id, row) in floors {
@@ -310,7 +311,7 @@ fn unknown_measure_is_usage_error_with_list() {
     assert!(text(&done.stderr).contains("throughput-1500-1"));
 }
 
-/// What became of a mark.
+/// Returns the verdict of a mark.
 fn mark<'a>(summary: &'a Value, measure: &str, figure: &str, theirs: &str) -> &'a Value {
     let mut marks = summary["marks"].as_array().expect("marks").iter();
     let of = |mark: &&Value| {
@@ -341,7 +342,7 @@ fn mark_with_failing_peer_is_not_safely_measured() {
     );
     let why = "2 of 2 rounds of aeron failed";
     let doubts = mark["doubts"].as_array().unwrap();
-    // A machine that is not quiet is a doubt beside it.
+    // On a busy machine the noise is a further reason.
     let is_noise = |doubt: &Value| doubt.as_str().unwrap().contains("others were at work");
     let other: Vec<_> = doubts.iter().filter(|doubt| !is_noise(doubt)).collect();
     assert_eq!(other, [why], "{doubts:?}");
@@ -369,7 +370,7 @@ fn files_are_written_although_nobody_reads_the_table() {
 
 #[test]
 fn interrupted_run_reports_and_leaves_nothing() {
-    // Under `nohup`, which processes of a test inherit, a hang-up ends nothing.
+    // Under `nohup` a hang-up ends nothing, and test processes inherit that.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status
         .lines()
@@ -383,7 +384,7 @@ fn interrupted_run_reports_and_leaves_nothing() {
     for name in names {
         let folder = tempfile::tempdir().unwrap();
         let (summary, begun) = (folder.path().join("a.json"), folder.path().join("begun"));
-        // The peer, whose turn is the second, never says a word.
+        // The peer, whose turn is the second, never writes a word.
         let script = format!("touch '{}'; exec cat", begun.display());
         let peers = peers(folder.path(), &script);
         let only = ["--only", "latency-100k", "--rounds", "3"];
@@ -451,7 +452,7 @@ fn unavailable_contender_is_usage_error() {
 #[test]
 fn what_was_sent_is_what_the_sender_says_and_not_what_came() {
     let folder = tempfile::tempdir().unwrap();
-    // Ten there, eight back, and not a word of the other two.
+    // Ten sent, eight received, and the other two are missing without a declaration.
     let script = format!(
         r#"case "$1" in
 *'"role":"ping"'*)
@@ -499,7 +500,7 @@ fn host_without_namespaces_is_no_usage_error() {
     assert!(said.contains("Operation not permitted"), "{said}");
 }
 
-/// A namespace that goes with its test.
+/// A namespace that is removed with its test.
 struct Namespace(String);
 
 impl Namespace {

@@ -1,5 +1,5 @@
-//! `lab chaos`, where it is killed itself: none of its processes outlives it, and the next run takes
-//! away what else it left. What it finds out is a stage of the whole test.
+//! A killed `lab chaos`: none of its processes outlives it, and the next run removes its other leftovers.
+//! The findings of a chaos run are tested in a stage of the whole test.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tickcast_test_support::{publisher_bin, text, wait_for};
 
 use crate::{run, start};
 
-/// The processes that a process has started and that live: not those that nobody has buried yet.
+/// Returns the live children of a process, without zombies.
 fn children_of(parent: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let ids = processes.filter_map(|it| it.file_name().to_str()?.parse().ok());
@@ -19,7 +19,7 @@ fn lives(id: u32) -> bool {
     word(id, "State:").is_some_and(|state| !["Z", "X"].contains(&state.as_str()))
 }
 
-/// What the kernel says of a process.
+/// Returns a field of a process's status in the kernel.
 fn word(id: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let said = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -64,7 +64,7 @@ fn killed_chaos_leaves_no_process_and_is_swept() {
     wait_for("the end of its processes", || {
         (!children.iter().any(|child| lives(*child))).then_some(())
     });
-    // A run beside this one may have taken it away by now.
+    // A concurrent run may have removed it by now.
     let left = mounts();
     let disk = left.lines().find_map(|line| line.strip_prefix(&disk));
     let folder = disk.and_then(|at| Some(at.split_once("/disk")?.0));

@@ -7,17 +7,17 @@ use std::process::{Command, Output};
 
 use tickcast_test_support::{Running, program};
 
-/// The program with these arguments.
+/// Returns a command for the lab with these arguments.
 pub(crate) fn lab(args: &[&str]) -> Command {
     program(env!("CARGO_BIN_EXE_lab"), args)
 }
 
-/// Starts it.
+/// Starts the lab.
 pub(crate) fn start(args: &[&str]) -> Running {
     Running::start(&mut lab(args))
 }
 
-/// Runs it to its end.
+/// Runs the lab to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     start(args).output()
 }

@@ -1,6 +1,10 @@
 //! Counts the instructions of every stage under callgrind and compares them with the committed table.
-//! Exit: 0 no exact stage grew (or nothing could be compared here, which the run says, and which
-//! `--must-compare` makes a fault), 1 one did or the table is wrong, 2 usage.
+//!
+//! Exit codes:
+//! - 0: no exact stage grew, or nothing could be compared here. The run reports the latter, and
+//!   `--must-compare` makes it a failure.
+//! - 1: a stage grew, or the table is wrong.
+//! - 2: usage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,46 +17,46 @@ use tickcast_stages::callgrind::{Count, LACKING, NoCount, count, version};
 use tickcast_stages::table::{Environment, Table, Verdict};
 use tickcast_stages::{STAGES, Stage, measured};
 
-/// Runs before those that are counted: memory that grows has grown, caches are filled.
+/// Runs before the counted ones, in which memory grows and caches fill.
 const WARM_UP_RUNS: usize = 2;
 const COUNTED_RUNS: usize = 4;
-/// A stage that grew is counted so often in all, and its lowest count taken.
+/// A stage that grew is counted this many times in all, and its lowest count is used.
 const TRIES: usize = 3;
-/// Functions that are shown of a stage.
+/// Number of functions that are shown for a stage.
 const FUNCTIONS: usize = 12;
 /// Contenders of the bench that are counted too.
 const PEERS: [&str; 2] = ["aeron", "aeron-defaults"];
 
 const PINNED: &str = include_str!("../../../../rust-toolchain.toml");
 
-/// Instructions of every stage, held against the committed table.
+/// Compares the instructions of every stage with the committed table.
 #[derive(Parser)]
 struct Args {
     /// Writes the table instead of comparing with it.
     #[arg(long)]
     write: bool,
-    /// Why stages may take more than before; goes into the rows of those that do. Where each has a reason
-    /// of its own: `--only`, one after the other.
+    /// Why stages may take more than before; goes into the rows of stages that grew. For separate
+    /// reasons, run `--only` once for each.
     #[arg(long, default_value = "")]
     reason: String,
-    /// With `--write` and a reason: forgets the counts of a table that was made elsewhere, by another
-    /// Rust, glibc or valgrind, and says so in the new one.
+    /// With `--write` and a reason: drops the counts of a table that was made elsewhere, by another Rust,
+    /// glibc or valgrind, and notes that in the new table.
     #[arg(long, requires = "write", conflicts_with = "only")]
     anew: bool,
-    /// Fails where a stage could not be compared with its row, whatever the reason.
+    /// Fails if a stage could not be compared with its row, whatever the reason.
     #[arg(long, conflicts_with = "write")]
     must_compare: bool,
     /// Only the stages whose names contain this.
     #[arg(long)]
     only: Option<String>,
-    /// Shows by function where the instructions go.
+    /// Shows the most expensive functions.
     #[arg(long)]
     functions: bool,
-    /// Counts a peer too, in the program that `make bench-peers` builds, and says how many times the
-    /// instructions of `product-udp` it takes.
+    /// Counts a peer too, in the program that `make bench-peers` builds, and shows the ratio to the
+    /// instructions of `product-udp`.
     #[arg(long, value_name = "PROGRAM")]
     peer: Option<PathBuf>,
-    /// Does this stage and says how many operations that was; what valgrind runs.
+    /// Runs this stage and prints its number of operations; started under valgrind.
     #[arg(long, hide = true)]
     stage: Option<String>,
     /// The table.
@@ -146,7 +150,7 @@ fn main() -> ExitCode {
     fail(&faults)
 }
 
-/// A table that was not made with the Rust that is pinned would never be compared again.
+/// Reports a table that was not made with the pinned Rust, because it would never be compared again.
 fn of_another_rust(table: &Table) -> Option<String> {
     let pinned = PINNED
         .lines()
@@ -157,7 +161,7 @@ fn of_another_rust(table: &Table) -> Option<String> {
         .then(|| format!("the table is of {made}, and rust-toolchain.toml has Rust {pinned}"))
 }
 
-/// Why the table is not to be written here.
+/// Returns why the table must not be written here.
 fn not_to_be_written(args: &Args, table: &Table, here: &Environment) -> Option<String> {
     match (table.made_here(here), args.anew) {
         (Ok(()), false) => None,
@@ -169,7 +173,7 @@ fn not_to_be_written(args: &Args, table: &Table, here: &Environment) -> Option<S
     }
 }
 
-/// What `--must-compare` says of stages that were left out, wholly or in part.
+/// Returns the failure of `--must-compare` for stages that were skipped, wholly or in part.
 fn uncompared_all_the_same(table: &Table, here: &Environment, stages: &[&str]) -> Option<String> {
     let what = match table.made_here(here) {
         Err(what) => what,
@@ -179,7 +183,7 @@ fn uncompared_all_the_same(table: &Table, here: &Environment, stages: &[&str]) -
     Some(format!("NOT COMPARED, and --must-compare was said: {what}"))
 }
 
-/// Does a stage, under valgrind or not.
+/// Runs a stage, under valgrind or not.
 fn perform(name: &str) -> ExitCode {
     let Some(stage) = STAGES.iter().find(|stage| stage.name == name) else {
         eprintln!("there is no stage {name}");
@@ -205,7 +209,7 @@ fn perform(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What counts depend on here.
+/// Returns the inputs of counts on this host.
 fn environment(valgrind: &str) -> Environment {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output().ok();
@@ -218,7 +222,7 @@ fn environment(valgrind: &str) -> Environment {
     } else {
         "without"
     };
-    // Of the compiler that built this, whatever is in PATH now.
+    // The compiler that built this program, which may differ from the one in PATH.
     let rust = env!("TICKCAST_BUILT_BY");
     let rust = rust.split(' ').nth(1).unwrap_or(rust);
     let profile = if cfg!(debug_assertions) {
@@ -250,7 +254,7 @@ fn say_what_is_compared(table: &Table, here: &Environment) {
     }
 }
 
-/// Counts stages, on as many cores as there are. What can't be counted is told.
+/// Counts stages on all cores, and reports the ones that can't be counted.
 fn count_all(
     stages: &[Stage],
     judge: &(dyn Fn(&Stage, &Count) -> Option<Verdict> + Sync),
@@ -342,7 +346,7 @@ fn show(
     }
 }
 
-/// Counts what the peers take to carry a record, one after the other.
+/// Counts a record's instructions for each peer, one after the other.
 fn show_peers(program: &Path, own: Option<&Count>, functions: bool, faults: &mut Vec<String>) {
     for peer in PEERS {
         let count = match count(program, peer) {
@@ -405,7 +409,7 @@ fn write(
     ExitCode::SUCCESS
 }
 
-/// Tells what is wrong, if anything is.
+/// Prints the faults. Returns the exit code.
 fn fail(faults: &[String]) -> ExitCode {
     faults.iter().for_each(|fault| eprintln!("{fault}"));
     ExitCode::from(u8::from(!faults.is_empty()))

@@ -1,6 +1,6 @@
-//! A gate on the way between a subscriber and its publisher's control port: it lets every frame pass
-//! but the first one that is to be held, and tells when that one is there. So a test does what it does at
-//! a moment of the protocol, and not at a time.
+//! A proxy between a subscriber and its publisher's control port. It forwards all frames except the first
+//! one that it should hold, and reports when that frame has arrived. A test can thus act at a point of
+//! the protocol instead of at a time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use tickcast_reliability::control::FRAME_HEAD_LEN;
 
 use tickcast_test_support::PATIENCE;
 
-/// Whether this frame, of this type, is to be held.
+/// Returns whether to hold a frame of this type.
 pub(crate) type Wanted = fn(kind: u8, body: &[u8]) -> bool;
 
 pub(crate) struct Gate {
@@ -21,12 +21,12 @@ pub(crate) struct Gate {
 struct State {
     hold: Option<Wanted>,
     is_held: bool,
-    /// Whether what is held is lost, with its connection.
+    /// Whether the held frame is lost, together with its connection.
     is_lost: bool,
 }
 
 impl Gate {
-    /// A gate before this control port.
+    /// Starts a proxy in front of this control port.
     pub(crate) fn new(publisher: SocketAddr, hold: Option<Wanted>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
         let address = listener.local_addr().expect("its address");
@@ -39,7 +39,7 @@ impl Gate {
         let of = Arc::clone(&state);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                // Where nobody listens, what came is closed, as the system would refuse it.
+                // If the publisher does not listen, close the connection, as the system would refuse it.
                 let Ok(far) = TcpStream::connect(publisher) else {
                     continue;
                 };
@@ -57,17 +57,17 @@ impl Gate {
         Self { address, state }
     }
 
-    /// Whether a frame is held.
+    /// Returns whether a frame is held.
     pub(crate) fn holds(&self) -> bool {
         self.state.0.lock().expect("nobody panicked").is_held
     }
 
-    /// Lets what it held go on, and holds nothing more.
+    /// Forwards the held frame, and holds no more.
     pub(crate) fn open(&self) {
         self.let_go(false);
     }
 
-    /// Lets everything pass from here on but what is held: it was lost with the publisher.
+    /// Forwards everything from here on except the held frame, which was lost with the publisher.
     pub(crate) fn lose(&self) {
         self.let_go(true);
     }

@@ -19,7 +19,7 @@ pub(crate) fn cell(who: Who, moment: Moment) {
             "seed {seed}: {wrong}\n{recent}"
         );
         let times = |what| outcome.faults.get(what).copied().unwrap_or(0);
-        // Some never come to that moment: nothing was missed just then, or it was repaired another way.
+        // Some runs never reach that moment: they had no gap then, or repaired it on another path.
         if times(KILLED) == 0 {
             continue;
         }

@@ -1,9 +1,12 @@
-//! Who is killed, and when: each cell once in virtual time over the network in memory, and once with
-//! processes over UDP, killed at a moment of the protocol that is waited for. What is delivered and what
-//! is declared lost are together what was sealed; nothing comes twice or in another order, and whoever
-//! was not killed has the publisher's digest. (In the middle of a READ over verbs: the suites `killed`,
-//! `many` and `promoted` of the lab kill subscribers that READ, `lost` and `promoted` the publisher that
-//! is READ from.)
+//! Kills of each process at each moment of the protocol. Each cell runs once in virtual time over a
+//! network in memory. It also runs once with processes over UDP, which are killed once they have reached
+//! the moment.
+//!
+//! Delivered and declared lost records together equal the sealed ones. No record comes twice or out of
+//! order, and a process that was not killed has the publisher's digest.
+//!
+//! (For the middle of a READ over verbs: the lab's suites `killed`, `many` and `promoted` kill
+//! subscribers that READ, and `lost` and `promoted` kill the publisher that is READ from.)
 
 mod gate;
 mod memory;

@@ -1,5 +1,5 @@
-//! A cell over UDP: a publisher whose rings are kept, a subscriber in a process of its own behind a gate on
-//! its control connection, and one beside it that nobody kills.
+//! A cell over UDP: a publisher that keeps its rings, a subscriber process behind a proxy of its control
+//! connection, and a second subscriber that is never killed.
 
 use serde_json::json;
 use tickcast_sim::faults::kill::Moment;
@@ -11,14 +11,14 @@ use super::victim::{Given, Victim};
 use crate::restart::kept::{Kept, Sealed};
 use tickcast_test_support::{Follower, Publisher, channel, drive, drive_to_end, signal};
 
-/// Records that everybody has more before it goes on.
+/// Number of records that each subscriber gets before the next step.
 const SOME: usize = 500;
-/// Datagrams that do not come, where there is to be a gap: the first, and how many.
+/// Datagrams that are dropped to make a gap: the first, and how many.
 const DROPPED: (u64, u64) = (300, 200);
-/// A publisher is stopped so often at most, to find it in the middle of a slot.
+/// Maximum number of stops of a publisher until one hits the middle of a slot.
 const STOPS_MAX: u32 = 5_000;
 
-/// The frame that is on its way at that moment.
+/// Returns the frame that is in flight at that moment.
 fn on_its_way(moment: Moment) -> Option<Wanted> {
     const JOIN: u8 = 1;
     const WELCOME: u8 = 2;
@@ -27,9 +27,9 @@ fn on_its_way(moment: Moment) -> Option<Wanted> {
     match moment {
         Moment::BeforeJoin => Some(|kind, _| kind == JOIN),
         Moment::DuringJoin => Some(|kind, _| kind == WELCOME),
-        // Of class repair: history is asked for as well, and is no gap.
+        // Only class repair: requests of replay are no gaps.
         Moment::MidGap => Some(|kind, body| kind == NACK && body[8] == 1),
-        // In mid-READ there is nothing over UDP.
+        // Over UDP there is no frame in the middle of a READ.
         Moment::HalfSlot | Moment::MidRead => None,
         Moment::AtEnd => Some(|kind, body| kind == STATUS && body[48] == 1),
     }
@@ -67,7 +67,7 @@ pub(crate) fn cell(who: Who, moment: Moment) {
         Moment::AtEnd => {
             drive(&mut beside, |_| victim.given().len() > SOME);
             publisher.terminate();
-            // A publisher that is left alone would not wait for one who is killed; the other one keeps it.
+            // A publisher does not wait for a killed subscriber. The other subscriber keeps it alive.
             if who.publisher() {
                 drive_to_end(&mut beside);
             }
@@ -90,7 +90,7 @@ pub(crate) fn cell(who: Who, moment: Moment) {
     } else {
         gate.open();
     }
-    // What was ended is not gone on with: what comes then is the next session.
+    // After a session's end, the restarted publisher begins the next session.
     let goes_on = !who.publisher() || moment.goes_on();
     if who.publisher() {
         let log;
@@ -101,7 +101,7 @@ pub(crate) fn cell(who: Who, moment: Moment) {
         };
         assert!(log.contains(said), "{log}");
     }
-    // Who had the session whole is not asked what it thinks of the next one.
+    // A subscriber with the complete session is not checked against the next one.
     let beside_now: &mut [Follower] = match moment {
         Moment::AtEnd => &mut [],
         _ => &mut beside,
@@ -146,8 +146,8 @@ pub(crate) fn cell(who: Who, moment: Moment) {
             assert_eq!(channel(&summary)["digest"], after.digest);
         }
     } else {
-        // Nobody had told the subscriber that it was the end, so it is told that there may have been more:
-        // from what it heard last, or from where it wanted to go on.
+        // The subscriber never received the end, so it declares an open-ended loss. The loss begins at its
+        // last record, or at the position where it wanted to resume.
         let last = given.iter().rev().find_map(|it| match it {
             &Given::Record(epoch, sequence, ..) => (epoch == before.epoch).then_some(sequence),
             _ => None,
@@ -169,7 +169,7 @@ const fn is_news(given: &Given) -> bool {
     matches!(given, Given::Lost(..) | Given::Epoch(_))
 }
 
-/// Every record of this epoch was given once and in order, as it was sealed.
+/// Asserts that every record of this epoch was delivered once and in order, as it was sealed.
 fn has_exactly(given: &[Given], sealed: &Sealed) {
     let records = given.iter().filter_map(|it| match it {
         &Given::Record(epoch, _, number, hash) => (epoch == sealed.epoch).then_some((number, hash)),
@@ -185,7 +185,7 @@ fn has_exactly(given: &[Given], sealed: &Sealed) {
     assert!(records.len() > SOME, "it would prove nothing");
 }
 
-/// Stops the publisher, again and again, until it stands in the middle of a slot.
+/// Stops the publisher again and again, until a stop hits the middle of a slot.
 fn stop_within_a_slot(publisher: &Publisher, kept: &Kept, beside: &mut [Follower]) {
     for _ in 0..STOPS_MAX {
         signal(publisher.id(), "STOP");
@@ -200,7 +200,7 @@ fn stop_within_a_slot(publisher: &Publisher, kept: &Kept, beside: &mut [Follower
     panic!("it was never in the middle of a slot");
 }
 
-/// Whether every thread of a process is stopped.
+/// Returns whether every thread of a process is stopped.
 fn stands_still(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
     tasks.flatten().all(|task| {

@@ -1,5 +1,5 @@
-//! A subscriber in a process of its own, this test program again, which can be killed: it writes what it is
-//! given into a file, whole lines at a time, before it polls again.
+//! A subscriber process that can be killed, run from this test binary. It writes its items into a file,
+//! in whole lines, before it polls again.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -18,18 +18,18 @@ use tickcast_test_support::PATIENCE;
 
 const SETTINGS: &str = "TICKCAST_VICTIM";
 
-/// What it was given.
+/// An item that the subscriber received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     /// Epoch, sequence, number and hash of a record.
     Record(u64, u64, u64, u64),
-    /// First and last sequence, and records where that is known.
+    /// First and last sequence, and the number of records if it is known.
     Lost(u64, u64, Option<u64>),
     /// Another epoch.
     Epoch(u64),
     /// The end of the session.
     End,
-    /// It has left in order, and its counters balance.
+    /// The subscriber left in order, and its counters balance.
     Whole,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// A subscriber of the channel "all", which begins with the oldest, or goes on behind a record. The
-    /// datagrams `dropped`, by their order of coming, do not come.
+    /// Starts a subscriber of the channel "all" at the oldest datagram, or after the record `behind`.
+    /// `dropped` is the first datagram to drop and their number, in the order of arrival.
     pub(crate) fn start(
         control: std::net::SocketAddr,
         behind: Option<&Given>,
@@ -73,20 +73,21 @@ impl Victim {
         }
     }
 
-    /// What it was given so far. Half a line at the end is nothing that it was given: it was killed there.
+    /// Returns the items so far. A cut-off last line does not count, because the kill came while it was
+    /// written.
     pub(crate) fn given(&self) -> Vec<Given> {
         let text = std::fs::read_to_string(&self.ledger).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(read).collect()
     }
 
-    /// Kills it without a word, and waits until it is gone.
+    /// Kills the process without a warning, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Whether it goes on; it must not have failed.
+    /// Returns whether the process still runs. Panics if it has failed.
     pub(crate) fn is_there(&mut self) -> bool {
         match self.child.try_wait().expect("the child can be asked") {
             None => true,
@@ -133,7 +134,7 @@ fn follow() {
         (Some(epoch), Some(sequence)) => Start::At(Epoch(epoch), Sequence(sequence)),
         _ => Start::Oldest,
     };
-    // Its datagram comes again, as a whole: an application that knows its last record passes over them.
+    // The whole datagram comes again. The application skips its records up to the last known one.
     let known = number(&behind[0]).zip(number(&behind[2]));
     let drops = number(&settings["dropped"][0]).zip(number(&settings["dropped"][1]));
     let script = drops.map(|(from, count)| Scripted::DropBurst { from, count });
@@ -178,7 +179,7 @@ fn follow() {
             lines.clear();
         }
         if follower.subscriber.ended() {
-            // A little on, so that the publisher hears of it.
+            // Go on for a while, so that the publisher receives the last report.
             let over = *over.get_or_insert_with(Instant::now);
             if over.elapsed() > Duration::from_millis(20) {
                 break;

@@ -1,5 +1,5 @@
-//! Several subscribers of one process, polled in turn: a tick counts once all of them have it, and
-//! what any of them lacks does not count.
+//! Several subscribers of one process, polled in turn. A tick counts once all of them have it. A tick that
+//! any of them lacks does not count.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::ops::Range;
 use crate::bench::protocol::{Outcome, Tick};
 use crate::bench::side::Take;
 
-/// The subscribers, and what they have in common.
+/// The subscribers, and the ticks that they share.
 pub(super) struct Crowd<T> {
     members: Vec<Member<T>>,
-    /// What the first has and others may not.
+    /// Ticks that the first subscriber has and that others may lack.
     waiting: VecDeque<(Tick, bool)>,
-    /// What somebody passed over, as far as it was not left out yet.
+    /// Ranges of numbers that a subscriber skipped, until all subscribers are past them.
     gaps: Vec<Range<u64>>,
-    /// Ticks that all of them had.
+    /// Ticks that all subscribers had.
     handed_over: u64,
 }
 
@@ -22,7 +22,7 @@ struct Member<T> {
     take: T,
     /// The number of its last tick.
     last: u64,
-    /// Ticks that it passed over on the way there.
+    /// Ticks that it skipped so far.
     passed_over: u64,
 }
 
@@ -41,7 +41,7 @@ impl<T: Take> Crowd<T> {
         }
     }
 
-    /// How far the slowest is.
+    /// Returns the last tick of the slowest subscriber.
     fn all_have(&self) -> u64 {
         let last = self.members.iter().map(|member| member.last);
         last.min().unwrap_or(0)
@@ -94,8 +94,8 @@ impl<T: Take> Take for Crowd<T> {
     }
 
     fn declared_lost(&mut self) -> u64 {
-        // What was left out counts as declared as far as everyone said so of what they passed over;
-        // who said more lost it at the very end.
+        // Left-out ticks count as declared if every subscriber declared the ticks that it skipped. A
+        // subscriber that declared more lost ticks at the very end.
         let (mut unsaid, mut at_end) = (0, 0);
         for member in &mut self.members {
             let declared = member.take.declared_lost();
@@ -116,7 +116,7 @@ impl<T: Take> Take for Crowd<T> {
 mod tests {
     use super::*;
 
-    /// Has these ticks, one a poll, and says that so many are lost.
+    /// Receives these ticks, one a poll, and declares `declared_lost` lost.
     struct Scripted {
         ticks: VecDeque<u64>,
         declared_lost: u64,
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// What all have, how much was wrong, and what counts as declared lost.
+    /// Returns the common ticks, the number of wrong ones, and the number that counts as declared lost.
     fn in_common(members: &[(&[u64], u64)]) -> (Vec<u64>, usize, u64) {
         let scripted = |&(ticks, declared_lost): &(&[u64], u64)| Scripted {
             ticks: ticks.iter().copied().collect(),

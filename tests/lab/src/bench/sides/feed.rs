@@ -1,5 +1,5 @@
-//! From an exchange's packets to subscribers: decoded and published by one thread, as a feed handler
-//! does. The packets are in memory before the clock starts.
+//! From an exchange's packets to subscribers: one thread decodes and publishes, as a feed handler does. The
+//! packets are in memory before the clock starts.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,18 +20,18 @@ use crate::bench::side::{Carry, Desk, cpu_ns, memory_bytes};
 
 /// Records that are published before they are sent.
 const STEP: u64 = 800;
-/// Packets that are received at the same time, as far as anybody knows: those of one system call.
+/// Packets with the same time of receipt: those of one system call.
 const BURST: usize = 32;
-/// The best capture of the real ones, below the folder of captures.
+/// The best real capture, below the folder of captures.
 const CAPTURE: &str = "iex-tops/TOPS16.pcapng.gz";
 
 /// A feed's packets, back to back.
 struct Packets {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// Ends of the packets.
     ends: Vec<usize>,
     format: Format,
-    /// How often they are gone through.
+    /// How often the packets are repeated.
     passes: u64,
 }
 
@@ -99,7 +99,7 @@ impl Packets {
         Ok(())
     }
 
-    /// Venue messages and records of one pass.
+    /// Returns venue messages and records of one pass.
     fn decode_alone(&self) -> (u64, u64) {
         let mut decoder = self.decoder();
         let mut count = Count(0);
@@ -111,18 +111,18 @@ impl Packets {
     }
 }
 
-/// Where captures are: `TICKCAST_DATA`, or beside this repository.
+/// Returns the folder of captures: `TICKCAST_DATA`, or beside this repository.
 fn captures() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     std::env::var_os("TICKCAST_DATA").map_or(beside, PathBuf::from)
 }
 
-/// Whether the capture is here.
+/// Returns whether the capture exists.
 pub(crate) fn has_capture() -> bool {
     captures().join(CAPTURE).is_file()
 }
 
-/// What is said where it is not.
+/// Returns the entry of the report for a missing capture.
 pub(crate) fn no_capture() -> Absent {
     Absent {
         contender: "the capture of TOPS 1.6",
@@ -142,10 +142,10 @@ impl Sink for Count {
     fn incident(&mut self, _: Incident) {}
 }
 
-/// Publishes what a decoder tells.
+/// Publishes the output of a decoder.
 struct Publishing<'a> {
     publisher: &'a mut Publisher,
-    /// Of this pass: positions do not go back.
+    /// Number of this pass. It is part of the position, because positions never go back.
     pass: u16,
     records: u64,
 }
@@ -161,7 +161,7 @@ impl Sink for Publishing<'_> {
     fn incident(&mut self, _: Incident) {}
 }
 
-/// Decodes and publishes, until everyone has it.
+/// Decodes and publishes, until all receivers have everything.
 pub(super) fn publish(desk: &Desk, load: Load, publisher: &mut Publisher) -> Outcome<()> {
     let Load::Feed {
         feed,

@@ -1,7 +1,7 @@
-//! The floor: ticks packed into datagrams and read out of them, and nothing else. No order, no
-//! repair, no checksum of its own: what is left is the kernel.
+//! The floor: a contender that only packs ticks into datagrams and reads them out. It has no order, no
+//! repair and no checksum of its own, so it measures the kernel.
 //!
-//! A datagram is a line of 16 bytes (how many ticks) and whole ticks, as long as the MTU lets it be.
+//! A datagram is a header of 16 bytes (number of ticks) and as many whole ticks as the MTU allows.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,19 +17,19 @@ use crate::bench::side::{Carry, Take};
 const HEADER_LEN: usize = 16;
 /// IP and UDP headers.
 const BEFORE: usize = 28;
-/// Datagrams of a run, as the kernel's limit of bytes and UDP_MAX_SEGMENTS have it.
+/// Datagrams of a run, limited by the kernel: its maximum of bytes and UDP_MAX_SEGMENTS.
 const RUN_MAX: usize = 64;
 
 /// Writes ticks into datagrams.
 pub(super) struct Sender {
     socket: Socket,
     gauges: SharedGauges,
-    /// What is being filled.
+    /// Buffer of the run that is being filled.
     bytes: Vec<u8>,
     len: usize,
     /// Bytes of a full datagram.
     datagram_len: usize,
-    /// Bytes of what is handed to the kernel at once.
+    /// Bytes of one send.
     run_len: usize,
     /// Where the open datagram begins.
     begin: usize,
@@ -64,7 +64,7 @@ impl Sender {
         })
     }
 
-    /// Writes how many ticks the open datagram has. The next one begins behind it.
+    /// Writes the number of ticks into the open datagram. The next datagram begins behind it.
     fn close_datagram(&mut self) {
         let ticks = (self.len - self.begin) / TICK_LEN;
         self.bytes[self.begin..self.begin + 8].copy_from_slice(&(ticks as u64).to_le_bytes());
@@ -159,7 +159,7 @@ impl Take for Receiver {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        // A run is datagrams back to back.
+        // A run is several datagrams back to back.
         let mut rest = &self.bytes[..len];
         while let Some((header, behind)) = rest.split_at_checked(HEADER_LEN) {
             let ticks = header[..8].try_into().map_or(0, u64::from_le_bytes) as usize;

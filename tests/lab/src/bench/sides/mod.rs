@@ -25,13 +25,13 @@ pub(crate) const OWN: [&str; 5] = [
     "floor-no-gso",
 ];
 
-/// The monotonic clock, read as the peers' program reads it.
+/// Returns the time of the monotonic clock, read in the same way as in the peers' program.
 fn clock() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Does what the task says. Whether that could be done; why not is told.
+/// Carries out the task. Returns whether it succeeded, and reports a failure to the bench.
 pub(crate) fn run(task: &Task) -> bool {
     let desk = Desk::open(clock);
     let done = take_part(&desk, task);
@@ -100,7 +100,7 @@ fn floor_part(desk: &Desk, task: &Task) -> Outcome<()> {
     }
 }
 
-/// How far each receiver is.
+/// Opens the gauges of the receivers' progress.
 fn gauges(task: &Task) -> Outcome<SharedGauges> {
     Ok(SharedGauges::open(
         &task.folder.join("received"),
@@ -108,7 +108,7 @@ fn gauges(task: &Task) -> Outcome<SharedGauges> {
     )?)
 }
 
-/// What a socket is asked to hold, of every contender.
+/// Requested socket buffer size, for every contender.
 const SOCKET_BYTES: usize = 4 << 20;
-/// How long a session that was measured may take to end.
+/// How long a measured session may take to end.
 const DRAIN: Duration = Duration::from_millis(100);

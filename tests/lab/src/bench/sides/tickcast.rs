@@ -1,5 +1,5 @@
-//! tickcast as its users have it: a publisher with ring, fan-out and repair service, and the
-//! subscriber library.
+//! tickcast as its users run it: a publisher with ring, fan-out and repair service, and the subscriber
+//! library.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::bench::side::{Carry, Take, one_by_one};
 
 /// IP and UDP headers.
 const BEFORE: usize = 28;
-/// Bytes of the ring, about: what Aeron's three terms take, of 16 MiB each.
+/// Approximate bytes of the ring: Aeron's three terms of 16 MiB each take the same.
 const RING_BYTES: usize = 48 << 20;
 
-/// Records that are published together at most, where so many ticks are due: as many as a venue's packet
-/// may have.
+/// Maximum number of records that are published together if that many ticks are due: the size of a large
+/// venue packet.
 const PACKET: usize = 32;
 
 /// Publishes ticks as MBO records.
 pub(super) struct Publisher {
     publisher: Option<InlinePublisher>,
     gauges: SharedGauges,
-    /// Who must follow, counted at each channel.
+    /// Number of expected followers, counted at each channel.
     followers: usize,
     among: Among,
     /// The channel and the instrument of the next tick.
@@ -48,7 +48,7 @@ fn channel_name(index: u16) -> String {
 
 impl Publisher {
     pub(super) fn open(task: &Task, group: usize) -> Outcome<Self> {
-        // A multiple of 64, as the largest that is carried whole.
+        // A multiple of 64, and at most the largest size that is carried whole.
         let fits = (task.mtu - BEFORE).min(8_960);
         let slot_len = fits / 64 * 64;
         let among = task.spread;
@@ -70,7 +70,7 @@ impl Publisher {
         let channel = |index: u16| {
             json!({
                 "id": index + 1, "name": channel_name(index), "slot_len": slot_len, "slots": slots,
-                // The window keeps a flood within the ring, whatever its rate.
+                // The window keeps a flood within the ring at any rate.
                 "peak_datagrams_per_s": slots, "fan_out": [fan_out(index)],
             })
         };
@@ -103,7 +103,7 @@ impl Publisher {
 }
 
 impl Publisher {
-    /// Publishes what a venue's message became.
+    /// Publishes the records of one venue message.
     #[inline]
     pub(super) fn publish_batch(&mut self, message: &RecordBatch, from: SourcePosition) {
         if let Some(publisher) = &mut self.publisher {
@@ -175,13 +175,13 @@ impl Carry for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if let Some(publisher) = self.publisher.take() {
-            // What was measured is told already.
+            // The results are already reported, so a failure here does not matter.
             let _ = publisher.end_session(DRAIN);
         }
     }
 }
 
-/// A record, but for what is a tick's own.
+/// Returns a record without the tick's own fields.
 fn blank() -> MboMsg {
     MboMsg {
         hd: RecordHeader::new::<MboMsg>(MboMsg::RTYPE, 1, 1, 0),
@@ -190,7 +190,7 @@ fn blank() -> MboMsg {
     }
 }
 
-/// The record that a tick goes as.
+/// Writes the fields of a tick into a record.
 #[inline]
 fn fill(record: &mut MboMsg, tick: Tick, symbol: u32) {
     record.hd.ts_event = tick.at;
@@ -211,18 +211,18 @@ pub(super) struct Follower {
     subscriber: Subscriber,
     gauges: SharedGauges,
     index: usize,
-    /// Channels that are still to be joined.
+    /// Channels that have not joined yet.
     to_join: usize,
     told: Told,
 }
 
-/// How what comes is told.
+/// How a delivered record becomes a tick.
 enum Told {
-    /// By the numbers of its ticks.
+    /// By the number of its tick.
     ByTick,
-    /// Whatever comes, by its record number.
+    /// Any record, by its record number.
     ByRecord,
-    /// Of several channels, each of which must be in order: as so much has come.
+    /// For several channels, each of which must be in order: by the count of delivered ticks.
     AsItComes {
         last: Vec<u64>,
         count: u64,
@@ -256,7 +256,7 @@ impl Told {
     }
 }
 
-/// Tells of what is delivered, as it comes.
+/// Calls `on` with each delivered tick.
 struct Telling<'a, F> {
     told: &'a mut Told,
     to_join: &'a mut usize,
@@ -293,7 +293,7 @@ impl Follower {
         Self::join_as(task, address, 0)
     }
 
-    /// Several of one process.
+    /// Joins several subscribers in one process.
     pub(super) fn join_crowd(task: &Task, address: &str) -> Outcome<Crowd<Self>> {
         let members = 0..task.spread.subscribers;
         let all = members.map(|member| Self::join_as(task, address, member));
@@ -331,7 +331,7 @@ impl Follower {
             told: match task.load {
                 Load::Feed { .. } => Told::ByRecord,
                 _ if channels == 1 => Told::ByTick,
-                // Before its first tick, a channel is where the one before that would be.
+                // Before its first tick, a channel's last number is that of the tick before.
                 _ => Told::AsItComes {
                     last: (1..=u64::from(channels))
                         .map(|first| first.wrapping_sub(u64::from(channels)))

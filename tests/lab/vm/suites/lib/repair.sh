@@ -1,8 +1,9 @@
-# What the suites about repair share: a publisher of simulated records, two listeners, and what must hold of them.
-# Where they are: the publisher at $interface and, over TCP, $control, the listeners at ${at[@]}. Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
+# Common parts of the repair suites: a publisher of simulated records, two listeners, and the checks. The
+# publisher is at $interface and, over TCP, at $control; the listeners are at ${at[@]}. Their summaries
+# are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
 export RUST_LOG=info
 failed=0
-# What the publisher audits.
+# The publisher's audit file.
 audit=/tmp/audit
 interface=${interface:-dummy0} control=${control:-10.1.0.1}
 number() {
@@ -15,8 +16,8 @@ check() {
     eval "[ $1 ]" || { echo "NOT SO: $(eval echo "$1")" && failed=1; }
 }
 
-# publish NAME MORE: begins a session, which goes on until it is killed; MORE goes into its config. It has $slots slots
-# and $pace messages a second.
+# publish NAME MORE: begins a session, which runs until it is killed; MORE is added to its config. It has
+# $slots slots and $pace messages a second.
 publish() {
     cat >"/tmp/$1.json" <<JSON
 { "name": "lab", "control": "$control:7400", "interface": "$interface", "ttl": 1, "digest": true,
@@ -31,7 +32,7 @@ JSON
     pids=($!)
 }
 
-# metric NAME: what the publisher counts just now.
+# metric NAME: prints the publisher's present counter.
 metric() {
     exec 3<>/dev/tcp/$control/7480 || return
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
@@ -39,8 +40,8 @@ metric() {
     exec 3>&-
 }
 
-# flowing N: waits until so many messages more were published, in datagrams of six on average at most: a slow machine packs more
-# of them into one, and losses are of datagrams.
+# flowing N: waits until N more messages were published, in datagrams of at most six on average. A slow
+# machine packs more into one datagram, and losses are of datagrams.
 counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() {
     local messages=$(metric published_messages) datagrams=$(metric sealed_datagrams)
@@ -48,14 +49,15 @@ flowing() {
     until_so counted sealed_datagrams $((datagrams + $1 / 6))
 }
 
-# subscribe NAME N DROP ARGUMENT…: listens to it, and loses some; what it prints, as $format says, is /tmp/NAME-N.out.
+# subscribe NAME N DROP ARGUMENT…: starts a listener with loss; its output, in $format, is /tmp/NAME-N.out.
 subscribe() {
     /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format ${format:-count} \
         --every 60 --quiet --join-timeout ${patience:-300} --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1-$2.out" 2>"/tmp/$1.$2" &
     pids+=($!)
 }
 
-# ended NAME COUNTER…: ends the session, waits for everyone; the counters are in COUNTER_1 and COUNTER_2 then.
+# ended NAME COUNTER…: ends the session and waits for all processes; then COUNTER_1 and COUNTER_2 have the
+# counters.
 ended() {
     local name=$1 n of
     kill "${pids[0]}"
@@ -69,13 +71,13 @@ ended() {
     done
 }
 
-# audited WHAT: how often that was audited.
+# audited WHAT: prints how often that was audited.
 audited() {
     grep -c "\"what\":\"$1\"" $audit
 }
 
-# until_so COMMAND…: waits until the command succeeds, however slow the machine: only a hang takes ten minutes. Without it nothing
-# else in the suite makes sense.
+# until_so COMMAND…: waits until the command succeeds, on a machine of any speed: only a hang takes ten
+# minutes. Without it, the rest of the suite makes no sense.
 until_so() {
     local until=$((SECONDS + 600))
     while [ $SECONDS -lt $until ]; do
@@ -89,25 +91,25 @@ until_so() {
     exit 1
 }
 
-# await WHAT TIMES: until that was audited so often.
+# await WHAT TIMES: waits until that was audited this often.
 audited_often() { [ "$(audited "$1")" -ge "$2" ]; }
 await() { until_so audited_often "$1" "$2"; }
 
-# same NAME N: what listener N has is what was published.
+# same NAME N: checks that listener N has exactly the published records.
 same() {
     [ -n "$(digest "/tmp/$1-$2")" ] && [ "$(digest "/tmp/$1-$2")" = "$(digest "/tmp/$1-publisher")" ] || {
         echo "$1: the digest of $2 differs" && failed=1
     }
 }
 
-# whole NAME GAPS: everyone has everything, and more gaps than so many were repaired.
+# whole NAME GAPS: checks that both listeners have everything, and that more than GAPS gaps were repaired.
 whole() {
     same "$1" 1
     same "$1" 2
     check "$lost_records_1 -eq 0 -a $lost_records_2 -eq 0 -a $missing_recovered_1 -gt $2"
 }
 
-# Nothing of any session is left on the device but what the kernel has of its own.
+# After a session, the device holds only the kernel's own resources.
 nothing_left() {
     check "$(rdma resource show qp | grep -c 'type RC') -eq 0"
 }

@@ -1,5 +1,5 @@
-# What the suites of the whole system share: a publisher, listeners, and what must hold of them.
-# A suite that sources it ends with the first thing that does not hold, and shows the logs.
+# Common parts of the suites of the whole system: a publisher, listeners, and the checks.
+# A suite that sources it ends at the first failed check, and prints the logs.
 export PATH=/lab/bin:$PATH TICKCAST_NO_PROGRESS=1
 set -u
 work=/tmp/system
@@ -17,8 +17,8 @@ fail() {
 trap 'fail "the time is over"' TERM
 says() { echo "ok: $*"; }
 
-# input N SUBSCRIBERS: so many records once so many subscribers have joined, of a real capture where
-# one came along.
+# input N SUBSCRIBERS: N records once SUBSCRIBERS subscribers have joined, of a real capture if one is
+# present.
 input() {
     local pace='"pace": { "messages_per_s": '${rate:-4000}' }'
     [ "${rate:-}" != max ] || pace='"pace": "max"'
@@ -60,7 +60,7 @@ END
     fail "the publisher $1 did not start"
 }
 
-# flowing N: waits until a device here has sent so many packets more than before.
+# flowing N: waits until a device here has sent N more packets.
 sent() { cat /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts | awk '{ sum += $1 } END { print sum }'; }
 flowing() {
     local until=$(($(sent) + $1))
@@ -71,7 +71,7 @@ flowing() {
     fail "no more than $(sent) packets were sent"
 }
 
-# logged NAME TEXT: waits until it stands in a log.
+# logged NAME TEXT: waits until a log contains the text.
 logged() {
     for _ in $(seq 12000); do
         ! grep -q "$2" $work/$1.log || return 0
@@ -91,10 +91,11 @@ subscribe() {
     subscriber[$name]=$!
 }
 
-# A number or text of a summary; the first of that name.
+# Prints a number or text of a summary, the first of that name.
 value() { sed -n 's/^ *"'"$2"'": "\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\1/p' $work/$1.summary | head -n 1; }
 
-# whole NAME PUBLISHER: a listener has ended by itself, and delivered exactly what was published.
+# whole NAME PUBLISHER: checks that a listener has ended by itself, and delivered exactly the published
+# records.
 whole() {
     wait ${subscriber[$1]} || fail "$1 ended with exit code $?"
     local digest expected
