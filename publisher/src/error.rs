@@ -130,16 +130,16 @@ impl fmt::Display for OtherPublisher {
 /// The reason why a handler gets no channel. Nothing was changed.
 ///
 /// ```
-/// # use tickcast_publisher::{ChannelError, Publisher};
+/// # use tickcast_publisher::{ChannelClaimError, Publisher};
 /// # fn f(publisher: &mut Publisher) {
-/// if let Err(ChannelError::Unknown { known, .. }) = publisher.channel("al") {
+/// if let Err(ChannelClaimError::Unknown { known, .. }) = publisher.channel("al") {
 ///     eprintln!("there are {known}");
 /// }
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum ChannelError {
+pub enum ChannelClaimError {
     /// No channel has this name.
     #[error("there is no channel {name:?}; the config has: {known}")]
     Unknown {

@@ -40,11 +40,11 @@ mod run;
 mod standby;
 mod state;
 
-pub use admin::monitor::{ChannelStatus, Monitor};
-pub use admin::summary::{self, Summary};
+pub use admin::monitor::{ChannelStatus, PublisherMonitor};
+pub use admin::summary::{self, PublisherSummary};
 pub use api::{ChannelWriter, InlineChannel, InlinePublisher, Publisher, quote, trade};
 pub use config::Config;
-pub use error::{ChannelError, ConfigError, PublisherError, WriteError};
+pub use error::{ChannelClaimError, ConfigError, PublisherError, WriteError};
 pub use state::source_loss::{SourceLoss, SourceLossReason, Unread};
 pub use state::{SourceCounters, SourceShared, SubscriberStatus};
 pub use tickcast_reliability::control::Instrument;

@@ -14,8 +14,8 @@ use tickcast_publisher::record::{
     InstrumentDefMsg, Mbp1Msg, RType, RecordBatch, RecordError, RecordHeader, TradeMsg,
 };
 use tickcast_publisher::{
-    ChannelError, ChannelWriter, Config, Instrument, Monitor, Publisher, PublisherError, SourceId,
-    SourceLoss, SourceLossReason, SourcePosition, WriteError,
+    ChannelClaimError, ChannelWriter, Config, Instrument, Publisher, PublisherError,
+    PublisherMonitor, SourceId, SourceLoss, SourceLossReason, SourcePosition, WriteError,
 };
 use tickcast_reliability::types::{Epoch, Sequence};
 use tickcast_reliability::wire::{Datagram, Kind, PublisherState, StreamEvent};
@@ -383,7 +383,7 @@ fn channel_has_one_writer_and_next_one_continues() {
     let (mut control, epoch) = follow(&publisher);
     let first = publisher.channel("all").unwrap();
     let refused = publisher.channel("all").err().unwrap();
-    assert!(matches!(refused, ChannelError::Taken { .. }));
+    assert!(matches!(refused, ChannelClaimError::Taken { .. }));
     assert!(refused.to_string().contains("drop it first"), "{refused}");
     let unknown = publisher.channel("al").err().unwrap().to_string();
     assert!(
@@ -574,7 +574,7 @@ fn a_writer_can_be_moved_and_a_monitor_shared() {
     fn is_shared<T: Clone + Send + Sync>() {}
     is_send::<ChannelWriter>();
     is_send::<Publisher>();
-    is_shared::<Monitor>();
+    is_shared::<PublisherMonitor>();
 }
 
 #[test]

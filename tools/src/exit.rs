@@ -37,7 +37,7 @@ impl Exit {
 /// Runs a program: parses its command line, runs it, and prints the error if it fails.
 pub fn run_program<Line: Parser>(
     name: &str,
-    run: impl FnOnce(Line) -> Result<Exit, CommandError>,
+    run: impl FnOnce(Line) -> Result<Exit, ToolError>,
 ) -> ExitCode {
     let line = match Line::try_parse() {
         Ok(line) => line,
@@ -51,7 +51,7 @@ pub fn run_program<Line: Parser>(
     };
     match run(line) {
         Ok(exit) => exit.into(),
-        Err(CommandError::NobodyReads) => Exit::Whole.into(),
+        Err(ToolError::NobodyReads) => Exit::Whole.into(),
         Err(error) => {
             eprintln!("{name}: {error}");
             error.exit().into()
@@ -68,7 +68,7 @@ impl From<Exit> for ExitCode {
 /// The reason why a command failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum CommandError {
+pub enum ToolError {
     /// Options that exclude each other, or an invalid value.
     #[error("{0}")]
     Usage(String),
@@ -176,7 +176,7 @@ pub enum CommandError {
     NobodyReads,
 }
 
-impl CommandError {
+impl ToolError {
     /// Returns the exit code of the error.
     pub const fn exit(&self) -> Exit {
         match self {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::admin::metrics::metrics;
-use crate::admin::summary::Summary;
+use crate::admin::summary::PublisherSummary;
 use crate::error::PublisherError;
 use crate::http::{Asked, Bounded, Method};
 use crate::state::Shared;
@@ -218,7 +218,7 @@ fn answer_get(shared: &Shared, path: &str) -> Answer {
     match (path, &shared.standby) {
         ("/metrics", _) => Answer::text(OK, metrics(now)),
         ("/healthz", _) => Answer::text(OK, "ok\n".into()),
-        ("/status", _) => Answer::json(OK, Summary::of(now).json()),
+        ("/status", _) => Answer::json(OK, PublisherSummary::of(now).json()),
         ("/standby", Some(standby)) => Answer::json(OK, &standby.json()),
         _ => Answer::text(
             "404 Not Found",

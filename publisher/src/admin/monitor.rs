@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tickcast_reliability::types::{ChannelId, Epoch, RepairCounters, SenderCounters, Sequence};
 
 use crate::admin::metrics::metrics;
-use crate::admin::summary::Summary;
+use crate::admin::summary::PublisherSummary;
 use crate::state::{Shared, SourceShared, SubscriberStatus};
 
 /// Counters and subscribers of a publisher, as they are now. It can be cloned, kept and read from
@@ -23,14 +23,14 @@ use crate::state::{Shared, SourceShared, SubscriberStatus};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Monitor {
+pub struct PublisherMonitor {
     shared: Arc<Shared>,
 }
 
 /// The state of one channel at one moment.
 ///
 /// ```
-/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
 /// for status in monitor.channels() {
 ///     let status: tickcast_publisher::ChannelStatus = status;
 ///     println!("{status:?}");
@@ -56,7 +56,7 @@ pub struct ChannelStatus {
     pub repair: Arc<RepairCounters>,
 }
 
-impl Monitor {
+impl PublisherMonitor {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
@@ -64,7 +64,7 @@ impl Monitor {
     /// Returns the state of all channels, in the order of the config.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// println!("{} channels", monitor.channels().len());
     /// # }
     /// ```
@@ -86,7 +86,7 @@ impl Monitor {
     /// and records lost. Subscribers that have left are kept for a while.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// for subscriber in monitor.subscribers() {
     ///     println!("{} is {} sequences behind", subscriber.name, subscriber.lag);
     /// }
@@ -100,7 +100,7 @@ impl Monitor {
     /// Returns the sources and their counters, in the order of the config.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// for source in monitor.sources() {
     ///     println!("{}", source.counters.source_overflow_messages.get());
     /// }
@@ -114,7 +114,7 @@ impl Monitor {
     /// Returns the epoch of all channels.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// println!("epoch {}", monitor.epoch());
     /// # }
     /// ```
@@ -126,7 +126,7 @@ impl Monitor {
     /// Returns whether the session has ended, or the publisher stopped.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// if monitor.is_stopping() {
     ///     println!("the session ends");
     /// }
@@ -140,19 +140,19 @@ impl Monitor {
     /// Returns the full status as one JSON value, like the admin port's `/status`.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// println!("{}", monitor.summary().json());
     /// # }
     /// ```
     #[must_use]
-    pub fn summary(&self) -> Summary {
-        Summary::of(&self.shared)
+    pub fn summary(&self) -> PublisherSummary {
+        PublisherSummary::of(&self.shared)
     }
 
     /// Returns all metrics in Prometheus' text format, like the admin port's `/metrics`.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// print!("{}", monitor.metrics());
     /// # }
     /// ```

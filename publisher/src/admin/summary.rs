@@ -32,7 +32,7 @@ pub enum EndError {
     )]
     NotKept {
         /// The result of the run.
-        summary: Box<Summary>,
+        summary: Box<PublisherSummary>,
         /// The reason why the end could not be recorded.
         source: Box<PublisherError>,
     },
@@ -59,18 +59,18 @@ impl EndError {
 /// The results of a publisher at one moment.
 ///
 /// ```
-/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
 /// let summary = monitor.summary();
 /// println!("{}", summary.json());
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct PublisherSummary {
     json: Value,
     lost: bool,
 }
 
-impl Summary {
+impl PublisherSummary {
     /// Takes the current values of all counters.
     #[must_use]
     pub(crate) fn of(shared: &Shared) -> Self {
@@ -174,7 +174,7 @@ impl Summary {
     /// `before` gives what an earlier run of this publisher published in it. Counters cover this run.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// let summary = monitor.summary();
     /// println!("{:#}", summary.json());
     /// # }
@@ -187,7 +187,7 @@ impl Summary {
     /// Returns the number of records that this process published, on all channels.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// let summary = monitor.summary();
     /// println!("{} records so far", summary.published_records());
     /// # }
@@ -200,7 +200,7 @@ impl Summary {
     /// Returns whether a source was incomplete, or a subscriber lost records.
     ///
     /// ```
-    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
     /// let summary = monitor.summary();
     /// assert!(!summary.has_loss(), "{}", summary.json());
     /// # }

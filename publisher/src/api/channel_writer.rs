@@ -12,7 +12,7 @@ use tickcast_reliability::record::{
 use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
 
-use crate::admin::monitor::Monitor;
+use crate::admin::monitor::PublisherMonitor;
 use crate::error::WriteError;
 use crate::ingest::queue::{Intake, QueueSender};
 use crate::state::source_loss::SourceLoss;
@@ -347,8 +347,8 @@ impl ChannelWriter {
     /// # }
     /// ```
     #[must_use]
-    pub fn monitor(&self) -> Monitor {
-        Monitor::new(self.shared.clone())
+    pub fn monitor(&self) -> PublisherMonitor {
+        PublisherMonitor::new(self.shared.clone())
     }
 
     /// Returns the source id that subscribers see on the messages.

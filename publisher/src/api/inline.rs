@@ -9,8 +9,8 @@ use tickcast_reliability::record::{RecordBatch, WireRecord};
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::host::idle::Idle;
 
-use crate::admin::monitor::Monitor;
-use crate::admin::summary::{EndError, Summary};
+use crate::admin::monitor::PublisherMonitor;
+use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::Config;
 use crate::error::PublisherError;
 use crate::ingest::queue::SourceItem;
@@ -208,8 +208,8 @@ impl InlinePublisher {
     /// # }
     /// ```
     #[must_use]
-    pub fn monitor(&self) -> Monitor {
-        Monitor::new(self.shared.clone())
+    pub fn monitor(&self) -> PublisherMonitor {
+        PublisherMonitor::new(self.shared.clone())
     }
 
     /// Returns the address where subscribers connect, with the port that the system chose.
@@ -240,7 +240,7 @@ impl InlinePublisher {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn end_session(mut self, drain: Duration) -> Result<Summary, EndError> {
+    pub fn end_session(mut self, drain: Duration) -> Result<PublisherSummary, EndError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));
         match self.running.take() {
@@ -248,7 +248,7 @@ impl InlinePublisher {
                 served.end(finish(to, &self.shared, commands, Idle::Yield))
             }
             // Unreachable: only this and `drop` take the value, and both happen last.
-            None => Ok(Summary::of(&self.shared)),
+            None => Ok(PublisherSummary::of(&self.shared)),
         }
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded};
 use tickcast_reliability::types::Nanos;
 
-use crate::admin::monitor::Monitor;
-use crate::admin::summary::{EndError, Summary};
+use crate::admin::monitor::PublisherMonitor;
+use crate::admin::summary::{EndError, PublisherSummary};
 use crate::api::channel_writer::ChannelWriter;
 use crate::config::Config;
-use crate::error::{ChannelError, PublisherError};
+use crate::error::{ChannelClaimError, PublisherError};
 use crate::ingest::queue::{BATCH_LEN, ingest_queue};
 use crate::plan::routing::CHANNELS_MAX;
 use crate::run::preflight::preflight_for_handlers;
@@ -117,7 +117,7 @@ impl Publisher {
     /// channel remains, and another writer can be requested.
     ///
     /// # Errors
-    /// [`ChannelError`] for an unknown name, a channel that has a writer, a channel without a source,
+    /// [`ChannelClaimError`] for an unknown name, a channel that has a writer, a channel without a source,
     /// and a publisher that has stopped by itself.
     ///
     /// ```
@@ -127,28 +127,28 @@ impl Publisher {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn channel(&mut self, name: &str) -> Result<ChannelWriter, ChannelError> {
+    pub fn channel(&mut self, name: &str) -> Result<ChannelWriter, ChannelClaimError> {
         let name_of = || name.to_owned();
         let channels = &self.config.channels;
         let Some(place) = channels.iter().position(|c| c.name == name) else {
             let known: Vec<&str> = channels.iter().map(|c| c.name.as_str()).collect();
-            return Err(ChannelError::Unknown {
+            return Err(ChannelClaimError::Unknown {
                 name: name_of(),
                 known: known.join(", "),
             });
         };
         if self.writers[place].strong_count() > 0 {
-            return Err(ChannelError::Taken { name: name_of() });
+            return Err(ChannelClaimError::Taken { name: name_of() });
         }
         let Some(source) = own_source(&self.config, name) else {
-            return Err(ChannelError::NoSource { name: name_of() });
+            return Err(ChannelClaimError::NoSource { name: name_of() });
         };
         // Queue messages one by one, so that none waits for the next.
         let (sender, receiver) =
             ingest_queue(self.config.threads.queue_batches * BATCH_LEN, 0, true);
         let arrived = self.new_handlers.send((place, receiver));
         if arrived.is_err() || self.shared.is_stopping() {
-            return Err(ChannelError::Stopped);
+            return Err(ChannelClaimError::Stopped);
         }
         let alive = Arc::new(());
         self.writers[place] = Arc::downgrade(&alive);
@@ -172,8 +172,8 @@ impl Publisher {
     /// # }
     /// ```
     #[must_use]
-    pub fn monitor(&self) -> Monitor {
-        Monitor::new(self.shared.clone())
+    pub fn monitor(&self) -> PublisherMonitor {
+        PublisherMonitor::new(self.shared.clone())
     }
 
     /// Returns the address where subscribers connect, with the port that the system chose.
@@ -220,13 +220,13 @@ impl Publisher {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn end_session(mut self, drain: Duration) -> Result<Summary, EndError> {
+    pub fn end_session(mut self, drain: Duration) -> Result<PublisherSummary, EndError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));
         match self.running.take() {
             Some(running) => running.join(),
             // Unreachable: only this and `drop` take the value, and both happen last.
-            None => Ok(Summary::of(&self.shared)),
+            None => Ok(PublisherSummary::of(&self.shared)),
         }
     }
 }

@@ -157,7 +157,7 @@ pub struct VerbsConfig {
     pub inline_bytes: u32,
     /// Maximum rate per line; null: the port's rate.
     #[serde(default)]
-    pub pace: Option<verbs::Pace>,
+    pub pace: Option<verbs::RateLimit>,
 }
 
 /// One RDMA network that carries a channel.

@@ -11,7 +11,7 @@ use tickcast_reliability::types::FanOutId;
 use tickcast_transport::FanOut;
 use tickcast_transport::host::interface::ResolvedInterface;
 use tickcast_transport::host::mapping::SharedMapping;
-use tickcast_transport::shm::{self, ShmError, ShmFanOut, Side};
+use tickcast_transport::shm::{self, CopyWriter, ShmError, ShmFanOut};
 use tickcast_transport::udp::{UdpError, UdpFanOut, UdpFanOutConfig, UdpSendLine};
 use tickcast_transport::verbs::{
     Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsSendLine,
@@ -161,8 +161,8 @@ impl FanOutPlan {
             }
             Self::Shm { .. } => {
                 let (ring, side) = match to {
-                    Use::Ring(ring) => (Some(ring), Side::FanOut),
-                    Use::Copies(ring) => (ring, Side::Repairs),
+                    Use::Ring(ring) => (Some(ring), CopyWriter::FanOut),
+                    Use::Copies(ring) => (ring, CopyWriter::Repairs),
                 };
                 let opened = ring.ok_or(ShmError::NoTail { tail: 0, needed: 1 });
                 let opened =

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tickcast_reliability::serve::{PeerId, RepairCore};
 use tickcast_reliability::types::{ChannelId, Nanos};
-use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
+use tickcast_transport::control::{ConnectionId, ControlServer, ShareId};
 
 use crate::repair::deny_list::DenyList;
 use crate::repair::peers::Peers;
@@ -14,23 +14,23 @@ use crate::repair::peers::Peers;
 /// Operations of the control server on rights.
 pub(crate) trait Revokes {
     /// Revokes rights, as [`ControlServer::revoke`] does.
-    fn revoke(&mut self, connection: Connection, why: &str);
+    fn revoke(&mut self, connection: ConnectionId, why: &str);
     /// Returns whether rights remain, as [`ControlServer::holds_rights`] does.
-    fn holds_rights(&self, connection: Connection) -> bool;
+    fn holds_rights(&self, connection: ConnectionId) -> bool;
     /// Closes it, without a message.
-    fn close(&mut self, connection: Connection);
+    fn close(&mut self, connection: ConnectionId);
 }
 
 impl Revokes for ControlServer {
-    fn revoke(&mut self, connection: Connection, why: &str) {
+    fn revoke(&mut self, connection: ConnectionId, why: &str) {
         Self::revoke(self, connection, why);
     }
 
-    fn holds_rights(&self, connection: Connection) -> bool {
+    fn holds_rights(&self, connection: ConnectionId) -> bool {
         Self::holds_rights(self, connection)
     }
 
-    fn close(&mut self, connection: Connection) {
+    fn close(&mut self, connection: ConnectionId) {
         Self::close(self, connection, None);
     }
 }
@@ -170,7 +170,7 @@ impl Access {
     pub(crate) fn granted_to(
         &self,
         peers: &Peers,
-        connection: Connection,
+        connection: ConnectionId,
         share: ShareId,
     ) -> Option<(PeerId, ChannelId)> {
         let (channel, _) = self.shares.iter().find(|(_, it)| *it == share)?;
@@ -204,18 +204,18 @@ mod tests {
 
     /// The requests it received, in order.
     #[derive(Default)]
-    struct Asked(Vec<(Connection, String)>);
+    struct Asked(Vec<(ConnectionId, String)>);
 
     impl Revokes for Asked {
-        fn revoke(&mut self, connection: Connection, why: &str) {
+        fn revoke(&mut self, connection: ConnectionId, why: &str) {
             self.0.push((connection, why.into()));
         }
 
-        fn holds_rights(&self, _: Connection) -> bool {
+        fn holds_rights(&self, _: ConnectionId) -> bool {
             true
         }
 
-        fn close(&mut self, connection: Connection) {
+        fn close(&mut self, connection: ConnectionId) {
             self.0.push((connection, "closed".into()));
         }
     }
@@ -230,7 +230,7 @@ mod tests {
 
     impl Bench {
         /// A repair connection and one for READ of `risk-1`, and one of `risk-2`.
-        fn new(connections: &[Connection]) -> Self {
+        fn new(connections: &[ConnectionId]) -> Self {
             let now = Now::default();
             let (config, secret) = (RepairConfig::default(), [7; 32]);
             let none = (Vec::new(), Arc::default());
@@ -254,7 +254,7 @@ mod tests {
         }
 
         /// Returns the requests to the server when this text is in the file.
-        fn enforce(&mut self, file: &Path, text: &str) -> Vec<(Connection, String)> {
+        fn enforce(&mut self, file: &Path, text: &str) -> Vec<(ConnectionId, String)> {
             std::fs::write(file, text).unwrap();
             self.now = self.now.after(Nanos::from_secs(1));
             let Self {

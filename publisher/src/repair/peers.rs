@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::ChannelId;
-use tickcast_transport::control::PeerId as Connection;
+use tickcast_transport::control::ConnectionId;
 
 use crate::repair::audit;
 use crate::repair::deny_list::DenyList;
@@ -14,7 +14,7 @@ use crate::repair::warnings::connection_limit;
 
 /// A connection.
 pub(crate) struct Known {
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionId,
     pub(crate) address: SocketAddr,
     /// Name of its session's subscriber, or the name in its own JOIN while that is unanswered;
     /// empty before.
@@ -34,7 +34,7 @@ impl Known {
 
 /// All connections.
 pub(crate) struct Peers {
-    by_connection: BTreeMap<Connection, PeerId>,
+    by_connection: BTreeMap<ConnectionId, PeerId>,
     known: BTreeMap<PeerId, Known>,
     /// Closed connections, kept until their closing was reported.
     gone: Vec<PeerId>,
@@ -56,7 +56,7 @@ impl Default for Peers {
 }
 
 impl Peers {
-    pub(crate) fn add(&mut self, connection: Connection, address: SocketAddr) -> PeerId {
+    pub(crate) fn add(&mut self, connection: ConnectionId, address: SocketAddr) -> PeerId {
         self.last += 1;
         let peer = PeerId(self.last);
         self.by_connection.insert(connection, peer);
@@ -91,7 +91,7 @@ impl Peers {
         }
     }
 
-    pub(crate) fn of(&self, connection: Connection) -> Option<PeerId> {
+    pub(crate) fn of(&self, connection: ConnectionId) -> Option<PeerId> {
         self.by_connection.get(&connection).copied()
     }
 
@@ -100,7 +100,7 @@ impl Peers {
     }
 
     /// Returns the peer's connection, while there is one.
-    pub(crate) fn connection(&self, peer: PeerId) -> Option<Connection> {
+    pub(crate) fn connection(&self, peer: PeerId) -> Option<ConnectionId> {
         let connection = self.get(peer)?.connection;
         self.of(connection).map(|_| connection)
     }
@@ -136,7 +136,7 @@ impl Peers {
     }
 
     /// Removes a connection; its subscriber stays known until [`Peers::forget_gone`].
-    pub(crate) fn remove(&mut self, connection: Connection) -> Option<PeerId> {
+    pub(crate) fn remove(&mut self, connection: ConnectionId) -> Option<PeerId> {
         let peer = self.by_connection.remove(&connection)?;
         self.gone.push(peer);
         Some(peer)
@@ -161,7 +161,7 @@ pub(crate) mod tests {
     }
 
     /// Returns `count` connections of a server, because only a server can create them.
-    pub(crate) fn connections(count: usize) -> Vec<Connection> {
+    pub(crate) fn connections(count: usize) -> Vec<ConnectionId> {
         let loopback = ([127, 0, 0, 1], 0).into();
         let mut server = ControlServer::bind(loopback, ServerConfig::default()).unwrap();
         let address = server.local_address().unwrap();

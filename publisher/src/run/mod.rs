@@ -20,7 +20,7 @@ use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
 
 use crate::admin::Admin;
-use crate::admin::summary::{EndError, Summary};
+use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
@@ -394,7 +394,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Waits until publishing has ended, then ends everything else.
-    pub(crate) fn join(self) -> Result<Summary, EndError> {
+    pub(crate) fn join(self) -> Result<PublisherSummary, EndError> {
         let mut result = join(self.publish, "publish");
         self.served.shared.shut_down();
         for feed in self.feeds {
@@ -414,7 +414,10 @@ pub(crate) struct Served {
 
 impl Served {
     /// Ends them, once publishing has ended with this result.
-    pub(crate) fn end(self, published: Result<(), PublisherError>) -> Result<Summary, EndError> {
+    pub(crate) fn end(
+        self,
+        published: Result<(), PublisherError>,
+    ) -> Result<PublisherSummary, EndError> {
         self.shared.shut_down();
         let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
@@ -422,7 +425,7 @@ impl Served {
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);
-        Summary::of(&self.shared).unless(kept)
+        PublisherSummary::of(&self.shared).unless(kept)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::types::SourceId;
 
-use crate::admin::summary::{EndError, Summary};
+use crate::admin::summary::{EndError, PublisherSummary};
 use crate::error::PublisherError;
 use crate::plan::Plan;
 use crate::run::standby::Standby;
@@ -77,7 +77,7 @@ impl Service {
     ///
     /// # Errors
     /// Returns [`EndError`] with the cause of an early end. All its threads are gone then.
-    pub fn run(self) -> Result<Summary, EndError> {
+    pub fn run(self) -> Result<PublisherSummary, EndError> {
         match self.0 {
             Kind::Publisher(opened) => opened.start(None)?.join(),
             Kind::Standby(standby) => standby.run(),

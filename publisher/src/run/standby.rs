@@ -10,7 +10,7 @@ use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_transport::control::Reserved;
 
 use crate::admin::Admin;
-use crate::admin::summary::{EndError, Summary};
+use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::StandbyConfig;
 use crate::error::PublisherError;
 use crate::ingest::queue::{QueueReceiver, Taken};
@@ -115,7 +115,7 @@ impl Standby {
     }
 
     /// Mirrors, and publishes once promoted, until the session ends or a stop is requested.
-    pub(crate) fn run(self) -> Result<Summary, EndError> {
+    pub(crate) fn run(self) -> Result<PublisherSummary, EndError> {
         let base = self.shared.clone();
         let outcome = self.run_threads();
         // On any error, the threads that poll this state's flags end as well.
@@ -123,7 +123,7 @@ impl Standby {
         outcome
     }
 
-    fn run_threads(self) -> Result<Summary, EndError> {
+    fn run_threads(self) -> Result<PublisherSummary, EndError> {
         let base = self.shared;
         let threads = self.publisher.config.threads.clone();
         let (sender, receiver) = command::commands();
@@ -163,7 +163,7 @@ impl Standby {
             kept = opened.epoch.close_if_ended(&opened.shared);
         }
         result.and(join(admin, "admin"))?;
-        Summary::of(base.current()).unless(kept)
+        PublisherSummary::of(base.current()).unless(kept)
     }
 }
 

@@ -202,14 +202,14 @@ const INSTRUMENTS_MAX: usize = 131_072;
 
 /// The instruments of a channel.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub struct InstrumentTable {
     instruments: Vec<Instrument>,
     places: HashMap<u32, usize>,
     /// Increases with every change.
     pub version: u64,
 }
 
-impl Directory {
+impl InstrumentTable {
     /// Adds an instrument, or changes its symbol.
     pub fn put(&mut self, instrument: Instrument) {
         match self.places.get(&instrument.id) {
@@ -255,7 +255,7 @@ pub struct ChannelShared {
     pub subscribers: AtomicU32,
     /// The advised hold-off, in microseconds; set by the repair service.
     pub hold_off_us: AtomicU32,
-    directory: Mutex<Directory>,
+    directory: Mutex<InstrumentTable>,
     digest: Mutex<Option<Result<String, &'static str>>>,
 }
 
@@ -287,7 +287,7 @@ impl ChannelShared {
     }
 
     /// Returns the known instruments.
-    pub fn directory(&self) -> MutexGuard<'_, Directory> {
+    pub fn directory(&self) -> MutexGuard<'_, InstrumentTable> {
         locked(&self.directory)
     }
 
@@ -316,8 +316,8 @@ pub struct PublishedBefore {
 /// The last report of a subscriber on one channel.
 ///
 /// ```
-/// # use tickcast_publisher::{Monitor, SubscriberStatus};
-/// # fn f(monitor: &Monitor) {
+/// # use tickcast_publisher::{PublisherMonitor, SubscriberStatus};
+/// # fn f(monitor: &PublisherMonitor) {
 /// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
 /// # }
 /// ```

@@ -29,7 +29,7 @@ use tickcast_subscriber::{
     Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
 };
 use tickcast_transport::FanOut;
-use tickcast_transport::control::{ControlServer, PeerId as Connection, ServerConfig, ServerEvent};
+use tickcast_transport::control::{ConnectionId, ControlServer, ServerConfig, ServerEvent};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
@@ -185,7 +185,7 @@ pub struct Service {
     server: ControlServer,
     fan_out: UdpFanOut,
     offers: Vec<FanOutOffer>,
-    peers: BTreeMap<Connection, PeerId>,
+    peers: BTreeMap<ConnectionId, PeerId>,
     last_peer: u64,
     epoch: u64,
     position: u64,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::leftovers;
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 
 /// One end of a network: the place where a process runs.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ impl Network {
     /// Creates two ends with a pair of devices between them.
     ///
     /// # Errors
-    /// [`CommandError::Host`] names the step that the host refused.
-    pub(crate) fn pair(mtu: usize) -> Result<Self, CommandError> {
+    /// [`ToolError::Host`] names the step that the host refused.
+    pub(crate) fn pair(mtu: usize) -> Result<Self, ToolError> {
         let mut network = Self::default();
         let (a, b) = (network.add_end()?, network.add_end()?);
         let mtu = mtu.to_string();
@@ -77,8 +77,8 @@ impl Network {
     /// Creates `ends` ends at a bridge.
     ///
     /// # Errors
-    /// [`CommandError::Host`] names the step that the host refused.
-    pub(crate) fn bridge(ends: usize, mtu: usize) -> Result<Self, CommandError> {
+    /// [`ToolError::Host`] names the step that the host refused.
+    pub(crate) fn bridge(ends: usize, mtu: usize) -> Result<Self, ToolError> {
         let mut network = Self::default();
         let middle = network.add("bridge")?;
         let mtu = mtu.to_string();
@@ -106,8 +106,8 @@ impl Network {
     /// Takes an end's port at the bridge down or up, like a cable that is pulled out and plugged in.
     ///
     /// # Errors
-    /// [`CommandError::Host`] if the host refuses, or if the network has no bridge.
-    pub(crate) fn plug(&self, at: usize, is_in: bool) -> Result<(), CommandError> {
+    /// [`ToolError::Host`] if the host refuses, or if the network has no bridge.
+    pub(crate) fn plug(&self, at: usize, is_in: bool) -> Result<(), ToolError> {
         let state = if is_in { "up" } else { "down" };
         ip(&["-n", self.middle()?, "link", "set", &port(at), state])
     }
@@ -115,8 +115,8 @@ impl Network {
     /// Limits the traffic to an end to this many kbit/s; `None` removes the limit.
     ///
     /// # Errors
-    /// [`CommandError::Host`] if the host refuses, or if the network has no bridge.
-    pub(crate) fn limit(&self, at: usize, kbit_per_s: Option<u32>) -> Result<(), CommandError> {
+    /// [`ToolError::Host`] if the host refuses, or if the network has no bridge.
+    pub(crate) fn limit(&self, at: usize, kbit_per_s: Option<u32>) -> Result<(), ToolError> {
         let (middle, port) = (self.middle()?, port(at));
         let on = ["dev", &port, "root"];
         match kbit_per_s {
@@ -132,12 +132,12 @@ impl Network {
         }
     }
 
-    fn middle(&self) -> Result<&str, CommandError> {
-        let none = || CommandError::Problem("this network has no bridge".into());
+    fn middle(&self) -> Result<&str, ToolError> {
+        let none = || ToolError::Problem("this network has no bridge".into());
         self.middle.as_deref().ok_or_else(none)
     }
 
-    fn add(&mut self, what: &str) -> Result<String, CommandError> {
+    fn add(&mut self, what: &str) -> Result<String, ToolError> {
         let name = leftovers::namespace(what);
         ip(&["netns", "add", &name]).map_err(|error| {
             if namespaces().contains(&name) {
@@ -152,7 +152,7 @@ impl Network {
         Ok(name)
     }
 
-    fn add_end(&mut self) -> Result<String, CommandError> {
+    fn add_end(&mut self) -> Result<String, ToolError> {
         let n = self.ends.len() as u8;
         let name = self.add(&n.to_string())?;
         self.ends.push(End {
@@ -163,7 +163,7 @@ impl Network {
     }
 
     /// Gives the end its address and brings it up.
-    fn set_up(&self, at: usize) -> Result<(), CommandError> {
+    fn set_up(&self, at: usize) -> Result<(), ToolError> {
         let End { namespace, address } = &self.ends[at];
         let name = namespace.as_deref().unwrap_or_default();
         let address = format!("{address}/24");
@@ -173,7 +173,7 @@ impl Network {
     }
 
     /// Checks whether this host lets us create namespaces. The error says why not.
-    pub(crate) fn is_possible() -> Result<(), CommandError> {
+    pub(crate) fn is_possible() -> Result<(), ToolError> {
         let mut network = Self::default();
         network.add("try").map(drop)
     }
@@ -201,8 +201,8 @@ pub(crate) fn namespaces() -> Vec<String> {
 /// Removes a namespace, whichever process created it.
 ///
 /// # Errors
-/// [`CommandError::Host`] if the host refuses.
-pub(crate) fn remove(namespace: &str) -> Result<(), CommandError> {
+/// [`ToolError::Host`] if the host refuses.
+pub(crate) fn remove(namespace: &str) -> Result<(), ToolError> {
     ip(&["netns", "del", namespace])
 }
 
@@ -211,16 +211,16 @@ fn port(at: usize) -> String {
     format!("port{at}")
 }
 
-fn ip(args: &[&str]) -> Result<(), CommandError> {
+fn ip(args: &[&str]) -> Result<(), ToolError> {
     run("ip", args)
 }
 
-fn run(program: &str, args: &[&str]) -> Result<(), CommandError> {
+fn run(program: &str, args: &[&str]) -> Result<(), ToolError> {
     let output = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| CommandError::Start {
+        .map_err(|source| ToolError::Start {
             path: program.into(),
             source,
         })?;
@@ -235,8 +235,8 @@ fn run(program: &str, args: &[&str]) -> Result<(), CommandError> {
     )))
 }
 
-fn refused(why: String) -> CommandError {
-    CommandError::Host {
+fn refused(why: String) -> ToolError {
+    ToolError::Host {
         what: "set up a network",
         source: io::Error::other(why),
     }

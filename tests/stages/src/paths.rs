@@ -8,7 +8,7 @@ use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::Transmit;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
-use tickcast_transport::shm::{ShmFanOut, ShmReceiver, Side};
+use tickcast_transport::shm::{CopyWriter, ShmFanOut, ShmReceiver};
 use tickcast_transport::udp::{
     UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig, UdpSendLine,
 };
@@ -190,7 +190,7 @@ fn over_udp() -> Udp {
 
 fn over_shm() -> Joined<ShmFanOut, ShmReceiver> {
     let (place, ring) = SharedRing::new();
-    let fan_out = ShmFanOut::open(&ring.memory(), geometry(), Side::FanOut);
+    let fan_out = ShmFanOut::open(&ring.memory(), geometry(), CopyWriter::FanOut);
     Joined {
         pair: Pair::over(ring),
         fan_out: fan_out.expect("the ring is there"),

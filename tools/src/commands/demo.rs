@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use processes::{Watched, published_at};
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::faults::FaultArgs;
 use tickcast_tools::support::files::{Folder, check_writable, read_json, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::processes::{Process, this_program};
-use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::thousands;
 use verdict::{Published, Verdict};
@@ -76,9 +76,9 @@ const END_PATIENCE: Duration = Duration::from_secs(120);
 /// Runs the demo, and prints its verdict.
 ///
 /// # Errors
-/// Returns [`CommandError`] if a process can't be started or fails, with the end of its log. Also
+/// Returns [`ToolError`] if a process can't be started or fails, with the end of its log. Also
 /// returns it if the timeout passes, or if a signal arrives.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let folder = Folder::new("demo", args.keep_logs.as_deref())?;
@@ -114,7 +114,7 @@ impl Args {
     }
 
     /// Returns the faults of the first subscriber, with the demo's own defaults.
-    fn fault_config(&self) -> Result<tickcast_transport::faults::FaultConfig, CommandError> {
+    fn fault_config(&self) -> Result<tickcast_transport::faults::FaultConfig, ToolError> {
         let mut faults = self.faults.clone();
         if faults.plan.is_none() && faults.drop.is_none() {
             faults.drop = Some(DROP_DEFAULT);
@@ -133,17 +133,13 @@ struct Ready {
     admin: Option<SocketAddr>,
 }
 
-fn start_publisher(
-    args: &Args,
-    folder: &Path,
-    stop: &Stop,
-) -> Result<(Process, Ready), CommandError> {
+fn start_publisher(args: &Args, folder: &Path, stop: &Stop) -> Result<(Process, Ready), ToolError> {
     let program = match &args.publisher_bin {
         Some(program) => program.clone(),
         None => this_program()?.with_file_name("tickcast-publisher"),
     };
     if !program.exists() {
-        return Err(CommandError::Usage(format!(
+        return Err(ToolError::Usage(format!(
             "there is no publisher at {}; build it (cargo build -p tickcast-publisher) or name it \
              with --publisher-bin",
             program.display()
@@ -179,9 +175,9 @@ fn start_publisher(
 }
 
 /// Removes a file that an earlier run left in a kept directory.
-fn forget(path: &Path) -> Result<(), CommandError> {
+fn forget(path: &Path) -> Result<(), ToolError> {
     match std::fs::remove_file(path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(CommandError::Write {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(ToolError::Write {
             path: path.into(),
             source,
         }),
@@ -194,7 +190,7 @@ fn start_subscriber(
     folder: &Path,
     n: u32,
     control: SocketAddr,
-) -> Result<Watched, CommandError> {
+) -> Result<Watched, ToolError> {
     let name = format!("s{n}");
     let mut faults = args.fault_config()?;
     // Keep the subscribers' seeds far apart, because each channel and line derives its seed by counting
@@ -243,13 +239,13 @@ fn watch(
     subscribers: &mut [Watched],
     ready: &Ready,
     stop: &Stop,
-) -> Result<i32, CommandError> {
-    let mut progress = Progress::new("demo", args.records_max(), args.quiet);
+) -> Result<i32, ToolError> {
+    let mut progress = ProgressReport::new("demo", args.records_max(), args.quiet);
     let started_at = Instant::now();
     let mut publisher_ended: Option<(i32, Instant)> = None;
     loop {
         if stop.asked() {
-            return Err(CommandError::Interrupted);
+            return Err(ToolError::Interrupted);
         }
         if started_at.elapsed() >= args.timeout {
             return Err(publisher.failed(format_args!("and its subscribers took too long")));

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tickcast_subscriber::Interface;
 
 use selftest::SelfTest;
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::Output;
 
 /// The checks to run.
@@ -124,8 +124,8 @@ struct Report {
 /// Runs the checks and prints the results. Returns [`Exit::Finding`] if a check found a problem.
 ///
 /// # Errors
-/// Returns [`CommandError`] if the output can't be written.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+/// Returns [`ToolError`] if the output can't be written.
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let (mut checks, addresses) = if args.rdma {
         rdma::look(args.interface.as_ref())
     } else {

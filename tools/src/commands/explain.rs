@@ -21,7 +21,7 @@ use tickcast_reliability::delivery::Item;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::{Output, unknown_to_null};
 
 /// The records, and the part of them to report.
@@ -75,11 +75,11 @@ struct Verdict {
 /// Reports the losses of each record.
 ///
 /// # Errors
-/// Returns [`CommandError`] in three cases:
+/// Returns [`ToolError`] in three cases:
 /// - a file can't be read or is no record;
 /// - two files hold the same record;
 /// - no record has the requested time or gap.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
     refuse_twice(&args.files, &recordings)?;
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 replay: verdict,
             };
             let report = serde_json::to_value(&report);
-            let mut report = report.map_err(|error| CommandError::Usage(error.to_string()))?;
+            let mut report = report.map_err(|error| ToolError::Usage(error.to_string()))?;
             unknown_to_null(&mut report);
             output.line(report)?;
             continue;
@@ -148,12 +148,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     output.flush()?;
     if !any_inside {
         let text = args.at.as_deref().unwrap_or_default();
-        return Err(CommandError::Usage(format!(
+        return Err(ToolError::Usage(format!(
             "no record has the time --at {text}; above it says from when to when each runs"
         )));
     }
     if !any_gap {
-        return Err(CommandError::Usage(no_such_gap(args, &gaps)));
+        return Err(ToolError::Usage(no_such_gap(args, &gaps)));
     }
     Ok(Exit::whole_if(whole))
 }
@@ -192,22 +192,22 @@ fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
-fn open(path: &Path) -> Result<Journal, CommandError> {
-    let bytes = read(path).map_err(|source| CommandError::Read {
+fn open(path: &Path) -> Result<Journal, ToolError> {
+    let bytes = read(path).map_err(|source| ToolError::Read {
         path: path.into(),
         source,
     })?;
     let recording = Journal::read(bytes);
-    recording.map_err(|error| CommandError::Usage(format!("{}: {error}", path.display())))
+    recording.map_err(|error| ToolError::Usage(format!("{}: {error}", path.display())))
 }
 
 /// Returns an error if two files hold the same record, because it would count as two witnesses.
-fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), CommandError> {
+fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), ToolError> {
     for (nth, recording) in recordings.iter().enumerate() {
         let mut before = recordings[..nth].iter().zip(files);
         if let Some((_, first)) = before.find(|(it, _)| it.origin() == recording.origin()) {
             let [first, again] = [first, &files[nth]].map(|it| it.display());
-            return Err(CommandError::Usage(format!(
+            return Err(ToolError::Usage(format!(
                 "{again} is the same record as {first}; give each once"
             )));
         }
@@ -224,7 +224,7 @@ enum At {
 }
 
 impl At {
-    fn parse(text: &str) -> Result<Self, CommandError> {
+    fn parse(text: &str) -> Result<Self, ToolError> {
         // Accept a time of day only: text with a date or an offset must not be read as one.
         if text
             .chars()
@@ -240,7 +240,7 @@ impl At {
         let date_time = text.parse::<DateTime>().ok().filter(|_| with_date);
         let moment = date_time.and_then(|it| it.to_zoned(TimeZone::UTC).ok());
         moment.map(|it| Self::Moment(it.timestamp())).ok_or_else(|| {
-            CommandError::Usage(format!(
+            ToolError::Usage(format!(
                 "--at {text} is no time; write 14:30:00.000123, which is UTC, or with the date, \
                  2026-01-31T14:30:00.000123Z"
             ))

@@ -16,12 +16,12 @@ use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UDP_LEN_MAX, UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 
 use report::{EndedBy, Report, Seen};
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::{idle, seconds};
 use tickcast_tools::support::faults::FaultArgs;
 use tickcast_tools::support::files::{check_writable, write_json};
 use tickcast_tools::support::output::Output;
-use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::thousands;
@@ -73,15 +73,15 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 /// Relays until a stop condition is met.
 ///
 /// # Errors
-/// Returns [`CommandError`] if a group can't be used, the faults are invalid, or the report can't be
+/// Returns [`ToolError`] if a group can't be used, the faults are invalid, or the report can't be
 /// written.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     if args.from == args.to {
         let text = format!(
             "--from and --to are both {}: a relay to itself never ends; use another group or port",
             args.from
         );
-        return Err(CommandError::Usage(text));
+        return Err(ToolError::Usage(text));
     }
     let config = args.faults.config()?;
     let stop = Stop::on_signals()?;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         let (from, to, seed) = (args.from, args.to, config.seed);
         eprintln!("relaying {from} to {to}, seed {seed}");
     }
-    let mut progress = Progress::new("inject", None, args.quiet);
+    let mut progress = ProgressReport::new("inject", None, args.quiet);
     let (mut idle, mut ended_by) = (args.idle, None);
     let ended_by = loop {
         let worked = relay.turn()?;
@@ -148,11 +148,11 @@ struct Relay {
     started_at: Instant,
     heard_at: Instant,
     /// The first send error, until it can be returned.
-    failed: Option<CommandError>,
+    failed: Option<ToolError>,
 }
 
 impl Relay {
-    fn open(args: &Args, plan: FaultInjector<()>) -> Result<Self, CommandError> {
+    fn open(args: &Args, plan: FaultInjector<()>) -> Result<Self, ToolError> {
         let sender = Sender::to_group(args.to, &args.interface, args.ttl)?;
         let line = UdpReceiveLine {
             group: args.from,
@@ -185,7 +185,7 @@ impl Relay {
     }
 
     /// Relays the datagrams that have arrived and those that are due. Returns whether any arrived.
-    fn turn(&mut self) -> Result<bool, CommandError> {
+    fn turn(&mut self) -> Result<bool, ToolError> {
         let Self {
             receiver,
             plan,
@@ -212,7 +212,7 @@ impl Relay {
     }
 
     /// Sends all datagrams that are still held back.
-    fn flush(&mut self) -> Result<(), CommandError> {
+    fn flush(&mut self) -> Result<(), ToolError> {
         let Self {
             plan,
             sender,
@@ -238,7 +238,7 @@ impl Relay {
     }
 }
 
-fn keep_first(failed: &mut Option<CommandError>, result: Result<(), CommandError>) {
+fn keep_first(failed: &mut Option<ToolError>, result: Result<(), ToolError>) {
     if let Err(error) = result {
         failed.get_or_insert(error);
     }

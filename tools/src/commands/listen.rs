@@ -20,7 +20,7 @@ use tickcast_transport::host::pin::{Core, pin_to};
 
 use account::Account;
 use summary::{EndedBy, Summary};
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::{idle, seconds};
 use tickcast_tools::support::faults::FaultArgs;
 use tickcast_tools::support::files::{check_writable, write_json};
@@ -204,15 +204,15 @@ const ROUNDS: u32 = 256;
 /// Follows until the end of the session, or until a stop condition is met.
 ///
 /// # Errors
-/// Returns [`CommandError`] if the options are invalid, or if the publisher can't be reached or
+/// Returns [`ToolError`] if the options are invalid, or if the publisher can't be reached or
 /// rejects this subscriber.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let faults = args.faults.config()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut subscriber = describe(args, &faults)?.build().map_err(wrong)?;
     let stop = Stop::on_signals()?;
     if let Some(core) = args.core {
-        pin_to(Core(core)).map_err(|error| CommandError::Usage(error.to_string()))?;
+        pin_to(Core(core)).map_err(|error| ToolError::Usage(error.to_string()))?;
     }
     let mut account = Account::new(args);
     let ended_by = follow(args, &mut subscriber, &mut account, &stop)?;
@@ -229,7 +229,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
     match (ended_by, problem) {
         (EndedBy::PublisherDead, _) => Ok(Exit::Unreachable),
-        (_, Some(problem)) => Err(CommandError::Problem(problem)),
+        (_, Some(problem)) => Err(ToolError::Problem(problem)),
         (_, None) => Ok(Exit::whole_if(!found)),
     }
 }
@@ -240,7 +240,7 @@ fn follow(
     subscriber: &mut Subscriber,
     account: &mut Account,
     stop: &Stop,
-) -> Result<EndedBy, CommandError> {
+) -> Result<EndedBy, ToolError> {
     let (started_at, mut idle) = (Instant::now(), args.idle);
     let (mut joined, mut ended_at, mut rounds) = (false, None, 0);
     loop {
@@ -290,14 +290,12 @@ fn lasting_problem(subscriber: &Subscriber) -> Option<String> {
 }
 
 /// Returns the error for a subscriber that never joined.
-fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> CommandError {
+fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> ToolError {
     match subscriber.problem() {
-        Some(SubscribeError::Rejected { code, text }) => {
-            CommandError::Rejected(*code, text.clone())
-        }
+        Some(SubscribeError::Rejected { code, text }) => ToolError::Rejected(*code, text.clone()),
         // The publisher did admit the subscriber.
-        Some(problem) => CommandError::Problem(problem.to_string()),
-        None => CommandError::Unreachable(format!(
+        Some(problem) => ToolError::Problem(problem.to_string()),
+        None => ToolError::Unreachable(format!(
             "{} did not welcome us within {:.1} s; is a publisher running there?",
             args.connect,
             waited.as_secs_f64()
@@ -305,14 +303,14 @@ fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> Comman
     }
 }
 
-fn wrong(error: SubscribeError) -> CommandError {
-    CommandError::Usage(error.to_string())
+fn wrong(error: SubscribeError) -> ToolError {
+    ToolError::Usage(error.to_string())
 }
 
 fn describe(
     args: &Args,
     faults: &FaultConfig,
-) -> Result<tickcast_subscriber::SubscriberBuilder, CommandError> {
+) -> Result<tickcast_subscriber::SubscriberBuilder, ToolError> {
     let mut builder = Subscriber::builder(&args.connect)
         .source_specific(!args.any_sender)
         .gro(!args.no_gro)
@@ -350,17 +348,17 @@ fn describe(
 }
 
 impl Args {
-    fn overrides_of(&self, channel: &str) -> Result<Vec<LineOverride>, CommandError> {
+    fn overrides_of(&self, channel: &str) -> Result<Vec<LineOverride>, ToolError> {
         let mut lines = Vec::new();
         for it in &self.line_overrides {
             match &it.channel {
                 None if self.channels.len() > 1 => {
                     let text = "--line-override does not say which of several channels it is \
                                 for; write CHANNEL=GROUP:PORT@SENDER";
-                    return Err(CommandError::Usage(text.into()));
+                    return Err(ToolError::Usage(text.into()));
                 }
                 Some(name) if !self.channels.contains(name) => {
-                    return Err(CommandError::Usage(format!(
+                    return Err(ToolError::Usage(format!(
                         "--line-override is for channel {name:?}, which no --channel names"
                     )));
                 }
@@ -372,7 +370,7 @@ impl Args {
     }
 }
 
-fn print_end(args: &Args, summary: &Summary) -> Result<(), CommandError> {
+fn print_end(args: &Args, summary: &Summary) -> Result<(), ToolError> {
     if args.format != Format::Count {
         return Ok(());
     }

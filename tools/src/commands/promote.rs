@@ -7,7 +7,7 @@ use serde_json::Value;
 use tickcast_publisher::internal::http;
 use tickcast_transport::control::resolve;
 
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::output::Output;
 
@@ -31,20 +31,20 @@ pub(crate) struct Args {
 /// Promotes the standby.
 ///
 /// # Errors
-/// Returns [`CommandError`] if there is no answer, or the answer is not that of a standby.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+/// Returns [`ToolError`] if there is no answer, or the answer is not that of a standby.
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let address = address_of(&args.standby)?;
     let wanted = serde_json::json!({ "force": args.force }).to_string();
     let asked = http::ask(address, "/promote", Some(&wanted), args.wait);
     let (status, answer) = asked.map_err(|error| {
-        CommandError::Unreachable(format!(
+        ToolError::Unreachable(format!(
             "{address} gave no answer: {error}; is a standby's admin port there?"
         ))
     })?;
     let told: Option<Value> = serde_json::from_str(&answer).ok();
     let Some(told) = told.filter(|told| told["state"].is_string()) else {
         let answer = answer.trim();
-        return Err(CommandError::Usage(format!(
+        return Err(ToolError::Usage(format!(
             "{address} is no standby: it answered {status} {answer}"
         )));
     };
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::whole_if(told["state"] == "promoted"))
 }
 
-fn address_of(text: &str) -> Result<SocketAddr, CommandError> {
-    let wrong = |source| CommandError::Address {
+fn address_of(text: &str) -> Result<SocketAddr, ToolError> {
+    let wrong = |source| ToolError::Address {
         target: text.to_owned(),
         source,
     };

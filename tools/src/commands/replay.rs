@@ -12,12 +12,12 @@ use serde::Serialize;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::positive;
 use tickcast_tools::support::files::{check_writable, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::packets::{Packets, PassedOver};
-use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::{rate, span, thousands};
@@ -103,9 +103,9 @@ struct Summary {
 /// Sends the recording.
 ///
 /// # Errors
-/// Returns [`CommandError`] if the file can't be read, the address can't be used, or nothing
+/// Returns [`ToolError`] if the file can't be read, the address can't be used, or nothing
 /// listens there.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut packets = Packets::open(&args.file, args.only)?;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         .progress()
         .1
         .map(|size| size.saturating_mul(args.rounds));
-    let mut progress = Progress::new("replay", size, args.quiet);
+    let mut progress = ProgressReport::new("replay", size, args.quiet);
     let mut pacer = Pacer::new(args)?;
     let (mut count, mut bytes, mut round, mut whole) = (0, 0, 1, false);
     let mut damage = None;
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 continue;
             }
             // The packets before the damage were sent, so report them.
-            Err(CommandError::Capture(source)) => {
+            Err(ToolError::Capture(source)) => {
                 damage = Some(source);
                 break;
             }
@@ -159,16 +159,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
     if let Some(source) = damage {
         let sent = count;
-        return Err(CommandError::Damaged { source, sent });
+        return Err(ToolError::Damaged { source, sent });
     }
     if summary.refused > 0 && summary.refused + 1 >= count {
         let text = format!("nobody listens at {}; start the publisher first", args.to);
-        return Err(CommandError::Unreachable(text));
+        return Err(ToolError::Unreachable(text));
     }
     Ok(Exit::whole_if(summary.refused == 0))
 }
 
-fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
+fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
     let mut output = Output::stdout();
     if json {
         output.line(serde_json::json!(summary))?;
@@ -224,8 +224,8 @@ struct Pacer {
 }
 
 impl Pacer {
-    fn new(args: &Args) -> Result<Self, CommandError> {
-        let late_us = Histogram::new(3).map_err(|error| CommandError::Host {
+    fn new(args: &Args) -> Result<Self, ToolError> {
+        let late_us = Histogram::new(3).map_err(|error| ToolError::Host {
             what: "make a histogram",
             source: io::Error::other(error),
         })?;

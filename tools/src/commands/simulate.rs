@@ -12,7 +12,7 @@ use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::types::Nanos;
 
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::table::thousands;
 
@@ -43,19 +43,19 @@ pub(crate) struct Args {
 /// Writes the capture.
 ///
 /// # Errors
-/// Returns [`CommandError::Write`] if the file can't be written.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+/// Returns [`ToolError::Write`] if the file can't be written.
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let config = SimulatorConfig {
         symbols: args.symbols,
         messages: args.messages,
         ..SimulatorConfig::default()
     };
-    let mut simulator = Simulator::new(&config, args.seed)
-        .map_err(|error| CommandError::Usage(error.to_string()))?;
+    let mut simulator =
+        Simulator::new(&config, args.seed).map_err(|error| ToolError::Usage(error.to_string()))?;
     let clock = SessionClock::new(TradeDate::Fixed(args.trade_date), Nanos::ZERO);
     let began_at = Nanos(clock.utc(u64::from(config.begins_at_s) * 1_000_000_000));
     let packets = write(&args.file, &mut simulator, began_at, args.to).map_err(|source| {
-        CommandError::Write {
+        ToolError::Write {
             path: args.file.clone(),
             source,
         }

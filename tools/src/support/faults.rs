@@ -6,7 +6,7 @@ use clap::Args;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::faults::{Burst, Delay, FaultConfig, FaultConfigError, Reorder};
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 use crate::support::args::probability;
 use crate::support::files::read_json;
 
@@ -54,8 +54,8 @@ impl FaultArgs {
     /// Returns the validated plan.
     ///
     /// # Errors
-    /// Returns [`CommandError`] if the plan can't be read or is invalid.
-    pub fn config(&self) -> Result<FaultConfig, CommandError> {
+    /// Returns [`ToolError`] if the plan can't be read or is invalid.
+    pub fn config(&self) -> Result<FaultConfig, ToolError> {
         let mut config = match &self.plan {
             Some(path) => read_json(path, "a fault plan")?,
             None => FaultConfig {
@@ -71,7 +71,7 @@ impl FaultArgs {
             let loss = std::mem::take(&mut config.drop);
             if loss == 0.0 {
                 let text = "--burst says how losses come together; say with --drop how many";
-                return Err(CommandError::Usage(text.into()));
+                return Err(ToolError::Usage(text.into()));
             }
             config.burst = Some(Burst { loss, mean_len });
         }
@@ -95,7 +95,7 @@ impl FaultArgs {
         match config.check() {
             // Name the flags as typed, instead of the plan's fields.
             Err(FaultConfigError::Burst { loss, mean_len, .. }) if self.drop.is_some() => {
-                Err(CommandError::Usage(format!(
+                Err(ToolError::Usage(format!(
                     "--drop {loss} can't come in bursts of {mean_len} (--burst): bursts last at \
                      least 1, and between them something must arrive; drop less, or make the \
                      bursts longer"

@@ -8,19 +8,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tickcast_transport::host::atomic_file;
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 
 /// Reads a file that holds one value. Errors name its kind as `what`.
 ///
 /// # Errors
-/// Returns [`CommandError::Read`] if the file can't be read, or [`CommandError::Json`] if it holds no
+/// Returns [`ToolError::Read`] if the file can't be read, or [`ToolError::Json`] if it holds no
 /// such value.
-pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, CommandError> {
-    let text = fs::read(path).map_err(|source| CommandError::Read {
+pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, ToolError> {
+    let text = fs::read(path).map_err(|source| ToolError::Read {
         path: path.into(),
         source,
     })?;
-    serde_json::from_slice(&text).map_err(|source| CommandError::Json {
+    serde_json::from_slice(&text).map_err(|source| ToolError::Json {
         path: path.into(),
         what,
         source,
@@ -30,8 +30,8 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result
 /// Checks before the work that its result can be written at the end.
 ///
 /// # Errors
-/// Returns [`CommandError::Write`] if it can't.
-pub fn check_writable(path: &Path) -> Result<(), CommandError> {
+/// Returns [`ToolError::Write`] if it can't.
+pub fn check_writable(path: &Path) -> Result<(), ToolError> {
     atomic_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
@@ -39,8 +39,8 @@ pub fn check_writable(path: &Path) -> Result<(), CommandError> {
 /// written in place.
 ///
 /// # Errors
-/// Returns [`CommandError::Write`] if the file can't be written.
-pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandError> {
+/// Returns [`ToolError::Write`] if the file can't be written.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ToolError> {
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
@@ -52,13 +52,13 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandErro
 /// Writes a text in the same way as [`write_json`].
 ///
 /// # Errors
-/// Returns [`CommandError::Write`] if the file can't be written.
-pub fn write_text(path: &Path, text: &str) -> Result<(), CommandError> {
+/// Returns [`ToolError::Write`] if the file can't be written.
+pub fn write_text(path: &Path, text: &str) -> Result<(), ToolError> {
     atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
 
-fn not_written(path: &Path, source: io::Error) -> CommandError {
-    CommandError::Write {
+fn not_written(path: &Path, source: io::Error) -> ToolError {
+    ToolError::Write {
         path: path.into(),
         source,
     }
@@ -76,14 +76,14 @@ impl Folder {
     /// Creates the directory to keep, or a temporary one.
     ///
     /// # Errors
-    /// Returns [`CommandError`] if it can't be created.
-    pub fn new(run: &str, keep: Option<&Path>) -> Result<Self, CommandError> {
+    /// Returns [`ToolError`] if it can't be created.
+    pub fn new(run: &str, keep: Option<&Path>) -> Result<Self, ToolError> {
         let Some(path) = keep else {
             let prefix = format!("tickcast-{run}-");
             let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
             return folder
                 .map(Self::Temporary)
-                .map_err(|source| CommandError::Host {
+                .map_err(|source| ToolError::Host {
                     what: "make a temporary folder",
                     source,
                 });

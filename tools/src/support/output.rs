@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde_json::Value;
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 
 /// Buffered stdout.
 pub struct Output(BufWriter<StdoutLock<'static>>);
@@ -18,8 +18,8 @@ impl Output {
     /// Writes one line.
     ///
     /// # Errors
-    /// Returns [`CommandError::NobodyReads`] if the reader is gone, or the system's error.
-    pub fn line(&mut self, line: impl std::fmt::Display) -> Result<(), CommandError> {
+    /// Returns [`ToolError::NobodyReads`] if the reader is gone, or the system's error.
+    pub fn line(&mut self, line: impl std::fmt::Display) -> Result<(), ToolError> {
         writeln!(self.0, "{line}").map_err(failed)
     }
 
@@ -27,7 +27,7 @@ impl Output {
     ///
     /// # Errors
     /// Returns the errors of [`Output::line`].
-    pub fn flush(&mut self) -> Result<(), CommandError> {
+    pub fn flush(&mut self) -> Result<(), ToolError> {
         self.0.flush().map_err(failed)
     }
 }
@@ -42,11 +42,11 @@ pub fn unknown_to_null(value: &mut Value) {
     }
 }
 
-fn failed(source: io::Error) -> CommandError {
+fn failed(source: io::Error) -> ToolError {
     if source.kind() == io::ErrorKind::BrokenPipe {
-        return CommandError::NobodyReads;
+        return ToolError::NobodyReads;
     }
-    CommandError::Host {
+    ToolError::Host {
         what: "write to stdout",
         source,
     }

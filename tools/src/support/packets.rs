@@ -9,7 +9,7 @@ use tickcast_feeds::capture::{Capture, CaptureError};
 use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, Header};
 use tickcast_reliability::types::Nanos;
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 
 /// One payload and its time.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +63,8 @@ impl<'a> Packets<'a> {
     /// Opens a file. With `only`, skips a capture's packets to other destinations.
     ///
     /// # Errors
-    /// Returns [`CommandError::Capture`] if the file is neither a capture nor a BinaryFILE.
-    pub fn open(path: &'a Path, only: Option<SocketAddr>) -> Result<Self, CommandError> {
+    /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE.
+    pub fn open(path: &'a Path, only: Option<SocketAddr>) -> Result<Self, ToolError> {
         Ok(Self {
             path,
             only,
@@ -80,7 +80,7 @@ impl<'a> Packets<'a> {
     ///
     /// # Errors
     /// Returns the errors of [`Packets::open`].
-    pub fn rewind(&mut self) -> Result<(), CommandError> {
+    pub fn rewind(&mut self) -> Result<(), ToolError> {
         self.earlier = self.passed_over();
         self.round += 1;
         self.source = Source::open(self.path, self.round)?;
@@ -90,8 +90,8 @@ impl<'a> Packets<'a> {
     /// Returns the next packet; `None` at the end of the file.
     ///
     /// # Errors
-    /// Returns [`CommandError::Capture`] if the file is damaged there.
-    pub fn next_packet(&mut self) -> Result<Option<RecordedPacket<'_>>, CommandError> {
+    /// Returns [`ToolError::Capture`] if the file is damaged there.
+    pub fn next_packet(&mut self) -> Result<Option<RecordedPacket<'_>>, ToolError> {
         let at = match &mut self.source {
             Source::Messages(messages) => messages.next(&mut self.packet)?,
             Source::Capture(capture, passed) => loop {
@@ -140,7 +140,7 @@ impl<'a> Packets<'a> {
 }
 
 impl Source {
-    fn open(path: &Path, round: u64) -> Result<Self, CommandError> {
+    fn open(path: &Path, round: u64) -> Result<Self, ToolError> {
         match Capture::open(path) {
             Ok(capture) => Ok(Self::Capture(Box::new(capture), PassedOver::default())),
             Err(CaptureError::NotACapture { head, .. }) if BinaryFile::looks_like(&head) => {

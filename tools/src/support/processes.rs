@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 
 /// A child process. Dropping it kills it.
 pub struct Process {
@@ -19,10 +19,10 @@ impl Process {
     /// Starts `command` without input. Its log goes to a file in `folder`.
     ///
     /// # Errors
-    /// Returns [`CommandError`] if the log can't be written or the program can't be started.
-    pub fn start(name: &str, mut command: Command, folder: &Path) -> Result<Self, CommandError> {
+    /// Returns [`ToolError`] if the log can't be written or the program can't be started.
+    pub fn start(name: &str, mut command: Command, folder: &Path) -> Result<Self, ToolError> {
         let log = folder.join(format!("{name}.log"));
-        let file = File::create(&log).map_err(|source| CommandError::Write {
+        let file = File::create(&log).map_err(|source| ToolError::Write {
             path: log.clone(),
             source,
         })?;
@@ -32,7 +32,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(file);
-        let child = command.spawn().map_err(|source| CommandError::Start {
+        let child = command.spawn().map_err(|source| ToolError::Start {
             path: command.get_program().into(),
             source,
         })?;
@@ -60,11 +60,11 @@ impl Process {
     /// Returns the exit code once the process has ended; 128 or more if a signal ended it.
     ///
     /// # Errors
-    /// Returns [`CommandError::Host`] if the system can't report its state.
-    pub fn ended(&mut self) -> Result<Option<i32>, CommandError> {
+    /// Returns [`ToolError::Host`] if the system can't report its state.
+    pub fn ended(&mut self) -> Result<Option<i32>, ToolError> {
         use std::os::unix::process::ExitStatusExt;
 
-        let status = self.child.try_wait().map_err(|source| CommandError::Host {
+        let status = self.child.try_wait().map_err(|source| ToolError::Host {
             what: "watch a process",
             source,
         })?;
@@ -72,13 +72,13 @@ impl Process {
     }
 
     /// Returns the error for a failed process, with the end of its log.
-    pub fn failed(&mut self, how: impl Display) -> CommandError {
+    pub fn failed(&mut self, how: impl Display) -> ToolError {
         const LINES: usize = 20;
         let log = std::fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LINES)..];
-        CommandError::Process {
+        ToolError::Process {
             name: self.name.clone(),
             how: how.to_string(),
             code: self.ended().ok().flatten(),
@@ -109,8 +109,8 @@ pub fn killed_with_us(command: &Command) -> Command {
 }
 
 /// Returns the path of this program, to start it with another verb.
-pub fn this_program() -> Result<PathBuf, CommandError> {
-    std::env::current_exe().map_err(|source| CommandError::Host {
+pub fn this_program() -> Result<PathBuf, ToolError> {
+    std::env::current_exe().map_err(|source| ToolError::Host {
         what: "find this program's own file",
         source,
     })

@@ -9,7 +9,7 @@ const LINES_EVERY: Duration = Duration::from_secs(2);
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Progress on stderr.
-pub struct Progress {
+pub struct ProgressReport {
     bar: Option<ProgressBar>,
     name: &'static str,
     total: Option<u64>,
@@ -17,7 +17,7 @@ pub struct Progress {
     shown_at: Instant,
 }
 
-impl Progress {
+impl ProgressReport {
     /// Creates progress towards `total`, or without a known end. With `quiet`, shows nothing.
     pub fn new(name: &'static str, total: Option<u64>, quiet: bool) -> Self {
         let bar = (!quiet && stderr().is_terminal()).then(|| {

@@ -10,7 +10,7 @@ use tickcast_transport::control::resolve;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UDP_LEN_MAX, UdpFanOut, UdpFanOutConfig, UdpSendLine};
 
-use crate::exit::CommandError;
+use crate::exit::ToolError;
 
 /// A sender to one destination.
 pub struct Sender {
@@ -30,12 +30,12 @@ impl Sender {
     /// Sends to a multicast group, through at most `ttl` routers.
     ///
     /// # Errors
-    /// Returns [`CommandError::Udp`] if the group or interface can't be used.
+    /// Returns [`ToolError::Udp`] if the group or interface can't be used.
     pub fn to_group(
         group: SocketAddrV4,
         interface: &Interface,
         ttl: u8,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self, ToolError> {
         let line = UdpSendLine {
             group,
             interface: interface.clone(),
@@ -53,9 +53,9 @@ impl Sender {
     /// Sends to the destination given as `HOST:PORT` or `GROUP:PORT`.
     ///
     /// # Errors
-    /// Returns [`CommandError::Address`] or [`CommandError::Udp`] if the destination can't be used.
-    pub fn to(target: &str, interface: &Interface, ttl: u8) -> Result<Self, CommandError> {
-        let address = |source| CommandError::Address {
+    /// Returns [`ToolError::Address`] or [`ToolError::Udp`] if the destination can't be used.
+    pub fn to(target: &str, interface: &Interface, ttl: u8) -> Result<Self, ToolError> {
+        let address = |source| ToolError::Address {
             target: target.into(),
             source,
         };
@@ -84,8 +84,8 @@ impl Sender {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// Returns [`CommandError`] if sending can't continue.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
+    /// Returns [`ToolError`] if sending can't continue.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), ToolError> {
         match &mut self.way {
             Way::Group(group) => {
                 while !group.send_copy(bytes)? {

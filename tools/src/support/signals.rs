@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::exit::{CommandError, Exit};
+use crate::exit::{Exit, ToolError};
 
 /// Whether a signal requested the end.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ impl Stop {
     /// Handles the signals from now on.
     ///
     /// # Errors
-    /// Returns [`CommandError::Host`] if the system refuses a handler.
-    pub fn on_signals() -> Result<Self, CommandError> {
+    /// Returns [`ToolError::Host`] if the system refuses a handler.
+    pub fn on_signals() -> Result<Self, ToolError> {
         let asked = Arc::new(AtomicBool::new(false));
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let all = [SIGINT, SIGTERM, SIGHUP];
@@ -32,7 +32,7 @@ impl Stop {
                 Arc::clone(&asked),
             )
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
-            .map_err(|source| CommandError::Host {
+            .map_err(|source| ToolError::Host {
                 what: "listen to signals",
                 source,
             })?;

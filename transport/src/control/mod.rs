@@ -19,8 +19,8 @@ use tickcast_reliability::types::ChannelId;
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
 pub use remote::{InboxGrant, ShareId};
 pub use server::{
-    BacklogHint, ControlServer, PeerId, PeerInfo, Reserved, ServerConfig, ServerEvent, ServerStats,
-    Waker,
+    BacklogHint, ConnectionId, ControlServer, PeerInfo, Reserved, ServerConfig, ServerEvent,
+    ServerStats, Waker,
 };
 
 /// Whether this build supports connections over RDMA verbs (feature `rdma`).

@@ -6,7 +6,7 @@ use tickcast_reliability::ring::{Geometry, RingMemory};
 use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use super::ShmError;
-use super::side_ring::{Side, SideRingWriter};
+use super::side_ring::{CopyWriter, SideRingWriter};
 use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// Shares a channel's ring with the subscribers in this host.
@@ -29,7 +29,7 @@ impl ShmFanOut {
     pub fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,
-        side: Side,
+        side: CopyWriter,
     ) -> Result<Self, ShmError> {
         Ok(Self {
             side_ring: SideRingWriter::open(memory, geometry, side)?,

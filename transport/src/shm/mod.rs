@@ -27,7 +27,7 @@ use tickcast_reliability::types::Epoch;
 pub use fan_out::ShmFanOut;
 pub use read_only_map::ReadOnlyMapping;
 pub use receiver::{ShmReceiver, ShmReceiverConfig};
-pub use side_ring::Side;
+pub use side_ring::CopyWriter;
 
 /// Returns the bytes that a file has behind a ring of this geometry.
 #[must_use]

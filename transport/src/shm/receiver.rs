@@ -11,7 +11,7 @@ use tickcast_reliability::ring::{CopyError, Geometry, RingMemory, RingReader};
 use tickcast_reliability::types::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 
 use super::read_only_map::ReadOnlyMapping;
-use super::side_ring::{Side, SideRingReader};
+use super::side_ring::{CopyWriter, SideRingReader};
 use super::{ShmError, boot_id};
 use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
@@ -85,7 +85,7 @@ impl ShmReceiver {
             next: after.next(),
             joined: true,
             overrun: None,
-            side_rings: [open(Side::FanOut)?, open(Side::Repairs)?],
+            side_rings: [open(CopyWriter::FanOut)?, open(CopyWriter::Repairs)?],
             buffer: vec![0; config.geometry.slot_len() / size_of::<u64>()],
             stats: [ReceiveStats {
                 joins: 1,

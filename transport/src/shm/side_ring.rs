@@ -32,7 +32,7 @@ pub(super) const fn area_len(geometry: Geometry) -> usize {
 
 /// The writer of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CopyWriter {
     /// The fan-out.
     FanOut,
     /// The repair service.
@@ -53,7 +53,11 @@ struct Area {
 unsafe impl Send for Area {}
 
 impl Area {
-    fn of(memory: &Arc<dyn RingMemory>, geometry: Geometry, side: Side) -> Result<Self, ShmError> {
+    fn of(
+        memory: &Arc<dyn RingMemory>,
+        geometry: Geometry,
+        side: CopyWriter,
+    ) -> Result<Self, ShmError> {
         let (tail, needed) = (memory.tail(), super::tail_len(geometry));
         let at = memory.len() + side as usize * area_len(geometry);
         let base = NonNull::new(memory.as_ptr().wrapping_add(at).cast());
@@ -97,7 +101,7 @@ impl SideRingWriter {
     pub(super) fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,
-        side: Side,
+        side: CopyWriter,
     ) -> Result<Self, ShmError> {
         let area = Area::of(memory, geometry, side)?;
         // An earlier writer may have written here; its numbers continue.
@@ -134,7 +138,7 @@ impl SideRingReader {
     pub(super) fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,
-        side: Side,
+        side: CopyWriter,
     ) -> Result<Self, ShmError> {
         let area = Area::of(memory, geometry, side)?;
         // A side that was never opened has no copies.

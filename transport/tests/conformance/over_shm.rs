@@ -10,7 +10,9 @@ use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::ring::{Geometry, RingMemory};
 use tickcast_reliability::types::FanOutId;
 use tickcast_transport::host::mapping::SharedMapping;
-use tickcast_transport::shm::{ShmFanOut, ShmReceiver, ShmReceiverConfig, Side, boot_id, tail_len};
+use tickcast_transport::shm::{
+    CopyWriter, ShmFanOut, ShmReceiver, ShmReceiverConfig, boot_id, tail_len,
+};
 use tickcast_transport::{FanOut, Receive};
 
 use crate::network::{Network, SLOT_LEN};
@@ -51,7 +53,7 @@ impl Network for OverShm {
         let slots = (memory.len() - 4096) / SLOT_LEN;
         let geometry = Geometry::new(SLOT_LEN as u32, slots as u64).unwrap();
         *self.ring.borrow_mut() = Some((geometry, Arc::downgrade(memory)));
-        Box::new(ShmFanOut::open(memory, geometry, Side::FanOut).unwrap())
+        Box::new(ShmFanOut::open(memory, geometry, CopyWriter::FanOut).unwrap())
     }
 
     fn receiver_of(&self, _: usize, _: usize, offer: &ChannelOffer) -> Box<dyn Receive> {
@@ -79,7 +81,7 @@ impl Network for OverShm {
         let ring = self.ring.borrow();
         let (geometry, memory) = ring.as_ref().unwrap();
         let memory = memory.upgrade().unwrap();
-        Box::new(ShmFanOut::open(&memory, *geometry, Side::Repairs).unwrap())
+        Box::new(ShmFanOut::open(&memory, *geometry, CopyWriter::Repairs).unwrap())
     }
 
     fn stall(&self, _: bool) -> bool {

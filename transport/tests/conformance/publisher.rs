@@ -23,7 +23,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{
-    ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
+    ConnectionId, ControlServer, ServerConfig, ServerEvent, ShareId,
 };
 use tickcast_transport::host::mapping::SharedMapping;
 
@@ -106,7 +106,7 @@ pub struct Publisher {
     pub server: ControlServer,
     /// The ring, if it can be READ.
     shared: Option<ShareId>,
-    by_connection: BTreeMap<Connection, PeerId>,
+    by_connection: BTreeMap<ConnectionId, PeerId>,
     last_peer: u64,
     position: u64,
     batch: RecordBatch,
@@ -377,7 +377,7 @@ impl Publisher {
         worked
     }
 
-    fn connection(&self, peer: PeerId) -> Option<Connection> {
+    fn connection(&self, peer: PeerId) -> Option<ConnectionId> {
         let mut all = self.by_connection.iter();
         all.find(|(_, of)| **of == peer)
             .map(|(connection, _)| *connection)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tickcast_reliability::control::{Join, Message, NackClass, Purpose, RejectCode, Rejected};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{
-    ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
+    ClientConfig, ClientEvent, CloseReason, ConnectionId, ControlClient, ControlServer, SendError,
     ServerConfig, ServerEvent, resolve,
 };
 use tickcast_transport::host::clock::{Clock, SystemClock};
@@ -33,11 +33,11 @@ fn frame(message: &Message<'_>) -> Vec<u8> {
 /// An event of the server, without borrows.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
-    Connected(PeerId),
-    Unconfirmed(PeerId, usize),
-    Frame(PeerId, String),
-    Overdue(PeerId),
-    Closed(PeerId, String),
+    Connected(ConnectionId),
+    Unconfirmed(ConnectionId, usize),
+    Frame(ConnectionId, String),
+    Overdue(ConnectionId),
+    Closed(ConnectionId, String),
 }
 
 fn server(config: ServerConfig) -> (ControlServer, SocketAddr) {
@@ -76,7 +76,7 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-fn first_peer(server: &mut ControlServer, seen: &mut Vec<Seen>) -> PeerId {
+fn first_peer(server: &mut ControlServer, seen: &mut Vec<Seen>) -> ConnectionId {
     let mut peer = None;
     until(|| {
         serve(server, seen);
@@ -410,7 +410,7 @@ fn flooding_sender_is_heard_in_turns_without_loss() {
         seen.len() == 2
     });
     let leave = frame(&Message::Leave);
-    let names = |seen: &[Seen], of: PeerId| -> Vec<String> {
+    let names = |seen: &[Seen], of: ConnectionId| -> Vec<String> {
         let name = |it: &Seen| match it {
             Seen::Frame(peer, name) if *peer == of => Some(name.clone()),
             _ => None,

@@ -16,7 +16,8 @@ use tickcast_reliability::types::{
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
 use tickcast_transport::host::mapping::{MappingError, SharedMapping};
 use tickcast_transport::shm::{
-    ReadOnlyMapping, ShmError, ShmFanOut, ShmReceiver, ShmReceiverConfig, Side, boot_id, tail_len,
+    CopyWriter, ReadOnlyMapping, ShmError, ShmFanOut, ShmReceiver, ShmReceiverConfig, boot_id,
+    tail_len,
 };
 use tickcast_transport::{FanOut, Receive};
 
@@ -64,7 +65,7 @@ impl Ring {
             first_record: RecordNumber::FIRST,
         };
         let writer = RingWriter::create(Arc::new(memory), geometry(), identity).unwrap();
-        let fan_out = ShmFanOut::open(&writer.memory(), geometry(), Side::FanOut).unwrap();
+        let fan_out = ShmFanOut::open(&writer.memory(), geometry(), CopyWriter::FanOut).unwrap();
         Self { writer, fan_out }
     }
 
@@ -231,7 +232,7 @@ fn copies_follow_earlier_sends_and_newest_stay() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let memory = ring.writer.memory();
-    let mut repairs = ShmFanOut::open(&memory, geometry(), Side::Repairs).unwrap();
+    let mut repairs = ShmFanOut::open(&memory, geometry(), CopyWriter::Repairs).unwrap();
     ring.fan_out.send_copy(&[1; 9]).unwrap();
     let mut receiver = reader(&place.0, 5);
     // More than one poll takes: until all of it is through, no heartbeat reports the last sequence.
@@ -351,7 +352,7 @@ fn only_the_ring_that_was_offered_is_read() {
     // Memory without room for copies is refused too.
     let memory = SharedMapping::memfd("short", geometry().bytes()).unwrap();
     let memory: Arc<dyn RingMemory> = Arc::new(memory);
-    let short = ShmFanOut::open(&memory, geometry(), Side::FanOut);
+    let short = ShmFanOut::open(&memory, geometry(), CopyWriter::FanOut);
     assert!(matches!(short, Err(ShmError::NoTail { tail: 0, .. })));
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tickcast_reliability::control::{Message, NackClass};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{
-    ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
+    ClientConfig, ClientEvent, CloseReason, ConnectionId, ControlClient, ControlServer, SendError,
     ServerConfig, ServerEvent, ShareId,
 };
 use tickcast_transport::host::clock::{Clock, SystemClock};
@@ -55,11 +55,11 @@ fn nack(first: u64, last: u64) -> Message<'static> {
 /// reason.
 #[derive(Default)]
 struct Serving {
-    connected: Vec<(PeerId, SocketAddr)>,
-    closed: Vec<(PeerId, CloseReason)>,
-    owed: Vec<(PeerId, u64)>,
+    connected: Vec<(ConnectionId, SocketAddr)>,
+    closed: Vec<(ConnectionId, CloseReason)>,
+    owed: Vec<(ConnectionId, u64)>,
     overdue: usize,
-    cursors: Vec<PeerId>,
+    cursors: Vec<ConnectionId>,
 }
 
 impl Serving {
@@ -155,7 +155,7 @@ fn stranger(
     serving: &mut Serving,
     at: SocketAddrV4,
     config: &StreamConfig,
-) -> (Stream, PeerId) {
+) -> (Stream, ConnectionId) {
     let device = Device::open(address()).unwrap();
     let before = serving.connected.len();
     let mut stream = Stream::connect(&device, at, config).unwrap();
@@ -170,7 +170,12 @@ fn stranger(
 
 /// Requests a cursor for a peer that sends nothing. Retries until the server's device has reported the
 /// connection, which may be after the peer knows of it.
-fn grant_cursor(server: &mut ControlServer, serving: &mut Serving, peer: PeerId, ring: ShareId) {
+fn grant_cursor(
+    server: &mut ControlServer,
+    serving: &mut Serving,
+    peer: ConnectionId,
+    ring: ShareId,
+) {
     once_up(server, serving, |server| server.grant_cursor(peer, ring));
 }
 

@@ -14,7 +14,7 @@ use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::verbs::{
-    Device, Pace, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
+    Device, RateLimit, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
     VerbsReceiverConfig, VerbsSendLine, VerbsSender,
 };
 use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
@@ -924,7 +924,7 @@ fn every_packet_carries_the_traffic_class_of_the_config() {
 fn a_pace_is_kept_in_any_window() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut config = send_config(&[group]);
-    config.pace = Some(Pace {
+    config.pace = Some(RateLimit {
         rate_bytes_per_s: 1,
         burst_bytes: 10 * SLOT_LEN as u64,
     });

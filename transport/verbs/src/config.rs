@@ -24,7 +24,7 @@ pub struct VerbsSendLine {
 /// A rate limit. Needed because no device paces datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pace {
+pub struct RateLimit {
     /// Bytes per second, over any second, in addition to the burst.
     pub rate_bytes_per_s: u64,
     /// Bytes that may be sent at once.
@@ -55,7 +55,7 @@ pub struct VerbsFanOutConfig {
     pub inline_bytes: u32,
     /// The rate limit. Without one, the port's speed is the limit.
     #[serde(default)]
-    pub pace: Option<Pace>,
+    pub pace: Option<RateLimit>,
 }
 
 /// Returns the default of `send_depth`.

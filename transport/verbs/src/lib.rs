@@ -34,8 +34,8 @@ mod multicast;
 pub mod ports;
 
 pub use config::{
-    Pace, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiverConfig, VerbsSendLine, VerbsSender,
-    inline_default, send_depth_default, signal_every_default,
+    RateLimit, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiverConfig, VerbsSendLine,
+    VerbsSender, inline_default, send_depth_default, signal_every_default,
 };
 #[cfg(feature = "rdma")]
 pub use connection::{

@@ -17,10 +17,10 @@ use super::sides;
 use super::turn::{Setting, take_turn};
 use crate::leftovers;
 use crate::network::Network;
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::files::{check_writable, write_json, write_text};
 use tickcast_tools::support::output::Output;
-use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::signals::Stop;
 
 /// The measures, the contenders, and the files of the results.
@@ -74,8 +74,8 @@ pub(crate) struct SideArgs {
 /// Runs the bench.
 ///
 /// # Errors
-/// [`CommandError`] if there is nothing to measure with, or if a signal ended the run.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+/// [`ToolError`] if there is nothing to measure with, or if a signal ended the run.
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     let (size, mut measures) = args.measures()?;
     if args.list {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     leftovers::sweep();
     let is_loopback = args.loopback;
     if !is_loopback && measures.iter().any(|m| m.place != Place::Host) {
-        Network::is_possible().map_err(|error| CommandError::Host {
+        Network::is_possible().map_err(|error| ToolError::Host {
             what: "make network namespaces",
             source: io::Error::other(format!(
                 "{error}\nthey need root, and `ip`; with --loopback it goes without, and then figures \
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         taking_part.map(|name| rounds(measure, name)).sum::<usize>()
     };
     let turns: usize = measures.iter().map(turns_at).sum();
-    let mut progress = Progress::new("bench", Some(turns as u64), args.quiet);
+    let mut progress = ProgressReport::new("bench", Some(turns as u64), args.quiet);
     let mut done = 0;
     let of = Bench {
         args,
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     Ok(Exit::whole_if(results.is_whole()))
 }
 
-fn show(results: &Results) -> Result<(), CommandError> {
+fn show(results: &Results) -> Result<(), ToolError> {
     let mut output = Output::stdout();
     output.line(results)?;
     output.flush()
@@ -173,10 +173,10 @@ fn show(results: &Results) -> Result<(), CommandError> {
 /// Takes part in a measurement.
 ///
 /// # Errors
-/// [`CommandError::Usage`] if the task can't be read.
-pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
+/// [`ToolError::Usage`] if the task can't be read.
+pub(crate) fn side(args: &SideArgs) -> Result<Exit, ToolError> {
     let task: Task = serde_json::from_str(&args.task)
-        .map_err(|error| CommandError::Usage(format!("the task can't be read: {error}")))?;
+        .map_err(|error| ToolError::Usage(format!("the task can't be read: {error}")))?;
     if sides::run(&task) {
         return Ok(Exit::Whole);
     }
@@ -184,7 +184,7 @@ pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
 }
 
 impl Args {
-    fn measures(&self) -> Result<(Size, Vec<Measure>), CommandError> {
+    fn measures(&self) -> Result<(Size, Vec<Measure>), ToolError> {
         let size = match (self.quick, self.tiny) {
             (true, _) => Size::Quick,
             (_, true) => Size::Tiny,
@@ -193,7 +193,7 @@ impl Args {
         let measures = chosen(size, &self.only);
         if measures.is_empty() {
             let known: Vec<_> = all(size).iter().map(|m| m.id).collect();
-            return Err(CommandError::Usage(format!(
+            return Err(ToolError::Usage(format!(
                 "no measure has {:?} in its name; there are {}",
                 self.only,
                 known.join(", ")
@@ -207,7 +207,7 @@ impl Args {
         let mut unknown = self.contender.iter();
         if let Some(unknown) = unknown.find(|name| !taking_part.contains(name.as_str())) {
             let known: Vec<_> = taking_part.into_iter().collect();
-            return Err(CommandError::Usage(format!(
+            return Err(ToolError::Usage(format!(
                 "{unknown:?} takes no part in what is to be measured; those who do are {}",
                 known.join(", ")
             )));
@@ -215,7 +215,7 @@ impl Args {
         Ok((size, measures))
     }
 
-    fn write(&self, results: &Results) -> Result<(), CommandError> {
+    fn write(&self, results: &Results) -> Result<(), ToolError> {
         if let Some(path) = &self.summary {
             write_json(path, results)?;
         }
@@ -226,7 +226,7 @@ impl Args {
     }
 }
 
-fn list(measures: &[Measure]) -> Result<Exit, CommandError> {
+fn list(measures: &[Measure]) -> Result<Exit, ToolError> {
     let mut output = Output::stdout();
     for measure in measures {
         let (id, title) = (measure.id, measure.title);
@@ -250,15 +250,13 @@ struct Programs {
 }
 
 impl Programs {
-    fn find(args: &Args) -> Result<Self, CommandError> {
+    fn find(args: &Args) -> Result<Self, ToolError> {
         let own = Program::own()?;
         let beside = || own.path.with_file_name("tickcast-bench-peers");
         let looked_at = args.peers.clone().unwrap_or_else(beside);
         if args.peers.is_some() && !looked_at.is_file() {
             let path = looked_at.display();
-            return Err(CommandError::Usage(format!(
-                "there is no program at {path}"
-            )));
+            return Err(ToolError::Usage(format!("there is no program at {path}")));
         }
         let peers = looked_at.is_file().then(|| Program::peers(&looked_at));
         Ok(Self {
@@ -330,7 +328,7 @@ impl Bench<'_> {
         measure: &Measure,
         rows: &mut [Row],
         mut tell: impl FnMut(&str),
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), ToolError> {
         let ends = measure.receivers + 1;
         let network = if self.args.loopback {
             Network::loopback(ends)
@@ -357,7 +355,7 @@ impl Bench<'_> {
                 match take_turn(measure, name, program, &setting, round as u64 + 1) {
                     // A signal to the whole process group also ends the processes: that is no failure of
                     // theirs.
-                    Err(_) if self.stop.asked() => return Err(CommandError::Interrupted),
+                    Err(_) if self.stop.asked() => return Err(ToolError::Interrupted),
                     turn => row.add(turn.map_err(|error| error.to_string())),
                 }
             }

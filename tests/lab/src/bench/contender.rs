@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::protocol::{Order, Part, Task, Word};
 use crate::network::End;
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::signals::Stop;
 
 /// How long each step may take beyond its expected time.
@@ -29,19 +29,19 @@ impl Process {
     /// Starts `program` with its task.
     ///
     /// # Errors
-    /// [`CommandError`] if the process can't be started.
+    /// [`ToolError`] if the process can't be started.
     pub(crate) fn start(
         name: &str,
         program: &Program,
         at: &End,
         task: &Task,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self, ToolError> {
         let log = task.folder.join(format!("{name}.log"));
-        let file = std::fs::File::create(&log).map_err(|source| CommandError::Write {
+        let file = std::fs::File::create(&log).map_err(|source| ToolError::Write {
             path: log.clone(),
             source,
         })?;
-        let text = serde_json::to_string(task).map_err(|source| CommandError::Json {
+        let text = serde_json::to_string(task).map_err(|source| ToolError::Json {
             path: log.clone(),
             what: "a task",
             source,
@@ -53,7 +53,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(file);
-        let mut child = command.spawn().map_err(|source| CommandError::Start {
+        let mut child = command.spawn().map_err(|source| ToolError::Start {
             path: program.path.clone(),
             source,
         })?;
@@ -92,12 +92,12 @@ impl Process {
     /// Waits for the next word, `extra` longer than the usual patience.
     ///
     /// # Errors
-    /// [`CommandError::Interrupted`] after a signal, or the process's own error: its word or its log.
-    pub(crate) fn listen(&mut self, stop: &Stop, extra: Duration) -> Result<Word, CommandError> {
+    /// [`ToolError::Interrupted`] after a signal, or the process's own error: its word or its log.
+    pub(crate) fn listen(&mut self, stop: &Stop, extra: Duration) -> Result<Word, ToolError> {
         let until = Instant::now() + PATIENCE + extra;
         loop {
             if stop.asked() {
-                return Err(CommandError::Interrupted);
+                return Err(ToolError::Interrupted);
             }
             match self.words.recv_timeout(Duration::from_millis(20)) {
                 Ok(Word::Failed(why)) => return Err(self.failed(format_args!("said: {why}"))),
@@ -112,8 +112,8 @@ impl Process {
     /// Waits for the result of the process.
     ///
     /// # Errors
-    /// [`CommandError::Interrupted`] after a signal, or the process's own error: its word or its log.
-    pub(crate) fn part(&mut self, stop: &Stop, extra: Duration) -> Result<Part, CommandError> {
+    /// [`ToolError::Interrupted`] after a signal, or the process's own error: its word or its log.
+    pub(crate) fn part(&mut self, stop: &Stop, extra: Duration) -> Result<Part, ToolError> {
         loop {
             if let Word::Done(part) = self.listen(stop, extra)? {
                 return Ok(*part);
@@ -126,13 +126,13 @@ impl Process {
         self.child.id()
     }
 
-    fn failed(&mut self, how: impl Display) -> CommandError {
+    fn failed(&mut self, how: impl Display) -> ToolError {
         const LINES: usize = 8;
         let log = std::fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LINES)..];
-        CommandError::Process {
+        ToolError::Process {
             name: self.name.clone(),
             how: how.to_string(),
             code: None,
@@ -169,9 +169,9 @@ impl Program {
     /// Returns this program.
     ///
     /// # Errors
-    /// [`CommandError::Host`] if the system does not report the path of this program.
-    pub(crate) fn own() -> Result<Self, CommandError> {
-        let path = std::env::current_exe().map_err(|source| CommandError::Host {
+    /// [`ToolError::Host`] if the system does not report the path of this program.
+    pub(crate) fn own() -> Result<Self, ToolError> {
+        let path = std::env::current_exe().map_err(|source| ToolError::Host {
             what: "find this program",
             source,
         })?;

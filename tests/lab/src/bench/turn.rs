@@ -12,7 +12,7 @@ use super::protocol::{Load, Order, Part, Role, Task, Word};
 use super::quiet::{Noise, Spent};
 use crate::leftovers;
 use crate::network::End;
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::signals::Stop;
 
 /// The result of one turn.
@@ -47,18 +47,18 @@ impl Setting<'_> {
 /// Runs one turn of a contender.
 ///
 /// # Errors
-/// [`CommandError`] if a process fails, or after a signal.
+/// [`ToolError`] if a process fails, or after a signal.
 pub(crate) fn take_turn(
     measure: &Measure,
     contender: &str,
     program: &Program,
     setting: &Setting<'_>,
     seed: u64,
-) -> Result<Turn, CommandError> {
+) -> Result<Turn, ToolError> {
     let folder = tempfile::Builder::new()
         .prefix(&leftovers::folder_prefix())
         .tempdir_in(leftovers::memory())
-        .map_err(|source| CommandError::Host {
+        .map_err(|source| ToolError::Host {
             what: "make a folder in memory",
             source,
         })?;
@@ -104,7 +104,7 @@ impl Taking<'_> {
         role: Role,
         process: usize,
         connect: Option<String>,
-    ) -> Result<Process, CommandError> {
+    ) -> Result<Process, ToolError> {
         let end = &self.setting.ends[process];
         let groups = groups(std::process::id());
         let index = process.saturating_sub(1);
@@ -140,7 +140,7 @@ impl Taking<'_> {
         }
     }
 
-    fn ready(&self, process: &mut Process) -> Result<String, CommandError> {
+    fn ready(&self, process: &mut Process) -> Result<String, ToolError> {
         loop {
             if let Word::Ready(address) = process.listen(self.setting.stop, Duration::ZERO)? {
                 return Ok(address);
@@ -148,12 +148,12 @@ impl Taking<'_> {
         }
     }
 
-    fn joined(&self, process: &mut Process) -> Result<(), CommandError> {
+    fn joined(&self, process: &mut Process) -> Result<(), ToolError> {
         while process.listen(self.setting.stop, Duration::ZERO)? != Word::Joined {}
         Ok(())
     }
 
-    fn sent(&self, process: &mut Process) -> Result<u64, CommandError> {
+    fn sent(&self, process: &mut Process) -> Result<u64, ToolError> {
         loop {
             if let Word::Sent(ticks) = process.listen(self.setting.stop, self.span())? {
                 return Ok(ticks);
@@ -161,7 +161,7 @@ impl Taking<'_> {
         }
     }
 
-    fn there(&self) -> Result<Turn, CommandError> {
+    fn there(&self) -> Result<Turn, ToolError> {
         let mut sender = self.start(Role::Send, 0, None)?;
         let address = self.ready(&mut sender)?;
         let mut receivers = (1..=self.measure.receivers)
@@ -194,7 +194,7 @@ impl Taking<'_> {
         })
     }
 
-    fn there_and_back(&self) -> Result<Turn, CommandError> {
+    fn there_and_back(&self) -> Result<Turn, ToolError> {
         let mut ping = self.start(Role::Ping, 0, None)?;
         let address = self.ready(&mut ping)?;
         let mut echo = self.start(Role::Echo, 1, Some(address))?;

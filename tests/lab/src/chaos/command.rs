@@ -11,11 +11,11 @@ use super::stage::{self, Setting, Stage};
 use super::verdict::Verdict;
 use super::{side, stranger};
 use crate::leftovers;
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::files::{Folder, check_writable, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::processes::this_program;
-use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::signals::Stop;
 
 /// Length, size and seed of a chaos run.
@@ -76,8 +76,8 @@ const END_PATIENCE: Duration = Duration::from_secs(300);
 /// Runs a chaos run.
 ///
 /// # Errors
-/// [`CommandError`] if the host refuses a step, or if a signal ended the run.
-pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+/// [`ToolError`] if the host refuses a step, or if a signal ended the run.
+pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let span = Duration::from_secs_f64(args.minutes * 60.0);
     let happenings = schedule(args.seed, span, args.subscribers as usize);
     let mut output = Output::stdout();
@@ -139,14 +139,14 @@ fn play(
     happenings: &[Happening],
     span: Duration,
     stop: &Stop,
-) -> Result<(), CommandError> {
+) -> Result<(), ToolError> {
     let began = Instant::now();
-    let mut progress = Progress::new("chaos", Some(span.as_secs()), args.quiet);
+    let mut progress = ProgressReport::new("chaos", Some(span.as_secs()), args.quiet);
     let mut to_come = happenings.iter().peekable();
     let mut lasting: Vec<&Happening> = Vec::new();
     while began.elapsed() < span + CONVALESCENCE {
         if stop.asked() {
-            return Err(CommandError::Interrupted);
+            return Err(ToolError::Interrupted);
         }
         let now_ms = began.elapsed().as_millis() as u64;
         while let Some(it) = to_come.next_if(|it| it.at_ms <= now_ms) {
@@ -172,10 +172,10 @@ fn play(
 /// Takes part in a chaos run.
 ///
 /// # Errors
-/// [`CommandError`] if the task can't be read or started.
-pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
+/// [`ToolError`] if the task can't be read or started.
+pub(crate) fn side(args: &SideArgs) -> Result<Exit, ToolError> {
     let task = serde_json::from_str(&args.task);
-    match task.map_err(|error| CommandError::Usage(format!("the task makes no sense: {error}")))? {
+    match task.map_err(|error| ToolError::Usage(format!("the task makes no sense: {error}")))? {
         Task::Subscriber(task) => side::run(&task),
         Task::Stranger(task) => stranger::run(&task),
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tickcast_subscriber::{ChannelBuilder, Idle, Interface, ReceiverConfig, Start, Subscriber};
 
 use super::ledger::Ledger;
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::signals::Stop;
 
 /// Size of a flight record.
@@ -41,10 +41,10 @@ pub(crate) struct Task {
 /// Follows the channels.
 ///
 /// # Errors
-/// [`CommandError`] if the subscriber can't be started.
-pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
+/// [`ToolError`] if the subscriber can't be started.
+pub(crate) fn run(task: &Task) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
-    let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
+    let usage = |error: &dyn std::fmt::Display| ToolError::Usage(error.to_string());
     let interface: Interface = task.interface.parse().map_err(|error| usage(&error))?;
     let mut builder = Subscriber::builder(task.publisher.as_str())
         .name(task.name.as_str())
@@ -67,7 +67,7 @@ pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
         builder = builder.channel(ChannelBuilder::new(channel).config(config).start(start));
     }
     let mut subscriber = builder.build().map_err(|error| usage(&error))?;
-    let unwritten = |source| CommandError::Write {
+    let unwritten = |source| ToolError::Write {
         path: task.ledger.clone(),
         source,
     };

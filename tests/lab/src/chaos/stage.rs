@@ -19,7 +19,7 @@ use super::schedule::{Fault, Who};
 use super::{side, stranger};
 use crate::leftovers;
 use crate::network::Network;
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::files::{Folder, write_json};
 use tickcast_tools::support::processes::{Process, killed_with_us, this_program};
 
@@ -49,9 +49,9 @@ pub(crate) struct Setting {
 struct Disk(PathBuf);
 
 impl Disk {
-    fn new(at: PathBuf) -> Result<Self, CommandError> {
+    fn new(at: PathBuf) -> Result<Self, ToolError> {
         let made = fs::create_dir_all(&at);
-        made.map_err(|source| CommandError::Write {
+        made.map_err(|source| ToolError::Write {
             path: at.clone(),
             source,
         })?;
@@ -62,7 +62,7 @@ impl Disk {
             .arg(&at);
         match mount.output() {
             Ok(output) if output.status.success() => Ok(Self(at)),
-            Ok(output) => Err(CommandError::Host {
+            Ok(output) => Err(ToolError::Host {
                 what: "mount a file system",
                 source: std::io::Error::other(format!(
                     "at {}: {}",
@@ -70,7 +70,7 @@ impl Disk {
                     String::from_utf8_lossy(&output.stderr).trim()
                 )),
             }),
-            Err(source) => Err(CommandError::Start {
+            Err(source) => Err(ToolError::Start {
                 path: "mount".into(),
                 source,
             }),
@@ -100,8 +100,8 @@ impl Drop for Disk {
 /// Checks that this host allows all faults. The error says why not.
 ///
 /// # Errors
-/// [`CommandError`] names the step that the host refused.
-pub(crate) fn is_possible() -> Result<(), CommandError> {
+/// [`ToolError`] names the step that the host refused.
+pub(crate) fn is_possible() -> Result<(), ToolError> {
     let network = Network::bridge(1, 1_500)?;
     network.plug(0, false)?;
     network.limit(0, Some(64))?;
@@ -169,8 +169,8 @@ impl Stage {
     /// Creates network and file system, and starts all processes.
     ///
     /// # Errors
-    /// [`CommandError`] names the step that the host refused.
-    pub(crate) fn new(setting: Setting) -> Result<Self, CommandError> {
+    /// [`ToolError`] names the step that the host refused.
+    pub(crate) fn new(setting: Setting) -> Result<Self, ToolError> {
         let disk = Disk::new(setting.folder.join("disk"))?;
         let network = Network::bridge(setting.subscribers + 2, 1_500)?;
         let subscribers = (1..=setting.subscribers).map(Who::Subscriber);
@@ -188,7 +188,7 @@ impl Stage {
         };
         for folder in ["rings", "state"] {
             let path = stage.disk.0.join(folder);
-            fs::create_dir_all(&path).map_err(|source| CommandError::Write { path, source })?;
+            fs::create_dir_all(&path).map_err(|source| ToolError::Write { path, source })?;
         }
         write_json(&stage.file("publisher.config.json"), &stage.config())?;
         for at in 0..stage.actors.len() {
@@ -235,7 +235,7 @@ impl Stage {
         SocketAddrV4::new(self.network.ends[0].address, CONTROL_PORT)
     }
 
-    fn start(&mut self, at: usize) -> Result<(), CommandError> {
+    fn start(&mut self, at: usize) -> Result<(), ToolError> {
         let actor = &mut self.actors[at];
         actor.lives += 1;
         actor.born_at = Instant::now();
@@ -328,8 +328,8 @@ impl Stage {
     /// Begins a fault.
     ///
     /// # Errors
-    /// [`CommandError`] names the step that the host refused.
-    pub(crate) fn begin(&mut self, fault: Fault) -> Result<(), CommandError> {
+    /// [`ToolError`] names the step that the host refused.
+    pub(crate) fn begin(&mut self, fault: Fault) -> Result<(), ToolError> {
         match fault {
             Fault::Kill(who) => self.kill(who.end()),
             Fault::LoseRings => {
@@ -350,7 +350,7 @@ impl Stage {
             Fault::FillDisk => {
                 self.full_at = Some(Instant::now());
                 let filled = self.disk.fill();
-                filled.map_err(|source| CommandError::Write {
+                filled.map_err(|source| ToolError::Write {
                     path: self.disk.filler(),
                     source,
                 })?;
@@ -362,8 +362,8 @@ impl Stage {
     /// Ends a fault.
     ///
     /// # Errors
-    /// [`CommandError`] names the step that the host refused.
-    pub(crate) fn end(&mut self, fault: Fault) -> Result<(), CommandError> {
+    /// [`ToolError`] names the step that the host refused.
+    pub(crate) fn end(&mut self, fault: Fault) -> Result<(), ToolError> {
         match fault {
             Fault::Kill(_) | Fault::LoseRings | Fault::KillAll => {}
             Fault::Stop(who) => self.signal(who, "CONT"),
@@ -387,7 +387,7 @@ impl Stage {
         }
     }
 
-    fn a_stranger(&self) -> Result<Process, CommandError> {
+    fn a_stranger(&self) -> Result<Process, ToolError> {
         let end = self
             .network
             .ends
@@ -410,8 +410,8 @@ impl Stage {
     /// Restarts ended processes, and samples the memory of the others.
     ///
     /// # Errors
-    /// [`CommandError`] if a process can't be started.
-    pub(crate) fn look_after(&mut self) -> Result<(), CommandError> {
+    /// [`ToolError`] if a process can't be started.
+    pub(crate) fn look_after(&mut self) -> Result<(), ToolError> {
         for at in 0..self.actors.len() {
             let actor = &mut self.actors[at];
             let Some(process) = &mut actor.process else {
@@ -444,8 +444,8 @@ impl Stage {
     /// Ends the session, and waits until all processes have ended.
     ///
     /// # Errors
-    /// [`CommandError`] if the system can't report the state of a process.
-    pub(crate) fn finish(mut self, patience: Duration) -> Result<Remains, CommandError> {
+    /// [`ToolError`] if the system can't report the state of a process.
+    pub(crate) fn finish(mut self, patience: Duration) -> Result<Remains, ToolError> {
         self.signal(Who::Publisher, "TERM");
         let began = Instant::now();
         for at in 0..self.actors.len() {

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::exit::{Exit, ToolError};
 
 /// Maximum number of open connections.
 const CONNECTIONS_MAX: usize = 32;
@@ -32,15 +32,15 @@ pub(crate) struct Task {
 /// Sends foreign traffic until it is killed.
 ///
 /// # Errors
-/// [`CommandError::Host`] if the sockets can't be opened.
-pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
+/// [`ToolError::Host`] if the sockets can't be opened.
+pub(crate) fn run(task: &Task) -> Result<Exit, ToolError> {
     let open = || -> io::Result<Vec<UdpSocket>> {
         task.groups
             .iter()
             .map(|group| member(task.own, *group))
             .collect()
     };
-    let sockets = open().map_err(|source| CommandError::Host {
+    let sockets = open().map_err(|source| ToolError::Host {
         what: "open a stranger's sockets",
         source,
     })?;

@@ -11,7 +11,7 @@ use tickcast_reliability::types::{ChannelId, Epoch};
 use super::ledger::{Line, Span, read};
 use super::memory::Growth;
 use super::stage::{CHANNELS, Remains};
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::table::{table, thousands};
 
 /// Totals of one subscriber over all its lives.
@@ -54,8 +54,8 @@ impl Verdict {
     /// Compares the ledgers with the results of the run.
     ///
     /// # Errors
-    /// [`CommandError::Read`] if a ledger can't be read.
-    pub(crate) fn new(seed: u64, folder: &Path, remains: Remains) -> Result<Self, CommandError> {
+    /// [`ToolError::Read`] if a ledger can't be read.
+    pub(crate) fn new(seed: u64, folder: &Path, remains: Remains) -> Result<Self, ToolError> {
         let mut compare = Compare {
             sealed: remains.sealed,
             digests: BTreeMap::new(),
@@ -83,7 +83,7 @@ impl Verdict {
                 let lines = match read(&path) {
                     // The process was killed before it had a ledger.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                    lines => lines.map_err(|source| CommandError::Read { path, source })?,
+                    lines => lines.map_err(|source| ToolError::Read { path, source })?,
                 };
                 compare.life(&name, &lines, life == lives, &mut account);
                 spans.extend(lines.into_iter().filter_map(|line| match line {

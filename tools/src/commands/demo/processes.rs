@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::processes::Process;
 
 /// The counts that a subscriber prints at intervals.
@@ -29,7 +29,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Starts the process, as [`Process::start`] does.
-    pub(super) fn start(name: &str, command: Command, folder: &Path) -> Result<Self, CommandError> {
+    pub(super) fn start(name: &str, command: Command, folder: &Path) -> Result<Self, ToolError> {
         let mut process = Process::start(name, command, folder)?;
         let counts = Arc::<Mutex<Counts>>::default();
         if let Some(stdout) = process.take_stdout() {

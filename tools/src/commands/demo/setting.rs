@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use serde_json::{Value, json};
 
 use super::Args;
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 
 /// The channels, and the symbols of each.
 pub(super) const CHANNELS: [(&str, &[&str]); 2] = [("a-l", &["A-L"]), ("m-z", &["*"])];
@@ -22,7 +22,7 @@ const SYMBOLS: &[&str] = &[
 ];
 
 /// Returns the config for `tickcast-publisher`.
-pub(super) fn publisher_config(args: &Args) -> Result<Value, CommandError> {
+pub(super) fn publisher_config(args: &Args) -> Result<Value, ToolError> {
     let groups = free_groups()?;
     let channels = CHANNELS
         .iter()
@@ -52,7 +52,7 @@ pub(super) fn publisher_config(args: &Args) -> Result<Value, CommandError> {
     }))
 }
 
-fn input(args: &Args) -> Result<Value, CommandError> {
+fn input(args: &Args) -> Result<Value, ToolError> {
     let mut input = json!({
         "source": 1,
         "pace": {"messages_per_s": args.rate},
@@ -62,7 +62,7 @@ fn input(args: &Args) -> Result<Value, CommandError> {
     let own = match &args.capture {
         Some(file) => {
             // The publisher may run in another working directory, so make the path absolute.
-            let file = std::path::absolute(file).map_err(|source| CommandError::Read {
+            let file = std::path::absolute(file).map_err(|source| ToolError::Read {
                 path: file.clone(),
                 source,
             })?;
@@ -85,10 +85,10 @@ fn input(args: &Args) -> Result<Value, CommandError> {
 }
 
 /// Returns groups that were most probably never used on this host, with free ports.
-fn free_groups() -> Result<[String; 2], CommandError> {
+fn free_groups() -> Result<[String; 2], ToolError> {
     let random = RandomState::new().hash_one(std::process::id());
     let [high, low, ..] = random.to_le_bytes();
-    let host = |source| CommandError::Host {
+    let host = |source| ToolError::Host {
         what: "find a free port",
         source,
     };

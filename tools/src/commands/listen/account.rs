@@ -9,7 +9,7 @@ use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record
 
 use super::summary::LostRange;
 use super::{Args, Format, print};
-use tickcast_tools::exit::CommandError;
+use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::digest::Digest;
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::table::{rate, thousands};
@@ -32,7 +32,7 @@ pub(super) struct Account {
     dead: bool,
     output: Output,
     /// The first error of the output.
-    failed: Option<CommandError>,
+    failed: Option<ToolError>,
     shown_at: Instant,
     shown_records: u64,
 }
@@ -145,18 +145,14 @@ impl Account {
         }
     }
 
-    fn keep_first(&mut self, result: Result<(), CommandError>) {
+    fn keep_first(&mut self, result: Result<(), ToolError>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error);
         }
     }
 
     /// Prints the counts if they are due, and flushes waiting lines.
-    pub(super) fn show(
-        &mut self,
-        joined: bool,
-        subscriber: &Subscriber,
-    ) -> Result<(), CommandError> {
+    pub(super) fn show(&mut self, joined: bool, subscriber: &Subscriber) -> Result<(), ToolError> {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
@@ -205,7 +201,7 @@ impl Account {
     }
 
     /// Flushes the last lines, and releases stdout.
-    pub(super) fn finish(&mut self) -> Result<(), CommandError> {
+    pub(super) fn finish(&mut self) -> Result<(), ToolError> {
         self.failed.take().map_or(Ok(()), Err)?;
         self.output.flush()
     }

@@ -12,7 +12,7 @@ use tickcast_reliability::serve::MirrorWrite;
 use super::share::ShareId;
 use crate::control::carrier::Granted;
 use crate::control::client::{ControlClient, State};
-use crate::control::server::{ControlServer, PeerId};
+use crate::control::server::{ConnectionId, ControlServer};
 
 /// A grant of an inbox to the publisher over one connection, bound or still being bound.
 pub struct InboxGrant(Granted);
@@ -53,7 +53,12 @@ impl ControlServer {
     /// - [`io::ErrorKind::NotConnected`] if the peer is gone
     /// - [`io::ErrorKind::Unsupported`] over TCP
     /// - otherwise the error of an invalid write, or the device's error
-    pub fn write(&mut self, peer: PeerId, share: ShareId, write: &MirrorWrite) -> io::Result<()> {
+    pub fn write(
+        &mut self,
+        peer: ConnectionId,
+        share: ShareId,
+        write: &MirrorWrite,
+    ) -> io::Result<()> {
         let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self.peers.get_mut(&peer);
         let peer = peer.ok_or(io::ErrorKind::NotConnected)?;
@@ -61,7 +66,7 @@ impl ControlServer {
     }
 
     /// Returns the peers whose WRITEs completed since the last call, and how many of each.
-    pub fn written(&mut self) -> impl Iterator<Item = (PeerId, u32)> {
+    pub fn written(&mut self) -> impl Iterator<Item = (ConnectionId, u32)> {
         let all = self.peers.iter_mut();
         let counted = all.map(|(id, peer)| (*id, peer.carrier.take_written()));
         counted.filter(|(_, count)| *count > 0)

@@ -8,7 +8,7 @@ use tickcast_reliability::control::{CURSOR_WORDS, RemoteAccess};
 use tickcast_reliability::ring::RingMemory;
 
 use crate::control::carrier::{Granted, Leased};
-use crate::control::server::{ControlServer, Peer, PeerId, ServerEvent};
+use crate::control::server::{ConnectionId, ControlServer, Peer, ServerEvent};
 
 /// Identifies memory that a server can let its peers READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl ControlServer {
     /// - [`io::ErrorKind::WouldBlock`] if the peer has the maximum number of rights, or its device has not
     ///   reported the connection yet
     /// - otherwise the device's error
-    pub fn grant(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
+    pub fn grant(&mut self, peer: ConnectionId, share: ShareId) -> io::Result<()> {
         let shared = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self
             .peers
@@ -69,7 +69,7 @@ impl ControlServer {
     ///
     /// # Errors
     /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] if there are no cursors.
-    pub fn grant_cursor(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
+    pub fn grant_cursor(&mut self, peer: ConnectionId, share: ShareId) -> io::Result<()> {
         let cursors = self.cursors.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let held = self.peers.get_mut(&peer);
         let held = held.ok_or(io::ErrorKind::NotConnected)?;
@@ -115,7 +115,7 @@ impl ControlServer {
 
     /// Revokes all rights of a peer, as soon as its device does so, and refuses new ones. The audit trail
     /// records `why`. The connection and the rights of other peers stay.
-    pub fn revoke(&mut self, peer: PeerId, why: &str) {
+    pub fn revoke(&mut self, peer: ConnectionId, why: &str) {
         let Some(held) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -128,13 +128,13 @@ impl ControlServer {
 
     /// Returns whether a peer has a right, or will get one.
     #[must_use]
-    pub fn holds_rights(&self, peer: PeerId) -> bool {
+    pub fn holds_rights(&self, peer: ConnectionId) -> bool {
         let held = self.peers.get(&peer);
         held.is_some_and(|it| !it.granting.is_empty() || it.carrier.has_granted())
     }
 
     /// Returns all cursors that peers may write, with their present words.
-    pub fn cursors(&self) -> impl Iterator<Item = (PeerId, ShareId, [u64; CURSOR_WORDS])> {
+    pub fn cursors(&self) -> impl Iterator<Item = (ConnectionId, ShareId, [u64; CURSOR_WORDS])> {
         let all = self.peers.iter();
         all.flat_map(|(id, peer)| {
             let theirs = peer.cursors.iter();
@@ -154,7 +154,7 @@ impl Peer {
     /// Reports the rights that the device has bound since the last call.
     pub(in crate::control) fn tell_granted(
         &mut self,
-        id: PeerId,
+        id: ConnectionId,
         on: &mut impl FnMut(ServerEvent<'_>),
     ) {
         let carrier = &mut self.carrier;

@@ -10,7 +10,7 @@ use mio::Token;
 use tickcast_reliability::control::{Message, RejectCode, Rejected};
 use tickcast_reliability::types::ChannelId;
 
-use super::{ControlServer, Peer, PeerId, ServerEvent};
+use super::{ConnectionId, ControlServer, Peer, ServerEvent};
 use crate::control::carrier::CarrierStream;
 #[cfg(feature = "rdma")]
 use tickcast_verbs::VerbsError;
@@ -112,7 +112,7 @@ impl ControlServer {
         if refusal.is_some() && crowd.turned_away >= TURNED_AWAY_MAX {
             return Ok(());
         }
-        let id = PeerId(self.next_peer);
+        let id = ConnectionId(self.next_peer);
         let kind = carrier.kind();
         carrier.register(self.poll.registry(), Token(id.0))?;
         self.next_peer += 1;

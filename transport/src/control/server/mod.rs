@@ -73,28 +73,28 @@ impl Default for ServerConfig {
 
 /// Identifies a connection. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(usize);
+pub struct ConnectionId(usize);
 
 /// An event of one server poll.
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
     /// A peer connected: its address and its carrier.
-    Connected(PeerId, SocketAddr, Carrier),
+    Connected(ConnectionId, SocketAddr, Carrier),
     /// Bytes sent to a peer that have not arrived at its system yet, including queued ones. Reported over
     /// TCP before the peer's NACK.
-    Unconfirmed(PeerId, usize),
+    Unconfirmed(ConnectionId, usize),
     /// A message, valid within the call.
-    Frame(PeerId, ChannelId, Message<'a>),
+    Frame(ConnectionId, ChannelId, Message<'a>),
     /// No whole message has arrived within `join_timeout`. Reported once. Close the peer.
-    JoinOverdue(PeerId),
+    JoinOverdue(ConnectionId),
     /// A peer may READ the memory that [`ControlServer::grant`] named, at this location.
-    Granted(PeerId, ShareId, RemoteAccess),
+    Granted(ConnectionId, ShareId, RemoteAccess),
     /// A peer may write the cursor that [`ControlServer::grant_cursor`] leased, at this location.
-    CursorGranted(PeerId, ShareId, RemoteAccess),
+    CursorGranted(ConnectionId, ShareId, RemoteAccess),
     /// A peer that waited for a cursor gets none, because its device refused.
-    CursorRefused(PeerId, ShareId, io::Error),
+    CursorRefused(ConnectionId, ShareId, io::Error),
     /// The connection ended. This is the last event of the peer.
-    Closed(PeerId, CloseReason),
+    Closed(ConnectionId, CloseReason),
 }
 
 /// The facts about one connection.
@@ -219,13 +219,13 @@ pub struct ControlServer {
     #[cfg(feature = "rdma")]
     verbs_listener: Option<Listener>,
     waker: Waker,
-    pub(super) peers: BTreeMap<PeerId, Peer>,
+    pub(super) peers: BTreeMap<ConnectionId, Peer>,
     /// Memory that peers may be allowed to READ.
     pub(super) shares: Vec<Shared>,
     /// Cursors that peers may be allowed to write.
     pub(super) cursors: Option<Cursors>,
     /// The peers that wait for a free cursor, each with its share.
-    pub(super) awaiting_cursors: VecDeque<(PeerId, ShareId)>,
+    pub(super) awaiting_cursors: VecDeque<(ConnectionId, ShareId)>,
     next_peer: usize,
     /// Connections may wait to be accepted, because this is reported only once too.
     accept_pending: bool,
@@ -235,7 +235,7 @@ pub struct ControlServer {
     config: ServerConfig,
     pub(super) stats: ServerStats,
     /// Peers to serve in this round; kept to reuse its memory.
-    round: Vec<PeerId>,
+    round: Vec<ConnectionId>,
 }
 
 impl ControlServer {
@@ -388,7 +388,7 @@ impl ControlServer {
                 LISTENER | VERBS_LISTENER => self.accept_pending = true,
                 WAKER => {}
                 Token(number) => {
-                    if let Some(peer) = self.peers.get_mut(&PeerId(number)) {
+                    if let Some(peer) = self.peers.get_mut(&ConnectionId(number)) {
                         let both = peer.carrier.tells_both_at_once();
                         peer.readable |= event.is_readable() || event.is_error();
                         peer.ending |= event.is_read_closed() || event.is_error();
@@ -437,7 +437,7 @@ impl ControlServer {
         wait
     }
 
-    fn serve(&mut self, id: PeerId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+    fn serve(&mut self, id: ConnectionId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
@@ -472,7 +472,12 @@ impl ControlServer {
         }
     }
 
-    fn remove(&mut self, id: PeerId, reason: CloseReason, on: &mut impl FnMut(ServerEvent<'_>)) {
+    fn remove(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) {
         if let Some(mut peer) = self.peers.remove(&id) {
             self.awaiting_cursors.retain(|(it, _)| *it != id);
             peer.carrier.deregister(self.poll.registry());
@@ -488,7 +493,7 @@ impl ControlServer {
     /// [`SendError`] if the queue is full or the peer is gone. Nothing was queued then.
     pub fn send(
         &mut self,
-        peer: PeerId,
+        peer: ConnectionId,
         channel: ChannelId,
         message: &Message<'_>,
     ) -> Result<(), SendError> {
@@ -500,14 +505,14 @@ impl ControlServer {
     ///
     /// # Errors
     /// [`SendError`] if the queue is full or the peer is gone. Nothing was queued then.
-    pub fn send_frames(&mut self, peer: PeerId, frames: &[u8]) -> Result<(), SendError> {
+    pub fn send_frames(&mut self, peer: ConnectionId, frames: &[u8]) -> Result<(), SendError> {
         let max = self.config.backlog_bytes_max;
         self.queue(peer, |outbox| outbox.push_frames(frames, max))
     }
 
     fn queue(
         &mut self,
-        peer: PeerId,
+        peer: ConnectionId,
         push: impl FnOnce(&mut Outbox) -> Result<(), SendError>,
     ) -> Result<(), SendError> {
         let open = |p: &&mut Peer| matches!(p.phase, Phase::Open);
@@ -537,7 +542,7 @@ impl ControlServer {
 
     /// Sends an optional last message, and closes the connection once the peer has read it, or `linger` has
     /// passed. `Closed` follows as an event. The last message is queued whatever the backlog.
-    pub fn close(&mut self, peer: PeerId, last: Option<(ChannelId, &Message<'_>)>) {
+    pub fn close(&mut self, peer: ConnectionId, last: Option<(ChannelId, &Message<'_>)>) {
         let Some(peer) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -557,12 +562,12 @@ impl ControlServer {
 
     /// Returns the facts about a peer; `None` once it is gone.
     #[must_use]
-    pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
+    pub fn peer(&self, peer: ConnectionId) -> Option<PeerInfo> {
         self.peers.get(&peer).map(Peer::info)
     }
 
     /// Returns all peers.
-    pub fn peers(&self) -> impl Iterator<Item = (PeerId, PeerInfo)> {
+    pub fn peers(&self) -> impl Iterator<Item = (ConnectionId, PeerInfo)> {
         let admitted = self.peers.iter().filter(|(_, peer)| !peer.turned_away);
         admitted.map(|(id, peer)| (*id, peer.info()))
     }
