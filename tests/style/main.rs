@@ -3,9 +3,9 @@
 //! A rule is a function from text to [`Violation`]s, so each is also tested on a bad snippet: a rule
 //! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
-//! [`words`] those on wording and bytes, [`prose`] those on sentences, [`docs`] those on the
-//! documents, [`metrics`] the one that generates docs/METRICS.md, [`examples`] those on the
-//! libraries' examples.
+//! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
+//! sentences, [`docs`] those on the documents, [`metrics`] the one that generates docs/METRICS.md,
+//! [`examples`] those on the libraries' examples.
 
 mod code;
 mod docs;
@@ -13,6 +13,7 @@ mod examples;
 mod layers;
 mod layout;
 mod metrics;
+mod names;
 mod prose;
 mod source;
 mod words;

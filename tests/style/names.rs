@@ -1,0 +1,101 @@
+//! The rule on names of types: no two public types of the product share one.
+
+use std::collections::BTreeMap;
+
+use crate::source::{Source, Tree, pattern};
+use crate::{Violation, holds_for_all, places_found, violation};
+
+/// Names that two public types still share. Remove a name with its clash; add none.
+const CLASHES: [&str; 13] = [
+    "ChannelError",
+    "CommandError",
+    "Directory",
+    "Event",
+    "Header",
+    "Instruments",
+    "Message",
+    "Monitor",
+    "Pace",
+    "PeerId",
+    "Progress",
+    "Side",
+    "Summary",
+];
+
+/// Whether the public types of this file count. In C every name carries a prefix of its own, and a stand-in
+/// for a build without a feature has the names of the types that it replaces.
+fn counts(source: &Source) -> bool {
+    source.is_rust()
+        && source.path.contains("/src/")
+        && !source.path.starts_with("tests/")
+        && !source.path.starts_with("subscriber/capi/")
+        && !source.path.ends_with("/disabled.rs")
+}
+
+/// Every name that more than one public type has, with the places of all of them.
+fn shared_names(tree: &Tree) -> BTreeMap<String, Vec<(String, usize)>> {
+    let definition = pattern(r"^\s*pub (?:unsafe )?(?:struct|enum|trait|type|union) (\w+)");
+    let mut places: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
+    for source in tree.files.iter().filter(|source| counts(source)) {
+        for (at, line) in source.product.lines().enumerate() {
+            if let Some(found) = definition.captures(line) {
+                let place = (source.path.clone(), at + 1);
+                places.entry(found[1].to_owned()).or_default().push(place);
+            }
+        }
+    }
+    places.retain(|_, places| places.len() > 1);
+    places
+}
+
+fn shared_name(tree: &Tree) -> Vec<(String, Violation)> {
+    let shared = shared_names(tree).into_iter();
+    let new = shared.filter(|(name, _)| !CLASHES.contains(&name.as_str()));
+    let each = new.flat_map(|(name, places)| {
+        let what = format!("another public type is called `{name}`, too");
+        let found = places.into_iter();
+        found.map(move |(path, line)| (path, violation(line, what.clone())))
+    });
+    each.collect()
+}
+
+#[test]
+fn public_types_share_no_name() {
+    let shared = shared_names(Tree::read());
+    for name in CLASHES {
+        let places = shared.get(name);
+        let places = places.unwrap_or_else(|| panic!("{name} is shared no more: remove it"));
+        println!("STILL SHARED: {name}: {places:?}");
+    }
+    holds_for_all(shared_name);
+}
+
+#[test]
+fn a_name_of_two_public_types_is_found() {
+    let text = "pub struct A;\npub(crate) struct B;\n#[cfg(test)]\nmod tests {\n    pub struct C;\n}\n\
+                pub trait D {}\npub struct Event;\n";
+    let files = [
+        ("feeds/src/a.rs", text),
+        (
+            "publisher/src/a.rs",
+            "// pub struct A;\npub enum C {}\npub struct B;\npub struct Event;\n",
+        ),
+        ("subscriber/capi/src/a.rs", "pub struct A;\n"),
+        ("tests/sim/src/a.rs", "pub struct A;\n"),
+        (
+            "transport/src/a.rs",
+            "pub type A = u8;\npub unsafe trait D {}\n",
+        ),
+        ("transport/src/disabled.rs", "pub struct D;\n"),
+    ];
+    let expected = [
+        ("feeds/src/a.rs", 1),
+        ("transport/src/a.rs", 1),
+        ("feeds/src/a.rs", 7),
+        ("transport/src/a.rs", 2),
+    ];
+    assert_eq!(
+        places_found(shared_name, &files),
+        expected.map(|(path, line)| (path.to_owned(), line))
+    );
+}
