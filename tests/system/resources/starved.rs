@@ -60,11 +60,12 @@ fn publisher_without_descriptors_recovers() {
         drive(&mut followers, |_| {
             publisher
                 .log()
-                .contains("the admin port could not take a connection")
+                .contains("the admin port can't accept a connection")
         });
         drive(&mut followers, |_| {
             let log = publisher.log();
-            log.contains("the control port has no descriptor") && log.contains("LimitNOFILE=")
+            log.contains("the control port can't accept a connection")
+                && log.contains("LimitNOFILE=")
         });
         get_on(&mut followers, 500);
         assert!(!asked.is_finished());
