@@ -109,10 +109,15 @@ fn subscriber_without_descriptors_names_failure() {
     // connection; or as many as a connection takes, so that it follows over TCP, and says that it can't
     // listen.
     for (descriptors, what, limit, code) in [
-        (4, "no descriptor to wait on: Too many open files", "60", 2),
+        (
+            4,
+            "can't open a descriptor to wait on: Too many open files",
+            "60",
+            2,
+        ),
         (
             5,
-            "no descriptor for a connection to the publisher: Too many open files",
+            "can't open a descriptor for a connection to the publisher: Too many open files",
             "1",
             1,
         ),
