@@ -306,7 +306,7 @@ impl Writer {
         }
         if matches!(what, frame::MESSAGE | frame::LOST) && sequence < self.next {
             return Err(Gone::Malformed(
-                "a source sequence that steps back; send a session frame first, or connect anew",
+                "a source sequence that steps back; send a session frame first, or reconnect",
             ));
         }
         match what {

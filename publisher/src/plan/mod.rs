@@ -320,7 +320,8 @@ fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, Con
     for (index, channel) in config.channels.iter().enumerate() {
         let at = format!("channels[{index}].symbols");
         if channel.symbols.is_empty() {
-            let remedy = "name at least one symbol, or [\"*\"] for all that no other channel takes";
+            let remedy =
+                "name at least one symbol, or [\"*\"] for all symbols that no other channel has";
             return Err(ConfigError::value(at, "[]", remedy));
         }
         let mut rules = Vec::new();

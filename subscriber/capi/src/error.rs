@@ -277,7 +277,7 @@ fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Status> {
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is no text").to_owned()
+    text.unwrap_or("a value that is not text").to_owned()
 }
 
 /// Runs a call that returns a number, or a status below zero.

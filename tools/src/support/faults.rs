@@ -20,7 +20,7 @@ pub struct FaultArgs {
     /// Share of datagrams to drop.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub drop: Option<f64>,
-    /// Drop in bursts of this mean length, instead of datagram by datagram.
+    /// Drop in bursts of this mean length, instead of single datagrams.
     #[arg(long, value_name = "L")]
     pub burst: Option<f64>,
     /// Share of datagrams that arrive twice.
