@@ -257,7 +257,11 @@ pub enum PublisherError {
         source: io::Error,
     },
     /// The file that keeps the epoch holds something else.
-    #[error("state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if no subscriber remembers an earlier epoch", .path.display())]
+    #[error(
+        "state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if \
+         no subscriber remembers an earlier epoch",
+        .path.display()
+    )]
     StateDamaged {
         /// Path of the file.
         path: PathBuf,
@@ -265,7 +269,11 @@ pub enum PublisherError {
         reason: String,
     },
     /// Another publisher uses the same state.
-    #[error("state_dir: {} belongs to a running publisher; stop that publisher, or give this one another name or state_dir", .path.display())]
+    #[error(
+        "state_dir: {} belongs to a running publisher; stop that publisher, or give \
+         this one another name or state_dir",
+        .path.display()
+    )]
     StateLocked {
         /// The lock file.
         path: PathBuf,

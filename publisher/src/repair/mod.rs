@@ -519,7 +519,7 @@ impl RepairService {
                     tracing::warn!(
                         channel = channel.0,
                         %epoch,
-                        "a JOIN claims an epoch higher than ours; counted, no effect"
+                        "a JOIN claims an epoch above the publisher's; it is counted, and has no effect"
                     );
                 }
                 RepairEvent::SlowSubscriber {

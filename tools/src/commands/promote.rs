@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// The standby's admin address.
     #[arg(long, value_name = "HOST:PORT")]
     standby: String,
-    /// Promote it even if its publisher is alive; make sure that the publisher has stopped or will be stopped.
+    /// Promote it even if its publisher is alive; make sure that the publisher stops.
     #[arg(long)]
     force: bool,
     /// Maximum time to wait for the result; the standby continues by itself.

@@ -90,7 +90,7 @@ fn killed_listeners_record_names_every_injected_loss() {
     assert!(words.contains("the findings add up to the same"), "{words}");
     let gap = text(&run(&["explain", record.path(), "--gap", "1"]).stdout);
     assert!(
-        gap.contains("what happened around it:") && gap.contains("requested"),
+        gap.contains("events around the gap:") && gap.contains("requested"),
         "{gap}"
     );
     let nothing = run(&["explain", record.path(), "--at", "2001-01-01T00:00:00Z"]);

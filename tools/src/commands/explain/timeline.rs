@@ -26,7 +26,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
     let from = Nanos(first.heard_before.0.saturating_sub(MARGIN.0));
     let until = findings.iter().map(|it| it.settled_at).max();
     let until = until.unwrap_or(first.found_at).after(MARGIN);
-    let mut lines = vec![String::new(), "what happened around it:".to_owned()];
+    let mut lines = vec![String::new(), "events around the gap:".to_owned()];
     let stalled_from = Nanos(first.found_at.0 - first.stalled_for.unwrap_or_default().0);
     let stall = |it: &JournalEntry<'_>| {
         matches!(it.what, EntryBody::Note(Note::Stall(_))) && it.at >= stalled_from
