@@ -99,7 +99,7 @@ impl ConfigError {
 /// # use tickcast_publisher::internal::{Plan, find_others};
 /// # fn f(plan: &Plan) {
 /// for other in find_others(plan) {
-///     eprintln!("{other}; give each publisher groups of its own");
+///     eprintln!("{other}; give each publisher its own groups");
 /// }
 /// # }
 /// ```
@@ -150,7 +150,8 @@ pub enum ChannelClaimError {
     },
     /// The channel already has a writer.
     #[error(
-        "channel {name:?} has a writer; a channel has one at a time: move it to the thread that publishes, or drop it first"
+        "channel {name:?} already has a writer, and allows one at a time: move it to the thread \
+         that publishes, or drop it first"
     )]
     Taken {
         /// Name as requested.
@@ -158,7 +159,8 @@ pub enum ChannelClaimError {
     },
     /// The config has no `own` source for this channel.
     #[error(
-        "no source is for own handlers on channel {name:?}; add {{\"source\": N, \"kind\": \"own\"}} to the config's inputs"
+        "channel {name:?} has no input for handlers; add {{\"source\": N, \"kind\": \"own\"}} to \
+         the config's inputs"
     )]
     NoSource {
         /// Name as requested.
@@ -190,7 +192,8 @@ pub enum WriteError {
     /// The queue to the publish thread is full: this message is lost and counted. The loss is
     /// reported in the stream in its place. Go on with the next message.
     #[error(
-        "the publish thread can't keep up: the message is lost and told so in the stream; give it a core, or raise threads.queue_batches"
+        "the publish thread can't keep up: the message is lost, and the stream reports it; give \
+         the thread a core, or raise threads.queue_batches"
     )]
     Overflow,
     /// The message fits no datagram of this channel. It is lost, counted, and reported in the
@@ -212,7 +215,8 @@ pub enum WriteError {
     /// The welcome of new subscribers has all names that were set, but the stream has only some.
     /// The publish thread did not take the others in time. Nothing is lost.
     #[error(
-        "the publish thread can't keep up: only the first {sent} of {all} names went into the stream; set the others again later"
+        "the publish thread can't keep up: only the first {sent} of {all} names were published; \
+         set the others again later"
     )]
     DirectoryIncomplete {
         /// Names that are in the stream.
@@ -221,7 +225,7 @@ pub enum WriteError {
         all: usize,
     },
     /// The session has ended, or the publisher stopped; it publishes nothing more.
-    #[error("the session has ended; nothing can be published any more")]
+    #[error("the session has ended, and nothing more can be published")]
     Ended,
 }
 
@@ -253,7 +257,11 @@ pub enum PublisherError {
         source: io::Error,
     },
     /// The file that keeps the epoch holds something else.
-    #[error("state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if no subscriber remembers the epochs of before", .path.display())]
+    #[error(
+        "state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if \
+         no subscriber remembers an earlier epoch",
+        .path.display()
+    )]
     StateDamaged {
         /// Path of the file.
         path: PathBuf,
@@ -261,14 +269,19 @@ pub enum PublisherError {
         reason: String,
     },
     /// Another publisher uses the same state.
-    #[error("state_dir: {} belongs to a running publisher; stop it, or give this one another name or state_dir", .path.display())]
+    #[error(
+        "state_dir: {} belongs to a running publisher; stop that publisher, or give \
+         this one another name or state_dir",
+        .path.display()
+    )]
     StateLocked {
         /// The lock file.
         path: PathBuf,
     },
     /// The publisher can't listen on a port.
     #[error(
-        "{what} can't listen at {address}: {reason}; is another publisher running, or is the address not this host's?"
+        "{what} can't listen at {address}: {reason}; check that no other publisher runs there, \
+         and that the address belongs to this host"
     )]
     Listen {
         /// "control", "admin" or "repair_verbs".
@@ -378,7 +391,8 @@ pub enum PublisherError {
     },
     /// The socket of a records input can't be opened.
     #[error(
-        "source {source_id}: can't listen at {}: {source}; it must be a path of our own in a writable directory, that no other process listens at", .path.display()
+        "source {source_id}: can't listen at {}: {source}; choose a path in a writable directory \
+         where no other process listens", .path.display()
     )]
     Socket {
         /// Number of the source.
@@ -413,7 +427,10 @@ pub enum PublisherError {
         reason: String,
     },
     /// The standby can't continue from the mirrored state.
-    #[error("channel {channel} can't be gone on with: {source}")]
+    #[error(
+        "channel {channel}: the standby can't continue from its mirror: {source}; start the \
+         standby again"
+    )]
     Promotion {
         /// Name of the channel.
         channel: String,
@@ -421,7 +438,9 @@ pub enum PublisherError {
         source: MirrorError,
     },
     /// Another publisher sends to a group of the config.
-    #[error("{0}; give each publisher groups of its own, end that one, or start with --force")]
+    #[error(
+        "{0}; give each publisher its own groups, stop the other publisher, or start with --force"
+    )]
     OtherPublisher(OtherPublisher),
     /// A thread can't run on its core.
     #[error("threads: {0}")]
@@ -453,7 +472,7 @@ pub enum PublisherError {
 /// Returns the remedy for a file that can't be written.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its file system",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space on its file system",
         _ => "check that its directory exists and is writable",
     }
 }

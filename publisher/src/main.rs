@@ -110,7 +110,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|source| PublisherError::System {
-                what: "take signals",
+                what: "receive signals",
                 source,
             })?;
     }
@@ -200,7 +200,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
     let reopen = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, reopen.clone()).map_err(|source| {
         PublisherError::System {
-            what: "take signals",
+            what: "receive signals",
             source,
         }
     })?;

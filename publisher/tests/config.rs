@@ -209,7 +209,7 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         (
             "/inputs",
             input(json!({ "source": 1, "kind": "records", "socket": "Cargo.toml" })),
-            &["inputs[0].socket", "no socket has this name"],
+            &["inputs[0].socket", "not a socket has this name"],
         ),
         (
             "/inputs",
@@ -382,8 +382,8 @@ fn kept_rings_need_memory_and_no_standby_or_readers() {
             "can't be used: /proc lies on a file system of type 0x9fa0, not on tmpfs or hugetlbfs",
         ),
         ("/state_dir", json!(null), "needs state_dir"),
-        ("/standby", standby, "a standby takes its rings"),
-        ("/channels/0/fan_out/1", shared, "fan-out by shared memory"),
+        ("/standby", standby, "a standby receives its rings"),
+        ("/channels/0/fan_out/1", shared, "a shared-memory fan-out"),
     ] {
         let mut config = kept();
         config["admin"] = json!("127.0.0.1:0");
@@ -425,7 +425,11 @@ fn impossible_standby_is_refused_doubtful_warned() {
     );
     for (path, value, expected) in [
         ("/standby/of", json!(" "), ["standby.of", "host:port"]),
-        ("/admin", json!(null), ["admin", "promoted there"]),
+        (
+            "/admin",
+            json!(null),
+            ["admin", "promoted over its admin port"],
+        ),
         (
             "/threads",
             json!({ "mode": "inline" }),
@@ -631,7 +635,7 @@ fn what_a_library_says_of_a_config_is_said_with_a_remedy() {
     named["control"] = json!("localhost:17900");
     let said = plan(&named).unwrap_err();
     assert!(
-        said.contains("control") && said.contains("as 127.0.0.1:7400"),
+        said.contains("control") && said.contains("for example 127.0.0.1:7400"),
         "{said}"
     );
     let mut still = good();
@@ -666,7 +670,7 @@ fn check_says_how_many_symbols_each_pattern_matches() {
     };
     let said = check(&config);
     for line in [
-        "symbols: the inputs have 30",
+        "symbols: the inputs announce 30",
         "  channel a: AAA* matches 26",
         "  channel a: B-Z matches 0",
         "  channel a: AABC matches 1",
@@ -682,7 +686,7 @@ fn check_says_how_many_symbols_each_pattern_matches() {
     config["inputs"] = json!([{ "source": 1, "kind": "udp", "listen": "127.0.0.1:0" }]);
     let said = check(&config);
     assert!(
-        said.contains("symbols: no input names any before it runs"),
+        said.contains("symbols: no input announces any before it runs"),
         "{said}"
     );
 }
@@ -768,12 +772,12 @@ fn ring_file_is_told_where_it_can_lie_and_if_taken() {
     );
     assert_eq!(offer["boot_id"].as_str().map(str::len), Some(32));
     for (config, expected) in [
-        (with(vec![shm("tickcast")]), "a whole path"),
+        (with(vec![shm("tickcast")]), "an absolute path"),
         (with(vec![shm("/proc/tickcast")]), "/dev/shm"),
         (with(vec![shm("/nowhere/at/all")]), "fan_out[1].path"),
         (
             with(vec![shm("/dev/shm/a"), shm("/dev/shm/b")]),
-            "lies in one file",
+            "a ring is one file",
         ),
     ] {
         let said = planned(&config).unwrap_err();
@@ -785,7 +789,7 @@ fn ring_file_is_told_where_it_can_lie_and_if_taken() {
     assert!(
         planned(&standby)
             .unwrap_err()
-            .contains("leave this fan-out out")
+            .contains("remove this fan-out")
     );
     let mut two = good_one.clone();
     let mut second = two["channels"][0].clone();

@@ -296,7 +296,7 @@ fn unreadable_frame_closes_connection_with_reason() {
             "steps back",
         ),
         (frame(9, 1, 0, 0), "unknown kind"),
-        (frame(MESSAGE, 1, 0, 0), "announces nothing"),
+        (frame(MESSAGE, 1, 0, 0), "without content"),
         (
             [frame(MESSAGE, 1, 999, 0), trade(6).repeat(200)].concat(),
             "longer than any datagram",

@@ -18,8 +18,8 @@ use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 
-const POISONED: &str = "a closure of this subscriber has panicked: nothing more is handed over; \
-                        drop it and build another one";
+const POISONED: &str = "a closure of this subscriber has panicked, and nothing more is delivered: \
+                        drop the subscriber, and build another";
 
 /// The reason why a subscriber can't be built, or can't continue as configured.
 ///
@@ -63,10 +63,10 @@ pub enum SubscribeError {
     #[error("faults: {0}")]
     Faults(#[from] FaultConfigError),
     /// The journal file can't be created or mapped.
-    #[error("no record: {0}")]
+    #[error("can't create the flight record: {0}")]
     Recording(#[from] MappingError),
     /// The file can't hold a journal.
-    #[error("no record in {path}: {source}")]
+    #[error("{path} can't hold the flight record: {source}")]
     Recorder {
         /// The path of the file.
         path: PathBuf,
@@ -83,7 +83,8 @@ pub enum SubscribeError {
     },
     /// The publisher does not offer the requested transport, or offers no known transport at all.
     #[error(
-        "channel {channel}: the publisher does not offer the transport that was asked for; take `auto`, or add it to the channel's fan_out there"
+        "channel {channel}: the publisher does not offer the requested transport; use `auto`, or \
+         add the transport to the channel's fan_out in the publisher's config"
     )]
     NoTransport {
         /// The name of the channel.
@@ -122,15 +123,18 @@ pub enum SubscribeError {
         source: ReceiveError,
     },
     /// The operating system provides no descriptor to wait on.
-    #[error("no descriptor to wait on: {source}; is the limit of open files reached?")]
+    #[error(
+        "can't open a descriptor to wait on: {source}; raise the limit of open files (ulimit -n, \
+         LimitNOFILE=)"
+    )]
     Descriptor {
         /// The error of the operating system.
         source: io::Error,
     },
     /// This process has no descriptor for a connection to the publisher. The subscriber keeps trying.
     #[error(
-        "no descriptor for a connection to the publisher: {source}; raise the limit of open files \
-         (ulimit -n, LimitNOFILE=). It is tried further"
+        "can't open a descriptor for a connection to the publisher: {source}; raise the limit of \
+         open files (ulimit -n, LimitNOFILE=). The subscriber keeps trying"
     )]
     Unconnected {
         /// The error of the operating system.
@@ -138,7 +142,8 @@ pub enum SubscribeError {
     },
     /// No publisher has welcomed us within the limit. The subscriber keeps trying.
     #[error(
-        "no publisher at {endpoints} welcomed us within {waited_ms} ms; is one running there? It is tried further"
+        "no publisher at {endpoints} admitted this subscriber within {waited_ms} ms; is one \
+         running there? The subscriber keeps trying"
     )]
     NotJoined {
         /// The endpoints that were tried.
@@ -162,7 +167,7 @@ pub enum SubscribeError {
     #[error("{POISONED}")]
     Poisoned,
     /// The publisher rejected the JOIN.
-    #[error("the publisher rejected us ({code}): {text}")]
+    #[error("the publisher rejected this subscriber ({code}): {text}")]
     Rejected {
         /// The reason as a code.
         code: RejectCode,
@@ -184,7 +189,7 @@ pub enum SubscribeError {
 #[non_exhaustive]
 pub enum ChannelError {
     /// The channel is rejoining, and the publisher has not answered yet.
-    #[error("channel {channel} is being joined anew: wait for its event `joined`")]
+    #[error("channel {channel} is joining again: wait for its event `joined`")]
     Rejoining {
         /// The channel number given.
         channel: ChannelId,
@@ -194,7 +199,8 @@ pub enum ChannelError {
     Poisoned,
     /// The channel is not followed, or no publisher has welcomed us to it yet.
     #[error(
-        "channel {channel} is not followed; followed are {followed}, each from its event `joined` on"
+        "the subscriber does not follow channel {channel}; it follows {followed}, each after its \
+         event `joined`"
     )]
     Unknown {
         /// The channel number given.
@@ -252,7 +258,7 @@ pub enum CommandError {
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// Too many commands wait for the thread.
-    #[error("{queued} calls wait for the subscriber's thread already: try again later")]
+    #[error("{queued} calls already wait for the subscriber's thread: try again later")]
     Busy {
         /// The number of commands that wait.
         queued: usize,
@@ -260,8 +266,8 @@ pub enum CommandError {
     /// The thread did not begin the command in time, and will not execute it. Either its closure computes for
     /// long, or the closure waits for something that the calling thread holds.
     #[error(
-        "the subscriber's thread did not get to it within {} ms: does its closure wait for \
-         this thread? try again later", .limit.as_millis()
+        "the subscriber's thread did not answer within {} ms: check that its closure does not \
+         wait for this thread, and try again later", .limit.as_millis()
     )]
     Late {
         /// The time limit.
@@ -296,19 +302,19 @@ pub enum SpawnError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// The operating system provides no thread.
-    #[error("no thread for the subscriber: {source}; is the limit of threads reached?")]
+    #[error("can't start the subscriber's thread: {source}; is the limit of threads reached?")]
     Thread {
         /// The error of the operating system.
         source: io::Error,
     },
     /// A local ring can't have this size.
-    #[error("a local ring of {size_bytes} bytes can't be: give 1 MiB to 64 GiB")]
+    #[error("a local ring can't have {size_bytes} bytes: give 1 MiB to 64 GiB")]
     Size {
         /// The size as given, in bytes.
         size_bytes: usize,
     },
     /// The host does not have that much memory.
-    #[error("there is no memory for a local ring of {size_bytes} bytes: give it less")]
+    #[error("can't allocate a local ring of {size_bytes} bytes: give a smaller size")]
     Memory {
         /// The size as given, in bytes.
         size_bytes: usize,
@@ -335,8 +341,8 @@ pub enum JoinError {
     Panicked(#[from] Panicked),
     /// The join was called from the thread's own closure. The thread was asked to stop.
     #[error(
-        "the closure of a subscriber's thread can't wait for that thread to end: it was asked to \
-         stop; join from another thread"
+        "the closure of a subscriber's thread can't wait for that thread to end: the thread will \
+         stop; join it from another thread"
     )]
     OwnThread,
 }

@@ -194,11 +194,13 @@ fn long_test_name(source: &Source) -> Vec<Violation> {
     if !source.is_rust() {
         return Vec::new();
     }
-    let function = pattern(r"\bfn\s+(\w+)");
+    let function = pattern(r"\bfn\s+(\w+)(\s*:)?");
     let (mut found, mut is_test) = (Vec::new(), false);
     for (i, line) in source.code.lines().enumerate() {
         is_test |= line.trim() == "#[test]";
-        let Some(name) = function.captures(line).filter(|_| is_test) else {
+        // A macro that makes tests lists them as `fn name: arguments;`, without the attribute.
+        let is_name = |it: &regex::Captures<'_>| is_test || it.get(2).is_some();
+        let Some(name) = function.captures(line).filter(is_name) else {
             continue;
         };
         is_test = false;
@@ -215,7 +217,9 @@ fn long_test_name(source: &Source) -> Vec<Violation> {
 fn test_names_are_short() {
     holds(long_test_name);
     let long = "a".repeat(TEST_NAME_MAX + 1);
-    let text =
-        format!("fn {long}() {{}}\n#[test]\n#[ignore]\nfn {long}() {{}}\n#[test]\nfn b() {{}}\n");
-    assert_eq!(lines_found(long_test_name, "feeds/src/a.rs", &text), [4]);
+    let text = format!(
+        "fn {long}() {{}}\n#[test]\n#[ignore]\nfn {long}() {{}}\n#[test]\nfn b() {{}}\n\
+         fn {long}: A;\nfn b: {long};\n"
+    );
+    assert_eq!(lines_found(long_test_name, "feeds/src/a.rs", &text), [4, 7]);
 }

@@ -14,31 +14,31 @@ use crate::commands::{demo, doctor, explain, inject, listen, promote, replay, si
                   4 internal, or refused by the host."
 )]
 pub(crate) struct Cli {
-    /// The verb to run.
+    /// The command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
-/// The verbs.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the whole system on this host, under loss, and proves that nothing is missing.
     Demo(demo::Args),
-    /// Joins a live publisher and prints or counts what it publishes.
+    /// Joins a live publisher, and prints or counts its records.
     Listen(listen::Args),
     /// Paces a capture into a publisher's live UDP input.
     Replay(replay::Args),
     /// Writes a capture of a simulated market.
     Simulate(simulate::Args),
-    /// Relays one multicast group to another with faults, and reports exactly which.
+    /// Relays one multicast group to another with faults, and reports each fault.
     Inject(inject::Args),
-    /// Has a standby take over from its publisher.
+    /// Promotes a standby, which takes over from its publisher.
     Promote(promote::Args),
-    /// Says from records where each missing datagram was lost, and replays them.
+    /// Reports from flight records where each missing datagram was lost, and replays them.
     Explain(explain::Args),
-    /// Looks at what this host has for tickcast: finding, why, what to do.
+    /// Checks this host for tickcast, and reports findings, reasons and remedies.
     Doctor(doctor::Args),
 }
 

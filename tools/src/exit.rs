@@ -129,7 +129,7 @@ pub enum ToolError {
     #[error("{0}")]
     Unreachable(String),
     /// The publisher rejects this subscriber.
-    #[error("the publisher rejected us: {1}")]
+    #[error("the publisher rejected this subscriber: {1}")]
     Rejected(RejectCode, String),
     /// The publisher answers, but can't be followed with these options.
     #[error("{0}")]
@@ -161,7 +161,7 @@ pub enum ToolError {
         log: String,
     },
     /// A signal ended the command early.
-    #[error("interrupted before it was done")]
+    #[error("interrupted before the end")]
     Interrupted,
     /// The host refused an operation that does not depend on the options.
     #[error("can't {what}: {source}")]
@@ -172,7 +172,7 @@ pub enum ToolError {
         source: io::Error,
     },
     /// The reader of the output is gone; the command ends quietly.
-    #[error("nobody reads the output any more")]
+    #[error("the reader of the output has closed it")]
     NobodyReads,
 }
 

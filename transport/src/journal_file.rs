@@ -62,7 +62,7 @@ impl Area for JournalFile {
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Checked before opening, because opening a pipe would block.
     if !std::fs::metadata(path)?.is_file() {
-        let what = "it is no regular file; copy the record into one";
+        let what = "it is not a regular file; copy the record into one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     read_changing(&File::open(path)?, || ())
@@ -164,7 +164,7 @@ mod tests {
         assert!(made.unwrap().success());
         for path in [Path::new("/dev/zero"), &pipe] {
             let error = read(path).unwrap_err().to_string();
-            assert!(error.contains("no regular file"), "{error}");
+            assert!(error.contains("not a regular file"), "{error}");
         }
         std::fs::remove_file(&pipe).unwrap();
     }

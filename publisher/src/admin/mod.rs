@@ -124,7 +124,7 @@ impl Admin {
                 Err(error) => {
                     if error.kind() != ErrorKind::WouldBlock && !warned {
                         warned = true;
-                        tracing::warn!(%error, "the admin port could not take a connection");
+                        tracing::warn!(%error, "the admin port can't accept a connection");
                     }
                     let is_after = came_at.is_some_and(|at| at.elapsed() < AFTER);
                     sleep(if is_after { WAIT_AFTER } else { WAIT });
@@ -190,8 +190,7 @@ fn answer(stream: &TcpStream, shared: &Shared, commands: &CommandSender) -> io::
         (OK, _, path) => answer_get(shared, path),
         (wrong, ..) => Answer::text(
             wrong,
-            "only a short GET is answered here, or a POST of JSON to /promote or /hand-over\n"
-                .into(),
+            "this port answers a short GET, and a POST of JSON to /promote or /hand-over\n".into(),
         ),
     };
     answer.write(stream, is_head)
@@ -222,7 +221,7 @@ fn answer_get(shared: &Shared, path: &str) -> Answer {
         ("/standby", Some(standby)) => Answer::json(OK, &standby.json()),
         _ => Answer::text(
             "404 Not Found",
-            "try /metrics, /status, /healthz, or of a standby /standby\n".into(),
+            "try /metrics, /status, /healthz, or on a standby /standby\n".into(),
         ),
     }
 }
@@ -244,7 +243,7 @@ fn promote(shared: &Shared, commands: &CommandSender, body: &[u8]) -> Answer {
             let body = format!("{error}; give {{}} or {{\"force\": true}}\n");
             Answer::text("400 Bad Request", body)
         }
-        (_, None) => Answer::refused("this publisher is no standby"),
+        (_, None) => Answer::refused("this publisher is not a standby"),
         (Ok(Wanted { force }), Some(_)) => {
             let (reply, outcome) = bounded(1);
             commands.send(Command::Promote { force, reply });
@@ -268,7 +267,9 @@ fn hand_over(
     let request = match serde_json::from_slice::<hand_over::Request>(body) {
         Ok(request) => request,
         Err(error) => {
-            let body = format!("{error}; it is the standby that asks: POST /promote there\n");
+            let body = format!(
+                "{error}; only a standby sends this request: POST /promote to the standby\n"
+            );
             return Answer::text("400 Bad Request", body).write(stream, false);
         }
     };

@@ -28,7 +28,8 @@ pub enum EndError {
     Failed(#[from] PublisherError),
     /// All messages and END were published, but the state directory could not record the end.
     #[error(
-        "{source}; the session has ended and was published whole, but the next start can't say so"
+        "{source}; the session was published completely, but its end could not be recorded: the \
+         next start will not report a proper end"
     )]
     NotKept {
         /// The result of the run.

@@ -385,7 +385,7 @@ impl ChannelWriter {
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
     /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
     /// if channel.lost_messages() > 0 {
-    ///     eprintln!("the publish thread could not keep up");
+    ///     eprintln!("the publish thread can't keep up");
     /// }
     /// # Ok(())
     /// # }

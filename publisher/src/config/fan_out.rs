@@ -202,7 +202,7 @@ impl<'de> Deserialize<'de> for FanOutConfig {
                 "missing field `transport`: write \"udp\", \"verbs\" or \"shm\"",
             )),
             _ => Err(D::Error::custom(format_args!(
-                "there is no transport {}: write \"udp\", \"verbs\" or \"shm\"",
+                "{} is not a transport: write \"udp\", \"verbs\" or \"shm\"",
                 transport.unwrap_or_default()
             ))),
         }

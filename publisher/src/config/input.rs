@@ -397,6 +397,6 @@ struct UnknownKind(String);
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(kind) = self;
-        write!(f, "there is no input of kind {kind:?}: write {KINDS}")
+        write!(f, "no input has the kind {kind:?}: write {KINDS}")
     }
 }

@@ -346,7 +346,7 @@ impl Config {
         if text.trim().is_empty() {
             return Err(ConfigError::Shape {
                 at: ".".into(),
-                reason: "the file is empty; begin with one from configs/".into(),
+                reason: "the file is empty; start from one of the files in configs/".into(),
             });
         }
         let mut json = serde_json::Deserializer::from_str(text);
@@ -356,7 +356,7 @@ impl Config {
             // The parser's error text gives no remedy: it does not explain that host names are no
             // addresses.
             if reason.contains("socket address syntax") {
-                reason += "; give an address and a port, as 127.0.0.1:7400";
+                reason += "; give an address and a port, for example 127.0.0.1:7400";
             }
             ConfigError::Shape { at, reason }
         })?;

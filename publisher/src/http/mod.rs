@@ -210,7 +210,7 @@ pub fn ask(
     peer.take(ANSWER_LEN_MAX).read_to_end(&mut bytes)?;
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut answer = httparse::Response::new(&mut headers);
-    let no_http = || io::Error::new(ErrorKind::InvalidData, "the answer is no HTTP");
+    let no_http = || io::Error::new(ErrorKind::InvalidData, "the answer is not HTTP");
     match answer.parse(&bytes) {
         Ok(httparse::Status::Complete(head)) => {
             let body = String::from_utf8_lossy(&bytes[head..]).into_owned();

@@ -50,8 +50,8 @@ impl KnownSymbols {
         let (mut text, mut doubtful) = (String::new(), String::new());
         let count = self.symbols.len();
         text += &match (self.symbols.is_empty(), self.is_complete) {
-            (true, _) => return "symbols: no input names any before it runs\n".to_owned(),
-            (_, true) => format!("symbols: the inputs have {count}\n"),
+            (true, _) => return "symbols: no input announces any before it runs\n".to_owned(),
+            (_, true) => format!("symbols: the inputs announce {count}\n"),
             (_, false) => format!("symbols: {count} are known before the inputs run\n"),
         };
         let rules = |channel: &ChannelConfig| -> Vec<SymbolRule> {

@@ -135,7 +135,10 @@ impl RecordsInput {
                 Ok(false) => {
                     if let Some(second) = self.waiting.take() {
                         counters.source_refused_connections.increment();
-                        turn_away(second, "this source has a writer; end that one first");
+                        turn_away(
+                            second,
+                            "this source already has a writer; end that one first",
+                        );
                     }
                 }
                 Err(Gone::Ended) => return Ok(Polled::Ended),
@@ -190,17 +193,18 @@ impl RecordsInput {
         let at = writer.position();
         match gone {
             Gone::Malformed(reason) => {
-                tracing::error!(%at, reason, "a records writer sent what can't be read; its connection is closed");
+                tracing::error!(%at, reason, "a records writer sent invalid data, and its \
+                                              connection is closed");
                 counters.source_refused_connections.increment();
                 // The number of messages that would follow is unknown.
                 sink.lost(SourceLoss::malformed(at, u64::MAX));
                 turn_away(writer.stream, reason);
             }
             Gone::Closed | Gone::Ended if writer.filled > 0 || writer.left > 0 => {
-                tracing::error!(%at, "a records writer was cut off within a message");
+                tracing::error!(%at, "a records writer disconnected within a message");
                 sink.lost(SourceLoss::malformed(at, 1));
             }
-            Gone::Closed | Gone::Ended => tracing::info!("a records writer has left"),
+            Gone::Closed | Gone::Ended => tracing::info!("a records writer has disconnected"),
         }
     }
 }
@@ -275,7 +279,7 @@ impl Writer {
             ));
         }
         let Ok(record) = Records::check(bytes, 1) else {
-            return Err(Gone::Malformed("a record that does not hold together"));
+            return Err(Gone::Malformed("a record with inconsistent fields"));
         };
         self.message.extend(record);
         self.left = self.left.saturating_sub(1);
@@ -302,7 +306,7 @@ impl Writer {
         }
         if matches!(what, frame::MESSAGE | frame::LOST) && sequence < self.next {
             return Err(Gone::Malformed(
-                "a source sequence that steps back; send a session frame first, or connect anew",
+                "a source sequence that steps back; send a session frame first, or reconnect",
             ));
         }
         match what {
@@ -315,14 +319,15 @@ impl Writer {
                 let next = sequence.saturating_add(loss.known_messages());
                 if next > SourcePosition::SEQUENCE_MAX + 1 {
                     return Err(Gone::Malformed(
-                        "lost messages beyond the last source sequence; all ones say that nobody knows how many",
+                        "lost messages beyond the last source sequence; all ones mean an unknown \
+                         number",
                     ));
                 }
                 self.next = next;
                 sink.lost(loss);
             }
             frame::MESSAGE | frame::LOST => {
-                return Err(Gone::Malformed("a frame that announces nothing"));
+                return Err(Gone::Malformed("a frame without content"));
             }
             frame::SESSION => self.next_session(sequence, sink),
             frame::END => {

@@ -241,7 +241,7 @@ impl At<'_> {
 /// Reserves a group. Returns an error if another line has it. A group of verbs has no port, here 0.
 fn take_group(groups: &mut Groups, group: SocketAddrV4, at: &str) -> Result<(), ConfigError> {
     if let Some((_, other)) = groups.iter().find(|(known, _)| *known == group) {
-        let remedy = format!("{other} has this group and port too; give each its own");
+        let remedy = format!("{other} has this group and port too; give each line its own");
         return Err(ConfigError::value(format!("{at}.group"), group, remedy));
     }
     groups.push((group, at.to_owned()));
@@ -266,7 +266,7 @@ pub(crate) fn udp(
         let at = format!("{}.lines[{index}]", at.fan_out);
         let group = line.group;
         if !group.ip().is_multicast() || group.port() == 0 {
-            let remedy = "it is no multicast group; choose one within 239.0.0.0/8, with a port";
+            let remedy = "it is not a multicast group; choose one within 239.0.0.0/8, with a port";
             return Err(ConfigError::value(format!("{at}.group"), group, remedy));
         }
         take_group(groups, group, &at)?;
@@ -278,8 +278,8 @@ pub(crate) fn udp(
         let packet = channel.slot_len as usize + 28;
         if interface.mtu.is_some_and(|mtu| packet > mtu) {
             warnings.push(format!(
-                "channel {}: datagrams of {} bytes exceed the MTU of {} on the way to {}; they \
-                 will be sent in fragments, make slot_len smaller",
+                "channel {}: datagrams of {} bytes exceed the MTU of {} on the path to {} and \
+                 will be sent in fragments; use a smaller slot_len",
                 channel.name,
                 channel.slot_len,
                 interface.mtu.unwrap_or_default(),
@@ -320,7 +320,7 @@ pub(crate) fn verbs(
         if !line.group.is_multicast() {
             let (at, remedy) = (
                 format!("{at_line}.group"),
-                "it is no multicast group; choose one within 239.0.0.0/8",
+                "it is not a multicast group; choose one within 239.0.0.0/8",
             );
             return Err(ConfigError::value(at, line.group, remedy));
         }
@@ -367,18 +367,20 @@ pub(crate) fn shm(
         Err(ConfigError::value(at, shm.path.display(), remedy))
     };
     if others.iter().any(|it| matches!(it, FanOutPlan::Shm { .. })) {
-        let remedy = "a ring lies in one file; all subscribers in this host share it";
+        let remedy = "a ring is one file that all subscribers in this host share; configure one \
+                      shm fan-out";
         return wrong(at.fan_out.clone(), &remedy);
     }
     if config.standby.is_some() {
-        let remedy = "a standby mirrors into memory of its own, which nobody can map: leave this \
-                      fan-out out of its config; when it is promoted, subscribers take another";
+        let remedy = "a standby mirrors into private memory, which subscribers can't map: remove \
+                      this fan-out from its config; after a promotion, subscribers use another \
+                      fan-out";
         return wrong(at.fan_out.clone(), &remedy);
     }
     let path = format!("{}.path", at.fan_out);
     if !shm.path.is_absolute() || shm.path.to_str().is_none() {
-        let remedy =
-            "subscribers are told it: give a whole path in UTF-8, as /dev/shm/tickcast-NAME";
+        let remedy = "subscribers receive this path: give an absolute path in UTF-8, for example \
+                      /dev/shm/tickcast-NAME";
         return wrong(path, &remedy);
     }
     if let Err(error) = SharedMapping::check(&shm.path) {

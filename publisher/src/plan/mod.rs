@@ -87,8 +87,8 @@ impl Plan {
     fn for_service(config: Config) -> Result<Self, ConfigError> {
         let is_own = |input: &InputConfig| matches!(input, InputConfig::Own(_));
         if let Some(index) = config.inputs.iter().position(is_own) {
-            let remedy = "the service runs no handler of yours: use the publisher library, or let \
-                          the handler write into an input of kind \"records\"";
+            let remedy = "the service runs no handlers: use the publisher library, or let the \
+                          handler write into an input of kind \"records\"";
             return Err(ConfigError::value(
                 format!("inputs[{index}].kind"),
                 "\"own\"",
@@ -96,7 +96,7 @@ impl Plan {
             ));
         }
         if config.inputs.is_empty() {
-            let remedy = "the service publishes what its inputs give; name at least one";
+            let remedy = "the service publishes its inputs; name at least one";
             return Err(ConfigError::value("inputs", "[]", remedy));
         }
         Self::checked(config)
@@ -113,13 +113,13 @@ impl Plan {
 
     fn for_own(mut config: Config) -> Result<Self, ConfigError> {
         if config.threads.mode == ThreadMode::Inline {
-            let remedy = "a handler publishes to a thread that goes on with heartbeats while the \
+            let remedy = "a handler needs a publish thread, which sends heartbeats while the \
                           handler is silent; use \"threaded\"";
             return Err(ConfigError::value("threads.mode", "\"inline\"", remedy));
         }
         if config.standby.is_some() {
-            let remedy = "only the service can be a standby: a handler's messages can't be kept back; \
-                          let the handler write into an input of kind \"records\"";
+            let remedy = "only the service can be a standby, because a handler's messages can't \
+                          be held back; let the handler write into an input of kind \"records\"";
             return Err(ConfigError::value("standby", "a config of it", remedy));
         }
         if config.inputs.is_empty() {
@@ -203,11 +203,11 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         let at = format!("channels[{index}]");
         check_name(&format!("{at}.name"), &channel.name)?;
         if plans.iter().any(|other| other.id == channel.id) {
-            let remedy = "another channel has this id; give each its own";
+            let remedy = "another channel has this id; give each channel its own id";
             return Err(ConfigError::value(format!("{at}.id"), channel.id, remedy));
         }
         if plans.iter().any(|other| other.name == channel.name) {
-            let remedy = "another channel has this name; give each its own";
+            let remedy = "another channel has this name; give each channel its own name";
             return Err(ConfigError::value(
                 format!("{at}.name"),
                 &channel.name,
@@ -218,7 +218,8 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         if let Some(path) = plan.shared_at()
             && plans.iter().any(|other| other.shared_at() == Some(path))
         {
-            let remedy = "another channel has its ring there; give each its own file";
+            let remedy =
+                "another channel has its ring in this file; give each channel its own file";
             return Err(ConfigError::value(at, path.display(), remedy));
         }
         plans.push(plan);
@@ -233,10 +234,8 @@ pub(crate) fn why_no_digest(config: &Config, channel: &str) -> Option<&'static s
     let mut inputs = config.inputs.iter().filter(is_for_it);
     match (inputs.next(), inputs.next()) {
         (Some(only), None) if only.is_replayed() => None,
-        (Some(_), Some(_)) => {
-            Some("records of several inputs do not come again in the order of before")
-        }
-        _ => Some("what handlers published before does not come again"),
+        (Some(_), Some(_)) => Some("several inputs are not replayed in their original order"),
+        _ => Some("messages of handlers are not replayed"),
     }
 }
 
@@ -260,7 +259,7 @@ fn channel_plan(
     }
     let margin = channel.fan_out_margin_slots;
     if margin != 0 && !(2..=channel.slots - 2).contains(&margin) {
-        let remedy = "it must be 0 (an eighth of the ring), or from 2 to all slots but 2";
+        let remedy = "it must be 0 (an eighth of the ring), or from 2 to slots - 2";
         return Err(ConfigError::value(
             format!("{at}.fan_out_margin_slots"),
             margin,
@@ -321,7 +320,8 @@ fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, Con
     for (index, channel) in config.channels.iter().enumerate() {
         let at = format!("channels[{index}].symbols");
         if channel.symbols.is_empty() {
-            let remedy = "name at least one symbol, or [\"*\"] for all that no other channel takes";
+            let remedy =
+                "name at least one symbol, or [\"*\"] for all symbols that no other channel has";
             return Err(ConfigError::value(at, "[]", remedy));
         }
         let mut rules = Vec::new();
@@ -336,8 +336,8 @@ fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, Con
     let rules = SymbolRules::new(all);
     if rules.rest().is_empty() {
         warnings.push(
-            "no channel has the symbols [\"*\"]: messages of instruments that no channel names are \
-             not published, and counted"
+            "no channel has the symbols [\"*\"]: messages of instruments that no channel names \
+             are counted, and not published"
                 .into(),
         );
     }
@@ -355,7 +355,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         let at = format!("inputs[{index}]");
         let source = input.source();
         if config.inputs[..index].iter().any(|i| i.source() == source) {
-            let remedy = "another input has this source number; give each its own";
+            let remedy = "another input has this source number; give each input its own number";
             return Err(ConfigError::value(format!("{at}.source"), source, remedy));
         }
         if let Some(name) = input.channel()
@@ -409,8 +409,8 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 };
                 if config.inputs[..index].iter().any(is_same) {
                     let channel = serde_json::json!(input.channel);
-                    let remedy = "another input is for this channel; a channel has one for \
-                                  handlers of one's own";
+                    let remedy = "another input is for this channel; a channel has at most one \
+                                  input of kind \"own\"";
                     let at = format!("{at}.channel");
                     return Err(ConfigError::value(at, channel, remedy));
                 }
@@ -434,8 +434,8 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     }
     if itch > 1 {
         warnings.push(
-            "several inputs may be ITCH, whose instrument ids all begin at 1: tell them apart by \
-             source, or run a publisher for each"
+            "several inputs may be ITCH, whose instrument ids all begin at 1: distinguish them by \
+             source, or run one publisher for each"
                 .into(),
         );
     }
@@ -451,7 +451,11 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
         check_name(&format!("hand_over_to[{index}]"), name)?;
     }
     if !config.hand_over_to.is_empty() && config.admin.is_none() {
-        warnings.push("hand_over_to has no effect without admin: standbys ask there".into());
+        warnings.push(
+            "hand_over_to has no effect without admin, because standbys send their requests to \
+             it: set admin"
+                .into(),
+        );
     }
     let Some(standby) = &config.standby else {
         return Ok(());
@@ -467,11 +471,11 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
         return wrong(
             "admin",
             &"null",
-            "a standby is promoted there; give it an address",
+            "a standby is promoted over its admin port; give the address of one",
         );
     }
     if config.threads.mode == ThreadMode::Inline {
-        let remedy = "a standby hears its inputs on threads of their own; use \"threaded\"";
+        let remedy = "a standby reads its inputs on separate threads; use \"threaded\"";
         return wrong("threads.mode", &"\"inline\"", remedy);
     }
     if !(1..=1 << 30).contains(&standby.keep_messages) {
@@ -494,16 +498,16 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
     let several = fed.iter().zip(&config.channels).find(|(fed, _)| **fed > 1);
     if let Some((_, channel)) = several {
         warnings.push(format!(
-            "channel {}: several inputs feed it, and two publishers take them in different orders: when the \
-             publisher dies, subscribers that were ahead of the mirror can miss records of one input and get \
-             others twice; give each input a channel of its own",
+            "channel {}: several inputs feed it, and two publishers merge them in different \
+             orders. When the publisher dies, subscribers that were ahead of the mirror can miss \
+             records of one input and receive others twice: give each input its own channel",
             channel.name
         ));
     }
     if standby.admin.is_none() {
         warnings.push(
-            "standby.admin is null: the publisher can't be asked to hand over, only its death or force \
-             promotes this standby"
+            "standby.admin is null, so the publisher can't be asked to hand over: only its \
+             failure, or a forced promotion, promotes this standby"
                 .into(),
         );
     }
@@ -525,7 +529,7 @@ fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
     }
     let is_other = |there: Metadata| !there.file_type().is_socket();
     if path.symlink_metadata().is_ok_and(is_other) {
-        return wrong("something that is no socket has this name; choose another");
+        return wrong("a file that is not a socket has this name; choose another name");
     }
     Ok(())
 }
@@ -541,10 +545,12 @@ fn ring_dir(
     };
     let wrong = |remedy: String| Err(ConfigError::value("ring_dir", directory.display(), remedy));
     if config.state_dir.is_none() {
-        return wrong("it needs state_dir, which keeps the epoch that the rings are of".into());
+        return wrong("it needs state_dir, which keeps the epoch of the rings".into());
     }
     if config.standby.is_some() {
-        return wrong("a standby takes its rings from its publisher; leave this out".into());
+        return wrong(
+            "a standby receives its rings from its publisher; remove this setting".into(),
+        );
     }
     if let Some(shared) = channels
         .iter()
@@ -552,8 +558,8 @@ fn ring_dir(
     {
         let name = &shared.name;
         return wrong(format!(
-            "channel {name} has a fan-out by shared memory, whose readers follow one publisher's file; leave \
-             that or this out"
+            "channel {name} has a shared-memory fan-out, whose readers follow one publisher's \
+             file; remove that fan-out or this setting"
         ));
     }
     if let Err(error) = SharedMapping::check_directory(directory) {
@@ -564,7 +570,7 @@ fn ring_dir(
             let why = why_no_digest(config, &channel.name)?;
             let name = &channel.name;
             Some(format!(
-                "channel {name} has no digest after a restart that goes on in its epoch: {why}"
+                "channel {name} has no digest after a restart that continues its epoch: {why}"
             ))
         }));
     }
@@ -578,10 +584,13 @@ fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
         Err(ConfigError::value(at, file.display(), remedy))
     };
     match std::fs::metadata(file) {
-        Ok(found) if found.is_dir() => wrong("it is a directory; name the capture in it"),
+        Ok(found) if found.is_dir() => {
+            wrong("it is a directory; give the path of the capture in it")
+        }
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => wrong(
-            "there is no such file; a path counts from the directory that the publisher is started in",
+            "there is no such file; a relative path starts at the directory in which the \
+             publisher was started",
         ),
         Err(error) => wrong(&error.to_string()),
     }
@@ -598,7 +607,7 @@ pub(crate) fn trade_date(date: Option<&str>, at: &str) -> Result<TradeDate, Conf
         return Ok(TradeDate::Received);
     };
     let date = Date::from_str(text).map_err(|_| {
-        let remedy = "it must be a day, as 2019-01-30";
+        let remedy = "it must be a date, for example 2019-01-30";
         ConfigError::value(format!("{at}.trade_date"), format_args!("{text:?}"), remedy)
     })?;
     Ok(TradeDate::Fixed(date))
@@ -634,12 +643,12 @@ impl fmt::Display for Plan {
         )?;
         match config.admin {
             Some(admin) => writeln!(f, "metrics at http://{admin}/metrics")?,
-            None => writeln!(f, "metrics: nowhere (admin is null)")?,
+            None => writeln!(f, "metrics: off (admin is null)")?,
         }
         if let Some(standby) = &config.standby {
             writeln!(
                 f,
-                "standby of {}: keeps up to {} messages that are not mirrored yet",
+                "standby of {}: buffers up to {} messages that are not mirrored yet",
                 standby.of, standby.keep_messages
             )?;
         }

@@ -45,7 +45,7 @@ pub enum SymbolRuleError {
     #[error("a range of first letters must rise, as in A-M")]
     Falling,
     /// A star before the end of the rule.
-    #[error("a star can only stand at the end, as in A*")]
+    #[error("a star is allowed only at the end, as in A*")]
     Star,
     /// A range of first letters with a star, which could also be a prefix with a hyphen.
     #[error(

@@ -344,7 +344,8 @@ impl ChannelDriver {
                     channel,
                     fan_out = fan_out.0,
                     skipped,
-                    "a fan-out held the ring and was torn down; its receivers will ask for repair"
+                    "a fan-out held up the ring and was reset: its receivers will request repair; \
+                     give the publish thread a core, or check the fan-out's interface"
                 );
             }
             PublisherEvent::SourceLost { source, position } => {
@@ -352,7 +353,8 @@ impl ChannelDriver {
                     channel,
                     source = source.0,
                     %position,
-                    "a message does not fit a datagram and was told in the stream as lost; use a larger slot_len"
+                    "a message exceeds the datagram size and is reported as lost in the stream; \
+                     use a larger slot_len"
                 );
             }
             _ => {}

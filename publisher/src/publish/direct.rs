@@ -77,7 +77,12 @@ impl InlineChannel<'_> {
     /// ```
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
-        const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
+        const {
+            assert!(
+                !names_instruments(R::RTYPE),
+                "use InlinePublisher::publish for a record that names an instrument"
+            );
+        };
         self.records += 1;
         if !(self.driver).put_record(record, self.source, from, self.now) {
             self.publish_message(record, from);
@@ -105,7 +110,12 @@ impl InlineChannel<'_> {
     /// ```
     #[inline]
     pub fn publish_run<R: WireRecord>(&mut self, records: &[R], first: SourcePosition) {
-        const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
+        const {
+            assert!(
+                !names_instruments(R::RTYPE),
+                "use InlinePublisher::publish for a record that names an instrument"
+            );
+        };
         self.records += records.len() as u64;
         let (mut left, mut first) = (records, first);
         loop {

@@ -30,7 +30,7 @@ use crate::state::source_loss::SourceLoss;
 use crate::state::{Shared, SourceShared};
 
 /// The reason why a channel has no digest: a source did not replay its published messages.
-pub(crate) const REPLAY_MISMATCH: &str = "what was published before did not come again";
+pub(crate) const REPLAY_MISMATCH: &str = "a source did not replay its published messages";
 
 /// One source of messages.
 pub(crate) struct Source {
@@ -272,7 +272,7 @@ impl PublishStage {
         let source = self.sources[index].shared.source.0;
         match incident {
             Incident::SequenceReset { next } => {
-                tracing::info!(source, %next, "the source counts from the start again");
+                tracing::info!(source, %next, "the source restarted its sequence numbers");
             }
             Incident::SessionChange { next } => {
                 tracing::info!(source, %next, "the source opened another session");
@@ -324,7 +324,9 @@ impl PublishStage {
             source = source.0,
             %last,
             given = given.map(tracing::field::display),
-            "the source does not give again what was published of it: its capture was cut or replaced, or is read otherwise; what follows is told as lost in part"
+            "the source did not replay the messages that were published: its capture was \
+             truncated, replaced, or is decoded differently; later messages are reported as lost; \
+             restore the capture, or start a new epoch"
         );
         let lost = StreamEvent::SourceLost {
             source,
@@ -373,8 +375,9 @@ impl PublishStage {
                     let paused_us = paused.0 / 1000;
                     tracing::warn!(
                         source = source.0, %from, messages = known, packets, paused_us,
-                        "the source has a gap, and the kernel dropped packets in its socket just then, which may be \
-                         these; use a core of its own or a larger receive_buffer_bytes"
+                        "the source has a gap. The kernel dropped packets of its socket at that \
+                         time, which may be the missing ones: give the feed thread a core, or \
+                         raise receive_buffer_bytes"
                     );
                 } else {
                     tracing::warn!(source = source.0, %from, messages = known, "the source has a gap");
@@ -395,7 +398,8 @@ impl PublishStage {
                     source = source.0,
                     %from,
                     messages = known,
-                    "the publish thread could not keep up: messages were lost before it; use faster cores or more queue_batches"
+                    "the publish thread can't keep up, and messages were lost in its queue; give \
+                     it a faster core, or raise threads.queue_batches"
                 );
                 if *counts_here {
                     counters.source_overflow_messages.add(messages);
@@ -479,8 +483,9 @@ impl PublishStage {
         };
         for (channel, driver) in self.drivers.iter_mut().enumerate() {
             if check.is_missing(channel) {
-                driver
-                    .without_digest("it was stopped before all that was published had come again");
+                driver.without_digest(
+                    "the replay was stopped before it reached the end of the published messages",
+                );
             }
         }
     }

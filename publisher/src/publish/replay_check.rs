@@ -43,7 +43,9 @@ impl ReplayMismatch {
         let Some(path) = &self.path else { return };
         if let Err(error) = write_atomic(path, format!("{}\n", self.epoch).as_bytes()) {
             let path = path.display();
-            tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
+            tracing::error!(%path, %error, "the replay mismatch can't be recorded; a later run of \
+                                            this epoch may show a wrong digest: make the state \
+                                            directory writable");
         }
     }
 }

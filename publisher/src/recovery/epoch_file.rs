@@ -86,7 +86,7 @@ impl EpochsBefore {
         };
         if before.epoch.0 == u64::MAX {
             let path = store.map(|s| s.path).unwrap_or_default();
-            let reason = "its epoch is the last there is".into();
+            let reason = "its epoch is the highest possible one".into();
             return Err(PublisherError::StateDamaged { path, reason });
         }
         Ok(Self {
@@ -380,8 +380,8 @@ mod tests {
             state("write", Path::new("/s/a.epoch.json"), error).to_string()
         };
         for (errno, remedy) in [
-            (Errno::NOSPC, "; make room on its file system"),
-            (Errno::DQUOT, "; make room on its file system"),
+            (Errno::NOSPC, "; free space on its file system"),
+            (Errno::DQUOT, "; free space on its file system"),
             (
                 Errno::ACCESS,
                 "; check that its directory exists and is writable",

@@ -36,37 +36,36 @@ pub(crate) struct Rings {
 enum NotWhole {
     #[error("no ring of channel {0} was kept")]
     Gone(String),
-    #[error(
-        "the file of the ring of channel {0} is empty: nothing was ever written there, or it was cut"
-    )]
+    #[error("the ring file of channel {0} is empty: it was never written, or was truncated")]
     Empty(String),
     #[error(
-        "the ring of channel {channel} has {found} bytes and {needed} are configured: it is of other slots, or was cut"
+        "the ring of channel {channel} has {found} bytes, but {needed} are configured: its slots \
+         differ, or it was truncated"
     )]
     Length {
         channel: String,
         found: u64,
         needed: usize,
     },
-    #[error("the session of before was ended")]
+    #[error("the previous session has ended")]
     Ended,
-    #[error("the host was started anew since")]
+    #[error("the host was rebooted since")]
     Rebooted,
-    #[error("channel {0} is configured otherwise than its ring")]
+    #[error("the configuration of channel {0} differs from its ring")]
     Configured(String),
-    #[error("the inputs are configured otherwise than before")]
+    #[error("the configuration of the inputs has changed")]
     Inputs,
-    #[error(
-        "the capture of source {0} is not the file that it was: its length or the time it was written is another"
-    )]
+    #[error("the capture of source {0} was replaced: its length or modification time has changed")]
     Capture(SourceId),
-    #[error("source {0} is live: what it told meanwhile, and what its decoder knew, is gone")]
+    #[error(
+        "source {0} is live: its messages since the stop, and the state of its decoder, are lost"
+    )]
     Live(SourceId),
     #[error(
-        "state_dir does not know of epoch {ring} of channel {channel}: its file of before is gone"
+        "state_dir does not record epoch {ring} of channel {channel}: its earlier file is missing"
     )]
     Forgotten { channel: String, ring: Epoch },
-    #[error("the ring of channel {channel} is of epoch {ring}, and the last one kept is {kept}")]
+    #[error("the ring of channel {channel} has epoch {ring}, but state_dir records {kept}")]
     Epoch {
         channel: String,
         ring: Epoch,
@@ -139,7 +138,7 @@ impl Rings {
                         epoch = %epoch.epoch(),
                         last = %ring.sealed(),
                         unsent = unsent.max().unwrap_or(0),
-                        "goes on in the epoch of before, behind what was sealed"
+                        "continues the previous epoch after the last sealed sequence"
                     );
                 }
                 Ok(Self {

@@ -254,12 +254,12 @@ fn unkept_epoch_is_nobodys_and_none_repeats() {
         .as_object_mut()
         .unwrap()
         .remove("seed");
-    let why = format!("is of epoch {second}, and the last one kept is {first}");
+    let why = format!("has epoch {second}, but state_dir records {first}");
     assert!(left.why().contains(&why), "{}", left.why());
     let third = left.publish(3);
     assert!(third > second);
     fs::remove_file(left.state()).unwrap();
-    let why = format!("state_dir does not know of epoch {third} of channel all");
+    let why = format!("state_dir does not record epoch {third} of channel all");
     assert!(left.why().contains(&why), "{}", left.why());
     assert!(left.publish(3) > third);
 }
@@ -280,17 +280,17 @@ fn what_was_found_of_a_ring_is_said() {
         ),
         (
             &|left| fs::write(left.ring(), b"").unwrap(),
-            "the file of the ring of channel all is empty",
+            "the ring file of channel all is empty",
             EpochReason::RingGone,
         ),
         (
             &|left| fs::write(left.ring(), &whole[..10_000]).unwrap(),
-            "the ring of channel all has 10000 bytes and 98304 are configured",
+            "the ring of channel all has 10000 bytes, but 98304 are configured",
             EpochReason::Reconfigured,
         ),
         (
             &|left| left.config["channels"][0]["slots"] = json!(128),
-            "the ring of channel all has 98304 bytes and 192512 are configured",
+            "the ring of channel all has 98304 bytes, but 192512 are configured",
             EpochReason::Reconfigured,
         ),
         (
@@ -300,17 +300,17 @@ fn what_was_found_of_a_ring_is_said() {
         ),
         (
             &|left| left.config["channels"][0]["id"] = json!(3),
-            "channel all is configured otherwise than its ring",
+            "the configuration of channel all differs from its ring",
             EpochReason::Reconfigured,
         ),
         (
             &|left| left.config["inputs"][0]["seed"] = json!(9),
-            "the inputs are configured otherwise than before",
+            "the configuration of the inputs has changed",
             EpochReason::Reconfigured,
         ),
         (
             &|left| drop(fs::remove_file(left.state())),
-            "state_dir does not know of epoch 1000 of channel all: its file of before is gone",
+            "state_dir does not record epoch 1000 of channel all: its earlier file is missing",
             EpochReason::StateGone,
         ),
     ];
@@ -347,7 +347,7 @@ fn input_speed_keeps_epoch_other_file_opens_new() {
     for (bytes, later_s) in [("a da", 0), ("a day and more", 0), ("A DAY", 1)] {
         fs::write(&file, bytes).unwrap();
         dated(modified + std::time::Duration::from_secs(later_s));
-        let why = "the capture of source 1 is not the file that it was";
+        let why = "the capture of source 1 was replaced";
         assert!(left.why().starts_with(why), "{}", left.why());
         assert_eq!(left.reason(), Some(EpochReason::SourceChanged));
     }
@@ -377,6 +377,6 @@ fn a_session_is_ended_by_its_last_datagram_too() {
         seal(ring, Kind::End, 0);
     }
     drop(opened);
-    assert_eq!(left.why(), "the session of before was ended");
+    assert_eq!(left.why(), "the previous session has ended");
     assert_eq!(left.reason(), Some(EpochReason::SessionEnded));
 }

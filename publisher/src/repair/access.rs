@@ -156,12 +156,12 @@ impl Access {
                 tracing::warn!(
                     subscriber = name,
                     channel = channel.0,
-                    "its ring can't be READ, NACKs are answered: {error}"
+                    "the ring can't be offered for READ, and repair uses NACKs: {error}"
                 );
             } else if let Err(error) = server.grant_cursor(connection, share) {
                 // It then reports its progress by messages alone.
                 refused("cursor_refused", &error);
-                tracing::debug!(subscriber = name, "it has no cursor: {error}");
+                tracing::debug!(subscriber = name, "the subscriber has no cursor: {error}");
             }
         }
     }

@@ -87,7 +87,8 @@ impl DenyList {
                 // Earlier bans stay in force.
                 if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!(
-                        "{}: {} can't be read: {error}; what it said before stays",
+                        "{}: {} can't be read: {error}; the earlier entries stay in force; fix \
+                         the file or its permissions",
                         self.words.0,
                         path.display()
                     );

@@ -170,7 +170,10 @@ impl RepairService {
     /// multicast socket can't continue.
     pub(crate) fn run(mut self) -> Result<(), PublisherError> {
         if let Err(error) = set_short_slice() {
-            tracing::info!("repair is no sooner than the scheduler has it: {error}");
+            tracing::info!(
+                "repair keeps the default scheduler slice and may start late, because a short \
+                 slice can't be set: {error}"
+            );
         }
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
@@ -288,7 +291,7 @@ impl RepairService {
                     }
                     CloseReason::Io(error) => {
                         if peers.log.allow() {
-                            tracing::info!(peer = peer.0, %error, "a connection broke");
+                            tracing::info!(peer = peer.0, %error, "a connection failed");
                         }
                         shared.service.connections_broken.increment();
                     }
@@ -347,7 +350,7 @@ impl RepairService {
             if let Err(error) = self.server.write(connection, share, &write) {
                 tracing::info!(
                     peer = peer.0,
-                    "nothing can be written to a standby: {error}"
+                    "sealed datagrams can't be written to a standby: {error}"
                 );
                 self.core.handle_unwritable(peer);
             }
@@ -429,7 +432,8 @@ impl RepairService {
                         Further::Read => "read_joined",
                     };
                     let before = instead_of.and_then(|it| self.peers.get(it));
-                    let why = before.map(|it| format!("instead of the one from {}", it.address));
+                    let why =
+                        before.map(|it| format!("replaces the connection from {}", it.address));
                     self.peers.audit(what, peer, None, why.as_deref());
                 }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
@@ -450,9 +454,17 @@ impl RepairService {
                     self.peers.audit(what, peer, Some(channel), why);
                     let (standby, channel) = (name, channel.0);
                     match why {
-                        None => tracing::info!(standby, channel, "what is sealed is written to it"),
+                        None => tracing::info!(
+                            standby,
+                            channel,
+                            "sealed datagrams are written to the standby"
+                        ),
                         Some(why) => {
-                            tracing::warn!(standby, channel, "nothing is written to it: {why}");
+                            tracing::warn!(
+                                standby,
+                                channel,
+                                "the standby was refused, and nothing is written to it: {why}"
+                            );
                         }
                     }
                 }
@@ -465,9 +477,9 @@ impl RepairService {
                         tracing::info!(subscriber = name, on_purpose, "left");
                     }
                     let why = match on_purpose {
-                        true => "it said goodbye",
+                        true => "the subscriber sent LEAVE",
                         false if self.is_ending => "the publisher ends",
-                        false => "without a goodbye",
+                        false => "the subscriber sent no LEAVE",
                     };
                     self.peers.audit("left", peer, None, Some(why));
                     let mut all = self.shared.subscribers();
@@ -507,7 +519,7 @@ impl RepairService {
                     tracing::warn!(
                         channel = channel.0,
                         %epoch,
-                        "a JOIN claims an epoch higher than ours; counted, no effect"
+                        "a JOIN claims an epoch above the publisher's; it is counted, and has no effect"
                     );
                 }
                 RepairEvent::SlowSubscriber {

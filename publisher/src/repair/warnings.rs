@@ -45,23 +45,25 @@ impl Warnings {
     pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut LogLimit) {
         if let Some((errno, remedy)) = self.no_descriptor(now, stats) {
             tracing::warn!(
-                "the control port has no descriptor for a connection ({errno}): new subscribers wait, joined \
-                 ones are served; {remedy}"
+                "the control port can't accept a connection ({errno}): new subscribers wait, and \
+                 joined ones are served; {remedy}"
             );
         }
         if let Some((address, count)) = self.crowded(now, stats) {
             tracing::warn!(
                 %address,
                 count,
-                "an address has as many connections as one may have, and more of it were turned away: raise \
-                 repair.peers_per_address_max if so many subscribers are there, else see who is"
+                "an address has reached its maximum of connections, and further ones were \
+                 refused: raise repair.peers_per_address_max if it has that many subscribers, \
+                 otherwise find out who connects"
             );
         }
         if let Some(count) = self.suppressed(now, log) {
             tracing::warn!(
                 count,
-                "lines about connections were left out, since they come, go or break the protocol too often: \
-                 --audit FILE keeps who it is, and `banned` keeps them away"
+                "log lines about connections were suppressed, because connections open, close or \
+                 break the protocol too often: --audit FILE records their peers, and the `banned` \
+                 file blocks them"
             );
         }
     }

@@ -58,7 +58,7 @@ impl Channels {
         let mut offers = listen_over_verbs(config, &mut server)?;
         for offer in &offers {
             if let RepairOffer::Verbs { address, read, .. } = offer {
-                tracing::info!(%address, read, "connections for repair are taken over verbs");
+                tracing::info!(%address, read, "repair connections are accepted over verbs");
             }
         }
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ impl Serving {
         }
         let backlog_hint = self.server.backlog_hint();
         let backlog_hint = backlog_hint.map_err(|source| PublisherError::System {
-            what: "look at the control connections",
+            what: "poll the control connections",
             source,
         });
         backlog_hint.map(Some)
@@ -247,8 +247,8 @@ fn share_cursors(server: &mut ControlServer, cursors: u16) {
         refused("cursor_refused", None, &error);
         tracing::warn!(
             cursors,
-            "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
-             locked, or set repair_verbs.cursors to fewer, or 0"
+            "subscribers have no cursors, because their memory can't be registered: {error}; \
+             raise the limit of locked memory, or lower repair_verbs.cursors"
         );
     }
 }
@@ -290,8 +290,8 @@ fn share(
                 let name = &channel.name;
                 tracing::warn!(
                     channel = name,
-                    "no ring is offered to be READ, since this one can't be registered: {error}; \
-                     let more memory be locked, or set repair_verbs.read to false"
+                    "no ring is offered for READ, because this one can't be registered: {error}; \
+                     raise the limit of locked memory, or set repair_verbs.read to false"
                 );
             }
         }

@@ -75,7 +75,7 @@ impl Commands {
             Command::HandOverAnswered { request } => self.hand_over.end(&request, shared),
             Command::Promote { force, reply } => {
                 let Some(standby) = self.standby.clone() else {
-                    let _ = reply.send(Err("this publisher is no standby".into()));
+                    let _ = reply.send(Err("this publisher is not a standby".into()));
                     return;
                 };
                 // On its own thread, because it polls the publisher repeatedly and waits for this
@@ -84,7 +84,7 @@ impl Commands {
                     let _ = reply.send(standby.promote(force));
                 });
                 if let Err(error) = thread {
-                    tracing::warn!("not promoted: no thread can be started: {error}");
+                    tracing::warn!("not promoted: can't start a thread: {error}");
                 }
             }
         }

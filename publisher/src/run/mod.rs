@@ -530,7 +530,8 @@ mod tests {
         };
         let (same, next) = (&published[..], (4, 4, 1));
         let (altered, shorter) = ([(1, 1, 1), (2, 2, 100), (3, 9, 1)], &published[..2]);
-        let stopped = Some("it was stopped before all that was published had come again");
+        let stopped =
+            Some("the replay was stopped before it reached the end of the published messages");
         let differs = Some(REPLAY_MISMATCH);
         let cases: [Case<'_>; 8] = [
             (same, Some(next), false, &["4"], None),

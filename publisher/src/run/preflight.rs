@@ -65,7 +65,7 @@ fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
     }
     if let Some(directory) = &config.state_dir {
         can_be_created(directory).map_err(|error| {
-            let remedy = format!("{error}; name a directory that is writable or can be created");
+            let remedy = format!("{error}; give a directory that is writable or can be created");
             ConfigError::value("state_dir", directory.display(), remedy)
         })?;
     }
@@ -127,8 +127,9 @@ fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
         let is_too_small = there.f_blocks > 0 && left < needed;
         is_too_small.then(|| {
             format!(
-                "{}: its file system has {left} bytes left, and the rings and flight records that are to lie \
-                 there need {needed} more: enlarge it, make room, or ask for less (slots, flight_record.mib)",
+                "{}: its file system has {left} bytes left, and the rings and flight records \
+                 there need {needed} more: enlarge it, free space, or configure less (slots, \
+                 flight_record.mib)",
                 directory.display()
             )
         })

@@ -68,7 +68,7 @@ impl Heard {
                 Agreement::Differs => self.backlog.forget(index),
                 Agreement::Unknown => tracing::warn!(
                     source = id.0,
-                    "nothing that was heard of this source could be compared with what is mirrored of it"
+                    "no received message of this source could be compared with the mirror"
                 ),
             }
         }
@@ -198,7 +198,7 @@ impl Opened {
             %epoch,
             %continues,
             published_again,
-            "promoted: {why}; this publishes from here on"
+            "promoted: {why}; this process publishes from now on"
         );
     }
 }
@@ -216,7 +216,8 @@ impl Continued {
             let mirror = left.mirrors.remove(&plan.id);
             let mirror = mirror.ok_or_else(|| PublisherError::Mirroring {
                 of: plan.name.clone(),
-                reason: "its mirror was given up meanwhile".into(),
+                reason: "its mirror was dropped during the promotion; start the standby again"
+                    .into(),
             })?;
             mirrors.push((plan, mirror));
         }

@@ -353,7 +353,8 @@ pub(crate) fn finish(
             if !all_reached && short > 0 {
                 tracing::warn!(
                     subscribers = short,
-                    "the session is over, and they have not reached its end; a longer linger_ms would wait for them"
+                    "the session is over, and subscribers have not reached its end; raise \
+                     linger_ms to wait longer"
                 );
             }
             to.stop(now.monotonic);

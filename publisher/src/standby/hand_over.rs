@@ -117,7 +117,7 @@ impl HandOver {
             } if is_stopping || now >= *until || now >= *at_latest => {
                 tracing::warn!(
                     standby,
-                    "the standby has not taken over: publishing goes on"
+                    "the standby has not taken over; this publisher continues"
                 );
                 let at_least = (now >= *at_latest).then_some(now + REST_TOTAL);
                 self.phase = Phase::Publishing { at_least };
@@ -140,11 +140,11 @@ impl HandOver {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
         if name.len() > NAME_LEN_MAX {
-            return refused(format!("no name has {} bytes", name.len()));
+            return refused(format!("a name of {} bytes is too long", name.len()));
         }
         if !self.allowed.contains(name) {
             return refused(format!(
-                "this publisher hands over to nobody called {name:?}; name it in hand_over_to"
+                "this publisher does not hand over to {name:?}; add the name to hand_over_to"
             ));
         }
         if let Some(epoch) = request.superseded_by {
@@ -156,14 +156,14 @@ impl HandOver {
         }
         if request.epoch != shared.epoch {
             return refused(format!(
-                "epoch {} is published here, not {}; let the mirror catch up",
+                "this publisher has epoch {}, not {}; let the mirror catch up",
                 shared.epoch, request.epoch
             ));
         }
         if !self.can_rest {
             return refused(
-                "this publisher seals on its handler's own thread, which cannot rest: end its session, or promote \
-                 by force"
+                "this publisher seals on its handler's thread, which can't be paused: end its \
+                 session, or promote by force"
                     .into(),
             );
         }
@@ -178,7 +178,8 @@ impl HandOver {
         }
         if !is_joined(shared, name) {
             return refused(format!(
-                "nobody called {name:?} follows every channel; there is no standby to take over"
+                "no subscriber named {name:?} follows every channel, so no standby can take over; \
+                 start the standby, and let it join"
             ));
         }
         if shared.is_stopping() || shared.is_ended() {
@@ -191,8 +192,8 @@ impl HandOver {
             Phase::Publishing {
                 at_least: Some(at_least),
             } if now < *at_least => refused(format!(
-                "sealing has rested for {} s, and the mirrors did not get everything; look at their lag, and ask \
-                 again in {} s",
+                "sealing was paused for {} s, and the mirrors are still behind; check their lag, \
+                 and try again in {} s",
                 REST_TOTAL.as_secs(),
                 at_least.duration_since(now).as_secs() + 1
             )),
@@ -214,7 +215,7 @@ impl HandOver {
             _ => {
                 tracing::info!(
                     standby = name,
-                    "a standby takes over: nothing is sealed meanwhile"
+                    "a standby takes over, and sealing is paused"
                 );
                 self.phase = Phase::Resting {
                     standby: name.clone(),
@@ -235,7 +236,7 @@ impl HandOver {
             return false;
         }
         self.refused_at = Some(now);
-        tracing::warn!("not handed over: {why}");
+        tracing::warn!("hand-over refused: {why}");
         let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
         audit::say(
             "hand_over_refused",
@@ -262,11 +263,15 @@ impl HandOver {
             standby: standby.clone(),
         };
         match request.superseded_by {
-            None => tracing::info!(standby, "handed over: this publisher ends without END"),
+            None => tracing::info!(
+                standby,
+                "handed over; this publisher stops without sending END"
+            ),
             Some(epoch) => tracing::error!(
                 standby,
                 %epoch,
-                "superseded: a standby has opened a higher epoch by force; this publisher ends without END"
+                "superseded: a standby was promoted by force with a higher epoch; this publisher \
+                 stops without sending END"
             ),
         }
         let what = match request.superseded_by {

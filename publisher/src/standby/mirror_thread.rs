@@ -179,8 +179,8 @@ impl MirrorKeeper for Offers {
             true if !wants_mirror => return None,
             true => mirror_for(plan, offer),
             false => Err(format!(
-                "the publisher's config of channel {} is another one ({} slots of {} bytes there): make name, \
-                 symbols, slots and slot_len of both equal, and start the standby anew",
+                "the publisher's config of channel {} differs ({} slots of {} bytes there): make \
+                 name, symbols, slots and slot_len of both equal, and restart the standby",
                 plan.name, offer.slots, offer.slot_len
             )),
         };
@@ -220,7 +220,10 @@ impl MirrorKeeper for Offers {
         let channel = position.channel.0;
         match event {
             Event::Lost(loss) => {
-                tracing::warn!(channel, "the mirror begins anew behind a hole: {loss}");
+                tracing::warn!(
+                    channel,
+                    "the mirror restarts after a gap that can't be repaired: {loss}"
+                );
             }
             Event::EpochChanged { .. }
             | Event::EpochContinued { .. }
@@ -234,7 +237,8 @@ impl MirrorKeeper for Offers {
 }
 
 fn mirror_for(plan: &ChannelPlan, offer: &ChannelOffer) -> Result<Mirror, String> {
-    let failed = |error: String| format!("no mirror of channel {} can be made: {error}", plan.name);
+    let failed =
+        |error: String| format!("can't create the mirror of channel {}: {error}", plan.name);
     let geometry = Mirror::geometry_of(offer).map_err(|error| failed(error.to_string()))?;
     let memory = SharedMapping::memfd(&format!("tickcast-{}", plan.name), geometry.bytes());
     let memory = memory.map_err(|error| failed(error.to_string()))?;

@@ -49,7 +49,7 @@ impl StandbyState {
                 Phase::Mirroring => *phase = Phase::Asking,
                 Phase::Promoted(promoted) => return Ok(promoted.clone()),
                 Phase::Failed(why) => return Err(why.clone()),
-                _ => return Err("a promotion is under way".into()),
+                _ => return Err("a promotion is in progress".into()),
             }
         }
         tracing::info!(force, "asked to be promoted");
@@ -66,7 +66,8 @@ impl StandbyState {
         // The publish thread continues from the mirrors, unless it has ended.
         self.order(reason)?;
         let opened = self.outcome(Some(wait));
-        let opened = opened.ok_or("it takes long; GET /standby says what came of it")?;
+        let opened =
+            opened.ok_or("the promotion is not finished yet; GET /standby reports its result")?;
         if reason == Reason::Forced {
             // The caller gets its answer after the first attempt to notify the publisher.
             let _ = superseding.recv();
@@ -104,7 +105,7 @@ impl StandbyState {
                 is_settled = promote::supersede(&state, &promoted, false);
             }
         });
-        let thread = thread.map_err(|error| format!("no thread can be started: {error}"));
+        let thread = thread.map_err(|error| format!("can't start a thread: {error}"));
         thread.map(|_| first)
     }
 
@@ -254,10 +255,10 @@ mod tests {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
         let why = state.promote_within(Duration::ZERO, true).unwrap_err();
-        assert!(why.contains("it takes long"), "{why}");
+        assert!(why.contains("is not finished yet"), "{why}");
         assert_eq!(state.ordered(), Some(Reason::Forced));
         let again = state.promote_within(Duration::ZERO, true).unwrap_err();
-        assert!(again.contains("under way"), "{again}");
+        assert!(again.contains("in progress"), "{again}");
         state.opened(Ok(promoted()));
         let mut stream = asked(&publisher);
         let (head, body) = posted(&stream);

@@ -25,15 +25,15 @@ pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, S
     match state.config.admin {
         _ if force => Ok(Reason::Forced),
         _ if let Some(source) = differing => Err(format!(
-            "source {source} gives here what the publisher does not publish: other instruments, or another \
-             session; start the standby anew before a session begins. By force, what it gave so far is told \
-             as lost"
+            "source {source} delivers other messages here than the publisher publishes (other \
+             instruments, or another session): restart the standby before a session begins. A \
+             forced promotion reports its messages as lost"
         )),
         Some(admin) => have_handed_over(state, admin),
         None if is_gone(state) => Ok(Reason::PublisherDead),
         None => Err(
-            "the publisher is alive, and standby.admin does not say where it can be asked to hand over: \
-             say so, or stop the publisher, or promote by force"
+            "the publisher is alive, but standby.admin is not set, so it can't be asked to hand \
+             over: set standby.admin, stop the publisher, or promote by force"
                 .into(),
         ),
     }
@@ -46,8 +46,8 @@ fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, S
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(format!(
-                "the mirrors did not get everything within {} ms, and the publisher goes on; look at the lag, \
-                 or promote by force",
+                "the mirrors did not catch up within {} ms, and the publisher continues; check \
+                 the lag, or promote by force",
                 state.config.hand_over_ms
             ));
         }
@@ -55,13 +55,17 @@ fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, S
         state.view().epoch()?;
         match ask(state, admin, left.min(ANSWER_MAX)) {
             Ok(Answer::Ends { .. }) => return Ok(Reason::HandedOver),
-            Ok(Answer::Refused { why }) => return Err(format!("the publisher goes on: {why}")),
+            Ok(Answer::Refused { why }) => {
+                return Err(format!(
+                    "the publisher refused to hand over and continues: {why}"
+                ));
+            }
             Ok(Answer::Resting { .. }) => sleep(ASK_EVERY),
             Err(_) if is_gone(state) => return Ok(Reason::PublisherDead),
             Err(why) => {
                 return Err(format!(
-                    "the publisher is alive, but can't be asked to hand over at {admin}: {why}; promote by \
-                     force if it must be"
+                    "the publisher is alive, but can't be asked to hand over at {admin}: {why}; \
+                     stop it, or promote by force"
                 ));
             }
         }
@@ -86,7 +90,7 @@ fn say(admin: SocketAddr, request: &Request, wait: Duration) -> Result<Answer, S
     let asked = http::ask(admin, "/hand-over", Some(&body), wait);
     let (_, answer) = asked.map_err(|error| error.to_string())?;
     serde_json::from_str(&answer)
-        .map_err(|_| format!("the answer is none of a publisher: {answer:?}"))
+        .map_err(|_| format!("the answer does not come from a publisher: {answer:?}"))
 }
 
 /// Returns whether the publisher is silent on every path.
@@ -119,19 +123,21 @@ pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: boo
     };
     match say(admin, &request, ANSWER_MAX) {
         Ok(Answer::Ends { .. }) => {
-            tracing::warn!("the publisher heard that it is superseded, and ends");
+            tracing::warn!("the publisher was notified that it is superseded, and stops");
             true
         }
         Ok(Answer::Refused { why }) => {
             tracing::error!(
-                "whoever is at {admin} heard that it is superseded, and does not end: {why}; if it publishes, stop it"
+                "the process at {admin} was notified that it is superseded, but refuses to end: \
+                 {why}; if it publishes, stop it"
             );
             true
         }
         Ok(Answer::Resting { .. }) | Err(_) => {
             if is_first && promoted.reason == Reason::Forced {
                 tracing::warn!(
-                    "the superseded publisher was not reached, and is told once it is; make sure that it is gone"
+                    "the superseded publisher can't be reached, and will be notified when it \
+                     returns; make sure that it has stopped"
                 );
             }
             false

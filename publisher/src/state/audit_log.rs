@@ -74,15 +74,15 @@ impl Write for AuditFile {
             Ok(()) if self.lost > 0 => {
                 let lost = std::mem::take(&mut self.lost);
                 (self.tell)(&format!(
-                    "{path} is written again; {lost} audit lines are not in it"
+                    "{path} can be written again; {lost} audit lines are missing in it"
                 ));
             }
             Ok(()) => {}
             Err(error) => {
                 if self.lost == 0 {
                     (self.tell)(&format!(
-                        "audit lines are lost: {path} can't be written: {error}; make room, or mend it and send \
-                         SIGHUP"
+                        "audit lines are lost: {path} can't be written: {error}; free space, or \
+                         fix the path and send SIGHUP"
                     ));
                 }
                 self.lost += 1;
@@ -139,7 +139,7 @@ mod tests {
                 panic!("{told:?}");
             };
             assert!(first.contains("audit lines are lost"), "{first}");
-            assert!(again.contains("4 audit lines are not in it"), "{again}");
+            assert!(again.contains("4 audit lines are missing in it"), "{again}");
         }
         // The file is moved away, so later lines go to a new one.
         std::fs::remove_file(&path).unwrap();

@@ -28,7 +28,7 @@ pub(crate) fn of_repair(config: &Config) -> Option<JournalWriter> {
 fn recorder_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
     let made = recorder(config, of, side);
     made.unwrap_or_else(|error| {
-        tracing::error!("{error}; it goes on without");
+        tracing::error!("{error}; the publisher continues without a flight record");
         None
     })
 }

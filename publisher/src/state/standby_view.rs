@@ -215,13 +215,14 @@ impl View {
                 let why = self
                     .problem
                     .as_deref()
-                    .unwrap_or("is the publisher running?");
-                return Err(format!("nothing of channel {name} is mirrored yet; {why}"));
+                    .unwrap_or("check that the publisher runs");
+                return Err(format!("channel {name} is not mirrored yet; {why}"));
             };
             if mirrored.ended {
                 let name = &channel.name;
                 return Err(format!(
-                    "the publisher has ended its session on channel {name}: there is nothing to go on with"
+                    "the publisher has ended its session on channel {name}: there is nothing to \
+                     continue"
                 ));
             }
             if epoch.is_some_and(|epoch| epoch != mirrored.epoch) {

@@ -231,7 +231,7 @@ pub unsafe extern "C" fn tickcast_builder_interface(
             Err(_) => range(
                 "interface",
                 name,
-                "a name as eth0, or an IPv4 address of this host",
+                "a name, for example eth0, or an IPv4 address of this host",
             ),
         }
     })

@@ -77,12 +77,12 @@ pub enum Error {
         text: String,
     },
     /// A setting of a channel before any channel was added.
-    #[error("no channel was added yet: call tickcast_builder_channel first")]
+    #[error("the builder has no channel: call tickcast_builder_channel first")]
     NoChannelYet,
     /// A struct of another size, or another version of the interface.
     #[error(
-        "{what} is {theirs} in the header that this was compiled with, and {ours} in the library: \
-         compile with the tickcast.h that came with the library"
+        "{what} is {theirs} in the header of this program, and {ours} in the library: compile \
+         with the tickcast.h of the library"
     )]
     Abi {
         /// The name of the struct or version.
@@ -93,13 +93,13 @@ pub enum Error {
         ours: u64,
     },
     /// A pointer that no function of the library returned.
-    #[error("`{expected}` is no handle that this library gave")]
+    #[error("`{expected}` is not a handle of this library")]
     NoHandle {
         /// The expected kind of handle.
         expected: &'static str,
     },
     /// A handle of another kind.
-    #[error("that handle is a {found}, and a {expected} is needed")]
+    #[error("the handle is a {found}, and a {expected} is needed")]
     OtherKind {
         /// The kind of the handle.
         found: &'static str,
@@ -107,25 +107,25 @@ pub enum Error {
         expected: &'static str,
     },
     /// A handle whose object is gone.
-    #[error("that {expected} was freed, or was used up by a call that ends it")]
+    #[error("the {expected} was freed, or was consumed by a call that ends it")]
     Freed {
         /// The expected kind of handle.
         expected: &'static str,
     },
     /// The handle is in use by another thread.
-    #[error("another thread uses that {expected}: one at a time may")]
+    #[error("another thread uses the {expected}: call it from one thread at a time")]
     InUse {
         /// The kind of the handle.
         expected: &'static str,
     },
     /// The handle is in use by the call that runs the current callback.
-    #[error("a callback may not use the {expected} that calls it: wait until that call returns")]
+    #[error("a callback can't use the {expected} that called it: wait until that call returns")]
     WithinItself {
         /// The kind of the handle.
         expected: &'static str,
     },
     /// The table of handles is full.
-    #[error("there are {count} handles already: free some")]
+    #[error("the process has {count} handles, the maximum: free some")]
     TooMany {
         /// The number of handles.
         count: usize,
@@ -146,7 +146,7 @@ pub enum Error {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// There is nothing with that name or number.
-    #[error("there is no {what} {name:?}: {known}")]
+    #[error("{what} {name:?} does not exist: {known}")]
     Unknown {
         /// The kind of thing.
         what: &'static str,
@@ -160,19 +160,21 @@ pub enum Error {
     Wait(std::io::Error),
     /// A callback stopped its call.
     #[error(
-        "the callback asked to end; what it was not given is gone, and the publisher was not told"
+        "the callback requested the end; items that it had not received are lost, and were not \
+         reported to the publisher"
     )]
     Stopped,
     /// The callback of an earlier call stopped it.
     #[error(
-        "an earlier callback asked to end: nothing more is handed over; free this, and build another"
+        "an earlier callback requested the end, and nothing more is delivered: free this \
+         subscriber, and build another"
     )]
     Poisoned,
     /// A log callback is set already.
-    #[error("log lines go to another callback already, until this process ends")]
+    #[error("another callback receives the log lines until this process ends")]
     LogIsSet,
     /// The library panicked.
-    #[error("the library failed within, please report it: {message}")]
+    #[error("the library failed internally; please report it: {message}")]
     Panicked {
         /// The message of the panic.
         message: String,
@@ -275,7 +277,7 @@ fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Status> {
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is no text").to_owned()
+    text.unwrap_or("a value that is not text").to_owned()
 }
 
 /// Runs a call that returns a number, or a status below zero.

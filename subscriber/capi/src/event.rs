@@ -632,7 +632,7 @@ pub unsafe extern "C" fn tickcast_event_text(
         let known = match event.to_rust() {
             Some(event) => event.to_string(),
             None if event.kind == EventKind::Other as u32 => {
-                "an event that this library has no words for".into()
+                "an event that this library can't describe".into()
             }
             None => range("event", event.kind, "an event that a callback was given")?,
         };

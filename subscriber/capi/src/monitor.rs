@@ -39,7 +39,7 @@ pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
     all.get(index).ok_or_else(|| Error::Unknown {
         what: "channel",
         name: index.to_string(),
-        known: format!("there are {}, counted from 0", all.len()),
+        known: format!("there are {}, and indices start at 0", all.len()),
     })
 }
 

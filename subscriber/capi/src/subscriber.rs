@@ -140,7 +140,7 @@ pub unsafe extern "C" fn tickcast_subscriber_channel_id(
                 Error::Unknown {
                     what: "channel",
                     name: name.to_owned(),
-                    known: format!("followed are {known}, each from its event `joined` on"),
+                    known: format!("the subscriber follows {known}, each after its event `joined`"),
                 }
             })
         })

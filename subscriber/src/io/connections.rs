@@ -106,7 +106,7 @@ impl Connections {
                 }
                 ClientEvent::Disconnected(reason) => {
                     if let Some(name) = over_verbs(path) {
-                        tracing::info!("the {name} is down, others are asked: {reason}");
+                        tracing::info!("the {name} is down, and repair uses other paths: {reason}");
                     }
                     let reason = match reason {
                         CloseReason::Unreachable(_) | CloseReason::Timeout => {
@@ -200,7 +200,9 @@ impl Connections {
             if let (Some(name), CloseReason::Unreachable(error)) = (name, &reason)
                 && error.kind() == ErrorKind::Unsupported
             {
-                tracing::info!("no {name} over verbs from here, others are asked: {error}");
+                tracing::info!(
+                    "can't make the {name} over verbs, and repair uses other paths: {error}"
+                );
                 return match path {
                     Path::Read => core.handle_read_unusable(now),
                     _ => core.handle_nack_unusable(now),
@@ -254,7 +256,7 @@ impl Connections {
     fn begin_remote(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
-                tracing::info!("READ can't go on, others are asked: {error}");
+                tracing::info!("READ failed, and repair uses other paths: {error}");
                 self.read.disconnect();
                 let reason = LinkDownReason::Closed;
                 core.handle_disconnected(now, Path::Read, reason, sink);

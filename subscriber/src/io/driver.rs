@@ -321,7 +321,7 @@ impl Driver {
                 let before = self.problems.listening.insert(offer.channel, error);
                 // Each retry may fail again, so log only a new reason.
                 if before.is_none_or(|before| before.to_string() != text) {
-                    tracing::error!(channel = %offer.name, "cannot listen: {text}");
+                    tracing::error!(channel = %offer.name, "can't receive the channel: {text}");
                 }
                 self.pending.push((offer, now.after(LISTEN_RETRY)));
             }

@@ -48,7 +48,8 @@ impl Inboxes {
             Ok(granting) => self.0.push(granting),
             Err(error) => tracing::warn!(
                 %channel,
-                "the publisher can't write to this standby, which fills its mirror by itself: {error}"
+                "the publisher can't write to this standby, which fills its mirror from multicast \
+                 and repair: {error}"
             ),
         }
     }

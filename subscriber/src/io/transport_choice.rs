@@ -139,7 +139,7 @@ impl TransportChoice {
         channel: &str,
         after: Sequence,
     ) -> Result<Opened, SubscribeError> {
-        let asked_for = || "it was asked for".to_owned();
+        let asked_for = || "the application chose it".to_owned();
         match asked {
             Transport::Udp => self.open_udp(channel, asked_for()),
             Transport::Verbs => self.open_verbs(channel, asked_for()),
@@ -175,7 +175,7 @@ impl TransportChoice {
             Some(_) if self.overridden => "its lines are overridden".to_owned(),
             Some(config) => match usable(config) {
                 Ok(device) => {
-                    let why = format!("it is offered, and {device} is there");
+                    let why = format!("the publisher offers it, and this host has {device}");
                     match self.open_verbs(channel, why) {
                         Err(error) if self.udp.is_some() => {
                             format!("verbs is offered, but {error}")

@@ -118,7 +118,7 @@ impl Instruments {
     /// Returns a text for errors: the number of known instruments, and the symbols most similar to `symbol`.
     pub(crate) fn like(&self, symbol: &str) -> String {
         if self.is_empty() {
-            return "it has announced no instrument yet".into();
+            return "the publisher has announced no instrument yet".into();
         }
         let alike = |known: &str| {
             let same = known
@@ -141,7 +141,11 @@ impl Instruments {
             }
         }
         let nearest: Vec<&str> = nearest.into_iter().map(|(_, known)| known).collect();
-        format!("it knows {}, like {}", self.len(), nearest.join(", "))
+        format!(
+            "{} are known, for example {}",
+            self.len(),
+            nearest.join(", ")
+        )
     }
 }
 
@@ -336,7 +340,10 @@ mod tests {
     #[test]
     fn who_misspells_is_told_what_is_most_like_it() {
         let mut instruments = Instruments::default();
-        assert_eq!(instruments.like("A"), "it has announced no instrument yet");
+        assert_eq!(
+            instruments.like("A"),
+            "the publisher has announced no instrument yet"
+        );
         for (id, symbol) in (1..).zip(["MSFT", "AAPL", "AAP", "ZZZ", "AA", "A", "B"]) {
             instruments.learn(id, symbol);
         }

@@ -111,7 +111,7 @@ impl fmt::Display for Summary {
             }
         }
         if self.poisoned {
-            f.write_str("; the closure panicked, and what came after that was not handed over")?;
+            f.write_str("; the closure panicked, and later items were not delivered")?;
         }
         Ok(())
     }

@@ -201,7 +201,7 @@ impl Drop for Running {
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a value that is no text").to_owned()
+    text.unwrap_or("a value that is not text").to_owned()
 }
 
 /// The time for which the thread continues after the end, so that the publisher learns of it.

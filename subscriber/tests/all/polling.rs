@@ -181,7 +181,7 @@ fn filter_counts_others_and_passes_whole_venue() {
     let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
     let text = subscriber.problem().expect("LATE is not known").to_string();
     assert!(
-        text.contains("\"LATE\"") && text.contains("it knows 2"),
+        text.contains("\"LATE\"") && text.contains("2 are known"),
         "{text}"
     );
     assert_eq!(subscriber.directory().id("AAPL"), Some(1));
@@ -216,7 +216,7 @@ fn a_filter_for_what_nobody_knows_is_refused_with_what_is_known() {
     let text = error.unwrap_err().to_string();
     assert_eq!(
         text,
-        "channel 1 has no instrument \"MSF\": it knows 2, like MSFT, AAPL"
+        "channel 1 has no instrument \"MSF\": 2 are known, for example MSFT, AAPL"
     );
     let error = subscriber
         .set_filter(ChannelId(9), InstrumentFilter::all())
@@ -357,7 +357,7 @@ fn a_channel_begins_anew_where_it_is_told_to() {
     });
     let wrong = subscriber.rejoin(ChannelId(2), Start::Oldest).unwrap_err();
     assert!(
-        wrong.to_string().starts_with("channel 2 is not followed"),
+        wrong.to_string().contains("does not follow channel 2"),
         "{wrong}"
     );
     subscriber.rejoin(CHANNEL, Start::Oldest).unwrap();
@@ -462,7 +462,7 @@ fn misspelled_symbol_is_told_once_something_is_out() {
     poll_until(&mut subscriber, &mut seen, |s, _| s.problem().is_some());
     let told = text(&subscriber).unwrap();
     assert!(
-        told.contains("\"AAPLE\"") && told.ends_with("it knows 1, like AAPL"),
+        told.contains("\"AAPLE\"") && told.ends_with("1 are known, for example AAPL"),
         "{told}"
     );
     for (id, symbol) in [(2, "MSFT"), (3, "ZVZZT")] {
@@ -471,7 +471,10 @@ fn misspelled_symbol_is_told_once_something_is_out() {
     }
     // The text is made again when the number of names has doubled, not for every name.
     let told = text(&subscriber).unwrap();
-    assert!(told.ends_with("it knows 2, like AAPL, MSFT"), "{told}");
+    assert!(
+        told.ends_with("2 are known, for example AAPL, MSFT"),
+        "{told}"
+    );
     // This subscriber receives only names.
     let mut many = joined(publisher.subscriber().channel(channel()), &mut seen_many);
     publisher.publish(
@@ -656,5 +659,8 @@ fn a_transport_that_is_not_offered_is_a_problem_that_says_so() {
         verbs.poll(|_| ());
     }
     let said = verbs.problem().unwrap().to_string();
-    assert!(said.contains("does not offer the transport"), "{said}");
+    assert!(
+        said.contains("does not offer the requested transport"),
+        "{said}"
+    );
 }

@@ -498,12 +498,15 @@ fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
     let nobody = tickcast_subscriber::ChannelId(9);
     let error = running.rejoin(nobody, Start::Live).unwrap_err().to_string();
     assert!(
-        error.contains("channel 9 is not followed; followed are \"all\" (1)"),
+        error.contains("does not follow channel 9; it follows \"all\" (1)"),
         "{error}"
     );
     let wrong = InstrumentFilter::symbols(["AAPX"]);
     let error = running.set_filter(all, wrong).unwrap_err().to_string();
-    assert!(error.contains("\"AAPX\": it knows 2, like AAPL"), "{error}");
+    assert!(
+        error.contains("\"AAPX\": 2 are known, for example AAPL"),
+        "{error}"
+    );
     publisher.quotes(2, 200..202);
     wait_until("both instruments", || {
         reader.poll(|item| seen.take(item));

@@ -100,9 +100,9 @@ static void wrong_handles(void) {
     EXPECT(HANDLE, "is a subscriber", tickcast_reader_poll((TickcastReader *)subscriber, ignore, NULL));
     EXPECT(HANDLE, "needed", tickcast_builder_free((TickcastBuilder *)subscriber));
     EXPECT(ARGUMENT, "`on`", tickcast_subscriber_poll(subscriber, NULL, NULL));
-    EXPECT(UNKNOWN, "followed are all", tickcast_subscriber_channel_id(subscriber, "none"));
-    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_rejoin(subscriber, 9, 0, 0, 0));
-    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_set_filter_all(subscriber, 9));
+    EXPECT(UNKNOWN, "the subscriber follows all", tickcast_subscriber_channel_id(subscriber, "none"));
+    EXPECT(UNKNOWN, "does not follow", tickcast_subscriber_rejoin(subscriber, 9, 0, 0, 0));
+    EXPECT(UNKNOWN, "does not follow", tickcast_subscriber_set_filter_all(subscriber, 9));
     EXPECT(ARGUMENT, "StartAt", tickcast_subscriber_rejoin(subscriber, 1, 7, 0, 0));
     EXPECT(ARGUMENT, "symbols", tickcast_subscriber_set_filter_symbols(subscriber, 1, NULL, 2));
     EXPECT(ABI, "Summary", tickcast_subscriber_leave(subscriber, NULL, NULL, &summary, 8));
@@ -266,7 +266,7 @@ static void threads_of_ours(const char *publisher) {
                                                    50, asks_itself, (void *)&asked);
     MUST(running);
     EXPECT(ARGUMENT, "StartAt", tickcast_running_rejoin(running, 1, 7, 0, 0));
-    EXPECT(UNKNOWN, "not followed", tickcast_running_set_filter_all(running, 9));
+    EXPECT(UNKNOWN, "does not follow", tickcast_running_set_filter_all(running, 9));
     atomic_store(&asked, running);
     while (atomic_load(&asked)) {}
     MUST(tickcast_running_stop(running) == 0);
@@ -296,7 +296,7 @@ static void at_once(const char *publisher) {
     MUST(atomic_load(&shared.calls) > 0 && !pthread_join(thread, NULL));
     const char *wrong[] = {"NO-SUCH"};
     EXPECT(UNKNOWN, "NO-SUCH", tickcast_subscriber_set_filter_symbols(shared.subscriber, 1, wrong, 1));
-    EXPECT(UNKNOWN, "not followed", tickcast_subscriber_rejoin(shared.subscriber, 2, 0, 0, 0));
+    EXPECT(UNKNOWN, "does not follow", tickcast_subscriber_rejoin(shared.subscriber, 2, 0, 0, 0));
     MUST(tickcast_subscriber_rejoin(shared.subscriber, 1, TICKCAST_START_AT_OLDEST, 0, 0) == 0);
     pthread_t racing[2];
     for (int n = 0; n < 2; n++) MUST(!pthread_create(&racing[n], NULL, races, &shared));

@@ -32,7 +32,11 @@ fn clean_end_is_audited_as_an_end() {
         let line = left.iter().find(|line| line["subscriber"] == name);
         line.map(|line| line["why"].clone())
     };
-    assert_eq!(why("risk-1"), Some("it said goodbye".into()), "{left:?}");
+    assert_eq!(
+        why("risk-1"),
+        Some("the subscriber sent LEAVE".into()),
+        "{left:?}"
+    );
     assert_eq!(why("risk-2"), Some("the publisher ends".into()), "{left:?}");
     assert!(!publisher.audited("closed").is_empty());
 }

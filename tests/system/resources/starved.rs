@@ -60,11 +60,12 @@ fn publisher_without_descriptors_recovers() {
         drive(&mut followers, |_| {
             publisher
                 .log()
-                .contains("the admin port could not take a connection")
+                .contains("the admin port can't accept a connection")
         });
         drive(&mut followers, |_| {
             let log = publisher.log();
-            log.contains("the control port has no descriptor") && log.contains("LimitNOFILE=")
+            log.contains("the control port can't accept a connection")
+                && log.contains("LimitNOFILE=")
         });
         get_on(&mut followers, 500);
         assert!(!asked.is_finished());
@@ -109,10 +110,15 @@ fn subscriber_without_descriptors_names_failure() {
     // - Two descriptors: none is left for a connection.
     // - Enough for a connection: it follows over TCP, and reports that it can't list the interfaces.
     for (descriptors, what, limit, code) in [
-        (4, "no descriptor to wait on: Too many open files", "60", 2),
+        (
+            4,
+            "can't open a descriptor to wait on: Too many open files",
+            "60",
+            2,
+        ),
         (
             5,
-            "no descriptor for a connection to the publisher: Too many open files",
+            "can't open a descriptor for a connection to the publisher: Too many open files",
             "1",
             1,
         ),

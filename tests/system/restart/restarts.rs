@@ -65,7 +65,7 @@ fn killed_publisher_continues_without_loss_or_double() {
         publisher.kill();
         publisher = kept.start();
         let log = publisher.log();
-        assert!(log.contains("goes on in the epoch of before"), "{log}");
+        assert!(log.contains("continues the previous epoch"), "{log}");
         get_on(&mut followers, 1);
         longest = longest.max(began.elapsed().as_millis());
         if round % 10 == 9 {
@@ -258,7 +258,7 @@ fn assert_its_book_is_the_venues(input: Value) {
         publisher.kill();
         publisher = kept.start();
         let log = publisher.log();
-        assert!(log.contains("goes on in the epoch of before"), "{log}");
+        assert!(log.contains("continues the previous epoch"), "{log}");
         reader.life += 1;
     }
     let least = reader.records + 2_000;
@@ -357,7 +357,7 @@ fn replaced_capture_opens_new_epoch_and_reports_it() {
         std::fs::write(&file, other).expect("the day is written");
         let (again, log, epoch) = kept.started();
         publisher = again;
-        let why = "a new epoch begins: the capture of source 1 is not the file that it was";
+        let why = "a new epoch begins: the capture of source 1 was replaced";
         assert!(log.contains(why), "{log}");
         assert!(epoch > before);
         drive(&mut followers, |all| {
@@ -434,7 +434,7 @@ fn incomplete_restart_gives_no_digest_in_any_life() {
     assert!(status.success());
     assert_eq!(channel(&summary)["digest"], Value::Null);
     let why = &channel(&summary)["digest_missing"];
-    assert_eq!(why, "what was published before did not come again");
+    assert_eq!(why, "a source did not replay its published messages");
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn early_stop_after_restart_gives_no_partial_digest() {
     let why = channel(&summary)["digest_missing"]
         .as_str()
         .expect("a reason");
-    assert!(why.starts_with("it was stopped before"), "{why}");
+    assert!(why.starts_with("the replay was stopped before"), "{why}");
 }
 
 #[test]
@@ -511,7 +511,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
     let spoilt: [(Spoil<'_>, &str, EpochReason); 7] = [
         (
             &|kept| write(&kept.ring(), offset::BOOT_ID, &[0xab; 16]),
-            "the host was started anew since",
+            "the host was rebooted since",
             EpochReason::Rebooted,
         ),
         (
@@ -536,7 +536,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
         ),
         (
             &|kept| kept.config["inputs"][0]["seed"] = json!(8),
-            "the inputs are configured otherwise than before",
+            "the configuration of the inputs has changed",
             EpochReason::Reconfigured,
         ),
         (
@@ -574,7 +574,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
     publisher.finish();
     let (_publisher, log, again) = kept.started();
     assert!(
-        log.contains("the session of before was ended") && again > epoch,
+        log.contains("the previous session has ended") && again > epoch,
         "{log}"
     );
 }

@@ -201,7 +201,7 @@ fn standby_of_other_session_needs_force() {
     );
     let why = refusal(&mut it.followers, &it.b, false);
     assert!(
-        why.contains("source 1 gives here what the publisher does not publish"),
+        why.contains("source 1 delivers other messages here than the publisher publishes"),
         "{why}"
     );
     // The publisher was not asked to pause, and goes on.
@@ -212,7 +212,7 @@ fn standby_of_other_session_needs_force() {
     get_on(&mut it.followers, 10);
     it.a.kill();
     let why = refusal(&mut it.followers, &it.b, false);
-    assert!(why.contains("By force"), "{why}");
+    assert!(why.contains("A forced promotion"), "{why}");
     assert_eq!(number(&told(&it.b)["channels"][0], "holes"), 0);
     let (status, promoted) = promote(&mut it.followers, &it.b, true);
     assert_eq!(

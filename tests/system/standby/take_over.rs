@@ -307,11 +307,11 @@ fn hand_over_without_standby_keeps_publishing() {
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let request = |standby: &str| json!({ "standby": standby, "epoch": epoch }).to_string();
     for (body, status, reason) in [
-        (request("b"), 409, "no standby to take over"),
-        (request("c"), 409, "name it in hand_over_to"),
-        (request("s"), 409, "name it in hand_over_to"),
-        ("{}".into(), 400, "POST /promote there"),
-        ("".into(), 400, "POST /promote there"),
+        (request("b"), 409, "no standby can take over"),
+        (request("c"), 409, "add the name to hand_over_to"),
+        (request("s"), 409, "add the name to hand_over_to"),
+        ("{}".into(), 400, "POST /promote to the standby"),
+        ("".into(), 400, "POST /promote to the standby"),
     ] {
         let (told, text) = a.ask("/hand-over", Some(&body));
         assert_eq!(told, status, "{body}: {text}");
@@ -319,14 +319,14 @@ fn hand_over_without_standby_keeps_publishing() {
     }
     let (status, text) = a.ask("/promote", Some("{}"));
     assert_eq!(status, 409, "{text}");
-    assert!(text.contains("no standby"), "{text}");
+    assert!(text.contains("not a standby"), "{text}");
     assert_eq!(a.ask("/standby", None).0, 404);
     // Audited at most once a second, but counted each time.
     let refused = a.audited("hand_over_refused");
     assert!((1..=3).contains(&refused.len()), "{refused:?}");
     assert_eq!(refused[0]["subscriber"], "b");
     let why = refused[0]["why"].as_str().expect("a reason");
-    assert!(why.contains("no standby to take over"), "{why}");
+    assert!(why.contains("no standby can take over"), "{why}");
     // The publisher continues without interruption.
     get_on(&mut followers, 1_000);
     end(&a, &mut followers);
@@ -380,10 +380,7 @@ fn empty_or_changed_standby_is_never_promoted() {
     config["name"] = "c".into();
     let c = Publisher::start(&config);
     let why = refusal(&mut followers, &c, true);
-    assert!(
-        why.contains("nothing of channel all is mirrored yet"),
-        "{why}"
-    );
+    assert!(why.contains("channel all is not mirrored yet"), "{why}");
     assert_eq!(told(&c)["state"], "joining");
     for standby in [b, c] {
         standby.terminate();

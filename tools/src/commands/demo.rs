@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         write_json(path, &verdict)?;
     }
     if code != 0 && !verdict.explains_publisher() {
-        let how = format_args!("ended with {code}, and its summary does not say why");
+        let how = format_args!("ended with {code}, and its summary does not give the reason");
         return Err(publisher.failed(how));
     }
     Ok(Exit::whole_if(verdict.whole))
@@ -140,8 +140,8 @@ fn start_publisher(args: &Args, folder: &Path, stop: &Stop) -> Result<(Process, 
     };
     if !program.exists() {
         return Err(ToolError::Usage(format!(
-            "there is no publisher at {}; build it (cargo build -p tickcast-publisher) or name it \
-             with --publisher-bin",
+            "no publisher program at {}; build it (cargo build -p tickcast-publisher), or give \
+             its path with --publisher-bin",
             program.display()
         )));
     }
@@ -248,7 +248,9 @@ fn watch(
             return Err(ToolError::Interrupted);
         }
         if started_at.elapsed() >= args.timeout {
-            return Err(publisher.failed(format_args!("and its subscribers took too long")));
+            return Err(publisher.failed(format_args!(
+                "and its subscribers did not end within --timeout"
+            )));
         }
         if publisher_ended.is_none() {
             match publisher.ended()? {
@@ -270,7 +272,7 @@ fn watch(
                 None if publisher_ended.is_some_and(|(_, at)| at.elapsed() >= END_PATIENCE) => {
                     return Err(subscriber
                         .process
-                        .failed("did not end after the publisher had"));
+                        .failed("did not end after the publisher ended"));
                 }
                 None => running += 1,
             }

@@ -143,15 +143,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
                 Err(reason) => checks.push(Check::finding(
                     format!("self-test over {address}: {reason}"),
                     "publisher and subscribers do not work over this device",
-                    "mend what is found above; run it again with --log debug",
+                    "fix the findings above; then run this again with --log debug",
                 )),
             }
         }
         if addresses.is_empty() {
             checks.push(Check::finding(
-                "self-test: there is no device to run it over",
-                "nothing of RDMA was proven on this host",
-                "mend what is found above; `make test-rdma` runs everything on Soft-RoCE, in a virtual machine",
+                "self-test: this host has no device for it",
+                "RDMA was not tested on this host",
+                "fix the findings above; `make test-rdma` runs everything on Soft-RoCE, in a \
+                 virtual machine",
             ));
         }
     }

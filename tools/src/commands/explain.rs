@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     if !any_inside {
         let text = args.at.as_deref().unwrap_or_default();
         return Err(ToolError::Usage(format!(
-            "no record has the time --at {text}; above it says from when to when each runs"
+            "no record covers the time --at {text}; the lines above state the time that each covers"
         )));
     }
     if !any_gap {
@@ -169,7 +169,7 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
             .map(|it| it.display().to_string())
             .collect();
         let files = files.join(", ");
-        return format!("{files}: no gap {gap}; without --gap all of them are listed");
+        return format!("{files}: no gap {gap}; omit --gap to list all gaps");
     };
     let mut those: Vec<_> = gaps
         .iter()
@@ -178,7 +178,7 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
         .collect();
     those.extend((gaps.len() > LISTED_MAX).then(|| format!("{} more", gaps.len() - LISTED_MAX)));
     match those.is_empty() {
-        true => format!("gap {gap} is not of the time --at {at}: nothing was missing then"),
+        true => format!("gap {gap} is not at the time --at {at}: nothing was missing then"),
         false => format!(
             "gap {gap} is not among those at the time --at {at}, which are {}",
             those.join(", ")
@@ -208,7 +208,7 @@ fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), ToolErr
         if let Some((_, first)) = before.find(|(it, _)| it.origin() == recording.origin()) {
             let [first, again] = [first, &files[nth]].map(|it| it.display());
             return Err(ToolError::Usage(format!(
-                "{again} is the same record as {first}; give each once"
+                "{again} is the same record as {first}; give each record once"
             )));
         }
     }
@@ -239,12 +239,14 @@ impl At {
         let with_date = text.contains('-') && text.contains(':') && !text.contains('+');
         let date_time = text.parse::<DateTime>().ok().filter(|_| with_date);
         let moment = date_time.and_then(|it| it.to_zoned(TimeZone::UTC).ok());
-        moment.map(|it| Self::Moment(it.timestamp())).ok_or_else(|| {
-            ToolError::Usage(format!(
-                "--at {text} is no time; write 14:30:00.000123, which is UTC, or with the date, \
-                 2026-01-31T14:30:00.000123Z"
-            ))
-        })
+        moment
+            .map(|it| Self::Moment(it.timestamp()))
+            .ok_or_else(|| {
+                ToolError::Usage(format!(
+                    "--at {text} is not a time; write 14:30:00.000123, which is UTC, or with the \
+                     date, 2026-01-31T14:30:00.000123Z"
+                ))
+            })
     }
 
     /// Returns the time in nanoseconds of UTC, for a record that began at `began`.
@@ -280,7 +282,7 @@ fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Opti
     explanation.findings.retain(near);
     (at + around < from || at > to + around).then(|| {
         let [from, to] = [explanation.from, explanation.to].map(|it| words::time(recording, it));
-        format!("of that time it says nothing: it runs from {from} to {to}")
+        format!("the record does not cover this time: it runs from {from} to {to}")
     })
 }
 
@@ -297,15 +299,13 @@ fn replayed(
             (words::sent(explanation), None, asked.then(verdict))
         }
         JournalSide::Repair => {
-            let verdict = || {
-                Verdict {
+            let verdict = || Verdict {
                 first_input: 0,
                 inputs: 0,
                 identical: true,
-                words: "replay: the record of a repair service is explained, and not run again: it answers \
-                        out of rings that others write"
+                words: "replay: a repair service can't be replayed, because it reads rings that \
+                        other threads write; its record is only explained"
                     .into(),
-            }
             };
             (words::served(explanation), None, asked.then(verdict))
         }
@@ -321,9 +321,9 @@ fn replayed(
 fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
     let (first_input, inputs) = (replayed.first_input, replayed.inputs);
     let mut words = match &replayed.difference {
-        None => format!(
-            "replay: {inputs} inputs from input {first_input} on gave the same outputs as then"
-        ),
+        None => {
+            format!("replay: {inputs} inputs from input {first_input} on gave the recorded outputs")
+        }
         Some(it) => format!(
             "replay: the same outputs up to input {}, {}; there {} differed (byte {} of the record, which \
              build {} made; this is build {})",
@@ -338,13 +338,13 @@ fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
     match &replayed.stopped {
         None => {}
         Some(Stopped::NoSnapshot) => {
-            words = "replay: impossible, because no segment holds the core's state: give the record more \
-                     room; a standby's is never held"
+            words = "replay: impossible, because no segment holds the core's state: give the \
+                     record more MiB; the record of a standby never holds it"
                 .into();
         }
         Some(Stopped::Unrecorded(at)) => {
             words += &format!(
-                "; it ends {}, where something happened that a record does not hold",
+                "; it ends {}, at an event that a record does not hold",
                 words::time(recording, *at)
             );
         }
@@ -449,7 +449,7 @@ mod tests {
         assert!(said.ends_with("which are 2, 3"), "{said}");
         let said = refused(1, Some("14:30:07"));
         assert!(said.contains("nothing was missing then"), "{said}");
-        assert!(refused(1, Some("15:00:00")).contains("no record has the time"));
+        assert!(refused(1, Some("15:00:00")).contains("no record covers the time"));
         assert!(refused(9, None).contains("no gap 9"));
     }
 

@@ -78,7 +78,8 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     if args.from == args.to {
         let text = format!(
-            "--from and --to are both {}: a relay to itself never ends; use another group or port",
+            "--from and --to are both {}: a relay to itself loops forever; use another group or \
+             port",
             args.from
         );
         return Err(ToolError::Usage(text));

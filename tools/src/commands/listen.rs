@@ -192,7 +192,7 @@ fn recording(text: &str) -> Result<(PathBuf, usize), String> {
     };
     match mib {
         2..=65_536 => Ok((file.into(), mib << 20)),
-        _ => Err(format!("{mib} MiB can't be recorded; give from 2 to 65536")),
+        _ => Err(format!("a record can't have {mib} MiB; give 2 to 65536")),
     }
 }
 
@@ -296,7 +296,7 @@ fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> ToolEr
         // The publisher did admit the subscriber.
         Some(problem) => ToolError::Problem(problem.to_string()),
         None => ToolError::Unreachable(format!(
-            "{} did not welcome us within {:.1} s; is a publisher running there?",
+            "{} did not admit this subscriber within {:.1} s; is a publisher running there?",
             args.connect,
             waited.as_secs_f64()
         )),
@@ -353,13 +353,13 @@ impl Args {
         for it in &self.line_overrides {
             match &it.channel {
                 None if self.channels.len() > 1 => {
-                    let text = "--line-override does not say which of several channels it is \
-                                for; write CHANNEL=GROUP:PORT@SENDER";
+                    let text = "--line-override does not name its channel, and several are given; \
+                                write CHANNEL=GROUP:PORT@SENDER";
                     return Err(ToolError::Usage(text.into()));
                 }
                 Some(name) if !self.channels.contains(name) => {
                     return Err(ToolError::Usage(format!(
-                        "--line-override is for channel {name:?}, which no --channel names"
+                        "--line-override names channel {name:?}, which no --channel names"
                     )));
                 }
                 Some(name) if name != channel => {}

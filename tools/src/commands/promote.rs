@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// The standby's admin address.
     #[arg(long, value_name = "HOST:PORT")]
     standby: String,
-    /// Promote it even if its publisher is alive; make sure that the publisher is gone or gets stopped.
+    /// Promote it even if its publisher is alive; make sure that the publisher stops.
     #[arg(long)]
     force: bool,
     /// Maximum time to wait for the result; the standby continues by itself.
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let Some(told) = told.filter(|told| told["state"].is_string()) else {
         let answer = answer.trim();
         return Err(ToolError::Usage(format!(
-            "{address} is no standby: it answered {status} {answer}"
+            "{address} is not a standby: it answered {status} {answer}"
         )));
     };
     let mut output = Output::stdout();
@@ -86,7 +86,7 @@ fn in_words(told: &Value) -> Vec<String> {
     let mut lines = vec![format!("promoted, {why}: epoch {epoch} continues {before}")];
     for channel in told["channels"].as_array().into_iter().flatten() {
         let (id, last) = (&channel["channel"], &channel["last"]);
-        lines.push(format!("channel {id}: goes on behind sequence {last}"));
+        lines.push(format!("channel {id}: continues after sequence {last}"));
     }
     lines
 }
@@ -99,15 +99,18 @@ mod tests {
 
     #[test]
     fn an_answer_is_told_in_words() {
-        let refused = json!({ "state": "refused", "why": "the publisher goes on" });
-        assert_eq!(in_words(&refused), ["not promoted: the publisher goes on"]);
+        let refused = json!({ "state": "refused", "why": "the publisher continues" });
+        assert_eq!(
+            in_words(&refused),
+            ["not promoted: the publisher continues"]
+        );
         let promoted = json!({
             "state": "promoted", "epoch": 9, "continues": 5, "reason": "publisher_dead",
             "channels": [{ "channel": 1, "last": 70, "next_record": 900 }],
         });
         let words = [
             "promoted, its publisher is gone: epoch 9 continues 5",
-            "channel 1: goes on behind sequence 70",
+            "channel 1: continues after sequence 70",
         ];
         assert_eq!(in_words(&promoted), words);
     }

@@ -74,7 +74,8 @@ fn speed(text: &str) -> Result<Speed, String> {
     if text == "max" {
         return Ok(Speed::Max);
     }
-    let times = positive(text).map_err(|error| format!("{error} (1 is as recorded), or max"))?;
+    let times =
+        positive(text).map_err(|error| format!("{error} (1 is the recorded speed), or max"))?;
     Ok(Speed::Times(times))
 }
 
@@ -162,7 +163,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         return Err(ToolError::Damaged { source, sent });
     }
     if summary.refused > 0 && summary.refused + 1 >= count {
-        let text = format!("nobody listens at {}; start the publisher first", args.to);
+        let text = format!(
+            "no process listens at {}; start the publisher first",
+            args.to
+        );
         return Err(ToolError::Unreachable(text));
     }
     Ok(Exit::whole_if(summary.refused == 0))
@@ -194,8 +198,8 @@ fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
     for (count, what) in [
         (summary.refused, "packets refused by the network"),
         (passed.truncated, "record cut off at the end of the file"),
-        (passed.snapped, "packets captured only in part, not sent"),
-        (passed.frames, "frames that are no UDP datagram, not sent"),
+        (passed.snapped, "truncated packets, not sent"),
+        (passed.frames, "frames that are not UDP datagrams, not sent"),
         (
             passed.other_destination,
             "packets to other destinations, not sent",

@@ -49,7 +49,7 @@ pub fn probability(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&number) {
         return Ok(number);
     }
-    Err("a probability lies between 0 and 1; 0.01 is one in a hundred".into())
+    Err("a probability is between 0 and 1; 0.01 is one in a hundred".into())
 }
 
 /// Parses a number above 0.
@@ -70,7 +70,8 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Parses `spin`, `yield` or `sleep:MICROSECONDS`.
 pub fn idle(text: &str) -> Result<Idle, String> {
-    let unknown = || format!("{text:?} is none of spin, yield, sleep:MICROSECONDS");
+    let unknown =
+        || format!("{text:?} is not a wait mode; give spin, yield, or sleep:MICROSECONDS");
     match (text, text.strip_prefix("sleep:")) {
         ("spin", _) => Ok(Idle::Spin),
         ("yield", _) => Ok(Idle::Yield),

@@ -20,7 +20,7 @@ pub struct FaultArgs {
     /// Share of datagrams to drop.
     #[arg(long, value_name = "P", value_parser = probability)]
     pub drop: Option<f64>,
-    /// Drop in bursts of this mean length, instead of datagram by datagram.
+    /// Drop in bursts of this mean length, instead of single datagrams.
     #[arg(long, value_name = "L")]
     pub burst: Option<f64>,
     /// Share of datagrams that arrive twice.
@@ -70,7 +70,8 @@ impl FaultArgs {
         if let Some(mean_len) = self.burst {
             let loss = std::mem::take(&mut config.drop);
             if loss == 0.0 {
-                let text = "--burst says how losses come together; say with --drop how many";
+                let text = "--burst sets the length of bursts; add --drop to set the share of \
+                            losses";
                 return Err(ToolError::Usage(text.into()));
             }
             config.burst = Some(Burst { loss, mean_len });
@@ -96,9 +97,9 @@ impl FaultArgs {
             // Name the flags as typed, instead of the plan's fields.
             Err(FaultConfigError::Burst { loss, mean_len, .. }) if self.drop.is_some() => {
                 Err(ToolError::Usage(format!(
-                    "--drop {loss} can't come in bursts of {mean_len} (--burst): bursts last at \
-                     least 1, and between them something must arrive; drop less, or make the \
-                     bursts longer"
+                    "--drop {loss} is impossible in bursts of {mean_len} (--burst): a burst has \
+                     at least one datagram, and at least one arrives between bursts; drop less, \
+                     or make the bursts longer"
                 )))
             }
             checked => Ok(checked.map(|()| config)?),

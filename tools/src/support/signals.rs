@@ -33,7 +33,7 @@ impl Stop {
             )
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
             .map_err(|source| ToolError::Host {
-                what: "listen to signals",
+                what: "receive signals",
                 source,
             })?;
         }

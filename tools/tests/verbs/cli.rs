@@ -122,7 +122,7 @@ fn doctor_without_rdma_names_missing_parts() {
         findings.iter().any(has)
     };
     assert!(found("devices: this host has none"), "{report:#}");
-    assert!(found("self-test: there is no device"), "{report:#}");
+    assert!(found("self-test: this host has no device"), "{report:#}");
     let done = run(&["doctor", "--rdma"]);
     assert_eq!(done.status.code(), Some(1));
     let said = text(&done.stdout);

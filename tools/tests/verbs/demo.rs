@@ -230,7 +230,11 @@ fn what_can_not_be_run_is_refused_with_a_sentence() {
         (vec!["--subscribers", "0"], 2, "not in 1..=64"),
         (vec!["--rate", "0"], 2, "0 is not in"),
         (vec!["--drop", "0.9", "--burst", "1"], 2, "bursts"),
-        (vec!["--drop", "1"], 2, "--drop 1 can't come in bursts of 3"),
+        (
+            vec!["--drop", "1"],
+            2,
+            "--drop 1 is impossible in bursts of 3",
+        ),
         (
             vec!["--summary", "/nonexistent/s"],
             2,

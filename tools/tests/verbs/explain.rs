@@ -90,7 +90,7 @@ fn killed_listeners_record_names_every_injected_loss() {
     assert!(words.contains("the findings add up to the same"), "{words}");
     let gap = text(&run(&["explain", record.path(), "--gap", "1"]).stdout);
     assert!(
-        gap.contains("what happened around it:") && gap.contains("asked for"),
+        gap.contains("events around the gap:") && gap.contains("requested"),
         "{gap}"
     );
     let nothing = run(&["explain", record.path(), "--at", "2001-01-01T00:00:00Z"]);
@@ -101,7 +101,7 @@ fn killed_listeners_record_names_every_injected_loss() {
     );
     let told = text(&nothing.stdout);
     assert!(
-        told.contains("of that time it says nothing: it runs from"),
+        told.contains("the record does not cover this time: it runs from"),
         "{told}"
     );
     assert_eq!(
@@ -193,7 +193,7 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
     let files = ["heard.flight", "test.7.flight", "test.repair.flight"].map(file);
     let files = files.each_ref().map(|it| it.to_str().unwrap());
     let words = text(&run(&[&["explain"], &files[..]].concat()).stdout);
-    assert!(words.contains("handed to the network"), "{words}");
+    assert!(words.contains("sent to the network"), "{words}");
     assert!(
         words.contains("an injected fault dropped them on line A"),
         "{words}"
@@ -205,7 +205,7 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
     let gap = repaired.unwrap()["gap"].to_string();
     let around = [&["explain", "--gap", &gap], &files[..]].concat();
     let around = text(&run(&around).stdout);
-    for said in ["test.7  sealed: data", "asks for", "again to peer"] {
+    for said in ["test.7  sealed: data", "requests", "repair to peer"] {
         assert!(around.contains(said), "no {said:?} in {around}");
     }
     // A restarted publisher keeps the earlier record.
@@ -352,5 +352,5 @@ fn what_is_no_record_is_refused_with_a_sentence() {
         "--record",
         "/x:1",
     ]);
-    assert!(text(&little.stderr).contains("from 2 to 65536"));
+    assert!(text(&little.stderr).contains("give 2 to 65536"));
 }

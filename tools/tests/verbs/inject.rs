@@ -280,7 +280,7 @@ fn what_can_not_be_relayed_is_refused_with_a_sentence() {
                 "--to",
                 "239.255.1.1:7000",
             ],
-            "never ends",
+            "loops forever",
         ),
         (
             vec![

@@ -276,7 +276,7 @@ fn where_no_publisher_answers_it_gives_up_and_says_so() {
         let said = text(&done.stderr);
         assert_eq!(done.status.code(), Some(3), "{said}");
         assert!(
-            said.contains("did not welcome us") && said.contains(&address),
+            said.contains("did not admit this subscriber") && said.contains(&address),
             "{said}"
         );
     }
@@ -335,7 +335,7 @@ fn who_never_joined_is_told_so_whatever_ended_it() {
     let done = run(&[&base[..], &["--duration", "0.3"]].concat());
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(3), "{said}");
-    assert!(said.contains("did not welcome us"), "{said}");
+    assert!(said.contains("did not admit this subscriber"), "{said}");
 
     // The first counts show that it waits, and so handles signals.
     let counts = ["--format", "count-json", "--every", "0"];
@@ -410,7 +410,7 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
                 "--line-override",
                 "239.1.1.1:5@127.0.0.1",
             ],
-            "which of several",
+            "several are given",
         ),
         (&["--channel", "a", "--core", "9999"], "core 9999"),
         (

@@ -227,7 +227,7 @@ fn when_nobody_listens_it_says_so() {
     let done = run(&["replay", &path, "--to", &to, "--quiet", "--rate", "5000"]);
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stdout));
     assert!(
-        text(&done.stderr).contains("nobody listens"),
+        text(&done.stderr).contains("no process listens"),
         "{}",
         text(&done.stderr)
     );

@@ -138,7 +138,7 @@ pub(super) fn verbs_error(error: VerbsError) -> io::Error {
 pub(super) fn no_verbs() -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
-        "this build knows no RDMA; build with the feature rdma",
+        "this build has no RDMA; build with the feature rdma",
     )
 }
 
@@ -216,7 +216,7 @@ impl CarrierStream {
     /// Starts to let the peer READ all of some memory.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is READ")
+        expect(unused_variables, reason = "TCP has no READ")
     )]
     pub(super) fn grant(&mut self, memory: &Shared) -> io::Result<Granted> {
         match self {
@@ -229,7 +229,7 @@ impl CarrierStream {
     /// Starts to let the peer claim and write a cursor.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is written")
+        expect(unused_variables, reason = "TCP has no remote write")
     )]
     pub(super) fn grant_cursor(&mut self, entry: &Leased) -> io::Result<Granted> {
         match self {
@@ -242,7 +242,7 @@ impl CarrierStream {
     /// Registers a part of some memory, and starts to let the peer write it.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is written")
+        expect(unused_variables, reason = "TCP has no remote write")
     )]
     pub(super) fn grant_inbox(
         &mut self,
@@ -262,7 +262,7 @@ impl CarrierStream {
     /// Starts to write a datagram from some memory to the peer's inbox.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is written")
+        expect(unused_variables, reason = "TCP has no remote write")
     )]
     pub(super) fn write_from(&mut self, memory: &Shared, write: &MirrorWrite) -> io::Result<()> {
         match self {
@@ -309,7 +309,7 @@ impl CarrierStream {
     /// Starts to revoke all grants of the peer. Returns `false` if that can't be started.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP there is nothing to take back")
+        expect(unused_variables, reason = "TCP has no grants")
     )]
     pub(super) fn revoke_all(&mut self, why: &str) -> bool {
         match self {
@@ -322,7 +322,7 @@ impl CarrierStream {
     /// Returns the location of the granted memory, once the device has bound it.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is READ")
+        expect(unused_variables, reason = "TCP has no READ")
     )]
     pub(super) fn granted(&self, grant: &Granted) -> Option<RemoteAccess> {
         match self {
@@ -352,7 +352,7 @@ impl CarrierStream {
     /// Starts an operation in the peer's memory.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is READ")
+        expect(unused_variables, reason = "TCP has no READ")
     )]
     pub(super) fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
         match self {
@@ -384,7 +384,7 @@ impl CarrierStream {
     /// none.
     #[cfg_attr(
         not(feature = "rdma"),
-        expect(unused_variables, reason = "over TCP nothing is READ")
+        expect(unused_variables, reason = "TCP has no READ")
     )]
     pub(super) fn take_remote(&mut self, on: impl FnOnce(u64, &[u8])) -> bool {
         match self {

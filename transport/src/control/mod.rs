@@ -31,26 +31,26 @@ pub const HAS_VERBS: bool = cfg!(feature = "rdma");
 #[non_exhaustive]
 pub enum CloseReason {
     /// The peer closed it.
-    #[error("the other side closed the connection")]
+    #[error("the peer closed the connection")]
     ByPeer,
     /// This side closed it.
-    #[error("closed from this side")]
+    #[error("this process closed the connection")]
     ByUs,
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] ControlError),
     /// The peer requested an access to this side's memory that was not granted, and the device stopped the
     /// connection.
-    #[error("the peer wanted what it was not granted: {0}")]
+    #[error("the peer requested access that it was not granted: {0}")]
     Violation(io::Error),
     /// The network or the operating system gave up on it.
-    #[error("the connection broke: {0}")]
+    #[error("the connection failed: {0}")]
     Io(io::Error),
     /// It could not be established.
     #[error("can't connect: {0}; is a publisher listening there?")]
     Unreachable(io::Error),
     /// It was not established in time.
-    #[error("no answer to the connection attempt in time; is a firewall between?")]
+    #[error("no answer to the connection attempt in time; check for a firewall")]
     Timeout,
 }
 
@@ -59,9 +59,7 @@ pub enum CloseReason {
 #[non_exhaustive]
 pub enum SendError {
     /// The peer does not read: its queue has reached the bound.
-    #[error(
-        "{backlog} bytes are queued for a peer that does not read them, at most {max} are kept"
-    )]
+    #[error("{backlog} bytes are queued for a peer that does not read them; the maximum is {max}")]
     Full {
         /// Bytes queued.
         backlog: usize,

@@ -97,7 +97,8 @@ pub enum ShmError {
     },
     /// The file is a ring, but not the offered one.
     #[error(
-        "{path} holds the ring of epoch {found}, and epoch {expected} was offered; another publisher has taken the file's place"
+        "{path} holds the ring of epoch {found}, but epoch {expected} was offered; another \
+         publisher has replaced the file"
     )]
     Another {
         /// The file's path.
@@ -109,7 +110,8 @@ pub enum ShmError {
     },
     /// The memory has no room behind the ring.
     #[error(
-        "the ring's memory has {tail} bytes behind the ring, and {needed} are needed; make it with `SharedMapping::fresh` and `shm::tail_len`"
+        "the ring's memory has {tail} bytes after the ring, and {needed} are needed; create it \
+         with `SharedMapping::fresh` and `shm::tail_len`"
     )]
     NoTail {
         /// The actual size in bytes.
@@ -119,7 +121,7 @@ pub enum ShmError {
     },
     /// The copies behind the ring have an unknown layout.
     #[error(
-        "the copies behind the ring have another layout than this build reads; upgrade the older side"
+        "the copies after the ring have a layout that this build can't read; upgrade the older side"
     )]
     Layout,
 }

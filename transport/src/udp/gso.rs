@@ -58,7 +58,8 @@ impl Runs {
         let reason = io::Error::from_raw_os_error(stats.last_errno);
         tracing::warn!(
             line,
-            "the network would not cut a run of datagrams ({reason}); the next {pause} are sent one by one, at several times the cost under load, and then a run is tried again"
+            "the network refused to segment a run of datagrams ({reason}); the next {pause} are \
+             sent one by one, at several times the cost under load, and then a run is tried again"
         );
     }
 
@@ -66,10 +67,7 @@ impl Runs {
     #[cold]
     pub(super) fn passed(line: usize, stats: &mut SendStats) {
         stats.gso = true;
-        tracing::info!(
-            line,
-            "the network cuts runs of datagrams again, so they are sent"
-        );
+        tracing::info!(line, "the network segments runs of datagrams again");
     }
 }
 

@@ -68,7 +68,8 @@ pub struct BufferGrant {
 pub enum UdpWarning {
     /// The kernel granted a smaller buffer than requested: bursts are dropped sooner.
     #[error(
-        "{what} of {target}: asked for {asked_bytes} bytes, the kernel granted {granted_bytes}; raise it with: sysctl -w {sysctl}={asked_bytes}"
+        "{what} of {target}: {asked_bytes} bytes were requested, and the kernel granted \
+         {granted_bytes}; raise the limit with: sysctl -w {sysctl}={asked_bytes}"
     )]
     Buffer {
         /// "receive buffer" or "send buffer".
@@ -98,7 +99,8 @@ pub enum UdpWarning {
     },
     /// Datagrams pass one by one, each at its own cost in the kernel.
     #[error(
-        "{target}: this kernel has no {option} ({reason}): datagrams pass one by one, at several times the cost under load; \"{setting}\": false says that this is meant"
+        "{target}: this kernel has no {option} ({reason}): datagrams pass one by one, at several \
+         times the cost under load; set \"{setting}\": false to accept this"
     )]
     Offload {
         /// The socket option.
@@ -112,7 +114,8 @@ pub enum UdpWarning {
     },
     /// Busy polling was requested and refused.
     #[error(
-        "{target}: busy polling for {us} us was refused ({reason}); it needs CAP_NET_ADMIN, or leave busy_poll_us out"
+        "{target}: busy polling for {us} us was refused ({reason}); give the process \
+         CAP_NET_ADMIN, or remove busy_poll_us"
     )]
     BusyPoll {
         /// Group or address, and interface.
@@ -212,7 +215,7 @@ pub(super) fn open_sender(
     )?;
     // Otherwise the interface's queue drops datagrams silently when it is full.
     step(
-        "hear of what its interface drops",
+        "enable reports of drops in its interface",
         set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32),
     )?;
     step("set the TTL", socket.set_multicast_ttl_v4(ttl.into()))?;
@@ -239,7 +242,7 @@ pub(super) fn open_receiver(
         // Several subscribers of one host share a group; a unicast port has one owner.
         step("share the port", socket.set_reuse_address(true))?;
         step(
-            "keep other memberships out",
+            "restrict it to its own groups",
             socket.set_multicast_all_v4(false),
         )?;
     }

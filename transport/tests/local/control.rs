@@ -117,7 +117,9 @@ fn a_frame_that_comes_in_pieces_is_handed_over_whole() {
         serve(&mut server, &mut seen);
         seen.len() >= 4
     });
-    assert!(matches!(&seen[3], Seen::Closed(p, why) if *p == peer && why.contains("other side")));
+    assert!(
+        matches!(&seen[3], Seen::Closed(p, why) if *p == peer && why.contains("the peer closed"))
+    );
     assert!(server.peer(peer).is_none());
 }
 

@@ -1,12 +1,9 @@
-//! Kills of each process at each moment of the protocol. Each cell runs once in virtual time over a
-//! network in memory. It also runs once with processes over UDP, which are killed once they have reached
-//! the moment.
+//! The kill matrix: each cell kills a publisher, a subscriber or both at one moment of the protocol.
 //!
-//! Delivered and declared lost records together equal the sealed ones. No record comes twice or out of
-//! order, and a process that was not killed has the publisher's digest.
-//!
-//! (For the middle of a READ over verbs: the lab's suites `killed`, `many` and `promoted` kill
-//! subscribers that READ, and `lost` and `promoted` kill the publisher that is READ from.)
+//! Each cell runs once in virtual time over the network in memory, and once with processes over UDP. The
+//! delivered and the lost sequences together are the sealed ones. Nothing repeats or changes its order, and
+//! each surviving process has the publisher's digest. READ over verbs runs in the lab: the suites `killed`,
+//! `many` and `promoted` kill subscribers during a READ, `lost` and `promoted` the publisher that serves it.
 
 mod gate;
 mod memory;
@@ -20,7 +17,7 @@ macro_rules! cells {
     ($($(#[$comment:meta])* fn $name:ident: $who:ident, $moment:ident;)*) => {
         mod in_memory {
             use tickcast_sim::faults::kill::Moment;
-use tickcast_sim::faults::kill::Who;
+            use tickcast_sim::faults::kill::Who;
 
             use super::memory;
 
@@ -32,7 +29,7 @@ use tickcast_sim::faults::kill::Who;
 
         mod over_udp {
             use tickcast_sim::faults::kill::Moment;
-use tickcast_sim::faults::kill::Who;
+            use tickcast_sim::faults::kill::Who;
 
             use super::udp;
 
@@ -45,25 +42,25 @@ use tickcast_sim::faults::kill::Who;
 }
 
 cells! {
-    fn a_publisher_that_is_killed_before_a_join_reaches_it_loses_nothing: Publisher, BeforeJoin;
-    fn a_publisher_that_is_killed_during_a_join_loses_nothing: Publisher, DuringJoin;
-    fn a_publisher_that_is_killed_before_it_repairs_a_gap_repairs_it_later: Publisher, MidGap;
-    fn a_publisher_that_is_killed_within_a_slot_writes_it_anew: Publisher, HalfSlot;
-    fn a_publisher_that_is_killed_at_the_end_is_told_apart_from_the_next: Publisher, AtEnd;
-    fn a_subscriber_that_is_killed_before_it_joined_has_everything_the_next_time: Subscriber, BeforeJoin;
-    fn a_subscriber_that_is_killed_during_its_join_has_everything_the_next_time: Subscriber, DuringJoin;
-    fn a_subscriber_that_is_killed_in_mid_gap_goes_on_before_it: Subscriber, MidGap;
-    fn a_subscriber_that_is_killed_while_a_slot_is_written_goes_on: Subscriber, HalfSlot;
-    fn a_subscriber_that_is_killed_at_the_end_hears_of_it_the_next_time: Subscriber, AtEnd;
-    fn both_killed_before_a_join_lose_nothing: Both, BeforeJoin;
-    fn both_killed_during_a_join_lose_nothing: Both, DuringJoin;
-    fn both_killed_in_mid_gap_lose_nothing: Both, MidGap;
-    fn both_killed_while_a_slot_is_written_lose_nothing: Both, HalfSlot;
-    fn both_killed_at_the_end_are_told_apart_from_the_next: Both, AtEnd;
+    fn publisher_killed_before_join_loses_nothing: Publisher, BeforeJoin;
+    fn publisher_killed_during_join_loses_nothing: Publisher, DuringJoin;
+    fn publisher_killed_before_repair_repairs_after_restart: Publisher, MidGap;
+    fn publisher_killed_within_slot_writes_it_again: Publisher, HalfSlot;
+    fn publisher_killed_at_end_restarts_in_new_epoch: Publisher, AtEnd;
+    fn subscriber_killed_before_join_loses_nothing: Subscriber, BeforeJoin;
+    fn subscriber_killed_during_join_loses_nothing: Subscriber, DuringJoin;
+    fn subscriber_killed_in_gap_continues_before_it: Subscriber, MidGap;
+    fn subscriber_killed_within_slot_continues: Subscriber, HalfSlot;
+    fn subscriber_killed_at_end_sees_it_after_restart: Subscriber, AtEnd;
+    fn both_killed_before_join_lose_nothing: Both, BeforeJoin;
+    fn both_killed_during_join_lose_nothing: Both, DuringJoin;
+    fn both_killed_in_gap_lose_nothing: Both, MidGap;
+    fn both_killed_within_slot_lose_nothing: Both, HalfSlot;
+    fn both_killed_at_end_restart_in_new_epoch: Both, AtEnd;
 }
 
 #[test]
-fn whoever_is_killed_in_mid_read_nothing_is_lost() {
+fn processes_killed_during_read_lose_nothing() {
     for who in [Who::Publisher, Who::Subscriber, Who::Both] {
         memory::cell(who, Moment::MidRead);
     }

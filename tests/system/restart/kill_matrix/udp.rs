@@ -96,8 +96,8 @@ pub(crate) fn cell(who: Who, moment: Moment) {
         let log;
         (publisher, log, _) = kept.started();
         let said = match goes_on {
-            true => "goes on in the epoch of before",
-            false => "a new epoch begins: the session of before was ended",
+            true => "continues the previous epoch",
+            false => "a new epoch begins: the previous session has ended",
         };
         assert!(log.contains(said), "{log}");
     }

@@ -155,11 +155,14 @@ const SOURCE_FINDINGS: [(&str, &str); 5] = [
     ("malformed", "packets of the source that could not be read"),
     (
         "overflow_messages",
-        "messages of the source that there was no room for",
+        "messages of the source that found the queue full",
     ),
 ];
 const SOURCE_NOTES: [(&str, &str); 2] = [
-    ("resets", "times that the source began to count anew"),
+    (
+        "resets",
+        "times that the source restarted its sequence numbers",
+    ),
     ("truncated", "record cut off at the end of the recording"),
 ];
 
@@ -226,7 +229,7 @@ impl fmt::Display for Verdict {
         }
         if self.published.oversize() > 0 {
             let count = thousands(self.published.oversize());
-            writeln!(f, "publisher: {count} records that fit into no datagram")?;
+            writeln!(f, "publisher: {count} records larger than a datagram")?;
         }
         for subscriber in &self.subscribers {
             self.losses_of(subscriber, f)?;
@@ -254,12 +257,13 @@ impl fmt::Display for Verdict {
         let sum = if balanced {
             "delivered + lost = published for every subscriber, to the record"
         } else {
-            "delivered + lost is NOT what was published: that is a fault of ours"
+            "delivered + lost does NOT equal published: this is a bug, please report it with the \
+             files of --keep-logs"
         };
         let why = if self.repair {
             ""
         } else {
-            ", as nothing was repaired"
+            ", because repair is off"
         };
         write!(f, "Not whole{why}; {sum} (seed {}).", self.seed)
     }

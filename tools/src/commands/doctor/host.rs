@@ -50,31 +50,32 @@ fn cores_of(cores: usize) -> Check {
     }
     Check::note(
         format!("cores: this process may use {cores}"),
-        "threads that share a core wait for each other, which shows in the latency",
+        "threads that share a core wait for each other, which raises the latency",
         "wait by `yield` or `sleep` instead of `spin` (threads.idle, --idle), or use a host with more cores",
     )
 }
 
 fn memory_of(available: Option<u64>) -> Check {
     match available {
-        None => Check::ok("memory: this system does not say how much is available"),
+        None => Check::ok("memory: this system does not report the available memory"),
         Some(bytes) if bytes >= MEMORY_MIN_BYTES => {
             Check::ok(format!("memory: {} MiB are available", bytes >> 20))
         }
         Some(bytes) => Check::finding(
             format!("memory: only {} MiB are available", bytes >> 20),
-            "a channel's ring takes slots x slot_len, and is in memory from the start",
-            "free some, or give each channel fewer slots",
+            "a channel's ring takes slots x slot_len of memory from the start",
+            "free memory, or give each channel fewer slots",
         ),
     }
 }
 
 fn shared_memory() -> Check {
     match tempfile::tempfile_in("/dev/shm") {
-        Ok(_) => Check::ok("shared memory: /dev/shm takes files"),
+        Ok(_) => Check::ok("shared memory: files can be created in /dev/shm"),
         Err(error) => Check::note(
-            format!("shared memory: /dev/shm takes no files: {error}"),
-            "subscribers in the publisher's host, flight records and rings that outlive a publisher lie there",
+            format!("shared memory: no file can be created in /dev/shm: {error}"),
+            "it holds the rings of subscribers in the publisher's host, flight records, and rings \
+             that outlive a publisher",
             "mount a tmpfs there, or use a directory on another one",
         ),
     }
@@ -87,22 +88,23 @@ fn buffer_of(name: &str, bytes: Option<u64>) -> Check {
         }
         Some(bytes) => Check::note(
             format!("socket buffers: net.core.{name} is {bytes}"),
-            "a larger buffer than this is not granted, and a burst that does not fit is dropped and repaired",
+            "the kernel grants no larger buffer, and a burst that exceeds it is dropped and \
+             repaired",
             format!("sysctl -w net.core.{name}={BUFFER_ENOUGH_BYTES}"),
         ),
         None => Check::ok(format!(
-            "socket buffers: this system does not say what net.core.{name} is"
+            "socket buffers: this system does not report net.core.{name}"
         )),
     }
 }
 
 fn clock_of(source: &str) -> Check {
     match source {
-        "tsc" => Check::ok("clock: the kernel keeps time by the processor's counter"),
-        "" => Check::ok("clock: this system does not say what it keeps time by"),
+        "tsc" => Check::ok("clock: the kernel's clock source is the processor's counter"),
+        "" => Check::ok("clock: this system does not report its clock source"),
         other => Check::note(
-            format!("clock: the kernel keeps time by {other}, not by the processor's counter"),
-            "each reading of the clock is a slower call, and there are two for a datagram",
+            format!("clock: the kernel's clock source is {other}, not the processor's counter"),
+            "each reading of the clock is a slower call, and each datagram needs two",
             "find out why in `dmesg | grep -i tsc`; on a virtual machine ask for an invariant TSC",
         ),
     }
@@ -154,7 +156,7 @@ fn rdma() -> Check {
     match ports::all().map(|ports| ports.len()) {
         Ok(0) | Err(_) => Check::ok("RDMA: this host has no device; UDP needs none"),
         Ok(count) => Check::ok(format!(
-            "RDMA: this host has {count} ports; `tickcast doctor --rdma` looks at them"
+            "RDMA: this host has {count} ports; `tickcast doctor --rdma` checks them"
         )),
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
         Err(error) => {
             checks.push(Check::finding(
                 format!("devices: they can't be listed: {error}"),
-                "without them nothing can be looked at",
+                "RDMA can't be checked without the list of devices",
                 "run it as a user who may read /sys/class/infiniband",
             ));
             Vec::new()
@@ -52,7 +52,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let wanted = only.and_then(|interface| interface.resolve().ok());
     if let (Some(interface), None) = (only, &wanted) {
         checks.push(Check::finding(
-            format!("interface {interface}: there is none"),
+            format!("interface {interface}: this host has no such interface"),
             "tickcast finds a device by its interface",
             "choose one that `ip address` lists",
         ));
@@ -90,7 +90,7 @@ fn built() -> Check {
     }
     Check::finding(
         "build: without RDMA",
-        "this program can look at devices but not use them",
+        "this program can list devices, but not use them",
         "install librdmacm-dev, libclang1-14 and libclang-common-14-dev (Debian's names), and build with `--features rdma`",
     )
 }
@@ -134,7 +134,8 @@ fn memlock_of(limits: &str, status: &str) -> Check {
         Some((_, Ok(bytes))) if bytes >= MEMLOCK_MIN_BYTES => Check::note(
             format!("memlock: {bytes} bytes may be pinned"),
             "every ring and every receive buffer is pinned: slots x slot_len, and receive depth x (64 + MTU)",
-            "add them up, or raise the limit: `ulimit -l unlimited`, LimitMEMLOCK=infinity",
+            "check that their sum fits, or raise the limit: `ulimit -l unlimited`, \
+             LimitMEMLOCK=infinity",
         ),
         Some((soft, _)) => Check::finding(
             format!("memlock: only {soft} bytes may be pinned"),
@@ -144,7 +145,7 @@ fn memlock_of(limits: &str, status: &str) -> Check {
         None => Check::note(
             "memlock: the limit can't be read",
             "every ring and every receive buffer is pinned",
-            "look at `ulimit -l`",
+            "check `ulimit -l`",
         ),
     }
 }
@@ -207,7 +208,7 @@ fn look_at(
     if port.is_ethernet() && !port.gids.iter().any(v2) {
         checks.push(Check::finding(
             format!("{name}: no identifier of RoCE v2"),
-            "RoCE v1 passes no router, and switches don't snoop its groups",
+            "routers don't forward RoCE v1, and switches don't snoop its groups",
             "`cma_roce_mode -d DEVICE -p PORT -m 2`, or newer firmware",
         ));
     }
@@ -227,7 +228,7 @@ fn look_at(
     checks.push(if port.is_ethernet() && device.mtu() < 4096 {
         Check::note(
             format!("{name}: packets of {} bytes", device.mtu()),
-            "a datagram is one packet: slot_len is at most that",
+            "a datagram is one packet: this size is the maximum of slot_len",
             "raise the MTU of the interface and of the switches to 4200 or more for 4096",
         )
     } else {
@@ -242,9 +243,10 @@ fn look_at(
         }
         Err(reason) => {
             checks.push(Check::finding(
-                format!("{name}: datagrams to a group don't come back: {reason}"),
-                "what is published would not arrive",
-                "look at the groups' route (RoCE: `ip route get 239.1.1.1`), the subnet manager (InfiniBand), and memlock above",
+                format!("{name}: datagrams to a group don't return: {reason}"),
+                "published datagrams would not arrive",
+                "check the groups' route (RoCE: `ip route get 239.1.1.1`), the subnet manager \
+                 (InfiniBand), and memlock above",
             ));
             (checks, None)
         }
@@ -262,11 +264,12 @@ fn counters(name: &str, port: &Port) -> Check {
                 "{name}: {count} datagrams found no receive buffer since the driver was loaded"
             ),
             "a subscriber did not poll in time; each was repaired, or lost",
-            "see whether it still rises: more receive buffers, or a core of its own for the subscriber",
+            "if the count still rises, use more receive buffers, or give the subscriber its own \
+             core",
         ),
         None => Check::note(
             format!("{name}: it has no counter of datagrams that found no buffer (out_of_buffer)"),
-            "such losses show as gaps only; Soft-RoCE is so",
+            "such losses show only as gaps; Soft-RoCE has no such counter",
             "watch missing_datagrams",
         ),
     }
@@ -333,7 +336,7 @@ fn loop_back(device: &Device) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(format!("{arrived} of {sent} came, in order"));
+            return Err(format!("{arrived} of {sent} arrived, in order"));
         }
         if arrived < sent {
             std::thread::yield_now();

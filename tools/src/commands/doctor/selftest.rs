@@ -64,7 +64,7 @@ impl SelfTest {
         }
         let repaired = self.subscribers.last().map_or(0, |it| it.missing_recovered);
         if self.published_records == 0 || repaired == 0 {
-            all.push("nothing was repaired, so repair was not proven; publish more".into());
+            all.push("nothing was repaired, so repair was not tested; publish more".into());
         }
         let last = self.subscribers.last();
         if last.is_none_or(|it| it.repaired_over_verbs == 0) {
@@ -79,8 +79,9 @@ impl SelfTest {
         if !wrong.is_empty() {
             return Check::finding(
                 format!("self-test over {}: {}", self.address, wrong.join("; ")),
-                "what is published over this device does not arrive whole",
-                "look at the counters of the port and the switch (docs/RDMA.md); run it again with --log debug",
+                "data published over this device does not arrive completely",
+                "check the counters of the port and the switch (docs/RDMA.md), and run this again \
+                 with --log debug",
             );
         }
         Check::ok(format!(
@@ -287,7 +288,7 @@ mod tests {
         assert!(with(|it| it.digest = "b".into()).contains("digest a instead of b"));
         assert!(with(|it| it.subscribers[0].records = 6).contains("6 records of 7"));
         assert!(with(|it| it.subscribers[1].out_of_order = 1).contains("out of order"));
-        assert!(with(|it| it.subscribers[1].missing_recovered = 0).contains("not proven"));
+        assert!(with(|it| it.subscribers[1].missing_recovered = 0).contains("not tested"));
         let over_tcp = with(|it| it.subscribers[1].repaired_over_verbs = 0);
         assert!(over_tcp.contains("over a reliable connection"));
     }

@@ -36,11 +36,11 @@ pub(super) fn input(input: &JournalInput) -> String {
         JournalInput::Disconnected(path, reason) => {
             format!("{}: down ({reason})", connection(*path))
         }
-        JournalInput::NackUnusable => "no NACK connection can be made from here".into(),
-        JournalInput::ReadUnusable => "no READ can be made from here".into(),
+        JournalInput::NackUnusable => "this host can't make a NACK connection".into(),
+        JournalInput::ReadUnusable => "this host can't READ".into(),
         JournalInput::Limits(_) => "READ connection: its limits are known".into(),
         JournalInput::Malformed(channel, line, len) => {
-            format!("channel {channel}, line {line}: {len} bytes that are no datagram")
+            format!("channel {channel}, line {line}: {len} bytes that are not a datagram")
         }
         JournalInput::Stranger(channel) => {
             format!("channel {channel}: a datagram of an unknown sender")
@@ -53,7 +53,7 @@ pub(super) fn input(input: &JournalInput) -> String {
         }
         JournalInput::Leave(cause) => format!("the application leaves ({cause})"),
         JournalInput::Rejoin(channel, _) => {
-            format!("channel {channel}: the application begins it anew")
+            format!("channel {channel}: the application rejoins it")
         }
         JournalInput::Unrecorded => "an input that the record does not hold".into(),
         _ => "another input".into(),
@@ -101,14 +101,17 @@ pub(super) fn served(it: &Served) -> String {
     match it {
         Served::Connected(peer) => format!("peer {}: connected", peer.0),
         Served::Disconnected(peer) => format!("peer {}: disconnected", peer.0),
-        Served::Broken(peer, what) => format!("peer {}: sent no message ({what})", peer.0),
+        Served::Broken(peer, what) => format!(
+            "peer {}: sent bytes that are not a message ({what})",
+            peer.0
+        ),
         Served::Joined(peer, name, channels) => {
             let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
             let channels = channels.join(", ");
             format!("peer {}: {name} joined channels {channels}", peer.0)
         }
         Served::Left(peer, name, true) => format!("peer {}: {name} left", peer.0),
-        Served::Left(peer, name, false) => format!("peer {}: {name} is gone", peer.0),
+        Served::Left(peer, name, false) => format!("peer {}: {name} disappeared", peer.0),
         Served::TurnedAway(peer, text) => format!("peer {}: closed, {text}", peer.0),
         Served::Slow(peer, name, channel, behind) => format!(
             "peer {}: {name} is {behind} datagrams behind on channel {channel}",
@@ -122,7 +125,8 @@ pub(super) fn served(it: &Served) -> String {
 pub(super) fn note(it: &Note) -> String {
     match it {
         Note::Overrun(channel, items) => format!(
-            "channel {channel}: {items} items of the local ring were overwritten before the application took them"
+            "channel {channel}: {items} items of the local ring were overwritten before the \
+             application read them"
         ),
         Note::Unread(source, it) => format!(
             "source {source}: the kernel dropped {} packets before they were read, after a pause of {}",

@@ -26,7 +26,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
     let from = Nanos(first.heard_before.0.saturating_sub(MARGIN.0));
     let until = findings.iter().map(|it| it.settled_at).max();
     let until = until.unwrap_or(first.found_at).after(MARGIN);
-    let mut lines = vec![String::new(), "what happened around it:".to_owned()];
+    let mut lines = vec![String::new(), "events around the gap:".to_owned()];
     let stalled_from = Nanos(first.found_at.0 - first.stalled_for.unwrap_or_default().0);
     let stall = |it: &JournalEntry<'_>| {
         matches!(it.what, EntryBody::Note(Note::Stall(_))) && it.at >= stalled_from
@@ -148,7 +148,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         } => {
             let bad = match verdict {
                 CrcVerdict::Good => "",
-                CrcVerdict::Bad => ", its CRC does not fit",
+                CrcVerdict::Bad => ", with a wrong CRC",
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }
@@ -170,10 +170,10 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         }
         EntryBody::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
         EntryBody::Input(input) => entries::input(input),
-        EntryBody::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
+        EntryBody::Told(told) => format!("emitted, channel {}: {}", told.channel, told.event),
         EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         EntryBody::Posted(fan_out, up_to) => {
-            format!("fan-out {fan_out}: handed to the network up to {up_to}")
+            format!("fan-out {fan_out}: sent to the network up to {up_to}")
         }
         EntryBody::Beat(fan_out, bytes) => {
             format!("fan-out {fan_out}: {}", datagram(&bytes[..]))
@@ -184,7 +184,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             Message::Nack { ranges, .. } => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
                 format!(
-                    "peer {}: asks for {} of channel {channel}",
+                    "peer {}: requests {} of channel {channel}",
                     peer.0,
                     ranges.join(", ")
                 )
@@ -206,17 +206,18 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             _ => return None,
         },
         EntryBody::Repaired(Some(peer), _, header) => {
-            format!("again to peer {}: {}", peer.0, datagram(&header[..]))
+            format!("repair to peer {}: {}", peer.0, datagram(&header[..]))
         }
-        EntryBody::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
+        EntryBody::Repaired(None, _, header) => format!("repair to all: {}", datagram(&header[..])),
         EntryBody::Served(it) => entries::served(it),
         EntryBody::Note(Note::Sending(fan_out, line, it)) => format!(
-            "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times without room",
+            "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times no space \
+             in the queue",
             it.refused, it.stalls
         ),
-        EntryBody::Note(Note::Stall(it)) => format!("nobody had come back for {}", span(it.0)),
+        EntryBody::Note(Note::Stall(it)) => format!("the thread had not run for {}", span(it.0)),
         EntryBody::Note(Note::Dropped(channel, it)) => format!(
-            "channel {channel}: dropped so far for want of a buffer {}, too long {}",
+            "channel {channel}: so far {} dropped without a free buffer, {} too long",
             it.buffer, it.oversize
         ),
         EntryBody::Note(Note::Injected(channel, line, _, range)) => {
@@ -234,7 +235,7 @@ fn sent(frames: &[u8]) -> Option<String> {
     let asked = RequestedRanges::of(frames);
     let nacks = asked.nacks.iter().map(|(channel, _, ranges)| {
         let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
-        format!("asked for {} of channel {channel}", ranges.join(", "))
+        format!("requested {} of channel {channel}", ranges.join(", "))
     });
     let more = (asked.is_cut).then(|| "more was sent than the record holds".to_owned());
     let said: Vec<_> = nacks.chain(more).collect();
@@ -254,6 +255,6 @@ fn datagram(kept: &[u8]) -> String {
             entries::kind(it.header().kind),
             it.header().sequence
         ),
-        Err(_) => "bytes that are no datagram".into(),
+        Err(_) => "bytes that are not a datagram".into(),
     }
 }

@@ -31,7 +31,10 @@ pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) ->
         },
     )];
     if !recording.is_whole() {
-        lines.push("it begins in the middle: what was before is overwritten".into());
+        lines.push(
+            "the record does not cover the start of the process: earlier entries were overwritten"
+                .into(),
+        );
     }
     if let Some(damaged) = &explained.damaged {
         lines.push(damaged.clone());
@@ -121,26 +124,26 @@ pub(super) const fn refusal(reason: RefusalReason) -> &'static str {
         RefusalReason::Budget => "a budget for repair was used up",
         RefusalReason::TooSlow => "the replay would never have caught up",
         RefusalReason::Epoch => "it was of another epoch",
-        RefusalReason::Malformed => "the question made no sense",
+        RefusalReason::Malformed => "the request was malformed",
     }
 }
 
 /// Returns what a publisher sealed and sent, as text.
 pub(super) fn sent(it: &Explanation) -> String {
     let [sealed, handed] = [it.totals.sealed, it.totals.handed].map(thousands);
-    format!("{sealed} datagrams sealed, {handed} handed to the network")
+    format!("{sealed} datagrams sealed, {handed} sent to the network")
 }
 
 /// Returns the work of a repair service as text.
 pub(super) fn served(it: &Explanation) -> String {
     let Some(of) = &it.serving else {
-        return "nobody came".into();
+        return "no subscriber connected".into();
     };
     let [joined, vanished, away] = [of.joined, of.vanished, of.turned_away].map(thousands);
     let [asked, given, to_all] = [of.asked, of.given, of.given_to_all].map(thousands);
     let mut words = format!(
-        "{joined} joined, {vanished} went without a goodbye, {away} were turned away; asked for {asked} \
-         sequences, gave {given} to who asked and {to_all} to all"
+        "{joined} joined, {vanished} disappeared without LEAVE, {away} were rejected; {asked} \
+         sequences requested, {given} sent to the requesters and {to_all} to all"
     );
     for (reason, count) in &of.refused {
         words += &format!(", refused {} ({})", thousands(*count), refusal(*reason));
@@ -171,23 +174,23 @@ fn late(it: &Finding, line: LineId) -> String {
     };
     let why = match delay {
         DelayCause::Injected => "on purpose: an injected fault held them back in this host".into(),
-        DelayCause::Overtaken => "what was sent after them came before them".into(),
+        DelayCause::Overtaken => "they were reordered: later datagrams arrived first".into(),
         DelayCause::PollStall(it) => format!(
             "in this host: the application had not polled for {}",
             span(it.0)
         ),
         DelayCause::PublisherStall(it) => format!(
-            "in the publisher: its publish thread had not come back for {}",
+            "in the publisher: its publish thread had not run for {}",
             span(it.0)
         ),
         DelayCause::Silence(it) => format!(
-            "nothing of the channel had come for {}: the publisher stood still, or the network",
+            "nothing of the channel had arrived for {}: the publisher or the network was stalled",
             span(it.0)
         ),
-        _ => "the line went on in order, and something else was faster".into(),
+        _ => "the line stayed in order, and another path was faster".into(),
     };
     format!(
-        "late on line {line}, not lost: it brought them itself, {} after that was found; {why}",
+        "late on line {line}, not lost: they arrived on it {} after the gap was found; {why}",
         span(at.since(it.found_at).0)
     )
 }
@@ -199,68 +202,71 @@ fn place(it: &Finding) -> String {
         Origin::SourceLine => {
             "before the publisher: the venue's lines had a gap that nothing filled".into()
         }
-        Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its channel (NAME.ID.flight) \
-                                      would tell whether what is missing came to its socket"
+        Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its \
+                                      channel (NAME.ID.flight) shows whether the missing messages \
+                                      reached its socket"
             .into(),
         Origin::InputBuffer => format!(
-            "in the publisher's host, in the socket of its input, or before it: the kernel dropped {} there \
-             just then, which may be these, although it was read; a larger receive_buffer_bytes would tell",
+            "in the publisher's host, in the socket of its input, or before it: the kernel \
+             dropped {} there at that time, which may be these, although the socket was read; a \
+             larger receive_buffer_bytes shows which",
             packets(it.buffer_drops)
         ),
         Origin::InputStall => format!(
-            "in the publisher's host, in the socket of its input, or before it: nobody had read it for {}, and \
-             the kernel dropped {} there just then, which may be these",
+            "in the publisher's host, in the socket of its input, or before it: the socket had \
+             not been read for {}, and the kernel dropped {} there at that time, which may be \
+             these",
             stalled.unwrap_or_default(),
             packets(it.buffer_drops)
         ),
         Origin::FeedHop => format!(
-            "in the publisher, between its feed and its publish thread: the hop was full; {}",
+            "in the publisher, between its feed and its publish thread: the queue was full; {}",
             stalled.map_or("see its tickcast_source_* counters".into(), |it| format!(
-                "the publish thread had not come back for {it}"
+                "the publish thread had not read it for {it}"
             ))
         ),
         Origin::Oversize => {
             "in the publisher: the message was larger than a datagram; use a larger slot_len".into()
         }
         Origin::TornDown(fan_out) => format!(
-            "in the publisher's send queue: fan-out {fan_out} took nothing until the ring was nearly full, and \
-             was torn down before it had sent them"
+            "in the publisher's send queue: fan-out {fan_out} sent nothing until the ring was \
+             nearly full, and was reset before it had sent them"
         ),
         Origin::SendRefused(line) => format!(
-            "in the publisher's host: the network refused datagrams on line {line} just then; look at the \
-             interface, its queue, the route{}",
+            "in the publisher's host: the network refused datagrams on line {line} at that time; \
+             check the interface, its queue and the route{}",
             match it.buffer_drops {
                 0 => String::new(),
                 count => format!(" ({} of these)", datagrams(count)),
             }
         ),
         Origin::Unsent => {
-            "in the publisher: it had sealed them, and not sent them yet when its record ends".into()
+            "in the publisher: it had sealed them, but not sent them yet at the end of its record"
+                .into()
         }
-        Origin::Uplink => "behind the publisher's network stack, which took them, and before the ways part: \
-                           its interface, its uplink, the first switch"
+        Origin::Uplink => "after the publisher's network stack and before the lines separate: its \
+                           interface, its uplink, or the first switch"
             .into(),
-        Origin::SourceUnreadable => {
-            "before the publisher: it could not read these messages".into()
-        }
-        Origin::SendQueue => "before the ways part: the publisher's send queue, interface or uplink. \
-                              Every line, or every record given, missed them; its skipped_datagrams \
-                              says which"
+        Origin::SourceUnreadable => "before the publisher: it could not read these messages".into(),
+        Origin::SendQueue => "before the lines separate: in the publisher's send queue, interface \
+                              or uplink, because every line, or every given record, missed them; \
+                              the publisher's skipped_datagrams shows which"
             .into(),
         Origin::Wire(line) => format!(
-            "on the wire of line {line}: they came otherwise, and nothing in this host dropped any"
+            "on the wire of line {line}: they arrived on another path, and nothing in this host \
+             dropped any"
         ),
-        Origin::WireOrUplink => "on the wire, or in the publisher's own interface or uplink, behind its network \
-                                 stack, which took them: nothing in this host dropped any. A second line, \
-                                 or the record of another host, would tell which"
+        Origin::WireOrUplink => "on the wire, or in the publisher's interface or uplink, after \
+                                 its network stack: nothing in this host dropped any. A second \
+                                 line, or the record of another host, shows which"
             .into(),
-        Origin::WireOrSendQueue => "on the wire, or in the publisher's send queue: nothing in this host \
-                                    dropped any. A second line, or the record of another host beside \
-                                    this one, would tell which"
+        Origin::WireOrSendQueue => "on the wire, or in the publisher's send queue: nothing in \
+                                    this host dropped any. A second line, or the record of \
+                                    another host, shows which"
             .into(),
         Origin::SocketBuffer => format!(
-            "in this host, in the socket's buffer: the kernel or the device dropped {} just \
-             then, although the application polled; make the buffer larger",
+            "in this host, in the socket's buffer: the kernel or the device dropped {} at that \
+             time, although the application polled; use a larger buffer",
             datagrams(it.buffer_drops)
         ),
         Origin::PollStall => format!(
@@ -269,12 +275,17 @@ fn place(it: &Finding) -> String {
             stalled.unwrap_or_default(),
             datagrams(it.buffer_drops)
         ),
-        Origin::Device => "in this host's device: its receive queue broke, or the Q_Key was another".into(),
+        Origin::Device => {
+            "in this host's device: its receive queue failed, or the Q_Key differed".into()
+        }
         Origin::Damaged(line) => {
-            format!("on the wire of line {line}: they came with altered bytes, and were dropped for their CRC")
+            format!(
+                "on the wire of line {line}: they arrived with altered bytes, and the CRC check \
+                 dropped them"
+            )
         }
         Origin::CutOff(line) => {
-            format!("on the wire of line {line}: bytes came that are no whole datagram")
+            format!("on the wire of line {line}: an incomplete datagram arrived")
         }
         Origin::TooLong => "in this host: they were longer than a slot".into(),
         Origin::Injected(line) => {
@@ -286,29 +297,37 @@ fn place(it: &Finding) -> String {
                 "; the application had not polled for {it}"
             ))
         ),
-        Origin::WindowFull => "here: they came, and the window behind an earlier gap was full".into(),
+        Origin::WindowFull => "in this host: they arrived, but the window after an earlier gap \
+                               was full"
+            .into(),
         Origin::LocalRing => {
-            "here: they were delivered, and overwritten before the application took them".into()
+            "in this host: they were overwritten in the local ring before the application read them"
+                .into()
         }
-        Origin::Silence => "on the way: no multicast of the channel reached this host for a while; look at \
-                            its group, the switch, the cable"
+        Origin::Silence => "in the network: no multicast of the channel reached this host for a \
+                            while; check its group, the switch and the cable"
             .into(),
         Origin::PublisherGone => {
-            "with the publisher: it went, and nobody can say whether they ever left it".into()
+            "with the publisher: it disappeared, and the records do not show whether it sent them"
+                .into()
         }
-        Origin::EpochChange => "with the epoch: the publisher began another".into(),
-        Origin::BeforeJoining => "before we joined: the publisher's ring had moved on".into(),
-        Origin::Joining => "while we joined: they were sent between the publisher's welcome and the first \
-                            datagram that came here"
+        Origin::EpochChange => "with the epoch: the publisher began a new one".into(),
+        Origin::BeforeJoining => "before the subscriber joined: the publisher's ring no longer \
+                                  held them"
             .into(),
-        Origin::BeforeWelcome => "in this host: they came, but before the publisher's welcome had confirmed \
-                                  their epoch, and so were not believed"
+        Origin::Joining => "while the subscriber joined: they were sent between the publisher's \
+                            WELCOME and the first datagram that arrived"
+            .into(),
+        Origin::BeforeWelcome => "in this host: they arrived before the publisher's WELCOME had \
+                                  confirmed their epoch, so they were ignored"
             .into(),
         Origin::Unreadable => {
-            "in the publisher: it sent records that no wire version has".into()
+            "in the publisher: it sent records that no wire version defines".into()
         }
         Origin::Impostor => {
-            "to another publisher: two contents came under one number, and the wrong one was delivered".into()
+            "to another publisher: two publishers sent different data under one sequence, and the \
+             wrong one was delivered; give each publisher its own groups"
+                .into()
         }
         _ => "before the record begins".into(),
     }
@@ -317,22 +336,25 @@ fn place(it: &Finding) -> String {
 fn fate(recording: &Journal, it: &Finding) -> Option<String> {
     let after = span(it.settled_at.since(it.found_at).0);
     let asked = match (it.asked, it.asked_more) {
-        (0, false) => "without being asked for".to_owned(),
-        (0, true) => "asked for or not: the record does not hold all that was asked then".into(),
-        (1, false) => "asked for once".into(),
-        (1, true) => "asked for at least once".into(),
-        (times, false) => format!("asked for {times} times"),
-        (times, true) => format!("asked for at least {times} times"),
+        (0, false) => "not requested".to_owned(),
+        (0, true) => "requests unknown: the record does not hold all requests of that time".into(),
+        (1, false) => "requested once".into(),
+        (1, true) => "requested at least once".into(),
+        (times, false) => format!("requested {times} times"),
+        (times, true) => format!("requested at least {times} times"),
     };
     let records = it.records.map_or("an unknown number of".into(), thousands);
     Some(match it.fate {
-        Fate::Came(how) => format!("came {}, {after} after that was found, {asked}", way(how)),
+        Fate::Came(how) => format!(
+            "arrived {}, {after} after the gap was found, {asked}",
+            way(how)
+        ),
         Fate::Lost(cause) => format!(
-            "declared lost {}, {after} after that was found: {}; {records} records, {asked}",
+            "declared lost {}, {after} after the gap was found: {}; {records} records, {asked}",
             time(recording, it.settled_at),
             why(cause),
         ),
-        Fate::Open => format!("still missing when the record ends, {after} later, {asked}"),
+        Fate::Open => format!("still missing at the end of the record, {after} later, {asked}"),
         _ => return None,
     })
 }
@@ -341,7 +363,7 @@ fn way(how: How) -> String {
     match how {
         How::OtherLine(line) => format!("on line {line}"),
         How::Late(line) => format!("late on the same line {line}: they were overtaken"),
-        How::Multicast => "by multicast, sent again".into(),
+        How::Multicast => "by repair over multicast".into(),
         How::Repair => "over the repair connection".into(),
         How::Replay => "over the replay connection".into(),
         How::Nack => "over the NACK connection".into(),
@@ -355,12 +377,12 @@ const fn why(cause: LossCause) -> &'static str {
         LossCause::Deadline => "the delivery deadline passed",
         LossCause::Burst => "the gap was over the burst limit",
         LossCause::Epoch => "their epoch was over",
-        LossCause::Refused => "the publisher refused them to the end",
-        LossCause::PublisherDead => "the publisher was gone, and its repair with it",
+        LossCause::Refused => "the publisher refused to repair them",
+        LossCause::PublisherDead => "the publisher had disappeared, so no repair was available",
         LossCause::Fenced => "two publishers sent different contents",
         LossCause::RepairOff => "repair is switched off here",
         LossCause::Left => "the application left",
-        LossCause::Unreadable => "nobody can read them",
+        LossCause::Unreadable => "no reader can decode them",
     }
 }
 
@@ -387,7 +409,7 @@ fn sums(findings: &[Finding]) -> String {
         "lost",
         "findings",
         "datagrams",
-        "came",
+        "arrived",
         "lost for good",
         "open",
     ]);
@@ -405,11 +427,11 @@ fn name(origin: Origin) -> String {
         Origin::SourceLine => "source line".into(),
         Origin::SourceLineOrInput => "source line, or publisher's input".into(),
         Origin::InputBuffer => "publisher's input, socket buffer".into(),
-        Origin::InputStall => "publisher's input, nobody read".into(),
-        Origin::FeedHop => "feed hop".into(),
+        Origin::InputStall => "publisher's input, not read".into(),
+        Origin::FeedHop => "feed queue".into(),
         Origin::SourceUnreadable => "source, unreadable".into(),
         Origin::Oversize => "larger than a datagram".into(),
-        Origin::TornDown(it) => format!("send queue, fan-out {it} torn down"),
+        Origin::TornDown(it) => format!("send queue, fan-out {it} reset"),
         Origin::SendRefused(it) => line("refused by the network", it),
         Origin::Unsent => "sealed, not sent".into(),
         Origin::Uplink => "uplink".into(),
@@ -419,7 +441,7 @@ fn name(origin: Origin) -> String {
         Origin::Late(it) => line("nowhere: late", it),
         Origin::WireOrSendQueue => "wire or send queue".into(),
         Origin::SocketBuffer => "socket buffer".into(),
-        Origin::PollStall => "socket buffer, nobody polled".into(),
+        Origin::PollStall => "socket buffer, not polled".into(),
         Origin::Device => "RDMA device".into(),
         Origin::Damaged(it) => line("altered bytes", it),
         Origin::CutOff(it) => line("cut off", it),
@@ -448,14 +470,14 @@ pub(super) fn balance(
     replayed: &Replayed,
 ) -> (String, Option<u64>) {
     let unknown = |why: &str| {
-        let words = format!("the sums can't be held against the core's counters: {why}");
+        let words = format!("the sums can't be compared with the core's counters: {why}");
         (words, None)
     };
     let (Some(core), Some(before)) = (&replayed.core, replayed.before) else {
-        return unknown("where the record begins, it does not hold the core's state");
+        return unknown("the record does not hold the core's state at its start");
     };
     if replayed.difference.is_some() || replayed.stopped.is_some() {
-        return unknown("a replay does not come to its end");
+        return unknown("the replay does not reach its end");
     }
     let counted = GapCounts::of(core);
     let missing = counted.missing.saturating_sub(before.missing);
@@ -472,7 +494,7 @@ pub(super) fn balance(
     };
     let in_words = |[came, lost, open]: [u64; 3]| {
         let [came, lost, open] = [came, lost, open].map(thousands);
-        format!("{came} came, {lost} lost, {open} open")
+        format!("{came} arrived, {lost} lost, {open} open")
     };
     let counted_words = format!(
         "the core counted {} sequences missing{since}: {}",
@@ -493,7 +515,7 @@ pub(super) fn balance(
             thousands(unexplained)
         )
     } else if before.open > 0 {
-        format!("{counted_words}; the findings add up to the same without those from before")
+        format!("{counted_words}; the findings add up to the same, without the earlier gaps")
     } else {
         format!("{counted_words}; the findings add up to the same")
     };
@@ -555,7 +577,8 @@ mod tests {
             (of(Origin::InputStall, 9, stall), "9 packets"),
         ] {
             let said = place(&found);
-            let claim = format!("the kernel dropped {packets} there just then, which may be these");
+            let claim =
+                format!("the kernel dropped {packets} there at that time, which may be these");
             assert!(said.contains(&claim), "{said}");
             assert!(said.contains("or before it"), "{said}");
         }

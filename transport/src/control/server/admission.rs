@@ -137,15 +137,15 @@ impl ControlServer {
         let (config, stats) = (&self.config, &mut self.stats);
         let text = if crowd.served >= config.connections_max {
             format!(
-                "the publisher serves {} connections at most; try again later",
+                "the publisher serves at most {} connections; try again later",
                 config.connections_max
             )
         } else if crowd.of_address >= config.connections_per_address_max {
             stats.turned_away_of_address += 1;
             stats.crowded_address = Some(address);
             format!(
-                "the publisher serves {} connections of one address at most, and {address} has them; raise \
-                 its peers_per_address_max, or try again later",
+                "the publisher serves at most {} connections of one address, and {address} has \
+                 reached that limit; raise its peers_per_address_max, or try again later",
                 config.connections_per_address_max
             )
         } else {
