@@ -1546,7 +1546,8 @@ int32_t tickcast_builder_channel_start(TickcastBuilder *builder,
  Sets the multicast silence in microseconds after which the event STALE is emitted. The range is 100 to
  60,000,000, and the default is 30,000. At least three of the publisher's announced intervals must pass.
  */
-int32_t tickcast_builder_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
+int32_t tickcast_builder_channel_stale_us(TickcastBuilder *builder,
+                                          uint32_t stale_us);
 
 /*
  Sets the order of delivery: a TickcastDeliveryMode. `within_ns` is used with ORDERED_WITHIN only.
@@ -1587,7 +1588,8 @@ int32_t tickcast_builder_channel_lag_alarm(TickcastBuilder *builder, uint64_t se
  # Safety
  `interface` is NULL or a text.
  */
-int32_t tickcast_builder_interface(TickcastBuilder *builder, const char *interface);
+int32_t tickcast_builder_interface(TickcastBuilder *builder,
+                                   const char *interface);
 
 /*
  Sets the socket buffer to request, per line and channel, in bytes.
@@ -1662,7 +1664,9 @@ const char *tickcast_directory_symbol(const TickcastDirectory *directory, uint32
  Returns the symbol of instrument `index`, in order of id, and writes the id. Returns NULL beyond the
  last one. The symbol is valid as long as the directory.
  */
-const char *tickcast_directory_at(const TickcastDirectory *directory, size_t index, uint32_t *out);
+const char *tickcast_directory_at(const TickcastDirectory *directory,
+                                  size_t index,
+                                  uint32_t *out);
 
 /*
  Frees a directory and the symbols that it returned. NULL is allowed.
@@ -1700,7 +1704,9 @@ int64_t tickcast_event_text(const TickcastEvent *event, char *text, size_t size)
  # Safety
  `on` can be called with `context` by any thread until the process ends.
  */
-int32_t tickcast_set_log_callback(uint32_t log_level, TickcastOnLog on, void *context);
+int32_t tickcast_set_log_callback(uint32_t log_level,
+                                  TickcastOnLog on,
+                                  void *context);
 
 /*
  Frees a monitor. NULL is allowed.
@@ -1723,7 +1729,9 @@ int32_t tickcast_monitor_ended(const TickcastMonitor *monitor);
  # Safety
  `out` is NULL or has `size` bytes.
  */
-int64_t tickcast_monitor_problem(const TickcastMonitor *monitor, char *out, size_t size);
+int64_t tickcast_monitor_problem(const TickcastMonitor *monitor,
+                                 char *out,
+                                 size_t size);
 
 /*
  Returns the number of channels.
@@ -1887,9 +1895,7 @@ int32_t tickcast_running_free(TickcastRunning *running);
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_reader_poll(TickcastReader *reader,
-                             TickcastOnItem on,
-                             void *context);
+int32_t tickcast_reader_poll(TickcastReader *reader, TickcastOnItem on, void *context);
 
 /*
  Waits until there is something to read or the thread has left (1), at most `timeout_ms` (0).
@@ -1968,7 +1974,9 @@ int32_t tickcast_subscriber_is_joined(TickcastSubscriber *subscriber);
  # Safety
  `out` is NULL or has `size` bytes.
  */
-int64_t tickcast_subscriber_problem(TickcastSubscriber *subscriber, char *out, size_t size);
+int64_t tickcast_subscriber_problem(TickcastSubscriber *subscriber,
+                                    char *out,
+                                    size_t size);
 
 /*
  Returns the number of a channel by its requested name. It is known from its event JOINED on.

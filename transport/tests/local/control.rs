@@ -560,12 +560,8 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
 fn poll_ends_by_spinner_on_core_or_by_arrival() {
     let available: Vec<usize> = (0..1024).filter(|core| can_pin(*core)).collect();
     let same = [available[0]; 2];
-    // Other processes run on that core between its polls, so the number varies.
-    let mut told = 0;
-    until(|| {
-        told += asked_while_looked_at(same, Duration::ZERO, 500);
-        told > 100
-    });
+    // Other processes run on that core between its polls, so a busy machine decides how often this happens.
+    until(|| asked_while_looked_at(same, Duration::ZERO, 100) > 0);
     // The server does not rely on a thread that polls rarely.
     let told = asked_while_looked_at(same, Duration::from_millis(2), 100);
     assert_eq!(told, 0);
