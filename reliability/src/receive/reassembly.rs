@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality};
+use crate::control::ChannelOffer;
+use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::mirror::Mirror;
 use crate::receive::replayed_records::AlreadyDelivered;
@@ -34,6 +35,24 @@ pub(crate) struct Reassembly {
     fact: Option<RecordAnchor>,
     floor: Option<RecordAnchor>,
     in_arrival_order: bool,
+}
+
+/// A datagram that was not missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duplicate {
+    /// It came before with the same content, or is no longer wanted.
+    Known,
+    /// It came with another content.
+    Conflict(Conflict),
+}
+
+/// Two contents with one sequence, of which one is not the publisher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// Whether the wrong content was delivered, as the publisher's own copy shows.
+    pub wrong_one_delivered: bool,
+    /// Whether the publisher's copy is to be requested, because the sequence was not contested before.
+    pub is_newly_contested: bool,
 }
 
 /// That the first record of this sequence has this number.
@@ -229,19 +248,68 @@ impl Reassembly {
         self.stream.next.plus(self.window.span())
     }
 
-    /// Replaces the content of a datagram that still waits (the repair path's copy decides).
-    pub(crate) fn replace_waiting(&mut self, held: Held, bytes: &[u8]) {
-        self.window.hold(held, bytes);
+    /// Takes a datagram that is not missing. The repair path's copy decides between two contents: it
+    /// replaces one that still waits, and is reported as the right one if another was delivered.
+    #[cold]
+    pub(crate) fn take_duplicate(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) -> Duplicate {
+        let sequence = held.sequence;
+        let decides = held.via == Via::Repair;
+        let mut duplicate = Duplicate::Known;
+        let seen = self.window.seen(sequence);
+        match seen.map(|(seen, delivered)| (*seen, delivered)) {
+            Some((seen, delivered)) if seen.crc != held.crc => {
+                counters.fencing_violations.increment();
+                if decides && !delivered && !planted(Bug::DecidingCopyIgnored) {
+                    self.window.hold(*held, datagram.bytes());
+                }
+                if decides && delivered {
+                    counters.fenced_records.add(seen.count.into());
+                    self.report_fenced(held, datagram, counters, on);
+                }
+                duplicate = Duplicate::Conflict(Conflict {
+                    wrong_one_delivered: decides && delivered,
+                    is_newly_contested: !decides && self.window.contest(sequence),
+                });
+            }
+            Some(_) => counters.duplicates.increment(),
+            // Not remembered: declared lost lately, or longer ago than the window remembers.
+            None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
+            None if sequence.plus(self.window.span()) > self.stream.next => {
+                counters.late_dropped.increment();
+            }
+            None => counters.duplicates.increment(),
+        }
+        if decides {
+            self.window.confirm(sequence);
+        }
+        duplicate
     }
 
-    /// Doubts what came under this number; says whether that is news.
-    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
-        self.window.contest(sequence)
-    }
-
-    /// The publisher's own copy is what came under this number.
-    pub(crate) fn confirm(&mut self, sequence: Sequence) {
-        self.window.confirm(sequence);
+    /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
+    fn report_fenced(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        // Remembered from now on, so that a second copy of it is no news.
+        self.window.delivered(*held);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.replace(datagram);
+        }
+        let loss = Loss {
+            sequences: SequenceRange::one(held.sequence),
+            records: Some(held.count.into()),
+            cause: LossCause::Fenced,
+        };
+        self.stream.tell_loss(loss, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window; delivers
@@ -254,6 +322,12 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) {
+        if datagram.bytes().len() > self.window.slot_len() {
+            // Longer than the slot size of WELCOME: no repair will bring anything else.
+            counters.malformed_dropped.increment();
+            self.lose(SequenceRange::one(held.sequence), LossCause::Unreadable);
+            return self.advance(counters, on);
+        }
         let in_turn = held.sequence == self.stream.next;
         if in_turn || self.in_arrival_order {
             if in_turn {
@@ -315,25 +389,17 @@ impl Reassembly {
         std::mem::replace(&mut self.stream.mirror, mirror)
     }
 
-    /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
-    pub(crate) fn tell_fenced(
-        &mut self,
-        held: &Held,
-        datagram: &Datagram<'_>,
-        counters: &ReceiverCounters,
-        on: &mut impl Deliver,
-    ) {
-        // Remembered from now on, so that a second copy of it says nothing new.
-        self.window.delivered(*held);
+    /// Drops the mirror if the ring on offer has another shape, because its slots have other places.
+    pub(crate) fn drop_unfit_mirror(&mut self, offer: &ChannelOffer) {
+        self.stream.mirror.take_if(|mirror| !mirror.fits(offer));
+    }
+
+    /// Begins the mirror anew with `first`, the first datagram of the epoch on offer.
+    pub(crate) fn renew_mirror(&mut self, offer: &ChannelOffer, first: Sequence) {
+        self.drop_unfit_mirror(offer);
         if let Some(mirror) = &mut self.stream.mirror {
-            mirror.replace(datagram);
+            mirror.begin_anew(offer.epoch, offer.continues.clone(), first);
         }
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Fenced,
-        };
-        self.stream.tell_loss(loss, counters, on);
     }
 
     /// Declares what of `range` has not been passed lost.
@@ -408,6 +474,31 @@ impl Reassembly {
         self.stream.position()
     }
 
+    /// Delivers an event that is no datagram, at the position of the stream.
+    pub(crate) fn emit(&self, event: &Event, on: &mut impl Deliver) {
+        on.item(Item::Event(&self.position(), event));
+    }
+
+    /// Delivers that the rest of an epoch that is over is lost, from `first` on; its size is unknown.
+    pub(crate) fn emit_epoch_tail(
+        &self,
+        first: Sequence,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        counters.loss_events.increment();
+        counters.losses_of_unknown_size.increment();
+        let loss = Loss {
+            sequences: SequenceRange {
+                first,
+                last: Sequence(u64::MAX),
+            },
+            records: None,
+            cause: LossCause::Epoch,
+        };
+        self.emit(&Event::Lost(loss), on);
+    }
+
     /// Delivers the datagram that waits under `next`, if there is one.
     fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) -> bool {
         let next = self.stream.next;
@@ -443,7 +534,7 @@ impl Stream {
             epoch: self.epoch,
             sequence: self.next.previous(),
             record: self.next_record.unwrap_or(RecordNumber(0)),
-            via: crate::delivery::Via::Repair,
+            via: Via::Repair,
             quality: Quality {
                 after_loss: self.after_loss,
                 ..Quality::default()
@@ -654,7 +745,6 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::Via;
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
     use crate::wire::{Header, SourceLossReason, crc_of};
 
