@@ -559,8 +559,16 @@ impl Receiver {
     /// Returns the PROGRESS to send, if it is due. None is due while so many wait for their STATUS that
     /// they would leave repairs no room on the connection.
     pub fn take_progress(&mut self, now: Nanos) -> Option<Progress> {
+        match self.is_progress_due(now) {
+            true => self.report_progress(now),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn report_progress(&mut self, now: Nanos) -> Option<Progress> {
         let (following, read_bytes) = (self.is_following(), self.read_bytes());
-        self.stream.take_progress(now, following, read_bytes)
+        self.stream.report_progress(now, following, read_bytes)
     }
 
     /// Returns whether multicast is silent, so that the publisher is asked how far it is.

@@ -183,6 +183,7 @@ impl Repair {
     /// A datagram arrived. Returns the gap that it fills, and the outcome of the jump of the sequence
     /// whose last missing sequence this was; `None` if the sequence was not missing. Where the datagram
     /// answers a request, takes a sample of the round trip.
+    #[inline(always)]
     pub(crate) fn fill(
         &mut self,
         sequence: Sequence,
@@ -207,6 +208,7 @@ impl Repair {
         Some((gap, outcome))
     }
 
+    #[inline(always)]
     fn sample_rtt(&mut self, gap: &Gap, now: Nanos) {
         // An answer after the retry timeout is no sample: one of us was stopped meanwhile.
         let in_time = !gap.refused && now <= gap.next_request_at;
@@ -318,7 +320,7 @@ impl Repair {
             replay_open: self.replay == ReplayPath::Open,
             replay_wanted: false,
             lines,
-            answered: self.answered,
+            answered: &self.answered,
             nack: &mut self.nack,
             nack_link: &mut self.nack_link,
             read: &mut self.read,
@@ -526,7 +528,7 @@ struct Pass<'a> {
     /// Whether a gap waits for the replay path.
     replay_wanted: bool,
     lines: &'a Lines,
-    answered: [Option<(Nanos, Sequence)>; 4],
+    answered: &'a [Option<(Nanos, Sequence)>; 4],
     nack: &'a mut NackTimer,
     nack_link: &'a mut NackTimer,
     read: &'a mut NackTimer,

@@ -769,15 +769,15 @@ impl EpochStream {
         now >= self.progress.due_at() && self.join.is_link_up()
     }
 
-    /// Returns the report to send, if one is due. `following`: multicast is silent, so reports are more
+    /// Returns the report to send, unless it is held back. `following`: multicast is silent, so reports are more
     /// frequent. `read_bytes`: bytes READ from the publisher's ring.
-    pub(crate) fn take_progress(
+    pub(crate) fn report_progress(
         &mut self,
         now: Nanos,
         following: bool,
         read_bytes: u64,
     ) -> Option<Progress> {
-        if !self.join.is_link_up() || !self.progress.take_report(now, following) {
+        if !self.progress.take_report(now, following) {
             return None;
         }
         Some(Progress {
