@@ -769,8 +769,8 @@ impl EpochStream {
         now >= self.progress.due_at() && self.join.is_link_up()
     }
 
-    /// Returns the report to send, unless it is held back. `following`: multicast is silent, so reports are more
-    /// frequent. `read_bytes`: bytes READ from the publisher's ring.
+    /// Returns the report to send, unless it is held back. `following`: multicast is silent, so reports
+    /// are more frequent. `read_bytes`: bytes READ from the publisher's ring.
     pub(crate) fn report_progress(
         &mut self,
         now: Nanos,
