@@ -1,5 +1,5 @@
-//! What a subscriber may set of the protocol, with defaults for a rack, and the check that the
-//! timers fit each other (docs/PROTOCOL.md §11).
+//! The protocol settings of a subscriber, with defaults for a rack, and the check that the timers fit
+//! each other (docs/PROTOCOL.md §11).
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -7,67 +7,67 @@ use thiserror::Error;
 use crate::delivery::Delivery;
 use crate::types::Nanos;
 
-/// The rungs of the repair ladder above TCP, which is always the last.
+/// The rungs of the repair ladder above TCP. TCP is always the last rung.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairOrder {
     /// READ of the publisher's ring.
     Read,
-    /// NACKs over a connection of their own.
+    /// NACKs on a connection of their own.
     Nack,
-    /// READ; what it does not bring is NACKed over that connection.
+    /// READ; gaps that READ does not bring are NACKed on that connection.
     #[default]
     ReadThenNack,
 }
 
 impl RepairOrder {
-    /// Whether the ring is READ.
+    /// Returns whether the ring is READ.
     #[must_use]
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadThenNack)
     }
 
-    /// Whether the NACK connection is asked.
+    /// Returns whether the NACK connection is used.
     #[must_use]
     pub const fn nacks(self) -> bool {
         matches!(self, Self::Nack | Self::ReadThenNack)
     }
 }
 
-/// Settings of one channel's receiver.
+/// The settings of one channel's receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReceiverConfig {
-    /// In which order, and how long to wait.
+    /// The order of delivery, and how long to wait for it.
     pub delivery: Delivery,
-    /// Whether to repair at all. Without, a gap is lost when nothing fills it in time.
+    /// Whether to repair at all. Without repair, a gap is lost unless it fills by itself in time.
     pub repair: bool,
-    /// Which rungs of the repair ladder are tried above TCP, where the publisher offers them.
+    /// The rungs of the repair ladder above TCP, used where the publisher offers them.
     pub ladder: RepairOrder,
     /// How many datagrams can wait behind a gap; rounded up to a power of two.
     pub window_slots: u32,
-    /// How long a gap must outlive the network's own reordering before it is asked for.
+    /// How long a gap must outlive the network's own reordering before it is requested.
     pub reorder_grace_us: u32,
     /// How long the slower of two live lines may lag.
     pub line_skew_us: u32,
     /// A line is down after this long a silence (or three announced intervals) while another is
     /// heard.
     pub line_silence_us: u32,
-    /// Never ask again earlier than this; beyond, four measured round trips.
+    /// The shortest retry timeout; a longer one is four measured round trips.
     pub nack_retry_us: u32,
-    /// After this many unanswered questions the path counts as down and is built anew.
+    /// After this many unanswered requests the path counts as down and is built anew.
     pub nack_tries: u32,
     /// A gap of more sequences than this is not NACKed but replayed (`ordered`), or given up.
     pub burst_max: u32,
-    /// At most this many sequences of a replay are asked for at a time.
+    /// The most sequences of a replay in flight.
     pub replay_in_flight: u32,
     /// With `repair` off: how long a gap may still fill by itself.
     pub unrepaired_wait_us: u32,
-    /// Never stale before this long a silence.
+    /// The shortest silence that counts as stale.
     pub stale_us: u32,
     /// A publisher that is silent on every path for this long counts as dead.
     pub dead_us: u32,
-    /// How often progress is told to the publisher.
+    /// How often progress is reported to the publisher.
     pub progress_us: u32,
     /// While multicast is lost: how often the publisher is asked how far it is.
     pub follow_us: u32,
@@ -99,20 +99,20 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// Settings that do not fit each other. Whoever wrote the config is at fault.
+/// Settings that do not fit each other; the config is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReceiverConfigError {
-    /// A setting outside what makes sense.
+    /// A setting is out of its range.
     #[error("{name} is {value}, it must be from {min} to {max}")]
     Range {
-        /// Which setting.
+        /// The name of the setting.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: u64,
-        /// The least allowed.
+        /// The least value allowed.
         min: u64,
-        /// The most allowed.
+        /// The greatest value allowed.
         max: u64,
     },
     /// The deadline leaves no time for a repair.
@@ -120,30 +120,30 @@ pub enum ReceiverConfigError {
         "the delivery deadline of {deadline_us} us leaves no time for a repair: it must be at least 2 x nack_retry_us ({nack_retry_us}) and 4 x reorder_grace_us ({reorder_grace_us})"
     )]
     Deadline {
-        /// Deadline of `ordered within`.
+        /// The deadline of `ordered within`.
         deadline_us: u64,
-        /// First retry.
+        /// The first retry.
         nack_retry_us: u32,
-        /// Reorder grace.
+        /// The reorder grace.
         reorder_grace_us: u32,
     },
-    /// Dead before stale.
+    /// A publisher would be dead before it is stale.
     #[error(
         "dead_us ({dead_us}) must be larger than stale_us ({stale_us}): a publisher is stale before it is dead"
     )]
     DeadBeforeStale {
-        /// Given.
+        /// The given silence for dead.
         dead_us: u32,
-        /// Given.
+        /// The given silence for stale.
         stale_us: u32,
     },
 }
 
 impl ReceiverConfig {
-    /// Checks every setting, and that they fit each other.
+    /// Checks every setting, and that the settings fit each other.
     ///
     /// # Errors
-    /// [`ReceiverConfigError`] names the first that does not.
+    /// [`ReceiverConfigError`] names the first setting that is wrong.
     pub fn check(&self) -> Result<(), ReceiverConfigError> {
         let ranges = [
             ("window_slots", self.window_slots, 16, 1 << 20),

@@ -1,75 +1,77 @@
-//! What is missing: runs of sequences, in order, each knowing when it was found and when to ask
-//! for it next. Many gaps are open at once and none waits for another (docs/PROTOCOL.md §5.2).
+//! Gaps: runs of missing sequences, in order (docs/PROTOCOL.md §5.2).
 //!
-//! Bounded by the caller: within a window of W sequences there are at most W/2 runs, and beyond
-//! it everything missing is one run.
+//! Each gap knows when it was found and when to request it next. Many gaps are open at once, and none
+//! waits for another. The caller bounds their number: within a window of W sequences there are at most
+//! W/2 runs, and everything missing beyond the window is one run.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use crate::control::NackClass;
+use crate::delivery::Event;
 use crate::types::{Nanos, Sequence, SequenceRange};
 
-/// A run of missing sequences that are asked for together.
+/// A run of missing sequences that are requested together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gap {
     /// The sequences.
     pub range: SequenceRange,
     /// When they were found missing.
     pub found_at: Nanos,
-    /// When to ask for them (again).
+    /// When to request them (again).
     pub next_request_at: Nanos,
-    /// When they were last asked for; meaningless while `attempts` is 0.
+    /// When they were last requested; meaningless while `attempts` is 0.
     pub last_request_at: Nanos,
-    /// How often they have been asked for.
+    /// How often they have been requested on the rung.
     pub attempts: u32,
-    /// On whose budget.
+    /// The publisher's budget for them.
     pub class: NackClass,
     /// How they came to be missing.
     pub origin: Origin,
-    /// Where they were last asked for; meaningless while `attempts` is 0.
+    /// Where they were last requested; meaningless while `attempts` is 0.
     pub rung: Rung,
-    /// Whether the publisher refused them for a while, so that they count as not asked for.
+    /// Whether the publisher refused them for a while, so that the request does not count.
     pub refused: bool,
-    /// Whether they were asked for once since they were found, or refused last: what comes then tells
-    /// of the round trip.
+    /// Whether they were requested once since they were found, or refused last. Only then is the time
+    /// to their arrival a round trip (Karn's rule).
     pub rtt_sample_valid: bool,
-    /// Whether this one does not hold off where others do: the publisher is to hear of it.
+    /// Whether this request skips the hold-off of a large group, so that the publisher learns of the
+    /// loss.
     pub is_scout: bool,
-    /// Which discovery they belong to: one jump of the sequence is one episode.
+    /// The episode that they belong to: one jump of the sequence is one episode.
     episode: u64,
 }
 
-/// The first question for what was found missing.
+/// The first request for a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstRequest {
     /// When it is due.
     pub at: Nanos,
-    /// Whether it is a scout's.
+    /// Whether this receiver is a scout for it.
     pub is_scout: bool,
 }
 
 /// Why sequences are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Origin {
-    /// They were sent while we listened, and did not come.
+    /// They were sent while we listened, and did not arrive.
     Live,
     /// They were sent before we joined.
     History,
 }
 
-/// Which rung of the ladder a gap is on (docs/PROTOCOL.md §5.4).
+/// The rung of the repair ladder that a gap is on (docs/PROTOCOL.md §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Rung {
     /// A READ of the publisher's ring.
     Read {
-        /// Whether what a first READ brought was torn.
+        /// Whether a first READ brought a torn slot.
         again: bool,
     },
-    /// The READ is done, and what it brought was being written just then.
+    /// The READ is done, and the slot was being written meanwhile.
     Torn {
-        /// Whether that was the second.
+        /// Whether that was the second READ.
         again: bool,
     },
     /// The NACK connection.
@@ -80,19 +82,31 @@ pub(crate) enum Rung {
     Fallback,
 }
 
-/// What became of one jump of the sequence when its last sequence was settled.
+/// The outcome of one jump of the sequence, once each of its sequences arrived or was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GapOutcome {
-    /// First sequence of the jump.
+    /// The first sequence of the jump.
     pub first: Sequence,
-    /// How many sequences came after all.
+    /// How many sequences arrived after all.
     pub recovered: u64,
-    /// How many never will.
+    /// How many were declared lost.
     pub lost: u64,
-    /// When it was found.
+    /// When the jump was found.
     pub found_at: Nanos,
-    /// How it came to be missing.
+    /// How the sequences came to be missing.
     pub origin: Origin,
+}
+
+impl GapOutcome {
+    /// Returns the event of a recovered gap; `None` where nothing was recovered, and for history.
+    pub(crate) fn event(&self, now: Nanos) -> Option<Event> {
+        let is_news = self.recovered > 0 && self.origin == Origin::Live;
+        is_news.then(|| Event::GapRecovered {
+            first: self.first,
+            sequences: self.recovered,
+            took: now.since(self.found_at),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -101,19 +115,19 @@ struct Episode {
     open: u64,
 }
 
-/// All that is missing.
+/// All gaps of a channel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gaps {
     runs: VecDeque<Gap>,
     episodes: VecDeque<Episode>,
-    /// Number of the episode at the front of `episodes`.
+    /// The number of the episode at the front of `episodes`.
     first_episode: u64,
     open_live: u64,
     open_history: u64,
 }
 
 impl Gaps {
-    /// How many sequences of this origin are missing.
+    /// Returns how many sequences of this origin are missing.
     #[must_use]
     pub(crate) const fn open(&self, origin: Origin) -> u64 {
         match origin {
@@ -122,20 +136,20 @@ impl Gaps {
         }
     }
 
-    /// Whether nothing is missing.
+    /// Returns whether nothing is missing.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// All runs, oldest first.
+    /// Returns all gaps, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Gap> {
         self.runs.iter()
     }
 
-    /// Notes that `range`, which must lie above everything noted before, is missing. It joins the
-    /// last run, if it continues that and nobody has asked for it, when it was found at the same
-    /// time or `joins` says that its own time does not matter yet.
+    /// Notes that `range`, which must lie above everything noted before, is missing. The range joins the
+    /// last gap if it continues that, if that was not requested yet, and if both were found at the same
+    /// time or `joins` says that the time does not matter yet.
     pub(crate) fn found(
         &mut self,
         range: SequenceRange,
@@ -154,7 +168,7 @@ impl Gaps {
             && (joins || (last.found_at, last.class) == (now, class))
         {
             last.range.last = range.last;
-            // The run's episode need not be the newest one: what was above it may be forgotten.
+            // The gap's episode need not be the newest one, because gaps above may be forgotten.
             let at = last.episode - self.first_episode;
             if let Some(episode) = self.episodes.get_mut(at as usize) {
                 episode.open += range.len();
@@ -189,13 +203,13 @@ impl Gaps {
         });
     }
 
-    /// Length of the newest run; 0 without.
+    /// Returns the length of the newest gap; 0 without gaps.
     #[must_use]
     pub(crate) fn last_len(&self) -> u64 {
         self.runs.back().map_or(0, |gap| gap.range.len())
     }
 
-    /// The newest run is too long for repair: it is a replay's, unless it was asked for already.
+    /// Moves the newest gap, which is too long for repair, to replay, unless it was requested already.
     pub(crate) fn replay_last(&mut self) {
         if let Some(gap) = self.runs.back_mut()
             && gap.attempts == 0
@@ -204,14 +218,14 @@ impl Gaps {
         }
     }
 
-    /// Takes `sequence` out because it came. Gives the gap it lay in, and the episode if this was
-    /// its last open sequence; `None` when it was not missing.
+    /// Removes `sequence`, which arrived. Returns the gap that it was part of, and the outcome of the
+    /// episode if this was its last open sequence; `None` if the sequence was not missing.
     pub(crate) fn fill(&mut self, sequence: Sequence) -> Option<(Gap, Option<GapOutcome>)> {
         let at = self.find(sequence)?;
         let gap = self.runs[at];
         let below = SequenceRange::new(gap.range.first, sequence.previous());
         let above = SequenceRange::new(sequence.next(), gap.range.last);
-        // At the very last sequence `next` stays put: nothing lies above.
+        // At the very last sequence `next` stays put, so nothing lies above.
         let above = above.filter(|_| sequence != gap.range.last);
         let below = below.filter(|_| sequence != gap.range.first);
         match (below, above) {
@@ -233,7 +247,7 @@ impl Gaps {
         Some((gap, self.resolve(gap.episode, 1, 0)))
     }
 
-    /// Takes everything of `range` that is missing out as lost; tells each part taken.
+    /// Removes everything of `range` that is missing as lost, and passes each part to `on`.
     pub(crate) fn lose(
         &mut self,
         range: SequenceRange,
@@ -259,8 +273,8 @@ impl Gaps {
         }
     }
 
-    /// Calls `on` with each part of a run that lies in `range`, as a gap of its own that may be
-    /// changed: this is how the part of a long run that fits the window is asked for.
+    /// Calls `on` with each part of a gap that lies in `range`, as a gap of its own that `on` may
+    /// change. So the part of a long gap that fits the window is requested alone.
     pub(crate) fn visit(&mut self, range: SequenceRange, mut on: impl FnMut(&mut Gap) -> Visit) {
         let mut at = self
             .runs
@@ -281,7 +295,7 @@ impl Gaps {
                 )
             };
             if terms(&seen) != terms(&gap) {
-                // The caller may also have narrowed the part it changed.
+                // `on` may also have narrowed the part.
                 let part = seen.range.intersection(part).unwrap_or(part);
                 self.isolate(at, part);
                 if gap.range.first < part.first {
@@ -300,7 +314,7 @@ impl Gaps {
         }
     }
 
-    /// Forgets everything, as at a change of epoch.
+    /// Forgets everything, at a change of epoch.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.first_episode += self.episodes.len() as u64;
@@ -323,7 +337,7 @@ impl Gaps {
             .then_some(at)
     }
 
-    /// Splits the run at `at` so that `part` of it is a run of its own.
+    /// Splits the gap at `at` so that `part` of it is a gap of its own.
     fn isolate(&mut self, at: usize, part: SequenceRange) {
         let gap = self.runs[at];
         if part.last < gap.range.last {
@@ -379,12 +393,12 @@ impl Gaps {
     }
 }
 
-/// Whether [`Gaps::visit`] goes on.
+/// Whether [`Gaps::visit`] continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
-    /// To the next run.
+    /// With the next gap.
     Continue,
-    /// No further.
+    /// No more.
     Stop,
 }
 

@@ -1,10 +1,10 @@
-//! A standby's inbox: as many slots as are mirrored at a time, which the publisher's device writes in
-//! order of sequence, and nobody announces (docs/PROTOCOL.md §6.8).
+//! A standby's inbox: slots that the publisher's device writes in order of sequence, without an
+//! announcement (docs/PROTOCOL.md §6.8).
 //!
-//! Whoever looks finds the next one, or one further on, which says that what lies between was skipped.
-//! What stands there is believed only when it is a datagram of the right channel, epoch and sequence,
-//! and its CRC fits: the publisher may have sealed the slot anew while its device read it, and the
-//! device may place the bytes in any order. What is not whole is simply not there (yet).
+//! A poll finds the next sequence, or a later one, which proves that those between were skipped. A slot
+//! is believed only if it holds a datagram of the right channel, epoch and sequence, and its CRC is right:
+//! the publisher may seal the slot anew while its device reads it, and the device may place the bytes in
+//! any order. A slot that is not whole counts as not written yet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,71 +15,83 @@ use crate::control::MirrorRefusal;
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::ring::{CONTROL_PAGE_LEN, Geometry, RingError, RingMemory, WrittenSlots};
-use crate::types::Sequence;
+use crate::types::{ReceiverCounters, Sequence};
 use crate::wire::{CrcVerdict, Datagram};
 
-/// Slots of an inbox, where the publisher's ring has as many.
+/// The most slots of an inbox; fewer where the publisher's ring has fewer.
 const SLOTS_MAX: u64 = 1024;
 
 /// An inbox that the driver is to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InboxWanted {
-    /// The connection that it is to be granted to.
+    /// The connection that the inbox is granted to.
     pub attempt: u64,
-    /// Its memory is that of a ring of this shape; it begins behind the control page.
+    /// The shape of the ring that the memory holds; the inbox begins behind its control page.
     pub geometry: Geometry,
 }
 
 impl InboxWanted {
+    /// An inbox for this connection and ring; `None` where none fits.
     pub(crate) fn of(attempt: u64, ring: Geometry) -> Option<Self> {
         let slots = ring.slots().min(SLOTS_MAX);
         let geometry = Geometry::new(ring.slot_len() as u32, slots).ok()?;
         Some(Self { attempt, geometry })
     }
 
-    /// Which bytes of the memory may be written.
+    /// Returns which bytes of the memory may be written.
     #[must_use]
     pub fn part(&self) -> std::ops::Range<usize> {
         CONTROL_PAGE_LEN..self.geometry.bytes()
     }
 }
 
-/// What became of an inbox.
+/// The state of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InboxState {
     /// The publisher was asked to write to it.
     Asked,
-    /// It does.
+    /// The publisher writes to it.
     Written,
-    /// It does not, and says why.
+    /// The publisher refused, for this reason.
     Refused(MirrorRefusal),
 }
 
-/// What a look at one place came to.
+/// The state of an inbox, as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InboxView {
+    /// The state.
+    pub state: InboxState,
+    /// The number of slots.
+    pub slots: u64,
+    /// The newest sequence found there; 0: none yet.
+    pub newest: Sequence,
+}
+
+/// What stands in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// This sequence, or a later one, of so many bytes.
+    /// This sequence or a later one, and its length in bytes.
     Whole(Sequence, usize),
-    /// It says that it is this one, and is not.
+    /// Bytes that claim this sequence and are not whole.
     Torn(Sequence),
-    /// An older one, or nothing yet.
+    /// An older sequence, or nothing yet.
     Nothing,
 }
 
-/// See the module.
+/// A standby's inbox, and which sequence is expected there next.
 pub(crate) struct Inbox {
     slots: WrittenSlots,
-    pub(crate) state: InboxState,
-    /// The one to be found next.
+    state: InboxState,
+    /// The sequence expected next.
     next: Sequence,
-    /// Found further on: all that was written up to it is there.
+    /// Found further on: everything written up to it is there.
     until: Sequence,
-    /// The newest found whole.
-    pub(crate) newest: Sequence,
-    /// The last one that was seen in its place and was not whole.
+    /// The newest sequence found whole.
+    newest: Sequence,
+    /// The last sequence that was found in its slot and was not whole.
     torn: Sequence,
     buffer: Box<[u64]>,
-    /// Bytes of the one that was found last, which are in the buffer.
+    /// The length of the datagram that was found last, which is in the buffer.
     found_len: usize,
 }
 
@@ -93,19 +105,32 @@ impl fmt::Debug for Inbox {
     }
 }
 
-/// What was found, and what was passed over.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Looked {
-    /// Whether the next one is there.
+    /// Whether a datagram was found.
     pub(crate) found: bool,
-    /// Sequences that are not coming this way any more.
+    /// Sequences that were skipped and will not be written any more.
     pub(crate) skipped: u64,
-    /// Places that hold the right sequence and not all of it, each once.
+    /// Slots that hold the right sequence and are not whole, each counted once.
     pub(crate) torn: u64,
 }
 
+impl Looked {
+    /// Counts the slots that brought nothing.
+    #[inline]
+    pub(crate) fn count(&self, counters: &ReceiverCounters) {
+        if self.skipped > 0 {
+            counters.inbox_skipped.add(self.skipped);
+        }
+        if self.torn > 0 {
+            counters.inbox_torn.add(self.torn);
+        }
+    }
+}
+
 impl Inbox {
-    /// An inbox in memory that was zero when it was granted, of which the sequence `next` is wanted first.
+    /// An inbox in memory that was zero when it was granted, where `next` is expected first.
     ///
     /// # Errors
     /// [`RingError`] for memory of another size.
@@ -126,18 +151,32 @@ impl Inbox {
         })
     }
 
-    /// Slots of it.
+    /// The number of slots.
     pub(crate) const fn slots(&self) -> u64 {
         self.slots.geometry().slots()
     }
 
-    /// The bytes of what was found last, until the next look.
+    /// The state, the size and the newest sequence.
+    pub(crate) const fn view(&self) -> InboxView {
+        InboxView {
+            state: self.state,
+            slots: self.slots(),
+            newest: self.newest,
+        }
+    }
+
+    /// The publisher refused to write to the inbox.
+    pub(crate) const fn refuse(&mut self, reason: MirrorRefusal) {
+        self.state = InboxState::Refused(reason);
+    }
+
+    /// The bytes of the datagram that was found last, until the next poll.
     pub(crate) fn found(&self) -> &[u8] {
         &words_as_bytes(&self.buffer)[..self.found_len]
     }
 
-    /// Looks for the next datagram that was written. `is_right` tells whether one that is whole is of the
-    /// stream that is mirrored.
+    /// Looks for the next datagram. `is_right` says whether a whole datagram belongs to the stream that is
+    /// mirrored.
     pub(crate) fn look(&mut self, is_right: impl Fn(&Datagram<'_>) -> bool) -> Looked {
         let mut looked = Looked::default();
         loop {
@@ -148,7 +187,7 @@ impl Inbox {
                     (self.found_len, looked.found) = (len, true);
                     return looked;
                 }
-                // Its place is a later one's.
+                // A later sequence took the slot.
                 Place::Whole(found, _) => looked.skipped += self.reaches(found),
                 Place::Nothing | Place::Torn(_) if self.next < self.until => {
                     looked.skipped += 1;
@@ -167,16 +206,16 @@ impl Inbox {
         }
     }
 
-    /// All that was written up to this one is there, as far as it still is: what is a round before
-    /// it is not. How many are passed over so.
+    /// Everything written up to `found` is there, except what lies a whole round before it. Returns how
+    /// many sequences that skips.
     fn reaches(&mut self, found: Sequence) -> u64 {
         self.until = self.until.max(found);
         let first = found.minus(self.slots() - 1).max(self.next);
         first.since(std::mem::replace(&mut self.next, first))
     }
 
-    /// One that stands further on in its own place, so that what is missing before it was skipped. Looked
-    /// at are the places 1, 2, 4, … on: whoever skips n sequences is found out after n more.
+    /// Returns a sequence further on that stands in its own slot, so that those missing before it were
+    /// skipped. Examines the slots 1, 2, 4, … ahead: a skip of n sequences is found after n more.
     fn further_on(&mut self, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Option<Sequence> {
         let mut ahead = 1;
         while ahead < self.slots() {
@@ -188,7 +227,7 @@ impl Inbox {
         None
     }
 
-    /// What stands in the place of a sequence.
+    /// Returns what stands in the slot of a sequence.
     fn place_of(&mut self, wanted: Sequence, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Place {
         let found = self.slots.found_at(wanted);
         let has_its_place = found.since(wanted).is_multiple_of(self.slots());

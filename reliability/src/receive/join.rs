@@ -1,303 +1,374 @@
-//! Beginning, and beginning again: what WELCOME says decides where delivery starts, whether an
-//! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.1).
+//! The state of the join: which epoch is followed and where delivery begins, what the publisher
+//! offered, and whether its repair connection is up (docs/PROTOCOL.md §5.1, §6.1).
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ChannelOffer, NackClass, Start};
-use crate::delivery::{Deliver, Event, Item, LinkDownReason, Loss, LossCause};
-use crate::planted::{Bug, planted};
-use crate::receive::gaps::{Gap, Origin, Rung, Visit};
-use crate::receive::lines::Lines;
-use crate::receive::liveness::{Liveness, Silence};
-use crate::receive::{ALL, Receiver, ReplayPath, geometry_of};
-use crate::types::{Epoch, Nanos, Sequence, SequenceRange};
+use crate::control::{ChannelOffer, Start};
+use crate::ring::Geometry;
+use crate::types::{Epoch, Lineage, RecordNumber, Sequence};
+use crate::wire::{Header, Kind};
 
-/// What a WELCOME led to.
+/// The effect of a WELCOME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Welcomed {
     /// The stream begins here.
     Began,
-    /// It goes on where it was interrupted.
+    /// The stream goes on where it was interrupted.
     GoesOn,
-    /// It goes on in an epoch that continues the one followed.
+    /// The stream goes on in an epoch that continues the one followed.
     Continued,
     /// Another epoch is followed from now on.
     EpochChanged,
-    /// The offer is of an epoch older than ours: a zombie's. Nothing changed.
+    /// The offer is of an epoch older than ours, from a publisher that was replaced. Nothing changed.
     Zombie,
 }
 
-/// What one receiver of a channel leaves to the next: how the channel stands beside its stream, of
-/// which the application was told and will be told no other way.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ChannelHealth {
-    liveness: Liveness,
-    silence_told: Silence,
-    lines: Lines,
-    link_down_told: bool,
+/// Where delivery begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beginning {
+    /// The first sequence to deliver.
+    pub next: Sequence,
+    /// The number of its first record, where known.
+    pub next_record: Option<RecordNumber>,
+    /// The epoch and sequence where the application wanted to start, if that epoch is over and the
+    /// publisher does not continue it.
+    pub over: Option<(Epoch, Sequence)>,
 }
 
-impl Receiver {
-    /// What the next receiver of this channel is to know.
+impl Beginning {
+    /// Returns where `start` begins in what the publisher offers.
     #[must_use]
-    pub fn health(self) -> ChannelHealth {
-        ChannelHealth {
-            liveness: self.liveness,
-            silence_told: self.silence_told,
-            lines: self.lines,
-            link_down_told: self.link_down_told,
-        }
-    }
-
-    /// Goes on where another receiver of the channel stood, of whose state the application knows:
-    /// before anything is given to this one.
-    pub fn restore_health(&mut self, health: ChannelHealth, now: Nanos) {
-        let count = self.lines.count();
-        self.silence_told = health.silence_told;
-        self.liveness = health.liveness;
-        self.liveness.restart(self.silence_told, now);
-        self.link_down_told = health.link_down_told;
-        self.lines = health.lines;
-        let changes = self.lines.renew(count, now);
-        changes.for_each(|change| self.note_line(change));
-    }
-
-    /// The repair connection is up and the publisher offers this.
-    pub fn handle_welcome(
-        &mut self,
-        now: Nanos,
-        offer: &ChannelOffer,
-        start: Start,
-        on: &mut impl Deliver,
-    ) -> Welcomed {
-        let ahead = match start {
-            Start::At(epoch, _) if self.epoch == Epoch::NONE => epoch,
-            _ => self.epoch,
+    pub(crate) fn of(offer: &ChannelOffer, start: Start) -> Self {
+        let (oldest, oldest_record) = offer.oldest_of_all();
+        let at = |next, next_record| Self {
+            next,
+            next_record,
+            over: None,
         };
-        if offer.epoch < ahead && !planted(Bug::ZombieWelcomed) {
-            self.counters.old_epoch_dropped.increment();
-            return Welcomed::Zombie;
+        let at_oldest = at(oldest, Some(oldest_record));
+        match start {
+            Start::Live => at(offer.newest.next(), Some(offer.next_record)),
+            Start::Oldest => at_oldest,
+            Start::At(epoch, sequence) => match end_of(offer, epoch) {
+                Some((end, record)) => {
+                    let next = sequence.max(Sequence::FIRST).min(end);
+                    match next == oldest {
+                        true => at_oldest,
+                        false => at(next, (next == end).then_some(record)),
+                    }
+                }
+                None => Self {
+                    over: Some((epoch, sequence)),
+                    ..at_oldest
+                },
+            },
         }
+    }
+}
+
+/// Returns the sequence and record behind `epoch`, if it is the epoch on offer or one that this
+/// continues.
+fn end_of(offer: &ChannelOffer, epoch: Epoch) -> Option<(Sequence, RecordNumber)> {
+    match offer.continues.of(epoch) {
+        Some(it) => Some((it.last.next(), it.next_record)),
+        None if epoch == offer.epoch => Some((offer.newest.next(), offer.next_record)),
+        None => None,
+    }
+}
+
+/// The state of the join.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct JoinState {
+    epoch: Epoch,
+    /// The earlier epochs that `epoch` continues.
+    lineage: Lineage,
+    /// Slots of the publisher's ring.
+    slots: u64,
+    /// The shape of that ring, where a ring can have it.
+    geometry: Option<Geometry>,
+    /// Delivery is live beyond this sequence; `None` once that was reported.
+    live_after: Option<Sequence>,
+    /// The oldest sequence, where delivery begins there and nothing was delivered yet.
+    beginning: Option<Sequence>,
+    link_up: bool,
+    /// Whether the application was told that the repair connection is down.
+    link_down_reported: bool,
+}
+
+impl JoinState {
+    /// A channel that was not welcomed yet, of a ring of `slots` slots of `slot_len` bytes.
+    #[must_use]
+    pub(crate) fn new((slots, slot_len): (u64, usize)) -> Self {
+        Self {
+            epoch: Epoch::NONE,
+            lineage: Lineage::default(),
+            slots,
+            geometry: geometry_of(slots, slot_len),
+            live_after: None,
+            beginning: None,
+            link_up: false,
+            link_down_reported: false,
+        }
+    }
+
+    /// The epoch that is followed; [`Epoch::NONE`] before the first WELCOME.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The earlier epochs that the one followed continues.
+    #[must_use]
+    pub(crate) const fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// The number of slots of the publisher's ring. An honest datagram leaps no further.
+    #[must_use]
+    pub(crate) const fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// The shape of the publisher's ring, where a ring can have it.
+    #[must_use]
+    pub(crate) const fn geometry(&self) -> Option<Geometry> {
+        self.geometry
+    }
+
+    /// Returns whether a datagram is of the epoch that is followed, or was sealed under one that this
+    /// epoch continues, where the sequence belongs to that one.
+    #[must_use]
+    #[inline]
+    pub(crate) fn is_of_line(&self, header: &Header) -> bool {
+        header.epoch
+            == match header.kind {
+                Kind::Heartbeat => self.epoch,
+                _ => self.lineage.epoch_of(self.epoch, header.sequence),
+            }
+    }
+
+    /// Follows the epoch on offer.
+    pub(crate) fn set_epoch(&mut self, epoch: Epoch, lineage: Lineage) {
+        (self.epoch, self.lineage) = (epoch, lineage);
+    }
+
+    /// Everything up to this sequence counts as history; delivery beyond it is live.
+    pub(crate) const fn set_live_after(&mut self, newest: Sequence) {
+        self.live_after = Some(newest);
+    }
+
+    /// Moves the end of history to this sequence, unless delivery is live already.
+    pub(crate) fn move_live_after(&mut self, newest: Sequence) {
+        self.live_after = self.live_after.map(|_| newest);
+    }
+
+    /// Returns whether all history was delivered or declared lost.
+    #[must_use]
+    pub(crate) const fn is_live(&self) -> bool {
+        self.epoch.0 != 0 && self.live_after.is_none()
+    }
+
+    /// Returns `true` once, when delivery has passed the end of history.
+    #[inline]
+    pub(crate) fn take_live(&mut self, next: Sequence) -> bool {
+        let is_live = self.live_after.is_some_and(|after| next > after);
+        if is_live {
+            self.live_after = None;
+        }
+        is_live
+    }
+
+    /// Delivery begins with the oldest sequence, which is this one; or does not.
+    pub(crate) const fn set_beginning(&mut self, oldest: Option<Sequence>) {
+        self.beginning = oldest;
+    }
+
+    /// Moves the beginning to `next`, if nothing was delivered yet.
+    pub(crate) fn move_beginning(&mut self, next: Sequence) {
+        self.beginning = self.beginning.map(|_| next);
+    }
+
+    /// Moves the beginning to `oldest`, because the ring moved on. Delivery is not live, even where
+    /// the ring was empty and that was reported already.
+    pub(crate) fn begin_later(&mut self, oldest: Sequence, highest_seen: Sequence) {
+        self.beginning = Some(oldest);
+        self.live_after.get_or_insert(highest_seen);
+    }
+
+    /// The oldest sequence, where delivery begins there and nothing was delivered yet.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn beginning(&self) -> Option<Sequence> {
+        self.beginning
+    }
+
+    /// Returns whether the repair connection is up.
+    #[must_use]
+    pub(crate) const fn is_link_up(&self) -> bool {
+        self.link_up
+    }
+
+    /// Returns whether the application was told that the repair connection is down.
+    #[must_use]
+    pub(crate) const fn is_link_down_reported(&self) -> bool {
+        self.link_down_reported
+    }
+
+    /// The repair connection of another receiver was reported as down, or was not.
+    pub(crate) const fn set_link_down_reported(&mut self, reported: bool) {
+        self.link_down_reported = reported;
+    }
+
+    /// The repair connection is up, and the publisher has the ring on offer. Returns whether to report
+    /// the connection: it was reported as down.
+    pub(crate) fn link_is_up(&mut self, offer: &ChannelOffer) -> bool {
         self.link_up = true;
-        self.link_silent = false;
-        self.liveness.heard_welcome(now);
-        self.counters.repair_links_up.increment();
         self.slots = offer.slots;
         self.geometry = geometry_of(offer.slots, offer.slot_len as usize);
-        self.progress_at = now;
-        self.unanswered = 0;
-        self.refused_ahead_since = None;
-        self.note_link_up();
-        let welcomed = if self.epoch == Epoch::NONE {
-            self.begin(now, offer, start, on);
-            Welcomed::Began
-        } else if offer.epoch == self.epoch {
-            self.note_told(offer.newest, offer.next_record, now);
-            self.request_again(now, |_| true);
-            self.requery(ALL, now);
-            Welcomed::GoesOn
-        } else if let Some(at) = offer.continues.of(self.epoch) {
-            self.continue_epoch(now, offer, at, on);
-            Welcomed::Continued
-        } else {
-            self.follow(now, offer, on);
-            Welcomed::EpochChanged
-        };
-        self.handle_timeout(now, on);
-        welcomed
+        std::mem::take(&mut self.link_down_reported)
     }
 
-    /// The repair connection is down: nothing is asked for, and the clock of repair stands still.
-    pub fn handle_link_down(&mut self, reason: LinkDownReason) {
-        self.replay = ReplayPath::Unwanted;
-        if std::mem::replace(&mut self.link_up, false) {
-            self.counters.repair_links_down.increment();
-            if !self.ended() {
-                // After the end the publisher may go: that is no news.
-                self.link_down_told = true;
-                self.events.push_back(Event::RepairLinkDown(reason));
-            }
+    /// The repair connection is down. Returns whether it was up.
+    pub(crate) const fn link_is_down(&mut self) -> bool {
+        std::mem::replace(&mut self.link_up, false)
+    }
+}
+
+/// Returns the shape of a ring; `None` where no publisher can make such a ring, which is never READ.
+fn geometry_of(slots: u64, slot_len: usize) -> Option<Geometry> {
+    let slot_len = u32::try_from(slot_len).ok()?;
+    Geometry::new(slot_len, slots).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{ChannelId, ConfigHash, Continued};
+
+    /// An offer of epoch 5 with the sequences 31 to 40; epoch 4 ended with 20.
+    fn offer() -> ChannelOffer {
+        let before = Continued {
+            epoch: Epoch(4),
+            last: Sequence(20),
+            next_record: RecordNumber(201),
+        };
+        ChannelOffer {
+            channel: ChannelId(1),
+            name: String::new(),
+            epoch: Epoch(5),
+            newest: Sequence(40),
+            oldest: Sequence(31),
+            oldest_record: RecordNumber(301),
+            next_record: RecordNumber(401),
+            slot_len: 1024,
+            slots: 64,
+            config_hash: ConfigHash(0),
+            ended: false,
+            fan_outs: Vec::new(),
+            directory: Vec::new(),
+            continues: Lineage::from(vec![before]),
+            history: None,
         }
     }
 
-    /// Tells that the connection is up again, where it was told that it was down.
-    fn note_link_up(&mut self) {
-        if std::mem::take(&mut self.link_down_told) {
-            self.events.push_back(Event::RepairLinkUp);
+    fn beginning(start: Start) -> (u64, Option<u64>, Option<(u64, u64)>) {
+        let it = Beginning::of(&offer(), start);
+        let record = it.next_record.map(|record| record.0);
+        let over = it.over.map(|(epoch, sequence)| (epoch.0, sequence.0));
+        (it.next.0, record, over)
+    }
+
+    fn header(kind: Kind, epoch: u64, sequence: u64) -> Header {
+        Header {
+            kind,
+            channel: ChannelId(1),
+            count: 0,
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(1),
+            source_position: crate::types::SourcePosition(0),
+            sent_at: crate::types::Nanos(1),
+            retained: 1,
+            source: crate::types::SourceId(1),
+            payload_len: 0,
+            flags: 0,
+            header_len: 64,
+            relay: 0,
         }
     }
 
-    /// The replay connection is down: what was asked for there is asked for again.
-    pub fn handle_replay_down(&mut self, now: Nanos) {
-        self.request_again(now, |gap| gap.class == NackClass::Replay);
+    #[test]
+    fn delivery_begins_where_start_says() {
+        assert_eq!(beginning(Start::Live), (41, Some(401), None));
+        assert_eq!(beginning(Start::Oldest), (31, Some(301), None));
+        let at = |epoch, sequence| beginning(Start::At(Epoch(epoch), Sequence(sequence)));
+        assert_eq!(at(5, 35), (35, None, None));
+        assert_eq!(at(5, 31), (31, Some(301), None));
+        assert_eq!(at(5, 0), (1, None, None), "no sequence is below the first");
+        assert_eq!(at(5, 99), (41, Some(401), None), "it was never sent");
     }
 
-    /// The NACK connection is down: what it was asked for is due on the repair connection at once.
-    pub fn handle_nack_down(&mut self, now: Nanos) {
-        self.leave_rung(now, |rung| rung == Rung::Nack);
+    #[test]
+    fn continued_epoch_begins_no_later_than_it_ended() {
+        let at = |epoch, sequence| beginning(Start::At(Epoch(epoch), Sequence(sequence)));
+        assert_eq!(at(4, 12), (12, None, None));
+        assert_eq!(at(4, 30), (21, Some(201), None));
+        assert_eq!(
+            at(3, 12),
+            (31, Some(301), Some((3, 12))),
+            "that one is over"
+        );
     }
 
-    /// What was asked for on these rungs is due on the next one at once: they answer no more.
-    pub(crate) fn leave_rung(&mut self, now: Nanos, is_it: impl Fn(Rung) -> bool) {
-        self.gaps.visit(ALL, |gap| {
-            if gap.attempts > 0 && is_it(gap.rung) {
-                gap.next_request_at = now;
-            }
-            Visit::Continue
-        });
+    #[test]
+    fn datagrams_of_continued_epochs_are_of_line() {
+        let mut join = JoinState::new((64, 256));
+        join.set_epoch(Epoch(5), offer().continues);
+        let is_of_line = |kind, epoch, sequence| join.is_of_line(&header(kind, epoch, sequence));
+        assert!(is_of_line(Kind::Data, 5, 21) && is_of_line(Kind::Data, 4, 20));
+        assert!(!is_of_line(Kind::Data, 4, 21) && !is_of_line(Kind::Data, 5, 20));
+        assert!(!is_of_line(Kind::Heartbeat, 4, 20) && is_of_line(Kind::Heartbeat, 5, 20));
     }
 
-    /// Whether questions for replay can be sent now.
-    pub(crate) const fn set_replay(&mut self, open: bool, on_its_way: bool) {
-        self.replay = match self.replay {
-            _ if open => ReplayPath::Open,
-            ReplayPath::Awaited if on_its_way => ReplayPath::Awaited,
-            _ => ReplayPath::Unwanted,
-        };
+    #[test]
+    fn live_is_taken_once_behind_history() {
+        let mut join = JoinState::new((64, 256));
+        assert!(!join.is_live(), "not welcomed yet");
+        join.set_epoch(Epoch(5), Lineage::default());
+        join.set_live_after(Sequence(40));
+        assert!(!join.is_live() && !join.take_live(Sequence(40)));
+        join.move_live_after(Sequence(45));
+        assert!(!join.take_live(Sequence(45)));
+        assert!(join.take_live(Sequence(46)) && join.is_live());
+        assert!(!join.take_live(Sequence(47)));
+        join.move_live_after(Sequence(60));
+        assert!(join.is_live(), "nothing is history any more");
     }
 
-    fn begin(&mut self, now: Nanos, offer: &ChannelOffer, start: Start, on: &mut impl Deliver) {
-        self.epoch = offer.epoch;
-        self.counters.epochs.increment();
-        self.lineage = offer.continues.clone();
-        let (oldest, oldest_record) = offer.oldest_of_all();
-        let oldest = (oldest, Some(oldest_record));
-        // How far the epoch goes that the start names, if it is one of the line.
-        let end_of = |epoch: Epoch| match offer.continues.of(epoch) {
-            Some(it) => Some((it.last.next(), it.next_record)),
-            None if epoch == offer.epoch => Some((offer.newest.next(), offer.next_record)),
-            None => None,
-        };
-        let (next, next_record) = match start {
-            Start::Live => (offer.newest.next(), Some(offer.next_record)),
-            Start::Oldest => oldest,
-            Start::At(epoch, sequence) if let Some((end, record)) = end_of(epoch) => {
-                let next = sequence.max(Sequence::FIRST).min(end);
-                if next == oldest.0 {
-                    oldest
-                } else {
-                    (next, (next == end).then_some(record))
-                }
-            }
-            Start::At(epoch, sequence) => {
-                // Its epoch is over; what it missed of it nobody can tell.
-                self.reassembly.restart(epoch, sequence, None);
-                self.tell_epoch_tail(sequence, on);
-                let change = Event::EpochChanged {
-                    from: epoch,
-                    to: offer.epoch,
-                };
-                on.item(Item::Event(&self.reassembly.position(), &change));
-                oldest
-            }
-        };
-        let (next, next_record) = match planted(Bug::BeginsFurtherOn) {
-            true => (next.plus(3), None),
-            false => (next, next_record),
-        };
-        let skipped = u64::from(planted(Bug::LateJoinSkipsOne));
-        self.reassembly
-            .restart(offer.epoch, next.plus(skipped), next_record);
-        self.reassembly.set_lineage(offer.epoch, &self.lineage);
-        self.highest_seen = next.plus(skipped).previous();
-        self.lines.restart();
-        let position = self.reassembly.position();
-        on.item(Item::Event(
-            &position,
-            &Event::Joined {
-                after: next
-                    .previous()
-                    .plus(planted(Bug::LateJoinRepeatsOne).into()),
-            },
-        ));
-        self.live_after = match planted(Bug::LiveToldTooSoon) {
-            true => Some(Sequence::NONE),
-            false => Some(offer.newest),
-        };
-        self.beginning = (start == Start::Oldest).then_some(next);
-        self.note_sent(offer.newest, now, Origin::History);
-        self.reassembly
-            .set_anchor(offer.newest.next(), offer.next_record);
-        self.lose_below(oldest.0);
+    #[test]
+    fn later_beginning_is_history_again() {
+        let mut join = JoinState::new((64, 256));
+        join.set_epoch(Epoch(5), Lineage::default());
+        join.move_beginning(Sequence(9));
+        assert_eq!(join.beginning(), None, "delivery has begun");
+        join.set_beginning(Some(Sequence(1)));
+        join.begin_later(Sequence(10), Sequence(12));
+        assert_eq!(join.beginning(), Some(Sequence(10)));
+        assert!(!join.take_live(Sequence(12)) && join.take_live(Sequence(13)));
+        join.move_beginning(Sequence(11));
+        assert_eq!(join.beginning(), Some(Sequence(11)));
     }
 
-    /// Ends the epoch that was followed: what is open of it is lost, its end or its tail told, and
-    /// which epoch comes next.
-    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl Deliver) {
-        let from = self.epoch;
-        self.lose(ALL, LossCause::Epoch);
-        self.reassembly.advance(&self.counters, on);
-        self.reassembly.give_up_pending(&self.counters, on);
-        self.end_if_resolved(on);
-        if self.reassembly.ended() {
-            // Of what was silent or heard since nothing was told.
-            self.liveness.restart(self.silence_told, now);
-        } else if !planted(Bug::EpochTailForgotten) {
-            // An END that nobody confirmed was not told: whatever it was, it is part of the tail.
-            let unconfirmed = self.end_heard.filter(|end| *end == self.highest_seen);
-            self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.highest_seen.next()), on);
-        }
-        let change = Event::EpochChanged { from, to };
-        on.item(Item::Event(&self.reassembly.position(), &change));
-    }
-
-    /// Follows the publisher into another epoch: all of it, from its first datagram.
-    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl Deliver) {
-        self.end_epoch(now, offer.epoch, on);
-        self.epoch = offer.epoch;
-        self.lineage = offer.continues.clone();
-        self.counters.epochs.increment();
-        self.reassembly.fit_slots(offer.slot_len as usize);
-        let (first, first_record) = offer.continues.begins();
-        self.reassembly
-            .restart(offer.epoch, first, Some(first_record));
-        self.mirror_anew(offer, first);
-        self.gaps.clear();
-        self.contested.clear();
-        self.lines.restart();
-        self.confirmed = None;
-        self.leapt = false;
-        self.highest_seen = first.previous();
-        self.end_at = None;
-        self.end_heard = None;
-        self.end_told = false;
-        self.live_after = Some(offer.newest);
-        self.note_sent(offer.newest, now, Origin::History);
-        self.reassembly
-            .set_anchor(offer.newest.next(), offer.next_record);
-        self.lose_below(offer.oldest);
-    }
-
-    pub(crate) fn lose_below(&mut self, oldest: Sequence) {
-        if let Some(gone) = SequenceRange::new(Sequence::FIRST, oldest.previous()) {
-            self.lose(gone, LossCause::Window);
-        }
-    }
-
-    /// What was never heard of an epoch that is over: lost, and nobody knows how much.
-    fn tell_epoch_tail(&mut self, first: Sequence, on: &mut impl Deliver) {
-        self.counters.loss_events.increment();
-        self.counters.losses_of_unknown_size.increment();
-        let sequences = SequenceRange {
-            first,
-            last: Sequence(u64::MAX),
-        };
-        let loss = Loss {
-            sequences,
-            records: None,
-            cause: LossCause::Epoch,
-        };
-        on.item(Item::Event(&self.reassembly.position(), &Event::Lost(loss)));
-    }
-
-    /// Everything that had been asked for is asked for again, as if for the first time.
-    pub(crate) fn request_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
-        self.gaps.visit(ALL, |gap| {
-            if which(gap) {
-                gap.attempts = 0;
-                gap.next_request_at = now;
-            }
-            Visit::Continue
-        });
+    #[test]
+    fn link_up_is_reported_only_after_reported_down() {
+        let mut join = JoinState::new((3, 1));
+        assert!(join.geometry().is_none() && !join.link_is_down());
+        assert!(!join.link_is_up(&offer()));
+        assert_eq!(join.slots(), 64);
+        assert!(join.geometry().is_some() && join.is_link_up());
+        assert!(join.link_is_down() && !join.link_is_down());
+        join.set_link_down_reported(true);
+        assert!(join.link_is_up(&offer()) && !join.is_link_down_reported());
     }
 }

@@ -1,16 +1,17 @@
-//! Lines: one publisher's ring on one network or two. The first copy of a sequence wins; a gap is
-//! asked for when every *live* line has passed it, or the skew bound is over. A silent line is
-//! down and holds nothing up (docs/PROTOCOL.md §5.3).
+//! Lines: one publisher's ring on one network or two (docs/PROTOCOL.md §5.3).
+//!
+//! The first copy of a sequence wins. A gap is requested when every *live* line has passed it, or
+//! when the skew bound is over. A silent line is down and delays nothing.
 
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::LineId;
-use crate::types::{Nanos, Sequence};
+use crate::delivery::{Event, LineId};
+use crate::types::{Nanos, ReceiverCounters, Sequence};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Line {
     heard_at: Nanos,
-    /// Since when it has been heard without a long silence.
+    /// Since when the line has been heard without a long silence.
     since: Nanos,
     highest: Sequence,
     up: bool,
@@ -25,21 +26,35 @@ pub(crate) enum LineChange {
     Up(LineId),
 }
 
+impl LineChange {
+    /// Returns the event of the change, and counts it.
+    #[cold]
+    pub(crate) fn report(self, counters: &ReceiverCounters) -> Event {
+        match self {
+            Self::Down(line) => {
+                counters.line_down.increment();
+                Event::LineDown(line)
+            }
+            Self::Up(line) => Event::LineUp(line),
+        }
+    }
+}
+
 /// All lines of a channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Lines {
     lines: [Line; LineId::MAX],
     count: usize,
-    /// When [`Lines::check`] looked last, and for which silence.
+    /// When [`Lines::check`] ran last, and with which silence.
     checked_at: Nanos,
     silence: Nanos,
-    /// When it last became shorter, and what it had been.
+    /// When the silence last became shorter, and its value before.
     shorter_at: Nanos,
     silence_before: Nanos,
 }
 
 impl Lines {
-    /// `count` lines, all taken to be up from `now` on.
+    /// `count` lines, one or two, that all count as up from `now` on.
     #[must_use]
     pub(crate) fn new(count: usize, now: Nanos) -> Self {
         let line = Line {
@@ -58,14 +73,14 @@ impl Lines {
         }
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     #[must_use]
     pub(crate) const fn count(&self) -> usize {
         self.count
     }
 
-    /// Notes that `line` carried a datagram or heartbeat up to `sequence`. Tells when it had been
-    /// down.
+    /// Notes that `line` carried a datagram or heartbeat up to `sequence`. Returns a change if the
+    /// line had been down.
     #[inline]
     pub(crate) fn heard(
         &mut self,
@@ -83,7 +98,7 @@ impl Lines {
         was_down.then_some(LineChange::Up(line))
     }
 
-    /// Whether every live line has passed `sequence`, so that no copy of it can be on its way.
+    /// Returns whether every live line has passed `sequence`, so that no copy of it can be in flight.
     #[must_use]
     pub(crate) fn all_passed(&self, sequence: Sequence) -> bool {
         self.lines[..self.count]
@@ -91,9 +106,9 @@ impl Lines {
             .all(|line| !line.up || line.highest >= sequence)
     }
 
-    /// Takes lines down that were silent for `silence` while another was heard all the time; one
-    /// that has just come back after a common silence says nothing about the other yet. Tells one
-    /// change at a time; call again until there is none.
+    /// Takes lines down that were silent for `silence` while another was heard all the time. A line
+    /// that has just come back after a common silence proves nothing about the other yet. Returns at
+    /// most one change; call again until there is none.
     pub(crate) fn check(&mut self, now: Nanos, silence: Nanos) -> Option<LineChange> {
         self.checked_at = now;
         if silence < self.silence {
@@ -116,15 +131,15 @@ impl Lines {
         Some(LineChange::Down(LineId(id as u8)))
     }
 
-    /// When a line that is not heard counts as down. An interval that was announced as shorter
-    /// counts from then on: its announcement may be on its way on this line as well.
+    /// When a line that is not heard counts as down. A shorter interval counts only from its
+    /// announcement on, because the announcement may still be in flight on this line.
     fn down_at(&self, line: &Line, silence: Nanos) -> Nanos {
         let by_now = line.heard_at.max(self.shorter_at).after(silence);
         let by_before = line.heard_at.after(silence.max(self.silence_before));
         by_now.min(by_before)
     }
 
-    /// When [`Lines::check`] may take a line down if nothing is heard of it until then.
+    /// Returns when [`Lines::check`] may take a line down if the line stays silent until then.
     #[must_use]
     pub(crate) fn next_check(&self, silence: Nanos) -> Nanos {
         if self.count < 2 {
@@ -136,8 +151,8 @@ impl Lines {
         let (Some(witness), Some(quiet)) = (witness, quiet) else {
             return Nanos::MAX;
         };
-        // A line that is as late as the other is no more silent than it; and where both were
-        // found silent, neither is blamed before one is heard again.
+        // Lines heard at the same time are equally silent. Where the last check found both silent,
+        // neither is blamed before one is heard again.
         let all_silent = self.checked_at.since(witness.heard_at) >= silence;
         if quiet.heard_at == witness.heard_at || all_silent {
             return Nanos::MAX;
@@ -146,8 +161,8 @@ impl Lines {
         self.down_at(quiet, silence).max(attested)
     }
 
-    /// Starts over with `count` lines: those that were down stay down until they are heard. Tells
-    /// which were and are none any more, or are the only one left.
+    /// Starts over with `count` lines; lines that were down stay down until they are heard. Returns
+    /// a change for each line that was down and is gone, or is now the only one.
     pub(crate) fn renew(
         &mut self,
         count: usize,
@@ -164,13 +179,25 @@ impl Lines {
             .map(|id| LineChange::Up(LineId(id as u8)))
     }
 
-    /// Which lines are down.
+    /// Returns which lines are down.
     #[must_use]
     pub(crate) fn down(&self) -> [bool; LineId::MAX] {
         self.lines.map(|line| !line.up)
     }
 
-    /// Starts over at a change of epoch: what was passed counts no more.
+    /// Takes over the state of `before`, the lines of another receiver of the channel, so that the
+    /// application hears when a line is up again. Returns the changes as [`Lines::renew`] does.
+    pub(crate) fn take_over(
+        &mut self,
+        before: Self,
+        now: Nanos,
+    ) -> impl Iterator<Item = LineChange> + use<> {
+        let count = self.count;
+        *self = before;
+        self.renew(count, now)
+    }
+
+    /// Forgets which sequences each line has passed, at a change of epoch.
     pub(crate) fn restart(&mut self) {
         for line in &mut self.lines {
             line.highest = Sequence::NONE;

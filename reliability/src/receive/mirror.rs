@@ -1,11 +1,10 @@
-//! A mirror: a ring that holds another publisher's datagrams in the same places, so that a standby
-//! can go on where the last of them ends (docs/PROTOCOL.md §5.7).
+//! A mirror: a ring that holds another publisher's datagrams in the same slots, so that a standby
+//! can continue where that publisher ends (docs/PROTOCOL.md §5.7).
 //!
-//! It takes what a receiver delivers, in that order
-//! ([`crate::session::SubscriberCore::set_mirror`]): so it holds what was confirmed, repaired
-//! and decided, and never a hole. Where the receiver declared something lost the mirror begins anew
-//! behind it. Nothing else writes the ring, and nobody but the standby itself reads it, until it is
-//! promoted.
+//! A mirror takes the datagrams that a receiver delivers, in order
+//! ([`crate::session::SubscriberCore::set_mirror`]). So it holds only confirmed and repaired ones, and
+//! never a hole. Where the receiver declares a loss, the mirror begins anew behind it. Nothing else
+//! writes the ring, and only the standby reads it until it is promoted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,27 +19,27 @@ use crate::types::{
 };
 use crate::wire::{Datagram, EpochReason, Header, Kind, PublisherState, StreamEvent};
 
-/// What is the mirror's own, and no matter of the publisher that it mirrors.
+/// The settings of the standby's own host, independent of the mirrored publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorHost {
     /// Fan-outs that the ring will feed once it is promoted.
     pub fan_outs: u8,
-    /// Boot id of this host.
+    /// The boot id of this host.
     pub boot_id: [u8; 16],
-    /// Hash of the standby's own config of the channel.
+    /// The hash of the standby's own config of the channel.
     pub config_hash: ConfigHash,
 }
 
-/// What became of a datagram.
+/// The effect of a datagram on the mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It is there, behind all that was.
+    /// The datagram follows the last one.
     Taken,
-    /// It is there, and nothing else: what lay before it can't be had.
+    /// The datagram is the only one: those before it can't be had.
     BeganAnew,
-    /// It was there.
+    /// The datagram was there.
     Duplicate,
-    /// It is of another channel or epoch, takes no sequence, or is longer than a slot: not taken.
+    /// The datagram was not taken: another channel or epoch, no sequence, or longer than a slot.
     Refused,
 }
 
@@ -49,59 +48,59 @@ pub enum Put {
 pub struct Mirrored {
     /// The epoch that is mirrored.
     pub epoch: Epoch,
-    /// What is held; `None` when nothing is.
+    /// The sequences that are held; `None` if there are none.
     pub held: Option<SequenceRange>,
-    /// The last sequence there is without a hole; the one before the first where nothing is held.
+    /// The last sequence without a hole; if nothing is held, the one before the first.
     pub last: Sequence,
-    /// Number of the record after it; 0: unknown.
+    /// The number of the record after it; 0: unknown.
     pub next_record: RecordNumber,
     /// Whether the last one is END of the epoch that is mirrored.
     pub ended: bool,
-    /// How often it began anew behind a hole.
+    /// How often the mirror began anew behind a hole.
     pub holes: u64,
 }
 
 /// A mirror that became a publisher's ring.
 pub struct Promotion {
-    /// To be sealed on, under the new epoch: what is held is served as it is.
+    /// The ring, which seals under the new epoch and serves the held datagrams as they are.
     pub ring: RingWriter,
-    /// To be told first, with the sequence after the last one mirrored.
+    /// The event to publish first, with the sequence after the last one mirrored.
     pub opened: StreamEvent,
 }
 
-/// A mirror that is none the worse for an attempt to promote it.
+/// A mirror that could not be promoted and is unchanged.
 #[derive(Debug)]
 pub struct NotPromoted {
-    /// As it was.
+    /// The mirror.
     pub mirror: Box<Mirror>,
-    /// Why not.
+    /// The reason.
     pub error: MirrorError,
 }
 
-/// Why there can be no mirror, or it can't be promoted.
+/// The reason why a mirror cannot be made or promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MirrorError {
-    /// The offer's ring can't be.
+    /// No ring has the shape on offer.
     #[error("the publisher's ring can't be mirrored: {0}")]
     Ring(#[from] RingError),
     /// The new epoch is not above the one that was mirrored.
     #[error("epoch {epoch} can't continue epoch {mirrored}; a promotion opens a higher one")]
     Epoch {
-        /// The new one.
+        /// The new epoch.
         epoch: Epoch,
-        /// The one mirrored.
+        /// The mirrored epoch.
         mirrored: Epoch,
     },
     /// Nothing was mirrored yet, and the number of the next record is not known.
     #[error("nothing of channel {channel} was mirrored yet; open a fresh epoch instead")]
     Empty {
-        /// Which channel.
+        /// The channel.
         channel: ChannelId,
     },
 }
 
-/// How far a source is in the mirror, and by which datagram.
+/// How far a source is in the mirror, and the datagram that says so.
 #[derive(Clone, Copy, Debug)]
 struct Source {
     source: SourceId,
@@ -109,7 +108,7 @@ struct Source {
     at: Sequence,
 }
 
-/// See the module.
+/// A ring that holds another publisher's datagrams in the same slots.
 pub struct Mirror {
     ring: RingWriter,
     sources: Vec<Source>,
@@ -128,21 +127,21 @@ impl fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// The shape that memory for a mirror of this offer must have: the publisher's own, whatever the
-    /// standby's config says.
+    /// Returns the shape that memory for a mirror of this offer must have: the publisher's own, whatever
+    /// the standby's config says.
     ///
     /// # Errors
-    /// [`MirrorError::Ring`] when no ring has this shape.
+    /// [`MirrorError::Ring`] if no ring has this shape.
     pub fn geometry_of(offer: &ChannelOffer) -> Result<Geometry, MirrorError> {
         let geometry = Geometry::new(offer.slot_len, offer.slots);
         geometry.map_err(|wrong| MirrorError::Ring(wrong.into()))
     }
 
-    /// An empty mirror of the publisher that made this offer, to begin with the oldest that it has.
-    /// The memory must be nobody else's.
+    /// An empty mirror of the publisher that made this offer, which begins with its oldest datagram.
+    /// Nothing else may use the memory.
     ///
     /// # Errors
-    /// [`MirrorError::Ring`] when the offer or the memory is not fit for a ring.
+    /// [`MirrorError::Ring`] if the offer or the memory does not fit a ring.
     pub fn create(
         memory: Arc<dyn RingMemory>,
         offer: &ChannelOffer,
@@ -175,15 +174,15 @@ impl Mirror {
         self.ring.identity().channel
     }
 
-    /// Whether this offer's datagrams can be held in the same places.
+    /// Returns whether this offer's datagrams can be held in the same slots.
     #[must_use]
     pub fn fits(&self, offer: &ChannelOffer) -> bool {
         let same = Self::geometry_of(offer) == Ok(self.ring.geometry());
         same && offer.channel == self.ring.identity().channel
     }
 
-    /// Takes a checked datagram: the one after the last, or one further on where what lies between
-    /// can't be had any more.
+    /// Takes a checked datagram: the one after the last, or a later one if those between can't be had any
+    /// more.
     pub fn put(&mut self, datagram: &Datagram<'_>) -> Put {
         let header = datagram.header();
         let (sequence, identity) = (header.sequence, self.ring.identity());
@@ -196,7 +195,7 @@ impl Mirror {
         {
             return Put::Refused;
         }
-        // What an earlier epoch ended with was gone on behind.
+        // An END of an earlier epoch ended nothing, because this epoch continues behind it.
         let ends = header.kind == Kind::End && epoch == identity.epoch;
         let next = self.ring.sealed().next();
         if sequence < next {
@@ -221,13 +220,13 @@ impl Mirror {
         }
     }
 
-    /// The publisher's own copy of a datagram that was taken with another content.
+    /// Replaces a datagram that was taken with another content by the publisher's own copy.
     pub(crate) fn replace(&mut self, datagram: &Datagram<'_>) {
-        // One that is too long for a slot was not taken either.
+        // A datagram too long for a slot was not taken before.
         let _ = self.ring.replace(datagram);
     }
 
-    /// How far it is.
+    /// Returns how far the mirror is.
     #[must_use]
     pub fn mirrored(&self) -> Mirrored {
         Mirrored {
@@ -240,8 +239,8 @@ impl Mirror {
         }
     }
 
-    /// How far each source is in what was mirrored, by the last datagram of it. A source of which
-    /// nothing was seen is not among them.
+    /// Returns how far each mirrored source is, by its last datagram. Sources without a datagram are left
+    /// out.
     pub fn positions(&self) -> impl Iterator<Item = (SourceId, SourcePosition)> {
         self.sources.iter().map(|it| (it.source, it.position))
     }
@@ -252,8 +251,7 @@ impl Mirror {
         self.ring.lineage()
     }
 
-    /// Another epoch is mirrored from now on, which does not continue the one before: from its first
-    /// datagram on.
+    /// Mirrors another epoch from now on, from its first datagram; it does not continue the one before.
     pub(crate) fn begin_anew(&mut self, epoch: Epoch, lineage: Lineage, next: Sequence) {
         self.ring.begin_anew(next, RecordNumber(0));
         self.sources.clear();
@@ -261,22 +259,23 @@ impl Mirror {
         self.follow(epoch, lineage);
     }
 
-    /// The mirrored publisher was followed by another one, whose epoch continues the mirrored one:
-    /// what lies beyond the place where it does is sealed anew.
+    /// Another publisher's epoch continues the mirrored one: datagrams beyond the place where it does are
+    /// sealed anew.
     pub(crate) fn continue_epoch(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
         if at.last < self.ring.sealed() {
             self.ring.cut(at.last, at.next_record);
             self.cut_sources(at.last);
         }
-        // An END that it goes on behind ended the epoch before, not this one.
+        // An END behind which the new epoch continues ended the epoch before, not this one.
         self.ended = false;
         self.follow(epoch, lineage);
     }
 
-    /// Seals on under this epoch, which was kept for good before.
+    /// Makes the mirror a publisher's ring that seals under this epoch. The epoch must have been stored
+    /// before.
     ///
     /// # Errors
-    /// [`MirrorError::Epoch`] and [`MirrorError::Empty`]; the mirror is given back.
+    /// [`MirrorError::Epoch`] and [`MirrorError::Empty`]; the error returns the mirror.
     pub fn promote(mut self, epoch: Epoch) -> Result<Promotion, NotPromoted> {
         let Mirrored {
             epoch: mirrored,
@@ -334,7 +333,7 @@ impl Mirror {
         }
     }
 
-    /// What is known of the sources up to `last` is what the slots up to there say.
+    /// Forgets positions of sources beyond `last`, and reads them from the slots up to there.
     fn cut_sources(&mut self, last: Sequence) {
         let (kept, cut): (Vec<_>, Vec<_>) = self.sources.iter().partition(|it| it.at <= last);
         self.sources = kept;
@@ -351,11 +350,11 @@ impl Mirror {
 }
 
 impl Source {
-    /// How far a source is with this datagram: what it gave, or what was lost of it.
+    /// Returns how far a source is with this datagram: its records, or its loss.
     fn of(header: &Header) -> Option<Self> {
         let of_source = match header.kind {
             Kind::Data => true,
-            // An event that is no source's has no position.
+            // An event without a source has no position.
             Kind::Event => header.source_position != SourcePosition::default(),
             _ => false,
         };

@@ -1,87 +1,192 @@
 //! READ of the publisher's ring: the rung of the repair ladder that costs the publisher's CPU
 //! nothing (docs/PROTOCOL.md §6.6).
 //!
-//! A READ races with whoever writes the ring, so what it brings is believed only when the slot holds
-//! the wanted sequence of our epoch and its CRC fits. A slot that was just being written is READ once
-//! more; one that holds a later sequence says how far the ring has moved on.
+//! A READ races with the writer of the ring. A slot is believed only if it holds the wanted sequence of
+//! our epoch and its CRC is right. A slot that was being written is READ once more. A slot with a later
+//! sequence says how far the ring has moved on.
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{
-    CURSOR_LEN, Cursor, CursorStep, Grant, REPORT_OFFSET, REPORT_WORDS, RemoteAccess, Report,
-};
-use crate::delivery::{Deliver, LossCause, Via};
+use crate::control::{CURSOR_LEN, Cursor, Grant, REPORT_OFFSET, REPORT_WORDS, RemoteAccess};
 use crate::planted::{Bug, planted};
-use crate::receive::Receiver;
-use crate::receive::gaps::{Rung, Visit};
-use crate::receive::path::ArrivalPath;
-use crate::record::AlignedCopy;
 use crate::ring::{CONTROL_PAGE_LEN, Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
-use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
-use crate::wire::{CrcVerdict, Datagram};
+use crate::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::wire::{CrcVerdict, Datagram, Header};
 
-/// What is done in the publisher's memory.
+/// An operation on the publisher's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteOp {
-    /// READ of the slots of these sequences, which stand in a row.
+    /// READ of the slots of these sequences, which are adjacent.
     Slots(SequenceRange),
     /// READ of the head of the control page.
     Page,
-    /// The word is compared with 0, and swapped for this if that is what it is: a cursor is claimed.
-    /// The word that was there comes back.
+    /// Claim of a cursor: compares its word with 0, and swaps it for this one if equal. The word before
+    /// comes back.
     Claim(u64),
-    /// These words are written: a report. Nothing comes back.
+    /// WRITE of these words, a report. Nothing comes back.
     Report([u64; REPORT_WORDS]),
 }
 
 impl RemoteOp {
-    /// Whether it is a WRITE: those have places of their own.
+    /// Returns whether the operation is a WRITE. Their number has a limit of its own.
     pub(crate) const fn writes(&self) -> bool {
         matches!(self, Self::Report(_))
     }
 }
 
-/// What the READ connection takes now.
+/// The room of the READ connection now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadRoom {
-    /// Further READs at once.
+    /// READs that may still begin.
     pub reads: u32,
-    /// Bytes of one at most.
+    /// The most bytes of one READ.
     pub len_max: u32,
-    /// When the oldest of those under way was begun.
+    /// When the oldest READ in flight began.
     pub oldest_at: Option<Nanos>,
 }
 
-/// A ring that may be READ.
+/// A ring that may be READ, and our cursor beside it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Readable {
-    pub(crate) grant: Grant,
+    grant: Grant,
     geometry: Geometry,
     /// Bytes of the READs begun since the first grant of this attempt.
     used: u64,
-    /// How many bytes could be READ when tokens were granted last.
+    /// The bytes that could be READ when tokens were granted last.
     span: u64,
-    /// Since when there are no tokens for what is missing.
+    /// Since when there are no tokens for a gap.
     dry_since: Option<Nanos>,
     /// When the publisher was last seen alive, by its own clock on the control page.
     heartbeat_at: u64,
-    /// Our cursor, where there is one.
-    pub(crate) cursor: Option<Cursor>,
+    /// Our cursor, where the publisher has one for us.
+    cursor: Option<Cursor>,
 }
 
-/// What one READ can bring of a gap now.
+/// What a control page says of the publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageView {
+    /// Whether the publisher's heartbeat has moved since the last READ.
+    pub is_alive: bool,
+    /// The newest sequence that it has sent.
+    pub sent: Sequence,
+}
+
+/// What a READ found in the slot of a sequence.
+pub(crate) enum ReadSlot<'a> {
+    /// The datagram with that sequence.
+    Whole(Datagram<'a>),
+    /// A later sequence: the ring has moved on.
+    Lapped(Sequence),
+    /// A datagram that was being written, or is damaged.
+    Torn,
+}
+
+impl<'a> ReadSlot<'a> {
+    /// Examines a slot. `is_ours` says whether a header belongs to the stream that is followed.
+    pub(crate) fn of(slot: &'a [u8], wanted: Sequence, is_ours: impl Fn(&Header) -> bool) -> Self {
+        let datagram = Datagram::parse(slot).ok().filter(|datagram| {
+            let good = datagram.verdict() == CrcVerdict::Good;
+            (good || planted(Bug::TornReadDelivered)) && is_ours(datagram.header())
+        });
+        let Some(datagram) = datagram else {
+            return Self::Torn;
+        };
+        let found = datagram.header().sequence;
+        if found == wanted || (planted(Bug::LappedReadDelivered) && found > wanted) {
+            Self::Whole(datagram)
+        } else if found > wanted {
+            Self::Lapped(found)
+        } else {
+            Self::Torn
+        }
+    }
+}
+
+/// The part of a gap that one READ can bring now.
 pub(crate) enum ReadPlan {
-    /// So many of its first sequences.
+    /// This number of its first sequences.
     Slots(u64),
     /// Nothing until this time, unless something happens before.
     Wait(Nanos),
-    /// Nothing; ask elsewhere.
+    /// Nothing; request the gap elsewhere.
     Nothing,
 }
 
 impl Readable {
-    /// How much of a gap can be READ at once; it is taken from `room`. The first retry of a READ is as
-    /// long as room is waited for, that of TCP as long as tokens are.
+    /// The ring of a first grant, which has this shape.
+    pub(crate) fn new(grant: &Grant, geometry: Geometry) -> Self {
+        Self {
+            grant: *grant,
+            geometry,
+            used: 0,
+            span: grant.tokens,
+            dry_since: None,
+            heartbeat_at: 0,
+            cursor: grant.cursor.map(Cursor::new),
+        }
+    }
+
+    /// Takes more tokens from a further grant. Returns `false` if that belongs to another connection.
+    pub(crate) fn extend(&mut self, grant: &Grant) -> bool {
+        if self.grant.attempt != grant.attempt {
+            return false;
+        }
+        self.grant.tokens = self.grant.tokens.max(grant.tokens);
+        if self.left() >= self.geometry.slot_len() as u64 {
+            self.dry_since = None;
+        }
+        self.span = self.left();
+        self.cursor = self.cursor.take().or(grant.cursor.map(Cursor::new));
+        true
+    }
+
+    /// The shape of the ring.
+    pub(crate) const fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Our cursor, where the publisher has one for us.
+    pub(crate) const fn cursor(&self) -> Option<&Cursor> {
+        self.cursor.as_ref()
+    }
+
+    /// Our cursor, to be claimed or written.
+    pub(crate) const fn cursor_mut(&mut self) -> Option<&mut Cursor> {
+        self.cursor.as_mut()
+    }
+
+    /// Takes the READ of a control page of this epoch and channel. Returns what the publisher says there;
+    /// `None` if the page is not of such a ring.
+    pub(crate) fn take_page(
+        &mut self,
+        page: &[u8],
+        epoch: Epoch,
+        channel: ChannelId,
+    ) -> Option<PageView> {
+        let word = |at: usize| {
+            let word = page.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            word.map_or(0, |word| u64::from_le_bytes(*word))
+        };
+        let ours = word(offset::MAGIC) == RING_MAGIC
+            && word(offset::LAYOUT) == LAYOUT_VERSION
+            && word(offset::EPOCH) == epoch.0
+            && word(offset::CHANNEL) == u64::from(channel.0);
+        if !ours {
+            return None;
+        }
+        let heartbeat_at = word(offset::HEARTBEAT_AT);
+        let before = std::mem::replace(&mut self.heartbeat_at, heartbeat_at);
+        // Each word is whole, but the words may be of different times, so none is compared with another.
+        let fan_outs = (word(offset::FAN_OUTS) as usize).min(crate::ring::FAN_OUTS_MAX);
+        let sent = (0..fan_outs).map(|it| word(offset::SENT + it * 8)).max();
+        Some(PageView {
+            is_alive: before != 0 && heartbeat_at != before,
+            sent: Sequence(sent.unwrap_or(0)),
+        })
+    }
+
+    /// Returns how much of a gap can be READ at once, and takes it from `room`. Waits for room at most a
+    /// first retry timeout of READ, and for tokens at most one of TCP.
     pub(crate) fn plan_read(
         &mut self,
         now: Nanos,
@@ -98,12 +203,12 @@ impl Readable {
             false => ReadPlan::Nothing,
         };
         if room.reads == 0 {
-            // One that is done makes room, but they are done in order, and the first may be late.
+            // A READ that completes makes room, but READs complete in order, and the first may be late.
             return wait_until(room.oldest_at.unwrap_or(now).after(read_retry));
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
-            // Who never had any waits for none.
+            // A subscriber that never had tokens does not wait for any.
             if self.grant.tokens < slot_len {
                 return ReadPlan::Nothing;
             }
@@ -121,20 +226,22 @@ impl Readable {
         ReadPlan::Slots(slots)
     }
 
-    /// Whether it is time to ask for more tokens: half of what there was is used.
+    /// Returns whether half of the tokens are used, so that more should be requested.
     pub(crate) const fn is_low(&self) -> bool {
         self.span == 0 || self.left() < self.span / 2
     }
 
+    /// The bytes that may still be READ.
     const fn left(&self) -> u64 {
         self.grant.tokens.saturating_sub(self.used)
     }
 
+    /// The bytes of the READs begun since the first grant.
     pub(crate) const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Where this stands in what was granted: slots do not go round the ring. `None` for a cursor where
+    /// Returns the memory of an operation. Slots do not wrap around the ring. `None` for a cursor if
     /// there is none.
     pub(crate) fn place(&self, what: &RemoteOp) -> Option<RemoteAccess> {
         let cursor = self.cursor.as_ref().map(|cursor| cursor.at);
@@ -156,227 +263,168 @@ impl Readable {
     }
 }
 
-impl Receiver {
-    /// The publisher lets its ring be READ, or more of it. What is no ring of ours is not used.
-    pub(crate) fn handle_grant(&mut self, grant: &Grant) {
-        let fits = |ring: &Geometry| ring.bytes() as u64 == grant.ring.len;
-        let ours = self.geometry.filter(fits);
-        let Some(geometry) = ours.filter(|_| grant.epoch == self.epoch) else {
-            return;
-        };
-        self.read_wait = Nanos::ZERO;
-        match &mut self.readable {
-            Some(known) if known.grant.attempt == grant.attempt => {
-                known.grant.tokens = known.grant.tokens.max(grant.tokens);
-                if known.left() >= geometry.slot_len() as u64 {
-                    known.dry_since = None;
-                }
-                known.span = known.left();
-                known.cursor = known.cursor.take().or(grant.cursor.map(Cursor::new));
-            }
-            readable => {
-                *readable = Some(Readable {
-                    grant: *grant,
-                    geometry,
-                    used: 0,
-                    span: grant.tokens,
-                    dry_since: None,
-                    heartbeat_at: 0,
-                    cursor: grant.cursor.map(Cursor::new),
-                });
-                self.counters.read_links_up.increment();
-            }
-        }
-    }
-
-    /// What is to be done with our cursor, which is due: it is under way from here on.
-    pub(crate) fn take_cursor_step(&mut self, now: Nanos) -> Option<CursorStep> {
-        let (sequence, heard) = self.progress();
-        let readable = self.readable.as_mut()?;
-        let report = Report {
-            number: 0,
-            epoch: self.epoch,
-            sequence,
-            heard,
-            lost_records: self.counters.lost_records.get(),
-            read_bytes: readable.used,
-        };
-        Some(readable.cursor.as_mut()?.step(now, report))
-    }
-
-    /// When our cursor is to be claimed or written.
-    pub(crate) fn cursor_due(&self) -> Nanos {
-        let cursor = self.readable.as_ref().and_then(|it| it.cursor.as_ref());
-        let every = Nanos::from_us(self.config.cursor_us.into());
-        cursor.map_or(Nanos::MAX, |cursor| cursor.due_at(every))
-    }
-
-    /// Our cursor was claimed for this session, or it was another's: that is what stood there.
-    pub(crate) fn handle_claimed(&mut self, session: u64, old: u64) {
-        let cursor = self.readable.as_mut().and_then(|it| it.cursor.as_mut());
-        match cursor.map(|cursor| cursor.claimed(session, old)) {
-            Some(true) => self.counters.cursors_claimed.increment(),
-            Some(false) => self.counters.cursors_foreign.increment(),
-            None => {}
-        }
-    }
-
-    /// The publisher's device has our report.
-    pub(crate) fn handle_reported(&mut self) {
-        if let Some(cursor) = self.readable.as_mut().and_then(|it| it.cursor.as_mut()) {
-            cursor.reported();
-            self.counters.cursor_reports.increment();
-        }
-    }
-
-    /// Nothing can be READ any more: what was on its way is due on the next rung, at once. Nor is
-    /// anything written to us.
-    pub(crate) fn handle_read_down(&mut self, now: Nanos) {
-        self.inbox = None;
-        if self.readable.take().is_none() {
-            return;
-        }
-        self.counters.read_links_down.increment();
-        self.read_wait = Nanos::ZERO;
-        self.leave_rung(now, |rung| {
-            matches!(rung, Rung::Read { .. } | Rung::Torn { .. })
-        });
-    }
-
-    /// A READ of the slots of `range` is done.
-    pub(crate) fn handle_read_slots(
-        &mut self,
-        now: Nanos,
-        range: SequenceRange,
-        bytes: &[u8],
-        aligned: &mut AlignedCopy,
-        on: &mut impl Deliver,
-    ) {
-        let Some(geometry) = self.readable.as_ref().map(|readable| readable.geometry) else {
-            return;
-        };
-        for (sequence, slot) in range.iter().zip(bytes.chunks_exact(geometry.slot_len())) {
-            let slot = aligned.of(slot);
-            let datagram = Datagram::parse(slot).ok().filter(|datagram| {
-                let good = datagram.verdict() == CrcVerdict::Good;
-                (good || planted(Bug::TornReadDelivered))
-                    && self.is_of_our_line(datagram.header())
-                    && datagram.header().channel == self.channel
-            });
-            let Some(datagram) = datagram else {
-                self.read_torn(now, sequence);
-                continue;
-            };
-            let found = datagram.header().sequence;
-            if found == sequence || (planted(Bug::LappedReadDelivered) && found > sequence) {
-                self.path = ArrivalPath::Read;
-                self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
-                self.path = ArrivalPath::Other;
-            } else if found > sequence {
-                self.read_lapped(now, found, geometry.slots(), on);
-            } else {
-                self.read_torn(now, sequence);
-            }
-        }
-    }
-
-    /// A slot holds a later sequence: the ring no longer holds what is a whole round before it.
-    #[cold]
-    fn read_lapped(&mut self, now: Nanos, found: Sequence, slots: u64, on: &mut impl Deliver) {
-        let gone = found.minus(slots);
-        self.counters.reads_lapped.increment();
-        self.reassembly.note_floor(gone.next(), RecordNumber(0));
-        if let Some(gone) = SequenceRange::new(Sequence::FIRST, gone) {
-            self.lose(gone, LossCause::Window);
-        }
-        self.reassembly.advance(&self.counters, on);
-        self.handle_timeout(now, on);
-    }
-
-    /// A slot was being written while it was READ, or is damaged: once more, then elsewhere.
-    #[cold]
-    fn read_torn(&mut self, now: Nanos, sequence: Sequence) {
-        self.counters.reads_torn.increment();
-        self.gaps.visit(SequenceRange::one(sequence), |gap| {
-            if let Rung::Read { again } = gap.rung
-                && gap.attempts > 0
-            {
-                (gap.rung, gap.next_request_at) = (Rung::Torn { again }, now);
-            }
-            Visit::Continue
-        });
-    }
-
-    /// A READ of the control page is done: how far the publisher is, without its help. It is alive
-    /// where its heartbeat has moved since the last look.
-    pub(crate) fn handle_read_page(&mut self, now: Nanos, page: &[u8], on: &mut impl Deliver) {
-        let word = |at: usize| {
-            let word = page.get(at..).and_then(|rest| rest.first_chunk::<8>());
-            word.map_or(0, |word| u64::from_le_bytes(*word))
-        };
-        let ours = word(offset::MAGIC) == RING_MAGIC
-            && word(offset::LAYOUT) == LAYOUT_VERSION
-            && word(offset::EPOCH) == self.epoch.0
-            && word(offset::CHANNEL) == u64::from(self.channel.0);
-        let Some(readable) = self.readable.as_mut().filter(|_| ours) else {
-            return;
-        };
-        let heartbeat_at = word(offset::HEARTBEAT_AT);
-        let before = std::mem::replace(&mut readable.heartbeat_at, heartbeat_at);
-        let moved = before != 0 && heartbeat_at != before;
-        // Each word is whole, but they are not of one time: none is put beside another.
-        let fan_outs = (word(offset::FAN_OUTS) as usize).min(crate::ring::FAN_OUTS_MAX);
-        let sent = (0..fan_outs).map(|it| word(offset::SENT + it * 8)).max();
-        let sent = Sequence(sent.unwrap_or(0));
-        let ahead = sent > self.highest_seen;
-        self.counters.page_reads.increment();
-        if (moved || ahead)
-            && let Some(change) = self.liveness.heard_repair(ahead, now)
-        {
-            self.note_liveness(change, now);
-        }
-        if sent.since(self.highest_seen) > self.slots {
-            // It lives, however far ahead; what it says of sequences is asked for.
-            self.query_status_soon(now);
-        } else if ahead && self.liveness.is_stale() {
-            self.note_sent(sent, now, crate::receive::gaps::Origin::Live);
-        }
-        self.handle_timeout(now, on);
-    }
-}
-
-/// Bytes of the control page that say how far a publisher is.
+/// The bytes of the control page that say how far a publisher is.
 pub(crate) const PAGE_READ_LEN: u64 = (offset::SENT + crate::ring::FAN_OUTS_MAX * 8) as u64;
 const _: () = assert!(PAGE_READ_LEN as usize <= CONTROL_PAGE_LEN);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Epoch;
+    use crate::record::AlignedCopy;
+    use crate::types::{RecordNumber, SourceId, SourcePosition};
+    use crate::wire::{HEADER_LEN, Kind, crc_of};
+
+    fn grant(attempt: u64, tokens: u64) -> Grant {
+        let geometry = Geometry::new(1024, 16).unwrap();
+        Grant {
+            epoch: Epoch(1),
+            attempt,
+            ring: RemoteAccess {
+                address: 0,
+                len: geometry.bytes() as u64,
+                key: 1,
+            },
+            tokens,
+            cursor: None,
+        }
+    }
+
+    /// A ring of 16 slots of 1,024 bytes.
+    fn readable(tokens: u64) -> Readable {
+        Readable::new(&grant(1, tokens), Geometry::new(1024, 16).unwrap())
+    }
+
+    fn slots_of(readable: &mut Readable, first: u64, last: u64, reads: u32) -> Option<u64> {
+        let range = SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+        let mut room = ReadRoom {
+            reads,
+            len_max: 4096,
+            oldest_at: None,
+        };
+        match readable.plan_read(Nanos(1), (Nanos(5), Nanos(7)), range, &mut room) {
+            ReadPlan::Slots(count) => Some(count),
+            ReadPlan::Wait(_) | ReadPlan::Nothing => None,
+        }
+    }
+
+    #[test]
+    fn read_stays_within_ring_length_and_tokens() {
+        let mut ring = readable(1 << 20);
+        assert_eq!(slots_of(&mut ring, 1, 2, 1), Some(2));
+        assert_eq!(
+            slots_of(&mut ring, 14, 20, 1),
+            Some(2),
+            "the ring ends there"
+        );
+        assert_eq!(slots_of(&mut ring, 1, 9, 1), Some(4), "longest READ");
+        assert_eq!(ring.used(), 8 * 1024);
+        let mut ring = readable(2 * 1024);
+        assert_eq!(slots_of(&mut ring, 1, 9, 1), Some(2), "tokens of two slots");
+        assert_eq!(slots_of(&mut ring, 1, 9, 1), None);
+    }
+
+    #[test]
+    fn further_grant_extends_only_its_own_connection() {
+        let mut ring = readable(4 * 1024);
+        assert_eq!(
+            (slots_of(&mut ring, 1, 3, 1), ring.is_low()),
+            (Some(3), true)
+        );
+        assert!(!ring.extend(&grant(2, 99 * 1024)));
+        assert!(ring.is_low());
+        assert!(ring.extend(&grant(1, 16 * 1024)));
+        assert_eq!((ring.used(), ring.is_low()), (3 * 1024, false));
+        assert!(
+            ring.extend(&grant(1, 1)),
+            "an older grant takes nothing away"
+        );
+        assert!(!ring.is_low());
+    }
+
+    fn page(epoch: u64, heartbeat_at: u64, sent: [u64; 2]) -> Vec<u8> {
+        let mut page = vec![0; PAGE_READ_LEN as usize];
+        for (at, word) in [
+            (offset::MAGIC, RING_MAGIC),
+            (offset::LAYOUT, LAYOUT_VERSION),
+            (offset::EPOCH, epoch),
+            (offset::CHANNEL, 3),
+            (offset::HEARTBEAT_AT, heartbeat_at),
+            (offset::FAN_OUTS, 2),
+            (offset::SENT, sent[0]),
+            (offset::SENT + 8, sent[1]),
+        ] {
+            page[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        page
+    }
+
+    #[test]
+    fn page_shows_publisher_alive_when_its_heartbeat_moved() {
+        let mut ring = readable(1024);
+        let mut view = |page: &[u8]| ring.take_page(page, Epoch(1), ChannelId(3));
+        let seen = |is_alive, sent| {
+            let sent = Sequence(sent);
+            Some(PageView { is_alive, sent })
+        };
+        assert_eq!(view(&page(1, 50, [4, 9])), seen(false, 9), "the first one");
+        assert_eq!(view(&page(1, 50, [9, 4])), seen(false, 9));
+        assert_eq!(view(&page(1, 51, [9, 4])), seen(true, 9));
+        assert_eq!(view(&page(2, 52, [9, 4])), None, "another epoch");
+        assert_eq!(view(&page(1, 51, [9, 4])[..16]), None, "cut off");
+        assert_eq!(view(&page(1, 51, [9, 4])), seen(false, 9));
+        assert_eq!(
+            ring.take_page(&page(1, 1, [0; 2]), Epoch(1), ChannelId(4)),
+            None
+        );
+    }
+
+    fn slot(sequence: u64) -> Vec<u8> {
+        let header = Header {
+            kind: Kind::End,
+            channel: ChannelId(3),
+            count: 0,
+            epoch: Epoch(1),
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(1),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(1),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: 0,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), &[]);
+        header.to_bytes(crc).to_vec()
+    }
+
+    #[test]
+    fn slot_is_whole_lapped_or_torn() {
+        let mut aligned = AlignedCopy::default();
+        let mut found = |bytes: &[u8], wanted: u64, ours: bool| match ReadSlot::of(
+            aligned.of(bytes),
+            Sequence(wanted),
+            |_| ours,
+        ) {
+            ReadSlot::Whole(datagram) => format!("whole {}", datagram.header().sequence),
+            ReadSlot::Lapped(later) => format!("lapped {later}"),
+            ReadSlot::Torn => "torn".to_owned(),
+        };
+        assert_eq!(found(&slot(7), 7, true), "whole 7");
+        assert_eq!(found(&slot(23), 7, true), "lapped 23");
+        assert_eq!(found(&slot(6), 7, true), "torn");
+        assert_eq!(found(&slot(7), 7, false), "torn");
+        let mut damaged = slot(7);
+        damaged[20] ^= 1;
+        assert_eq!(found(&damaged, 7, true), "torn");
+        assert_eq!(found(&[0; 64], 7, true), "torn");
+    }
 
     #[test]
     fn wait_for_room_or_tokens_ends_after_a_retry() {
-        let geometry = Geometry::new(1024, 16).unwrap();
-        let len = geometry.bytes() as u64;
-        let mut readable = Readable {
-            grant: Grant {
-                epoch: Epoch(1),
-                attempt: 1,
-                ring: RemoteAccess {
-                    address: 0,
-                    len,
-                    key: 1,
-                },
-                tokens: 1024,
-                cursor: None,
-            },
-            geometry,
-            used: 1024,
-            span: 0,
-            dry_since: None,
-            heartbeat_at: 0,
-            cursor: None,
-        };
+        let mut readable = readable(1024);
+        readable.used = 1024;
         let range = SequenceRange::one(Sequence(3));
         let mut wait = |now: u64, reads: u32| {
             let mut room = ReadRoom {

@@ -1,16 +1,16 @@
-//! Delivery in order: each datagram is handed over when everything before it was delivered or
-//! declared lost, and a loss is told exactly where it stands, with the number of records it cost
+//! Delivery in order: each datagram is delivered once everything before it was delivered or declared
+//! lost. A loss is reported exactly in its place, with the number of records that it cost
 //! (docs/PROTOCOL.md §7, §8).
 //!
-//! The in-order datagram goes straight from the receive buffer to the application; only one that
-//! is early is copied. In arrival order every datagram goes straight on, and this file keeps track
-//! of what lies behind it.
+//! A datagram in order is delivered from the receive buffer; only an early one is copied. In arrival
+//! order every datagram is delivered at once, and this file keeps track of the gaps behind it.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality};
+use crate::control::ChannelOffer;
+use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::mirror::Mirror;
 use crate::receive::replayed_records::AlreadyDelivered;
@@ -27,55 +27,72 @@ use crate::wire::{Datagram, Kind, StreamEvent};
 pub(crate) struct Reassembly {
     stream: Stream,
     window: Window,
-    /// Declared lost but not yet reached: ascending, apart from each other.
+    /// Ranges declared lost that delivery has not reached: ascending, apart from each other.
     lost: VecDeque<(SequenceRange, LossCause)>,
-    /// Sequences and the numbers of their first records: what follows the newest one heard of, as a
-    /// heartbeat, a datagram or the publisher told it; and the oldest that the ring still holds.
+    /// The anchor behind the newest sequence known, from a heartbeat, a datagram or the publisher; and
+    /// the anchor of the oldest sequence that the ring still holds.
     fact: Option<RecordAnchor>,
     floor: Option<RecordAnchor>,
     in_arrival_order: bool,
 }
 
-/// That the first record of this sequence has this number.
+/// A datagram that was not missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duplicate {
+    /// It came before with the same content, or is no longer wanted.
+    Known,
+    /// It came with another content.
+    Conflict(Conflict),
+}
+
+/// Two contents with one sequence, of which one is not the publisher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// Whether the wrong content was delivered, as the publisher's own copy shows.
+    pub wrong_one_delivered: bool,
+    /// Whether the publisher's copy is to be requested, because the sequence was not contested before.
+    pub is_newly_contested: bool,
+}
+
+/// A sequence and the number of its first record.
 type RecordAnchor = (Sequence, RecordNumber);
 
-/// A place where another epoch goes on.
+/// A place where another epoch continues the stream.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Crossing {
     /// The last sequence of the epoch before.
     last: Sequence,
     to: Epoch,
-    /// Records of the epoch before that were delivered beyond it.
+    /// Records of the epoch before that were delivered beyond the place.
     repeated: u64,
 }
 
-/// How far the application has been taken.
+/// How far delivery is.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stream {
     channel: ChannelId,
     epoch: Epoch,
     /// The next sequence to deliver or declare lost.
     next: Sequence,
-    /// The number its first record must have, where known.
+    /// The number of the first record of `next`, where known.
     next_record: Option<RecordNumber>,
-    /// Reached and lost, waiting to learn how many records it cost.
+    /// A loss that delivery has reached, until the number of its records is known.
     pending: Option<(SequenceRange, LossCause)>,
-    /// The number up to which all was delivered or told lost, when `next_record` was last known.
+    /// Every record below this number was delivered or reported lost, as of the last known `next_record`.
     known_to: RecordNumber,
-    /// Where the epoch that is followed here is continued, ascending: all beyond `next` but what
-    /// waits to be told.
+    /// Where other epochs continue this one, ascending: beyond `next`, or reached and not yet reported.
     crossings: VecDeque<Crossing>,
-    /// What the crossings' old epochs delivered beyond them.
+    /// Records that the old epochs of the crossings delivered beyond them.
     repeated: AlreadyDelivered,
     after_loss: bool,
     ended: bool,
-    /// Takes what is delivered, for a standby.
+    /// Takes everything delivered, for a standby.
     #[serde(skip)]
     mirror: Option<Box<Mirror>>,
 }
 
 impl Reassembly {
-    /// Delivery of `channel` through `window`, to begin where [`Reassembly::restart`] says.
+    /// Delivery of `channel` through `window`, which begins where [`Reassembly::restart`] says.
     #[must_use]
     pub(crate) fn new(channel: ChannelId, window: Window, in_arrival_order: bool) -> Self {
         let stream = Stream {
@@ -102,7 +119,7 @@ impl Reassembly {
         }
     }
 
-    /// Starts over in `epoch` with `next`; what was held of another epoch is gone.
+    /// Starts over in `epoch` with `next`; held datagrams of another epoch are dropped.
     pub(crate) fn restart(
         &mut self,
         epoch: Epoch,
@@ -125,8 +142,8 @@ impl Reassembly {
         self.window.fit_slots(slot_len);
     }
 
-    /// The epoch at `next` is one of those that `epoch` continues, or `epoch` itself: where others
-    /// go on behind it.
+    /// Sets where other epochs continue the stream. The epoch at `next` is `epoch`, or one that `epoch`
+    /// continues.
     pub(crate) fn set_lineage(&mut self, epoch: Epoch, lineage: &Lineage) {
         let stream = &mut self.stream;
         if lineage.of(stream.epoch).is_none() {
@@ -144,8 +161,8 @@ impl Reassembly {
         }
     }
 
-    /// The epoch that is followed is continued at this place: what lies beyond it counts no more,
-    /// but that it was delivered. Gives how many datagrams waited there.
+    /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
+    /// that they were delivered. Returns how many datagrams waited there.
     pub(crate) fn continue_epoch(
         &mut self,
         epoch: Epoch,
@@ -177,13 +194,13 @@ impl Reassembly {
         stream.ended = false;
         if stream.next > window_end {
             stream.next = window_end;
-            // A loss of what lies beyond is none: it is published again.
+            // A loss beyond the place is none, because its records are published again.
             stream.pending.take_if(|(range, _)| range.first > at.last);
             if let Some((range, _)) = &mut stream.pending {
                 range.last = at.last;
             }
         }
-        // What an earlier change repeats, that was not told yet, is told with this one.
+        // Repeated records of an earlier change that was not reported are reported with this one.
         let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
         let new = stream.repeated.count() - before;
         self.set_lineage(epoch, lineage);
@@ -211,13 +228,13 @@ impl Reassembly {
         self.stream.next
     }
 
-    /// Whether the session is over, and all of it delivered or declared lost.
+    /// Returns whether the session is over, and all of it was delivered or declared lost.
     #[must_use]
     pub(crate) const fn ended(&self) -> bool {
         self.stream.ended
     }
 
-    /// The window: what is held, and what is remembered.
+    /// The window of held and remembered datagrams.
     #[must_use]
     pub(crate) const fn window(&self) -> &Window {
         &self.window
@@ -229,23 +246,72 @@ impl Reassembly {
         self.stream.next.plus(self.window.span())
     }
 
-    /// Replaces the content of a datagram that still waits (the repair path's copy decides).
-    pub(crate) fn replace_waiting(&mut self, held: Held, bytes: &[u8]) {
-        self.window.hold(held, bytes);
+    /// Takes a datagram that is not missing. The repair path's copy decides between two contents: it
+    /// replaces one that still waits, and is reported as the right one if another was delivered.
+    #[cold]
+    pub(crate) fn take_duplicate(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) -> Duplicate {
+        let sequence = held.sequence;
+        let decides = held.via == Via::Repair;
+        let mut duplicate = Duplicate::Known;
+        let seen = self.window.seen(sequence);
+        match seen.map(|(seen, delivered)| (*seen, delivered)) {
+            Some((seen, delivered)) if seen.crc != held.crc => {
+                counters.fencing_violations.increment();
+                if decides && !delivered && !planted(Bug::DecidingCopyIgnored) {
+                    self.window.hold(*held, datagram.bytes());
+                }
+                if decides && delivered {
+                    counters.fenced_records.add(seen.count.into());
+                    self.report_fenced(held, datagram, counters, on);
+                }
+                duplicate = Duplicate::Conflict(Conflict {
+                    wrong_one_delivered: decides && delivered,
+                    is_newly_contested: !decides && self.window.contest(sequence),
+                });
+            }
+            Some(_) => counters.duplicates.increment(),
+            // Not remembered: declared lost lately, or longer ago than the window remembers.
+            None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
+            None if sequence.plus(self.window.span()) > self.stream.next => {
+                counters.late_dropped.increment();
+            }
+            None => counters.duplicates.increment(),
+        }
+        if decides {
+            self.window.confirm(sequence);
+        }
+        duplicate
     }
 
-    /// Doubts what came under this number; says whether that is news.
-    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
-        self.window.contest(sequence)
+    /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
+    fn report_fenced(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        // Remembered from now on, so that a second copy of it is no news.
+        self.window.delivered(*held);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.replace(datagram);
+        }
+        let loss = Loss {
+            sequences: SequenceRange::one(held.sequence),
+            records: Some(held.count.into()),
+            cause: LossCause::Fenced,
+        };
+        self.stream.tell_loss(loss, counters, on);
     }
 
-    /// The publisher's own copy is what came under this number.
-    pub(crate) fn confirm(&mut self, sequence: Sequence) {
-        self.window.confirm(sequence);
-    }
-
-    /// Takes a datagram that is neither delivered nor held and lies within the window; delivers
-    /// what can be.
+    /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
+    /// what can be delivered.
     #[inline]
     pub(crate) fn offer(
         &mut self,
@@ -254,6 +320,12 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) {
+        if datagram.bytes().len() > self.window.slot_len() {
+            // Longer than the slot size of WELCOME: no repair will bring anything else.
+            counters.malformed_dropped.increment();
+            self.lose(SequenceRange::one(held.sequence), LossCause::Unreadable);
+            return self.advance(counters, on);
+        }
         let in_turn = held.sequence == self.stream.next;
         if in_turn || self.in_arrival_order {
             if in_turn {
@@ -272,7 +344,7 @@ impl Reassembly {
         }
     }
 
-    /// Whether nothing is in the way of what is next: nothing lost, no other epoch, nothing held.
+    /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {
         let stream = &self.stream;
@@ -294,8 +366,8 @@ impl Reassembly {
         self.stream.pass(&held);
     }
 
-    /// Moves the beginning forward, before anything was delivered: what the ring lost meanwhile is
-    /// no loss of somebody who begins with the oldest.
+    /// Moves the beginning forward before anything was delivered. Sequences that the ring lost meanwhile
+    /// are no loss, because the application wanted the oldest there is.
     pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
         self.stream.next = self.stream.next.max(oldest);
         while let Some(crossing) = self.stream.crossing() {
@@ -304,39 +376,31 @@ impl Reassembly {
         self.stream.next_record = (record != RecordNumber(0)).then_some(record);
     }
 
-    /// What keeps a copy of all that is delivered, if anything does.
+    /// The mirror that keeps a copy of everything delivered, if there is one.
     #[must_use]
     pub(crate) fn mirror(&self) -> Option<&Mirror> {
         self.stream.mirror.as_deref()
     }
 
-    /// Lets this keep a copy of all that is delivered from now on; gives what did before.
+    /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
     pub(crate) fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
         std::mem::replace(&mut self.stream.mirror, mirror)
     }
 
-    /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
-    pub(crate) fn tell_fenced(
-        &mut self,
-        held: &Held,
-        datagram: &Datagram<'_>,
-        counters: &ReceiverCounters,
-        on: &mut impl Deliver,
-    ) {
-        // Remembered from now on, so that a second copy of it says nothing new.
-        self.window.delivered(*held);
-        if let Some(mirror) = &mut self.stream.mirror {
-            mirror.replace(datagram);
-        }
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Fenced,
-        };
-        self.stream.tell_loss(loss, counters, on);
+    /// Drops the mirror if the ring on offer has another shape, because its slots have other places.
+    pub(crate) fn drop_unfit_mirror(&mut self, offer: &ChannelOffer) {
+        self.stream.mirror.take_if(|mirror| !mirror.fits(offer));
     }
 
-    /// Declares what of `range` has not been passed lost.
+    /// Begins the mirror anew with `first`, the first datagram of the epoch on offer.
+    pub(crate) fn renew_mirror(&mut self, offer: &ChannelOffer, first: Sequence) {
+        self.drop_unfit_mirror(offer);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.begin_anew(offer.epoch, offer.continues.clone(), first);
+        }
+    }
+
+    /// Declares `range` lost, as far as delivery has not passed it.
     pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
         let Some(range) = SequenceRange::new(range.first.max(self.stream.next), range.last) else {
             return;
@@ -347,7 +411,7 @@ impl Reassembly {
         self.lost.insert(at, (range, cause));
     }
 
-    /// The session is over, confirmed by the publisher; tells it once.
+    /// The publisher confirmed that the session is over; reports it once.
     pub(crate) fn end(&mut self, on: &mut impl Deliver) {
         if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
             on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
@@ -359,12 +423,12 @@ impl Reassembly {
         note(&mut self.fact, self.stream.next, (sequence, record));
     }
 
-    /// Notes the same of the oldest sequence that the ring still holds: below it all will be lost.
+    /// Notes the first record of the oldest sequence that the ring still holds; all below will be lost.
     pub(crate) fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
         note(&mut self.floor, self.stream.next, (oldest, record));
     }
 
-    /// Passes everything that is settled: delivered early, held, or lost.
+    /// Passes everything that is resolved: delivered early, held, or lost.
     pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
         loop {
             if let Some(&(range, cause)) = self.lost.front()
@@ -395,20 +459,45 @@ impl Reassembly {
         self.stream.enter_next_epoch(on);
     }
 
-    /// Tells what is pending although nobody knows how many records it cost: at the end of an
-    /// epoch, or when the application leaves.
+    /// Reports a pending loss although the number of its records is unknown: at the end of an epoch, or
+    /// when the application leaves.
     pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
         self.stream.tell_pending(None, counters, on);
         self.stream.enter_next_epoch(on);
     }
 
-    /// Where the stream stands now, for events that are no datagram.
+    /// The position of the stream, for events that are no datagram.
     #[must_use]
     pub(crate) fn position(&self) -> Position {
         self.stream.position()
     }
 
-    /// Delivers the datagram that waits under `next`, if there is one.
+    /// Delivers an event that is no datagram, at the position of the stream.
+    pub(crate) fn emit(&self, event: &Event, on: &mut impl Deliver) {
+        on.item(Item::Event(&self.position(), event));
+    }
+
+    /// Delivers that the rest of an epoch that is over is lost, from `first` on; its size is unknown.
+    pub(crate) fn emit_epoch_tail(
+        &self,
+        first: Sequence,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        counters.loss_events.increment();
+        counters.losses_of_unknown_size.increment();
+        let loss = Loss {
+            sequences: SequenceRange {
+                first,
+                last: Sequence(u64::MAX),
+            },
+            records: None,
+            cause: LossCause::Epoch,
+        };
+        self.emit(&Event::Lost(loss), on);
+    }
+
+    /// Delivers the datagram that waits for its turn at `next`, if there is one.
     fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) -> bool {
         let next = self.stream.next;
         let Some((&held, bytes)) = self.window.waiting_at(next) else {
@@ -417,7 +506,7 @@ impl Reassembly {
         self.stream
             .tell_pending(Some(held.first_record), counters, on);
         self.stream.enter_next_epoch(on);
-        // What is held was parsed when it came, and nothing changes it while it waits.
+        // Held bytes were parsed when they arrived, and nothing changes them while they wait.
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
         }
@@ -427,7 +516,7 @@ impl Reassembly {
     }
 }
 
-/// Keeps the newer one of two facts, if it is one and not passed.
+/// Keeps the newer of two anchors, if delivery has not passed it.
 fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): RecordAnchor) {
     let newer = kept.is_none_or(|(of, _)| of < next || of < sequence);
     if record != RecordNumber(0) && newer && sequence >= next {
@@ -436,14 +525,14 @@ fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): Rec
 }
 
 impl Stream {
-    /// Where the stream stands now, for events that are no datagram.
+    /// The position of the stream, for events that are no datagram.
     fn position(&self) -> Position {
         Position {
             channel: self.channel,
             epoch: self.epoch,
             sequence: self.next.previous(),
             record: self.next_record.unwrap_or(RecordNumber(0)),
-            via: crate::delivery::Via::Repair,
+            via: Via::Repair,
             quality: Quality {
                 after_loss: self.after_loss,
                 ..Quality::default()
@@ -456,7 +545,7 @@ impl Stream {
         }
     }
 
-    /// The first crossing, if the stream is beyond it: it is one no more.
+    /// Removes and returns the first crossing, if the stream has passed it.
     #[inline]
     fn crossing(&mut self) -> Option<Crossing> {
         let next = self.next;
@@ -466,7 +555,7 @@ impl Stream {
             .then(|| self.crossings.pop_front())?
     }
 
-    /// Tells that another epoch goes on here, once all before it is told.
+    /// Reports that another epoch continues the stream here, once everything before it was reported.
     #[inline]
     fn enter_next_epoch(&mut self, on: &mut impl Deliver) {
         if self.crossings.is_empty() || self.pending.is_some() {
@@ -495,7 +584,7 @@ impl Stream {
     ) {
         let header = datagram.header();
         if let Some(mirror) = &mut self.mirror {
-            // What it refuses is missing in it, and it begins anew behind that.
+            // A datagram that the mirror refuses is missing there, and the mirror begins anew behind it.
             let _ = mirror.put(datagram);
         }
         let position = Position {
@@ -534,14 +623,14 @@ impl Stream {
                     on.item(Item::Event(&position, &Event::Stream(event)));
                 }
             }
-            // A datagram ends nothing: the end is told when the repair path has confirmed it.
+            // A datagram ends nothing: the end is reported once the repair connection has confirmed it.
             Kind::End => {}
             Kind::Heartbeat => {}
         }
         counters.delivered_datagrams.increment();
     }
 
-    /// Delivers the records that the epoch before did not deliver already.
+    /// Delivers the records that the epoch before did not deliver.
     #[cold]
     fn deliver_new(
         &self,
@@ -560,7 +649,7 @@ impl Stream {
         });
     }
 
-    /// A datagram whose CRC fits but whose records do not: it counts as lost, not as delivered.
+    /// Reports a datagram with a right CRC and invalid records: it counts as lost, not as delivered.
     #[cold]
     fn tell_unreadable(&mut self, held: &Held, counters: &ReceiverCounters, on: &mut impl Deliver) {
         counters.malformed_dropped.increment();
@@ -587,7 +676,7 @@ impl Stream {
         let first = self.next;
         self.next = range.last.next();
         self.pending = Some(match self.pending {
-            // Losses next to each other are told as one, because only their sum is known.
+            // Adjacent losses are reported as one, because only their sum is known.
             Some(before) if planted(Bug::SecondLossSwallowed) => before,
             Some((before, cause)) => (
                 SequenceRange {
@@ -617,14 +706,14 @@ impl Stream {
             let records = match (self.next_record, next_record) {
                 (Some(expected), Some(found)) => {
                     let short = u64::from(planted(Bug::LossOneRecordShort));
-                    // What the old epoch delivered is not lost with the new one's copy.
+                    // Records that the old epoch delivered are not lost with the new epoch's copy.
                     let had = self.repeated.within(expected, found);
                     Some(found.since(expected).saturating_sub(short + had))
                 }
                 _ => None,
             };
             self.known_to = self.next_record.unwrap_or(self.known_to);
-            // Where nobody knows, the old number is of no use: the next loss would count this one's.
+            // Without a known number the old one must go, or the next loss would include this one's records.
             self.next_record = next_record;
             self.tell_loss(
                 Loss {
@@ -654,7 +743,6 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::Via;
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
     use crate::wire::{Header, SourceLossReason, crc_of};
 

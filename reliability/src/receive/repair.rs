@@ -1,134 +1,358 @@
-//! Asking for what is missing, and hearing the answers: NACKs for everything that is due at once,
-//! refusals, and the publisher's status (docs/PROTOCOL.md §5.4, §6).
+//! Repair: which sequences are missing, when and where each is requested, and how long to wait for
+//! it (docs/PROTOCOL.md §5.4, §6).
 
-use crate::control::{NackClass, Progress, RefusalReason, Refused, Status};
-use crate::delivery::{Deliver, LossCause};
+use serde::{Deserialize, Serialize};
+
+use crate::control::NackClass;
+use crate::delivery::{Delivery, LossCause};
 use crate::planted::{Bug, planted};
-use crate::receive::gaps::{Gap, Origin, Rung, Visit};
+use crate::receive::config::ReceiverConfig;
+use crate::receive::contested::ContestedSequences;
+use crate::receive::gaps::{FirstRequest, Gap, GapOutcome, Gaps, Origin, Rung, Visit};
 use crate::receive::lines::Lines;
-use crate::receive::rdma_read::{ReadPlan, ReadRoom, Readable};
-use crate::receive::{Receiver, ReplayPath};
+use crate::receive::path::{Arrival, ArrivalPath, Lateness};
+use crate::receive::rdma_read::{ReadPlan, Readable};
+use crate::receive::requests::{PathHealth, RepairRequests};
+use crate::receive::window::Window;
 use crate::timing::NackTimer;
-use crate::types::{Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange};
+use crate::types::{Nanos, ReceiverCounters, Sequence, SequenceRange};
 
-/// What a receiver wants to ask for in one go.
-#[derive(Clone, Debug, Default)]
-pub struct RepairRequests {
-    /// Gaps of the live stream, ascending.
-    pub repair: Vec<SequenceRange>,
-    /// Gaps of the live stream that the NACK connection is asked for, ascending.
-    pub nack: Vec<SequenceRange>,
-    /// Gaps of the live stream to be READ, each in one go, ascending.
-    pub read: Vec<SequenceRange>,
-    /// History, ascending; on the joiners' budget.
-    pub replay: Vec<SequenceRange>,
-    /// Whether replay is wanted and the path for it is not open.
-    pub replay_wanted: bool,
-    /// Whether the NACK connection takes questions; told by the caller.
-    pub nack_open: bool,
-    /// When the latest of the questions was asked that the NACK connection did not answer in time.
-    pub nack_overdue: Option<Nanos>,
-    /// What can be READ yet; told by the caller, `None` where nothing can.
-    pub room: Option<ReadRoom>,
-    /// When the latest of the READs was begun that was not done in time.
-    pub read_overdue: Option<Nanos>,
+/// Every sequence there is.
+pub(crate) const ALL: SequenceRange = SequenceRange {
+    first: Sequence(0),
+    last: Sequence(u64::MAX),
+};
+
+/// The connection for history, and for gaps that are too long for repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum ReplayPath {
+    /// Nothing has asked for the connection.
+    Unwanted,
+    /// The connection is being established. Until then nothing is requested, and no attempt counts.
+    Awaited,
+    /// The connection takes requests.
+    Open,
 }
 
-impl RepairRequests {
-    /// Forgets what was collected before; the NACK connection takes questions, or does not, and so
-    /// much can be READ.
-    pub fn begin(&mut self, nack_open: bool, room: Option<ReadRoom>) {
-        self.repair.clear();
-        self.nack.clear();
-        self.read.clear();
-        self.replay.clear();
-        (self.replay_wanted, self.nack_open) = (false, nack_open);
-        (self.nack_overdue, self.read_overdue) = (None, None);
-        self.room = room;
+/// The settings of a receiver that decide when to request, and when to give up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Settings {
+    enabled: bool,
+    delivery: Delivery,
+    /// How long a gap must outlive the network's own reordering.
+    grace: Nanos,
+    /// How long the slower of two live lines may lag.
+    skew: Nanos,
+    retry_min: Nanos,
+    attempts_max: u32,
+    /// Longer gaps are replayed instead of repaired.
+    burst_max: u64,
+    /// Sequences of a replay that may be in flight.
+    replay_in_flight: u64,
+    /// Without repair: how long a gap may still fill by itself.
+    unrepaired_wait: Nanos,
+}
+
+impl Settings {
+    fn of(config: &ReceiverConfig) -> Self {
+        Self {
+            enabled: config.repair,
+            delivery: config.delivery,
+            grace: Nanos::from_us(config.reorder_grace_us.into()),
+            skew: Nanos::from_us(config.line_skew_us.into()),
+            retry_min: Nanos::from_us(config.nack_retry_us.into()),
+            attempts_max: config.nack_tries,
+            burst_max: config.burst_max.into(),
+            replay_in_flight: config.replay_in_flight.into(),
+            unrepaired_wait: Nanos::from_us(config.unrepaired_wait_us.into()),
+        }
+    }
+
+    /// How long a gap may stay open at all; `None` without a limit.
+    fn patience(&self) -> Option<Nanos> {
+        match self.delivery {
+            Delivery::OrderedWithin(deadline) if planted(Bug::DeadlineStretched) => {
+                Some(deadline.times(10))
+            }
+            Delivery::OrderedWithin(deadline) if self.enabled => Some(deadline),
+            _ if !self.enabled => Some(self.unrepaired_wait),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a gap has a deadline. A joiner's history has none while repair is on.
+    fn has_deadline(&self, gap: &Gap) -> bool {
+        gap.origin == Origin::Live || !self.enabled
     }
 }
 
-/// Whether the path still answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathHealth {
-    /// As far as we know.
-    Answers,
-    /// Asked as often as allowed, and silent: build it anew.
-    Exhausted,
+/// All that is missing of one channel, and the timers of its requests.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Repair {
+    settings: Settings,
+    gaps: Gaps,
+    contested: ContestedSequences,
+    /// Times of the repair connection, and of the hold-off before a first request.
+    nack: NackTimer,
+    /// Times of the NACK connection, which has no hold-off of its own.
+    nack_link: NackTimer,
+    /// Times of READ.
+    read: NackTimer,
+    nack_link_lateness: Lateness,
+    read_lateness: Lateness,
+    /// When an answer came last and for which sequence, for each index of [`answered_by`].
+    answered: [Option<(Nanos, Sequence)>; 4],
+    /// READs that had to wait are planned again at this time.
+    read_wait: Nanos,
+    replay: ReplayPath,
 }
 
-/// PROGRESS that waits for its STATUS: beyond these the next one comes no sooner than `progress_us` after
-/// the last.
-const UNANSWERED_MAX: u8 = 4;
-/// What the publisher denies to have sent is left alone for this long at the most.
-const DENIED_MAX: Nanos = Nanos::from_ms(100);
+impl Repair {
+    /// Nothing is missing. `seed` decides all jitter.
+    #[must_use]
+    pub(crate) fn new(config: &ReceiverConfig, seed: u64) -> Self {
+        let settings = Settings::of(config);
+        let timer = |seed| NackTimer::new(settings.retry_min, seed);
+        Self {
+            settings,
+            gaps: Gaps::default(),
+            contested: ContestedSequences::default(),
+            nack: timer(seed),
+            nack_link: timer(!seed),
+            read: timer(seed.rotate_left(17)),
+            nack_link_lateness: Lateness::default(),
+            read_lateness: Lateness::default(),
+            answered: [None; 4],
+            read_wait: Nanos::ZERO,
+            replay: ReplayPath::Unwanted,
+        }
+    }
 
-impl Receiver {
-    /// Collects all gaps that are due into `requests`, marks them as requested, and returns whether the path
-    /// still answers.
-    pub fn due_requests(&mut self, now: Nanos, requests: &mut RepairRequests) -> PathHealth {
-        if !self.link_up || !self.config.repair || !self.is_waiting() {
+    /// Returns whether something is missing that an answer of the publisher would bring.
+    #[must_use]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.gaps.is_empty() || !self.contested.is_empty()
+    }
+
+    /// Sets the gauges of what is missing.
+    #[inline]
+    pub(crate) fn count_open(&self, counters: &ReceiverCounters) {
+        counters.missing_open.set(self.gaps.open(Origin::Live));
+        counters.replay_open.set(self.gaps.open(Origin::History));
+    }
+
+    /// Notes that `range`, which lies above everything noted before, is missing. `joins`: the range
+    /// cannot be requested yet and may be part of the gap before it. Returns whether to give the range
+    /// up: the application prefers the loss of a long burst to the delay of its replay.
+    #[must_use]
+    pub(crate) fn note_missing(
+        &mut self,
+        range: SequenceRange,
+        now: Nanos,
+        origin: Origin,
+        joins: bool,
+        counters: &ReceiverCounters,
+    ) -> bool {
+        let burst_max = self.settings.burst_max;
+        let too_big = range.len() > burst_max;
+        let class = if too_big || origin == Origin::History {
+            NackClass::Replay
+        } else {
+            NackClass::Repair
+        };
+        if origin == Origin::Live {
+            counters.missing_datagrams.add(range.len());
+            counters.gaps.increment();
+        } else {
+            counters.replay_requested.add(range.len());
+        }
+        let hold_off = self.nack.first();
+        let is_scout = self.nack.holds_off() && hold_off == Nanos::ZERO;
+        let mut at = now.after(self.settings.grace).after(hold_off);
+        if planted(Bug::FirstQuestionLate) {
+            at = at.after(Nanos::from_us(50));
+        }
+        let first = FirstRequest { at, is_scout };
+        self.gaps.found(range, now, first, class, origin, joins);
+        if self.gaps.last_len() > burst_max {
+            self.gaps.replay_last();
+        }
+        too_big && origin == Origin::Live && !self.settings.delivery.waits_for_repair()
+    }
+
+    /// A datagram arrived. Returns the gap that it fills, and the outcome of the jump of the sequence
+    /// whose last missing sequence this was; `None` if the sequence was not missing. Where the datagram
+    /// answers a request, takes a sample of the round trip.
+    #[inline(always)]
+    pub(crate) fn fill(
+        &mut self,
+        sequence: Sequence,
+        now: Nanos,
+        arrival: Arrival,
+        is_repair_copy: bool,
+    ) -> Option<(Gap, Option<GapOutcome>)> {
+        let (gap, outcome) = self.gaps.fill(sequence)?;
+        if arrival.is_answer() {
+            self.answered[answered_by(&gap)] = Some((now, sequence));
+        }
+        if arrival.is_answer() || is_repair_copy {
+            self.sample_rtt(&gap, now);
+        }
+        let given_up = match arrival.path {
+            ArrivalPath::Read => !matches!(gap.rung, Rung::Read { .. }),
+            _ => gap.rung == Rung::Fallback,
+        };
+        if given_up {
+            self.note_late(arrival.path, now);
+        }
+        Some((gap, outcome))
+    }
+
+    #[inline(always)]
+    fn sample_rtt(&mut self, gap: &Gap, now: Nanos) {
+        // An answer after the retry timeout is no sample: one of us was stopped meanwhile.
+        let in_time = !gap.refused && now <= gap.next_request_at;
+        if !gap.rtt_sample_valid || !in_time || gap.class != NackClass::Repair {
+            return;
+        }
+        let rtt = now.since(gap.last_request_at);
+        match gap.rung {
+            Rung::Nack => self.nack_link.measured(rtt),
+            Rung::Repair => self.nack.measured(rtt),
+            Rung::Read { again: false } => self.read.measured(rtt),
+            // Which request it answers is not known.
+            Rung::Fallback | Rung::Read { .. } | Rung::Torn { .. } => {}
+        }
+    }
+
+    /// A datagram arrived on this path after its request was given up, or after another copy: the
+    /// path needs more time.
+    pub(crate) fn note_late(&mut self, path: ArrivalPath, now: Nanos) {
+        match path {
+            ArrivalPath::Nack if self.nack_link_lateness.is_first_late_reply(now) => {
+                self.nack_link.late();
+            }
+            ArrivalPath::Read if self.read_lateness.is_first_late_reply(now) => self.read.late(),
+            _ => {}
+        }
+    }
+
+    /// Gives up everything of `range` that is missing, counts it, and passes each part to `on`.
+    pub(crate) fn lose(
+        &mut self,
+        range: SequenceRange,
+        counters: &ReceiverCounters,
+        mut on: impl FnMut(SequenceRange),
+    ) {
+        self.gaps.lose(range, |part, origin, _| {
+            match origin {
+                Origin::Live => counters.missing_lost.add(part.len()),
+                Origin::History => counters.replay_lost.add(part.len()),
+            }
+            on(part);
+        });
+    }
+
+    /// Forgets everything of `range` that is missing, because another epoch continues this one
+    /// without it; nothing is lost.
+    pub(crate) fn supersede(&mut self, range: SequenceRange, counters: &ReceiverCounters) {
+        self.gaps.lose(range, |part, origin, _| match origin {
+            Origin::Live => counters.missing_superseded.add(part.len()),
+            Origin::History => counters.replay_superseded.add(part.len()),
+        });
+    }
+
+    /// Forgets everything, because another epoch is followed.
+    pub(crate) fn clear(&mut self) {
+        self.gaps.clear();
+        self.contested.clear();
+    }
+
+    /// Returns a gap whose time is over, and the cause of its loss.
+    pub(crate) fn overdue(&self, now: Nanos) -> Option<(SequenceRange, LossCause)> {
+        let wait = self.settings.patience()?;
+        if planted(Bug::DeadlineForgotten) {
+            return None;
+        }
+        let is_overdue =
+            |gap: &&Gap| now >= gap.found_at.after(wait) && self.settings.has_deadline(gap);
+        let gap = self.gaps.iter().find(is_overdue)?;
+        let cause = match self.settings.enabled != planted(Bug::WrongCause) {
+            true => LossCause::Deadline,
+            false => LossCause::RepairOff,
+        };
+        Some((gap.range, cause))
+    }
+
+    /// Returns when [`Repair::overdue`] finds a gap if nothing arrives until then.
+    #[must_use]
+    pub(crate) fn next_deadline(&self) -> Nanos {
+        let Some(wait) = self.settings.patience() else {
+            return Nanos::MAX;
+        };
+        let gap = self.gaps.iter().find(|gap| self.settings.has_deadline(gap));
+        gap.map_or(Nanos::MAX, |gap| gap.found_at.after(wait))
+    }
+
+    /// Collects all requests that are due into `requests`, marks their gaps as requested, and returns
+    /// whether the path still answers. `window`: the sequences that can be taken now.
+    pub(crate) fn due_requests(
+        &mut self,
+        now: Nanos,
+        window: SequenceRange,
+        lines: &Lines,
+        readable: Option<&mut Readable>,
+        counters: &ReceiverCounters,
+        requests: &mut RepairRequests,
+    ) -> PathHealth {
+        if !self.settings.enabled || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        self.query_contested(now, requests);
-        let next = self.reassembly.next();
-        // The window ends before `window_end`; at the very end of the numbers it saturates.
-        let last = self.reassembly.window_end().previous().max(next);
-        let window = SequenceRange { first: next, last };
-        if self.readable.is_none() {
+        self.contested.take_due(now, &mut requests.repair);
+        if readable.is_none() {
             requests.room = None;
         }
+        let replay_room = self.replay_room();
         let mut pass = Pass {
             now,
-            skew: Nanos::from_us(self.config.line_skew_us.into()),
-            attempts_max: self.config.nack_tries,
-            replay_room: u64::from(self.config.replay_in_flight)
-                .saturating_sub(self.replay_in_flight()),
+            settings: &self.settings,
+            replay_room,
             replay_open: self.replay == ReplayPath::Open,
             replay_wanted: false,
-            lines: &self.lines,
-            answered: self.answered,
+            lines,
+            answered: &self.answered,
             nack: &mut self.nack,
-            nack_link: &mut self.rc,
+            nack_link: &mut self.nack_link,
             read: &mut self.read,
-            readable: self.readable.as_mut(),
+            readable,
             read_wait: Nanos::ZERO,
-            counters: &self.counters,
+            counters,
             health: PathHealth::Answers,
         };
-        (self.gaps).visit(window, |gap| pass.visit(gap, requests));
-        let (read_wait, health) = (pass.read_wait, pass.health);
-        let replay_wanted = pass.replay_wanted;
+        self.gaps.visit(window, |gap| pass.visit(gap, requests));
+        let (replay_wanted, health) = (pass.replay_wanted, pass.health);
+        self.read_wait = pass.read_wait;
         if requests.nack_overdue.is_some() {
-            self.rc_lateness.fallback_at = now;
+            self.nack_link_lateness.note_fallback(now);
         }
         if requests.read_overdue.is_some() {
-            self.read_lateness.fallback_at = now;
+            self.read_lateness.note_fallback(now);
         }
-        self.read_wait = read_wait;
         if replay_wanted && self.replay == ReplayPath::Unwanted {
             self.replay = ReplayPath::Awaited;
             requests.replay_wanted = true;
         }
-        let count = |ranges: &[SequenceRange]| ranges.iter().map(|range| range.len()).sum::<u64>();
-        let over_nack = count(&requests.nack);
-        let nacked = count(&requests.repair) + over_nack + count(&requests.replay);
-        self.counters.nacked_sequences.add(nacked);
-        self.counters.nack_link_nacked_sequences.add(over_nack);
-        self.counters.reads.add(requests.read.len() as u64);
-        self.counters.read_sequences.add(count(&requests.read));
+        requests.count(counters);
         health
     }
 
-    /// When the next question is due.
-    pub(crate) fn next_request(&self) -> Nanos {
-        if !self.link_up || !self.config.repair {
+    /// Returns when the next request is due for gaps that begin before `window_end`.
+    pub(crate) fn next_request(&self, lines: &Lines, window_end: Sequence) -> Nanos {
+        if !self.settings.enabled {
             return Nanos::MAX;
         }
-        let window_end = self.reassembly.window_end();
-        let skew = Nanos::from_us(self.config.line_skew_us.into());
-        // While the replay asked for is on its way, the rest of it waits.
-        let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
+        // While the requested part of a replay is in flight, the rest waits.
+        let full = self.replay_room() == 0;
         let awaited = self.replay == ReplayPath::Awaited;
         let gaps = self
             .gaps
@@ -138,11 +362,9 @@ impl Receiver {
                 gap.class == NackClass::Repair || !(awaited || (full && gap.attempts == 0))
             })
             .map(|gap| {
-                let waits = may_come_by_itself(gap, &self.lines);
-                let at = if waits {
-                    gap.found_at.after(skew)
-                } else {
-                    Nanos::ZERO
+                let at = match may_come_by_itself(gap, lines) {
+                    true => gap.found_at.after(self.settings.skew),
+                    false => Nanos::ZERO,
                 };
                 let wait = match may_read_first(gap) {
                     true => self.read_wait,
@@ -150,180 +372,147 @@ impl Receiver {
                 };
                 gap.next_request_at.max(at).max(wait)
             });
-        gaps.min()
-            .unwrap_or(Nanos::MAX)
-            .min(self.contested.due_at())
+        let first = gaps.min().unwrap_or(Nanos::MAX);
+        first.min(self.contested.due_at())
     }
 
-    /// Sequences of a replay that were asked for and have not come.
-    fn replay_in_flight(&self) -> u64 {
-        (self.gaps.iter())
+    /// The number of sequences that may still be requested from replay: some of those requested
+    /// before have not come.
+    fn replay_room(&self) -> u64 {
+        let in_flight = (self.gaps.iter())
             .filter(|gap| gap.class == NackClass::Replay && gap.attempts > 0)
             .map(|gap| gap.range.len())
-            .sum()
+            .sum();
+        self.settings.replay_in_flight.saturating_sub(in_flight)
     }
 
-    /// The publisher refuses a range.
-    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl Deliver) {
-        self.counters.refusals_received.increment();
-        if planted(Bug::RefusalIgnored) {
-            return;
-        }
-        let asked = self
-            .gaps
-            .iter()
-            .find(|gap| gap.range.intersection(refused.range).is_some());
-        if let Some(by) = asked.map(answered_by) {
-            self.answered[by] = Some((now, refused.range.last));
-        }
-        if refused.epoch != self.epoch {
-            self.query_status_soon(now);
-            return;
-        }
-        match refused.reason {
-            RefusalReason::Window => {
-                self.reassembly
-                    .note_floor(refused.oldest, refused.oldest_record);
-                if self.beginning == Some(self.reassembly.next()) {
-                    self.begin_later(refused.oldest, refused.oldest_record, on);
-                }
-                // What the ring no longer holds now, it will not hold later either.
-                let gone = SequenceRange::new(Sequence::FIRST, refused.oldest.previous());
-                if let Some(gone) = gone {
-                    self.lose(gone, LossCause::Window);
-                }
-                // Whatever else it refused may be asked for again.
-                let at = now.after(self.nack.retry(1));
-                self.postpone(refused.range, at);
-            }
-            RefusalReason::TooSlow => self.lose(refused.range, LossCause::Burst),
-            RefusalReason::Malformed => self.lose(refused.range, LossCause::Refused),
-            RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
-                let least = Nanos::from_us(self.config.nack_retry_us.into());
-                let mut wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
-                if refused.reason == RefusalReason::Ahead {
-                    wait = wait.max(self.refusal_wait(now));
-                }
-                self.postpone(refused.range, now.after(wait));
-                self.requery(refused.range, now.after(wait));
-            }
-        }
-        self.reassembly.advance(&self.counters, on);
-        self.handle_timeout(now, on);
-    }
-
-    /// The publisher says that it has not sent yet what we heard of, as a stranger's heartbeat would have it:
-    /// how long that is left alone. The longer it says so the longer, until it has sent that much.
-    fn refusal_wait(&mut self, now: Nanos) -> Nanos {
-        let told = self.confirmed.map_or(Sequence::NONE, |(newest, _)| newest);
-        let known = told.max(self.reassembly.next().previous());
-        let (since, _) = *match &mut self.refused_ahead_since {
-            Some(denied) if denied.1 > known => denied,
-            denied => denied.insert((now, self.highest_seen)),
+    /// Sets whether the replay connection takes requests now, or is being established.
+    pub(crate) const fn set_replay(&mut self, open: bool, in_progress: bool) {
+        self.replay = match self.replay {
+            _ if open => ReplayPath::Open,
+            ReplayPath::Awaited if in_progress => ReplayPath::Awaited,
+            _ => ReplayPath::Unwanted,
         };
-        Nanos(now.since(since).0 / 2).min(DENIED_MAX)
     }
 
-    /// The publisher's word on how far it is. An epoch other than ours is the caller's to follow.
-    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut impl Deliver) {
-        if status.epoch != self.epoch {
-            return;
-        }
-        // The last one may answer for those before it.
-        self.unanswered = match status.echo == self.progress_said_at {
-            true => 0,
-            false => self.unanswered.saturating_sub(1),
-        };
-        let ahead = status.newest > self.highest_seen;
-        if let Some(change) = self.liveness.heard_repair(ahead, now) {
-            self.note_liveness(change, now);
-        }
-        self.note_told(status.newest, status.next_record, now);
-        if status.ended {
-            self.end_at = Some(status.newest);
-        }
-        self.handle_timeout(now, on);
+    /// The longest gap that is repaired rather than replayed.
+    #[must_use]
+    pub(crate) const fn burst_max(&self) -> u64 {
+        self.settings.burst_max
     }
 
-    /// The publisher's word, over the repair path, that it has sent up to `newest`. It may be ahead
-    /// of datagrams that lie in our own socket: while multicast is heard it counts only when it is
-    /// told again, or when a datagram had leapt.
-    pub(crate) fn note_told(&mut self, newest: Sequence, next_record: RecordNumber, now: Nanos) {
-        if self.ended() {
-            return;
-        }
-        let before = self.confirmed.replace((newest, next_record));
-        let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
-        let at_once = std::mem::take(&mut self.leapt) || believed;
-        let heard = if at_once { self.confirmed } else { before };
-        if let Some((heard, record_after)) = heard {
-            self.note_sent(heard, now, Origin::Live);
-            self.reassembly.set_anchor(heard.next(), record_after);
+    /// Takes over the publisher's advice on the hold-off before a first request.
+    pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, subscribers: u32) {
+        self.nack.advise_hold_off(hold_off, subscribers);
+    }
+
+    /// Requests this sequence, of which another content came, as soon as anything can be requested.
+    pub(crate) fn contest(&mut self, sequence: Sequence) {
+        if self.settings.enabled {
+            self.contested.add(sequence);
         }
     }
 
-    /// Something came over the repair path: the publisher lives.
-    pub fn heard_repair(&mut self, now: Nanos) {
-        // Never a change: only STATUS says whether multicast is behind.
-        let _ = self.liveness.heard_repair(false, now);
-    }
-
-    /// Whether it is time to say how far we are, and to find out how far the publisher is.
-    pub(crate) fn is_progress_due(&self, now: Nanos) -> bool {
-        now >= self.progress_at && self.link_up
-    }
-
-    /// The PROGRESS to send if it is due. While so many wait for their STATUS that the link is slower than
-    /// they come, there is none: they would leave repairs no room on it.
-    pub fn take_progress(&mut self, now: Nanos) -> Option<Progress> {
-        if !self.is_progress_due(now) {
-            return None;
+    /// Requests the contested sequences of `range` again at this time, because none was answered.
+    pub(crate) fn requery(&mut self, window: &Window, range: SequenceRange, at: Nanos) {
+        if self.settings.enabled {
+            self.contested.request_again(window, range, at);
         }
-        let every = Nanos::from_us(self.config.progress_us.into());
-        let soon = Nanos::from_us(self.config.follow_us.into());
-        let limited = !planted(Bug::StatusWithoutLimit);
-        let is_held = limited
-            && self.unanswered >= UNANSWERED_MAX
-            && now < self.progress_said_at.after(every);
-        self.progress_looked_at = now;
-        if is_held {
-            self.progress_at = now.after(soon).min(self.progress_said_at.after(every));
-            return None;
+    }
+
+    /// Forgets the contested sequences.
+    pub(crate) fn clear_contested(&mut self) {
+        self.contested.clear();
+    }
+
+    /// Notes that the publisher refused `range`, which answers its request as a datagram does.
+    pub(crate) fn note_refused(&mut self, range: SequenceRange, now: Nanos) {
+        let mut gaps = self.gaps.iter();
+        if let Some(gap) = gaps.find(|gap| gap.range.intersection(range).is_some()) {
+            self.answered[answered_by(gap)] = Some((now, range.last));
         }
-        let next = if self.is_following() { soon } else { every };
-        self.progress_at = now.after(next);
-        self.progress_said_at = now;
-        self.unanswered = self.unanswered.saturating_add(1);
-        let (sequence, heard) = self.progress();
-        Some(Progress {
-            epoch: self.epoch,
-            sequence: sequence.plus(planted(Bug::ProgressAhead).into()),
-            lost_records: self.counters.lost_records.get(),
-            heard,
-            sent_at: now,
-            read_bytes: self.readable.as_ref().map_or(0, Readable::used),
-        })
     }
 
-    /// Whether multicast is silent, so that the publisher is asked how far it is.
-    pub(crate) const fn is_following(&self) -> bool {
-        self.liveness.is_stale() && !self.ended()
-    }
-
-    /// Asks the publisher how far it is, soon but not more often than the config allows.
-    pub(crate) fn query_status_soon(&mut self, now: Nanos) {
-        let soonest = self
-            .progress_looked_at
-            .after(Nanos::from_us(self.config.follow_us.into()));
-        let limited = !planted(Bug::StatusWithoutLimit);
-        self.progress_at = (self.progress_at).min(if limited { soonest.max(now) } else { now });
-    }
-
-    /// Asks for `range` again, but not before `at`; a refusal to wait is no try that failed.
-    fn postpone(&mut self, range: SequenceRange, at: Nanos) {
+    /// Requests `range` again no earlier than `at`, because the publisher refused it for a while. The
+    /// refused request does not count as an attempt.
+    pub(crate) fn postpone(&mut self, range: SequenceRange, at: Nanos) {
         self.gaps.visit(range, |gap| {
             gap.attempts = gap.attempts.saturating_sub(1);
             (gap.next_request_at, gap.refused) = (at, true);
+            Visit::Continue
+        });
+    }
+
+    /// Requests `range` again after a first retry timeout, as [`Repair::postpone`] does.
+    pub(crate) fn retry_refused(&mut self, range: SequenceRange, now: Nanos) {
+        let at = now.after(self.nack.retry(1));
+        self.postpone(range, at);
+    }
+
+    /// Returns the wait after a refusal: the publisher's advice, but no less than the configured
+    /// retry.
+    #[must_use]
+    pub(crate) fn refusal_wait(&self, advised: Nanos) -> Nanos {
+        advised.max(self.settings.retry_min)
+    }
+
+    /// Makes everything due at once, as if for the first time: the repair connection is new.
+    pub(crate) fn request_all_again(&mut self, now: Nanos) {
+        self.request_again(now, |_| true);
+    }
+
+    /// Makes the replay due at once, as if for the first time: the replay connection is down.
+    pub(crate) fn request_replay_again(&mut self, now: Nanos) {
+        self.request_again(now, |gap| gap.class == NackClass::Replay);
+    }
+
+    fn request_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
+        self.gaps.visit(ALL, |gap| {
+            if which(gap) {
+                gap.attempts = 0;
+                gap.next_request_at = now;
+            }
+            Visit::Continue
+        });
+    }
+
+    /// The NACK connection is down: its requests are due on the repair connection at once.
+    pub(crate) fn leave_nack_link(&mut self, now: Nanos) {
+        self.leave_rung(now, |rung| rung == Rung::Nack);
+    }
+
+    /// Nothing can be READ any more: what was being READ is due on the next rung at once.
+    pub(crate) fn leave_read(&mut self, now: Nanos) {
+        self.plan_reads_again();
+        self.leave_rung(now, |rung| {
+            matches!(rung, Rung::Read { .. } | Rung::Torn { .. })
+        });
+    }
+
+    fn leave_rung(&mut self, now: Nanos, is_it: impl Fn(Rung) -> bool) {
+        self.gaps.visit(ALL, |gap| {
+            if gap.attempts > 0 && is_it(gap.rung) {
+                gap.next_request_at = now;
+            }
+            Visit::Continue
+        });
+    }
+
+    /// READs that had to wait are planned again at once, because there is room or tokens for them.
+    pub(crate) const fn plan_reads_again(&mut self) {
+        self.read_wait = Nanos::ZERO;
+    }
+
+    /// A READ brought a slot that was being written or is damaged: the sequence is READ once more, then
+    /// requested on the next rung.
+    #[cold]
+    pub(crate) fn note_torn_read(&mut self, sequence: Sequence, now: Nanos) {
+        self.gaps.visit(SequenceRange::one(sequence), |gap| {
+            if let Rung::Read { again } = gap.rung
+                && gap.attempts > 0
+            {
+                (gap.rung, gap.next_request_at) = (Rung::Torn { again }, now);
+            }
             Visit::Continue
         });
     }
@@ -332,15 +521,14 @@ impl Receiver {
 /// One pass over the gaps of the window: the limits and timers that decide which of them to request now.
 struct Pass<'a> {
     now: Nanos,
-    skew: Nanos,
-    attempts_max: u32,
+    settings: &'a Settings,
     /// Sequences that may still be requested from replay.
     replay_room: u64,
     replay_open: bool,
     /// Whether a gap waits for the replay path.
     replay_wanted: bool,
     lines: &'a Lines,
-    answered: [Option<(Nanos, Sequence)>; 4],
+    answered: &'a [Option<(Nanos, Sequence)>; 4],
     nack: &'a mut NackTimer,
     nack_link: &'a mut NackTimer,
     read: &'a mut NackTimer,
@@ -361,7 +549,7 @@ impl Pass<'_> {
             gap.next_request_at = until;
             return Visit::Continue;
         }
-        if gap.attempts >= self.attempts_max && !is_above_last(gap) {
+        if gap.attempts >= self.settings.attempts_max && !is_above_last(gap) {
             self.nack.unanswered(self.now.since(gap.last_request_at));
             self.health = PathHealth::Exhausted;
             return Visit::Stop;
@@ -390,7 +578,7 @@ impl Pass<'_> {
             self.replay_wanted = true;
             return false;
         }
-        !may_come_by_itself(gap, self.lines) || self.now >= gap.found_at.after(self.skew)
+        !may_come_by_itself(gap, self.lines) || self.now >= gap.found_at.after(self.settings.skew)
     }
 
     /// Returns until when an answer to the last request may still come. Answers come by ascending sequence:
@@ -509,7 +697,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether the step that the gap was last requested on still takes requests.
+/// Returns whether the step that the gap was last requested on still takes requests.
 const fn is_open(gap: &Gap, requests: &RepairRequests) -> bool {
     match gap.rung {
         Rung::Nack => requests.nack_open,
@@ -519,14 +707,15 @@ const fn is_open(gap: &Gap, requests: &RepairRequests) -> bool {
     }
 }
 
-/// Whether the gap was requested on a step above the last: those requests do not count as attempts there.
+/// Returns whether the gap was requested on a step above the last. Those requests do not count as attempts
+/// on the last step.
 const fn is_above_last(gap: &Gap) -> bool {
     gap.attempts > 0 && matches!(gap.rung, Rung::Nack | Rung::Read { .. } | Rung::Torn { .. })
 }
 
-/// Which connection's answers say that the answer for this gap is still to come: an index of
-/// [`Receiver::answered`].
-pub(crate) const fn answered_by(gap: &Gap) -> usize {
+/// Returns which connection's answers prove that the answer for this gap is still to come: an index of
+/// [`Repair::answered`].
+const fn answered_by(gap: &Gap) -> usize {
     match (gap.class, gap.rung) {
         (NackClass::Repair, Rung::Nack) => 2,
         (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
@@ -534,14 +723,14 @@ pub(crate) const fn answered_by(gap: &Gap) -> usize {
     }
 }
 
-/// Whether a first question is a READ, where that can be. A scout's is none: the publisher is to hear what
-/// many miss.
+/// Returns whether the first request is a READ where READs are possible. A scout does not READ, because the
+/// publisher must learn what many subscribers miss.
 fn may_read_first(gap: &Gap) -> bool {
     let scouts = planted(Bug::ScoutsRead);
     gap.attempts == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
 }
 
-/// Whether another live line may still bring what one line did not.
+/// Returns whether another live line may still bring the gap that one line left.
 fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
     gap.attempts == 0
         && !planted(Bug::LineSkewIgnored)
@@ -549,3 +738,6 @@ fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
         && lines.count() > 1
         && !lines.all_passed(gap.range.last)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! Records that an epoch's dead end delivered: the epoch that continues it publishes them once more,
-//! under the same numbers, and they are not delivered again (docs/PROTOCOL.md §5.7).
+//! Records that the abandoned end of an epoch delivered. The epoch that continues it publishes them
+//! again with the same numbers, and they are not delivered again (docs/PROTOCOL.md §5.7).
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::RecordNumber;
 
-/// Runs of record numbers, ascending and apart from each other. Nearly always there are none.
+/// Runs of record numbers, ascending and apart from each other; nearly always empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AlreadyDelivered {
     runs: Vec<Range<u64>>,
 }
 
 impl AlreadyDelivered {
-    /// Whether nothing is repeated.
+    /// Returns whether there are none.
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -26,7 +26,7 @@ impl AlreadyDelivered {
         if run.is_empty() {
             return;
         }
-        // Those that overlap or touch it become part of it.
+        // Runs that overlap or touch the new one become part of it.
         let first = (self.runs).partition_point(|known| known.end < run.start);
         let behind = (self.runs).partition_point(|known| known.start <= run.end);
         if first < behind {
@@ -36,31 +36,31 @@ impl AlreadyDelivered {
         self.runs.splice(first..behind, [run]);
     }
 
-    /// Whether this record was delivered.
+    /// Returns whether this record was delivered.
     pub(crate) fn has(&self, record: RecordNumber) -> bool {
         let at = self.runs.partition_point(|run| run.end <= record.0);
         self.runs.get(at).is_some_and(|run| run.start <= record.0)
     }
 
-    /// How many they are.
+    /// Returns how many records there are.
     pub(crate) fn count(&self) -> u64 {
         self.within(RecordNumber(0), RecordNumber(u64::MAX))
     }
 
-    /// How many of the records from `from` up to the one before `to` were delivered.
+    /// Returns how many of the records from `from` up to the one before `to` were delivered.
     pub(crate) fn within(&self, from: RecordNumber, to: RecordNumber) -> u64 {
         let parts = self.runs.iter();
         let parts = parts.map(|run| run.end.min(to.0).saturating_sub(run.start.max(from.0)));
         parts.sum()
     }
 
-    /// The stream is beyond all before this one.
+    /// Forgets all records before `next`, which the stream has passed.
     pub(crate) fn pass(&mut self, next: RecordNumber) {
         let passed = self.runs.partition_point(|run| run.end <= next.0);
         self.runs.drain(..passed);
     }
 
-    /// Forgets all: what follows has other numbers.
+    /// Forgets all records, because the next epoch has other numbers.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
     }

@@ -1,8 +1,9 @@
-//! The window: datagrams that came before their turn, held until the ones before them are
-//! settled; and a memory of what was already delivered, to tell duplicates and impostors.
+//! The window holds datagrams that came early, and remembers those delivered, so that duplicates
+//! and forged copies are recognized.
 //!
-//! Fixed size, allocated once. Sequence s lives at `s & mask`, so a window of W sequences holds
-//! any run of W in flight; what lies beyond is the caller's to drop and repair later.
+//! The window has a fixed size and is allocated once. Sequence s has the slot `s & mask`, so a window
+//! of W sequences holds any run of W in flight. The caller drops datagrams beyond it, to be repaired
+//! later.
 
 use std::fmt;
 
@@ -13,25 +14,42 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::delivery::Via;
 use crate::record::{words_as_bytes, words_as_bytes_mut};
 use crate::types::{Nanos, RecordNumber, Sequence};
-use crate::wire::headers_only;
+use crate::wire::{Datagram, headers_only};
 
-/// What is remembered of a datagram beside its bytes.
+/// A datagram as the window remembers it, without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Held {
-    /// Its number.
+    /// Its sequence.
     pub sequence: Sequence,
-    /// Number of its first record.
+    /// The number of its first record.
     pub first_record: RecordNumber,
-    /// How many records it carries.
+    /// The number of its records.
     pub count: u16,
-    /// Its CRC: the identity of its content.
+    /// Its CRC, the identity of its content.
     pub crc: u32,
-    /// How it came.
+    /// How it arrived.
     pub via: Via,
-    /// When it came.
+    /// When it arrived.
     pub received_at: Nanos,
-    /// How long it had been missing before.
+    /// How long it had been missing; zero if it never was.
     pub missing_for: Nanos,
+}
+
+impl Held {
+    /// A datagram that arrives now and was not missing.
+    #[inline]
+    pub(crate) const fn of(now: Nanos, via: Via, datagram: &Datagram<'_>) -> Self {
+        let header = datagram.header();
+        Self {
+            sequence: header.sequence,
+            first_record: header.first_record,
+            count: header.count,
+            crc: datagram.crc(),
+            via,
+            received_at: now,
+            missing_for: Nanos::ZERO,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,21 +57,21 @@ struct Entry {
     held: Held,
     len: u32,
     state: State,
-    contest: Doubt,
+    contest: Contest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Empty,
-    /// Bytes are here, waiting for their turn.
+    /// The bytes wait for their turn.
     Waiting,
-    /// Handed to the application; only the identity is kept.
+    /// Delivered to the application; only the identity is kept.
     Delivered,
 }
 
-/// Whether another content came under the same number, and which of them is the publisher's.
+/// Whether another content came with the same sequence, and whether the publisher's copy is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Doubt {
+enum Contest {
     None,
     Open,
     /// The publisher's own copy came.
@@ -72,10 +90,10 @@ const EMPTY: Entry = Entry {
     },
     len: 0,
     state: State::Empty,
-    contest: Doubt::None,
+    contest: Contest::None,
 };
 
-/// See the module.
+/// A window of datagrams, by sequence.
 pub(crate) struct Window {
     entries: Box<[Entry]>,
     words: Box<[u64]>,
@@ -84,7 +102,7 @@ pub(crate) struct Window {
 }
 
 impl fmt::Debug for Window {
-    /// What is held and remembered. The bytes are not shown: each CRC stands for its content.
+    /// Prints all entries. The bytes are left out, because each CRC stands for its content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.entries.iter().filter(|e| e.state != State::Empty);
         f.debug_list().entries(known).finish()
@@ -92,7 +110,7 @@ impl fmt::Debug for Window {
 }
 
 impl Serialize for Window {
-    /// What is held and remembered, in the order of the slots.
+    /// Writes the size and all entries, in the order of the slots.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let known = |entry: &Entry| entry.state != State::Empty;
         let entries = self.entries.iter().enumerate();
@@ -118,7 +136,7 @@ impl Serialize for Window {
     }
 }
 
-/// Bytes, as they are.
+/// Bytes that serialize as such.
 struct Bytes<'a>(&'a [u8]);
 
 impl Serialize for Bytes<'_> {
@@ -133,10 +151,10 @@ impl<'de> Deserialize<'de> for Window {
     }
 }
 
-/// Makes a window of what [`Window`] is serialised to.
+/// Rebuilds a window from its serialized form.
 struct Rebuilding;
 
-/// More is no window of anybody's.
+/// The most words of a window that is rebuilt; more cannot be a window of ours.
 const WORDS_MAX: usize = 1 << 28;
 
 impl<'de> Visitor<'de> for Rebuilding {
@@ -184,19 +202,19 @@ impl Window {
         }
     }
 
-    /// How many sequences it spans.
+    /// The number of sequences that the window spans.
     #[must_use]
     pub(crate) const fn span(&self) -> u64 {
         self.entries.len() as u64
     }
 
-    /// The longest datagram it can hold, in bytes.
+    /// The longest datagram that the window can hold, in bytes.
     #[must_use]
     pub(crate) const fn slot_len(&self) -> usize {
         self.slot_words * 8
     }
 
-    /// How many datagrams wait for their turn.
+    /// The number of datagrams that wait for their turn.
     #[must_use]
     pub(crate) const fn waiting(&self) -> usize {
         self.waiting
@@ -215,11 +233,11 @@ impl Window {
             held,
             len: len as u32,
             state: State::Waiting,
-            contest: Doubt::None,
+            contest: Contest::None,
         };
     }
 
-    /// Remembers a datagram that was handed to the application at once.
+    /// Remembers a datagram that was delivered at once.
     #[inline]
     pub(crate) fn delivered(&mut self, held: Held) {
         let at = self.index(held.sequence);
@@ -227,11 +245,11 @@ impl Window {
             held,
             len: 0,
             state: State::Delivered,
-            contest: Doubt::None,
+            contest: Contest::None,
         };
     }
 
-    /// The datagram that waits under this number.
+    /// Returns the datagram that waits with this sequence.
     #[must_use]
     pub(crate) fn waiting_at(&self, sequence: Sequence) -> Option<(&Held, &[u8])> {
         let at = self.index(sequence);
@@ -243,7 +261,7 @@ impl Window {
         Some((&entry.held, &words_as_bytes(words)[..entry.len as usize]))
     }
 
-    /// Marks the datagram that waits under this number as handed over; its bytes are free.
+    /// Marks the datagram that waits with this sequence as delivered; its bytes are free.
     pub(crate) fn release(&mut self, sequence: Sequence) {
         let at = self.index(sequence);
         let entry = &mut self.entries[at];
@@ -253,7 +271,7 @@ impl Window {
         }
     }
 
-    /// What is remembered under this number, waiting or delivered.
+    /// Returns the entry with this sequence, and whether it was delivered.
     #[must_use]
     pub(crate) fn seen(&self, sequence: Sequence) -> Option<(&Held, bool)> {
         let entry = &self.entries[self.index(sequence)];
@@ -261,7 +279,7 @@ impl Window {
             .then_some((&entry.held, entry.state == State::Delivered))
     }
 
-    /// What was handed over and is remembered above this sequence, in no order.
+    /// Returns the delivered entries above this sequence, in no order.
     pub(crate) fn delivered_above(&self, last: Sequence) -> impl Iterator<Item = &Held> {
         let delivered = |entry: &&Entry| entry.state == State::Delivered;
         let all = self.entries.iter().filter(delivered);
@@ -269,7 +287,7 @@ impl Window {
             .filter(move |held| held.sequence > last)
     }
 
-    /// Forgets everything above this sequence, and returns how many datagrams waited there.
+    /// Forgets everything above this sequence, and returns the number of datagrams that waited there.
     pub(crate) fn forget_above(&mut self, last: Sequence) -> u64 {
         let before = self.waiting;
         for entry in self.entries.iter_mut().filter(|e| e.held.sequence > last) {
@@ -279,7 +297,7 @@ impl Window {
         (before - self.waiting) as u64
     }
 
-    /// Makes room for datagrams of this length; what is held stays.
+    /// Makes room for datagrams of this length; held datagrams stay.
     pub(crate) fn fit_slots(&mut self, slot_len: usize) {
         let words = slot_len.div_ceil(8);
         if words <= self.slot_words {
@@ -293,33 +311,33 @@ impl Window {
         (self.words, self.slot_words) = (wider.into(), words);
     }
 
-    /// Doubts what is remembered under this number; says whether that is news.
+    /// Contests the entry with this sequence. Returns whether it was not contested before.
     pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
         let at = self.index(sequence);
         let entry = &mut self.entries[at];
-        let is_news = entry.held.sequence == sequence && entry.contest == Doubt::None;
+        let is_news = entry.held.sequence == sequence && entry.contest == Contest::None;
         if is_news {
-            entry.contest = Doubt::Open;
+            entry.contest = Contest::Open;
         }
         is_news
     }
 
-    /// The publisher's own copy is what is remembered under this number.
+    /// Notes that the entry with this sequence is the publisher's own copy.
     pub(crate) fn confirm(&mut self, sequence: Sequence) {
         let at = self.index(sequence);
         let entry = &mut self.entries[at];
         if entry.held.sequence == sequence {
-            entry.contest = Doubt::Decided;
+            entry.contest = Contest::Decided;
         }
     }
 
-    /// What is doubted and not decided, in no order.
-    pub(crate) fn doubted(&self) -> impl Iterator<Item = Sequence> {
-        let open = self.entries.iter().filter(|e| e.contest == Doubt::Open);
+    /// Returns the sequences that are contested and not decided, in no order.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = Sequence> {
+        let open = self.entries.iter().filter(|e| e.contest == Contest::Open);
         open.map(|entry| entry.held.sequence)
     }
 
-    /// Forgets everything, as at a change of epoch.
+    /// Forgets everything, at a change of epoch.
     pub(crate) fn clear(&mut self) {
         self.entries.fill(EMPTY);
         self.waiting = 0;
@@ -384,18 +402,18 @@ mod tests {
         assert!(window.contest(Sequence(4)));
         assert!(!window.contest(Sequence(11)), "that one is not here");
         window.release(Sequence(4));
-        assert_eq!(window.doubted().collect::<Vec<_>>(), [3, 4].map(Sequence));
+        assert_eq!(window.contested().collect::<Vec<_>>(), [3, 4].map(Sequence));
         window.confirm(Sequence(11));
         window.confirm(Sequence(3));
         window.delivered(held(4, 2));
         window.confirm(Sequence(4));
-        assert_eq!(window.doubted().count(), 0);
+        assert_eq!(window.contested().count(), 0);
         assert!(!window.contest(Sequence(3)) && !window.contest(Sequence(4)));
         // Another datagram in the same place begins anew.
         window.delivered(held(11, 1));
         assert!(window.contest(Sequence(11)));
         window.clear();
-        assert_eq!(window.doubted().count(), 0);
+        assert_eq!(window.contested().count(), 0);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl SubscriberCore {
     /// There is room for READs again: whoever waited looks at once.
     pub(super) fn look_for_room(&mut self) {
         for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
-            receiver.read_wait = Nanos::ZERO;
+            receiver.plan_reads_again();
         }
     }
 

@@ -170,7 +170,7 @@ impl ReadLink {
             return;
         }
         let step = receiver.take_cursor_step(now);
-        let (Some(step), Some(readable)) = (step, &receiver.readable) else {
+        let (Some(step), Some(readable)) = (step, receiver.readable()) else {
             return;
         };
         let what = match step {

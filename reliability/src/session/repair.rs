@@ -45,7 +45,7 @@ impl SubscriberCore {
                 let tries_max = entry.wanted.config.nack_tries;
                 read_exhausted |= self.read.link.unanswered(asked_at, now, tries_max);
             }
-            if let Some(readable) = &receiver.readable {
+            if let Some(readable) = receiver.readable() {
                 for range in &self.requests.read {
                     let what = RemoteOp::Slots(*range);
                     self.read.begin(channel, epoch, what, readable, now);

@@ -34,7 +34,7 @@ impl SubscriberCore {
         for entry in &mut core.entries {
             let counters = Arc::clone(&entry.counters);
             if let Some(receiver) = &mut entry.receiver {
-                receiver.counters = counters;
+                receiver.set_counters(counters);
             }
         }
         Some(core)

@@ -77,7 +77,7 @@ impl SubscriberCore {
         let attempt = self.read.attempt();
         let receivers = (self.entries.iter()).filter_map(|entry| entry.receiver.as_ref());
         for receiver in receivers {
-            let ring = receiver.geometry;
+            let ring = receiver.geometry();
             if let Some(wanted) = ring.and_then(|ring| InboxWanted::of(attempt, ring)) {
                 let action = Action::Inbox(receiver.channel(), wanted);
                 self.actions.push_back(action);
