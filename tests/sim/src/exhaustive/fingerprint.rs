@@ -4,7 +4,7 @@
 //!
 //! These fields are left out, only of the struct that is named:
 //! - `EpochStream.counters`: no core reads a counter except to report it. The counters that a check
-//!   reads are added beside the core (`receive/mod.rs`).
+//!   reads are added beside the core (`receiver.rs`).
 //! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets. Their
 //!   bursts exceed all repairs of a small world, so that no repair ever waits for credit.
 //! - `Peer.heard_at`: a publisher closes a connection after 2 s without a JOIN or 60 s without a
