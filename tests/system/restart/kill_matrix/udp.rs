@@ -171,8 +171,8 @@ fn has_exactly(given: &[Given], sealed: &Sealed) {
     assert!(records.len() > SOME, "it would prove nothing");
 }
 
-/// Stops the publisher and leaves its next slot half written. A stop hits the middle of a slot by chance only,
-/// so the test writes the first part of the slot.
+/// Stops the publisher and leaves its next slot half written. A stop hits the middle of a slot only by
+/// chance, so the test writes the first part of the slot.
 fn stop_within_slot(publisher: &Publisher, kept: &Kept, beside: &mut [Follower]) {
     signal(publisher.id(), "STOP");
     drive(beside, |_| stands_still(publisher.id()));
