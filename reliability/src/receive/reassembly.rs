@@ -169,7 +169,7 @@ impl Reassembly {
         lineage: &Lineage,
         at: Continued,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) -> u64 {
         let (stream, window_end) = (&mut self.stream, at.last.next());
         let known_to = stream.next_record.unwrap_or(stream.known_to);
@@ -254,7 +254,7 @@ impl Reassembly {
         held: &Held,
         datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) -> Duplicate {
         let sequence = held.sequence;
         let decides = held.via == Via::Repair;
@@ -295,7 +295,7 @@ impl Reassembly {
         held: &Held,
         datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         // Remembered from now on, so that a second copy of it is no news.
         self.window.delivered(*held);
@@ -318,7 +318,7 @@ impl Reassembly {
         datagram: &Datagram<'_>,
         held: Held,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         if datagram.bytes().len() > self.window.slot_len() {
             // Longer than the slot size of WELCOME: no repair will bring anything else.
@@ -412,7 +412,7 @@ impl Reassembly {
     }
 
     /// The publisher confirmed that the session is over; reports it once.
-    pub(crate) fn end(&mut self, on: &mut impl Deliver) {
+    pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
         if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
             on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
         }
@@ -429,7 +429,7 @@ impl Reassembly {
     }
 
     /// Passes everything that is resolved: delivered early, held, or lost.
-    pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
+    pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
         loop {
             if let Some(&(range, cause)) = self.lost.front()
                 && range.first <= self.stream.next
@@ -461,7 +461,7 @@ impl Reassembly {
 
     /// Reports a pending loss although the number of its records is unknown: at the end of an epoch, or
     /// when the application leaves.
-    pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
+    pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
         self.stream.tell_pending(None, counters, on);
         self.stream.enter_next_epoch(on);
     }
@@ -473,7 +473,7 @@ impl Reassembly {
     }
 
     /// Delivers an event that is no datagram, at the position of the stream.
-    pub(crate) fn emit(&self, event: &Event, on: &mut impl Deliver) {
+    pub(crate) fn emit(&self, event: &Event, on: &mut dyn Deliver) {
         on.item(Item::Event(&self.position(), event));
     }
 
@@ -482,7 +482,7 @@ impl Reassembly {
         &self,
         first: Sequence,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         counters.loss_events.increment();
         counters.losses_of_unknown_size.increment();
@@ -498,7 +498,7 @@ impl Reassembly {
     }
 
     /// Delivers the datagram that waits for its turn at `next`, if there is one.
-    fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) -> bool {
+    fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) -> bool {
         let next = self.stream.next;
         let Some((&held, bytes)) = self.window.waiting_at(next) else {
             return false;
@@ -557,7 +557,7 @@ impl Stream {
 
     /// Reports that another epoch continues the stream here, once everything before it was reported.
     #[inline]
-    fn enter_next_epoch(&mut self, on: &mut impl Deliver) {
+    fn enter_next_epoch(&mut self, on: &mut dyn Deliver) {
         if self.crossings.is_empty() || self.pending.is_some() {
             return;
         }
@@ -580,7 +580,7 @@ impl Stream {
         held: &Held,
         out_of_order: bool,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut (impl Deliver + ?Sized),
     ) {
         let header = datagram.header();
         if let Some(mirror) = &mut self.mirror {
@@ -637,7 +637,7 @@ impl Stream {
         first: Position,
         records: Records<'_>,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut (impl Deliver + ?Sized),
     ) {
         first.each(records, |position, record| {
             if self.repeated.has(position.record) {
@@ -651,7 +651,12 @@ impl Stream {
 
     /// Reports a datagram with a right CRC and invalid records: it counts as lost, not as delivered.
     #[cold]
-    fn tell_unreadable(&mut self, held: &Held, counters: &ReceiverCounters, on: &mut impl Deliver) {
+    fn tell_unreadable(
+        &mut self,
+        held: &Held,
+        counters: &ReceiverCounters,
+        on: &mut (impl Deliver + ?Sized),
+    ) {
         counters.malformed_dropped.increment();
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
@@ -700,7 +705,7 @@ impl Stream {
         &mut self,
         next_record: Option<RecordNumber>,
         counters: &ReceiverCounters,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         if let Some((sequences, cause)) = self.pending.take() {
             let records = match (self.next_record, next_record) {
@@ -728,7 +733,12 @@ impl Stream {
     }
 
     #[cold]
-    fn tell_loss(&mut self, loss: Loss, counters: &ReceiverCounters, on: &mut impl Deliver) {
+    fn tell_loss(
+        &mut self,
+        loss: Loss,
+        counters: &ReceiverCounters,
+        on: &mut (impl Deliver + ?Sized),
+    ) {
         counters.loss_events.increment();
         match loss.records {
             Some(records) => counters.lost_records.add(records),

@@ -46,8 +46,6 @@ pub struct Receiver {
     stream: EpochStream,
     lines: Lines,
     liveness: Liveness,
-    /// The path of the datagram that is taken now.
-    path: ArrivalPath,
     /// The publisher's ring, while it can be READ.
     readable: Option<Readable>,
     /// The memory that the publisher writes sealed datagrams to, for a standby.
@@ -89,7 +87,6 @@ impl Receiver {
             stream: EpochStream::new(&config, channel, ring, seed, now, counters),
             lines: Lines::new(lines, now),
             liveness: Liveness::new(limits, now),
-            path: ArrivalPath::Other,
             readable: None,
             inbox: None,
         }
@@ -208,10 +205,7 @@ impl Receiver {
                 let verdict = datagram.verdict();
                 self.handle_datagram(now, via, &datagram, verdict, on);
             }
-            Err(_) => {
-                self.counters().received_datagrams.increment();
-                self.counters().malformed_dropped.increment();
-            }
+            Err(_) => self.count_malformed(),
         }
     }
 
@@ -226,11 +220,15 @@ impl Receiver {
         }
     }
 
-    /// Takes bytes that answer a request on the NACK connection, as [`Receiver::handle_bytes`] does.
-    pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl Deliver) {
-        self.path = ArrivalPath::Nack;
-        self.handle_bytes(now, Via::Repair, bytes, on);
-        self.path = ArrivalPath::Other;
+    /// Takes bytes that arrived on the NACK connection, as [`Receiver::handle_bytes`] does.
+    pub(crate) fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut dyn Deliver) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                self.handle_repair(now, ArrivalPath::Nack, &datagram, verdict, on);
+            }
+            Err(_) => self.count_malformed(),
+        }
     }
 
     /// Takes a datagram whose structure and CRC were checked, and delivers what can be delivered.
@@ -243,9 +241,7 @@ impl Receiver {
         verdict: CrcVerdict,
         on: &mut impl Deliver,
     ) {
-        let counters = self.counters();
-        counters.received_datagrams.increment();
-        counters.received_bytes.add(datagram.bytes().len() as u64);
+        self.count_received(datagram);
         if let Via::Line(line) = via
             && verdict == CrcVerdict::Good
             && self.is_fast_path(datagram)
@@ -253,7 +249,35 @@ impl Receiver {
             self.heard_on(line, datagram.header().sequence, now);
             return self.stream.deliver_fast(now, line, datagram, on);
         }
-        self.process(now, via, datagram, verdict, on);
+        let path = ArrivalPath::Other;
+        self.process(now, Arrival { via, path }, datagram, verdict, on);
+    }
+
+    /// Takes a datagram of a repair path. None takes the fast path.
+    fn handle_repair(
+        &mut self,
+        now: Nanos,
+        path: ArrivalPath,
+        datagram: &Datagram<'_>,
+        verdict: CrcVerdict,
+        on: &mut dyn Deliver,
+    ) {
+        self.count_received(datagram);
+        let via = Via::Repair;
+        self.process(now, Arrival { via, path }, datagram, verdict, on);
+    }
+
+    #[inline]
+    fn count_received(&self, datagram: &Datagram<'_>) {
+        let counters = self.counters();
+        counters.received_datagrams.increment();
+        counters.received_bytes.add(datagram.bytes().len() as u64);
+    }
+
+    #[cold]
+    fn count_malformed(&self) {
+        self.counters().received_datagrams.increment();
+        self.counters().malformed_dropped.increment();
     }
 
     /// Returns whether a datagram of multicast, whose CRC is right, can be delivered at once. Nearly
@@ -267,10 +291,10 @@ impl Receiver {
     pub(crate) fn process(
         &mut self,
         now: Nanos,
-        via: Via,
+        arrival: Arrival,
         datagram: &Datagram<'_>,
         verdict: CrcVerdict,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         let header = datagram.header();
         if planted(Bug::EndUnchecked) && header.kind == Kind::End {
@@ -285,14 +309,12 @@ impl Receiver {
         if !self.stream.admit(now, header) {
             return;
         }
-        if let Via::Line(line) = via {
+        if let Via::Line(line) = arrival.via {
             self.heard_on(line, header.sequence, now);
         }
         if header.kind == Kind::Heartbeat {
             self.process_heartbeat(now, datagram);
         } else {
-            let path = self.path;
-            let arrival = Arrival { via, path };
             self.stream.handle_sequenced(now, arrival, datagram, on);
         }
         self.stream.resolve(now, on);
@@ -335,7 +357,7 @@ impl Receiver {
         now: Nanos,
         epoch: Epoch,
         range: SequenceRange,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         if epoch != self.epoch() || self.ended() {
             return;
@@ -346,7 +368,7 @@ impl Receiver {
 
     /// Emits queued events, and declares lost what the clock says. Calling it early or twice does
     /// nothing.
-    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl Deliver) {
+    pub fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
         let is_link_up = self.stream.join().is_link_up();
         while let Some(change) = self.liveness.check(now) {
             if change == LivenessChange::Dead && is_link_up {
@@ -419,7 +441,7 @@ impl Receiver {
 
     /// Emits queued events.
     #[cold]
-    pub fn drain_events(&mut self, on: &mut impl Deliver) {
+    pub fn drain_events(&mut self, on: &mut dyn Deliver) {
         self.stream.drain_events(on);
     }
 
@@ -434,7 +456,7 @@ impl Receiver {
     }
 
     /// Declares everything that is open lost: the application leaves, or the publisher is gone for good.
-    pub fn close(&mut self, cause: LossCause, on: &mut impl Deliver) {
+    pub fn close(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.stream.close(cause, on);
     }
 
@@ -445,7 +467,7 @@ impl Receiver {
         now: Nanos,
         offer: &ChannelOffer,
         start: Start,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) -> Welcomed {
         let epoch = self.epoch();
         let least = match start {
@@ -486,7 +508,7 @@ impl Receiver {
 
     /// Ends the epoch that is followed: declares lost what is open of it, and reports its end or its
     /// tail, and that the epoch `to` comes next.
-    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl Deliver) {
+    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut dyn Deliver) {
         if self.stream.end_epoch(to, on) {
             // No change of liveness was reported since the end.
             self.liveness.restart(now);
@@ -521,7 +543,7 @@ impl Receiver {
     }
 
     /// The publisher refuses a range.
-    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl Deliver) {
+    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut dyn Deliver) {
         self.counters().refusals_received.increment();
         if !planted(Bug::RefusalIgnored) && self.stream.handle_refused(now, refused, on) {
             self.handle_timeout(now, on);
@@ -529,7 +551,7 @@ impl Receiver {
     }
 
     /// The publisher says how far it is. A STATUS of another epoch is ignored: the caller follows that.
-    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut impl Deliver) {
+    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut dyn Deliver) {
         if status.epoch != self.epoch() {
             return;
         }
@@ -643,7 +665,7 @@ impl Receiver {
         range: SequenceRange,
         bytes: &[u8],
         aligned: &mut AlignedCopy,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         let Some(geometry) = self.readable.as_ref().map(Readable::geometry) else {
             return;
@@ -655,9 +677,8 @@ impl Receiver {
             });
             match slot {
                 ReadSlot::Whole(datagram) => {
-                    self.path = ArrivalPath::Read;
-                    self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
-                    self.path = ArrivalPath::Other;
+                    let path = ArrivalPath::Read;
+                    self.handle_repair(now, path, &datagram, CrcVerdict::Good, on);
                 }
                 ReadSlot::Lapped(found) => {
                     self.stream.handle_lapped_read(found, geometry.slots(), on);
@@ -669,7 +690,7 @@ impl Receiver {
     }
 
     /// A READ of the control page is done, which says how far the publisher is without its help.
-    pub(crate) fn handle_read_page(&mut self, now: Nanos, page: &[u8], on: &mut impl Deliver) {
+    pub(crate) fn handle_read_page(&mut self, now: Nanos, page: &[u8], on: &mut dyn Deliver) {
         let (epoch, channel) = (self.epoch(), self.channel);
         let readable = self.readable.as_mut();
         let Some(page) = readable.and_then(|it| it.take_page(page, epoch, channel)) else {
@@ -781,15 +802,13 @@ impl Receiver {
 
     /// Takes the datagram that was found in the inbox. It does not show that the publisher lives, and
     /// what it does not bring is requested as ever.
-    pub(crate) fn take_written(&mut self, now: Nanos, on: &mut impl Deliver) {
+    pub(crate) fn take_written(&mut self, now: Nanos, on: &mut dyn Deliver) {
         // Taken out of its place, because the datagram borrows its buffer.
         let Some(inbox) = self.inbox.take() else {
             return;
         };
         if let Ok(datagram) = Datagram::parse(inbox.found()) {
-            self.path = ArrivalPath::Written;
-            self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
-            self.path = ArrivalPath::Other;
+            self.handle_repair(now, ArrivalPath::Written, &datagram, CrcVerdict::Good, on);
         }
         self.inbox = Some(inbox);
     }

@@ -217,7 +217,7 @@ impl EpochStream {
         now: Nanos,
         arrival: Arrival,
         datagram: &Datagram<'_>,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         let header = datagram.header();
         let sequence = header.sequence;
@@ -274,7 +274,7 @@ impl EpochStream {
 
     /// Handles a datagram beyond the window. In arrival order, gives up what falls out of the window and
     /// returns `true`. Otherwise drops the datagram, to be repaired later, and returns `false`.
-    fn make_room(&mut self, now: Nanos, header: &Header, on: &mut impl Deliver) -> bool {
+    fn make_room(&mut self, now: Nanos, header: &Header, on: &mut dyn Deliver) -> bool {
         let sequence = header.sequence;
         if self.delivery != Delivery::Arrival {
             self.note_sent(sequence, now, Origin::Live);
@@ -301,7 +301,7 @@ impl EpochStream {
         path: ArrivalPath,
         held: &Held,
         datagram: &Datagram<'_>,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         self.repair.note_late(path, held.received_at);
         let duplicate = (self.reassembly).take_duplicate(held, datagram, &self.counters, on);
@@ -344,7 +344,7 @@ impl EpochStream {
     }
 
     /// Declares everything that is open lost, even where nobody knows how many records that costs.
-    pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut impl Deliver) {
+    pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
         self.reassembly.advance(&self.counters, on);
         self.reassembly.give_up_pending(&self.counters, on);
@@ -352,7 +352,7 @@ impl EpochStream {
 
     /// The publisher is dead: declares everything lost that nobody is left to bring. An END that came
     /// by multicast counts if nothing that was heard contradicts it.
-    pub(crate) fn lose_to_dead_publisher(&mut self, on: &mut impl Deliver) {
+    pub(crate) fn lose_to_dead_publisher(&mut self, on: &mut dyn Deliver) {
         self.end.accept_unconfirmed(self.progress.highest_seen());
         self.lose_all(LossCause::PublisherDead, on);
     }
@@ -364,7 +364,7 @@ impl EpochStream {
         &mut self,
         now: Nanos,
         range: SequenceRange,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         self.note_sent(range.last, now, Origin::Live);
         self.lose(range, LossCause::Window);
@@ -374,12 +374,7 @@ impl EpochStream {
     /// A READ found `found` in the place of an earlier sequence. The ring no longer holds what lies a
     /// whole round before.
     #[cold]
-    pub(crate) fn handle_lapped_read(
-        &mut self,
-        found: Sequence,
-        slots: u64,
-        on: &mut impl Deliver,
-    ) {
+    pub(crate) fn handle_lapped_read(&mut self, found: Sequence, slots: u64, on: &mut dyn Deliver) {
         let gone = found.minus(slots);
         self.counters.reads_lapped.increment();
         self.reassembly.note_floor(gone.next(), RecordNumber(0));
@@ -395,7 +390,7 @@ impl EpochStream {
     }
 
     /// Declares lost what the clock says, and does what follows from the new state.
-    pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut impl Deliver) {
+    pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
         while let Some((range, cause)) = self.repair.overdue(now) {
             self.lose(range, cause);
         }
@@ -405,7 +400,7 @@ impl EpochStream {
 
     /// Does what follows from the new state, after every input: delivers events, and ends the session.
     #[inline]
-    pub(crate) fn resolve(&mut self, now: Nanos, on: &mut impl Deliver) {
+    pub(crate) fn resolve(&mut self, now: Nanos, on: &mut dyn Deliver) {
         self.repair.count_open(&self.counters);
         self.emit(on);
         self.end_if_resolved(on);
@@ -417,7 +412,7 @@ impl EpochStream {
 
     /// Ends the session once everything up to a confirmed END is resolved. Nothing follows END, so
     /// sequences beyond it that another publisher made us miss are not missing.
-    fn end_if_resolved(&mut self, on: &mut impl Deliver) {
+    fn end_if_resolved(&mut self, on: &mut dyn Deliver) {
         let next = self.reassembly.next();
         if !self.end.is_reached(next) {
             return;
@@ -437,7 +432,7 @@ impl EpochStream {
 
     /// Delivers the events that are due after what was delivered.
     #[inline]
-    fn emit(&mut self, on: &mut impl Deliver) {
+    fn emit(&mut self, on: &mut dyn Deliver) {
         if self.join.take_live(self.reassembly.next()) {
             self.reassembly.emit(&Event::Live, on);
         }
@@ -448,14 +443,14 @@ impl EpochStream {
 
     /// Delivers the queued events.
     #[cold]
-    pub(crate) fn drain_events(&mut self, on: &mut impl Deliver) {
+    pub(crate) fn drain_events(&mut self, on: &mut dyn Deliver) {
         while let Some(event) = self.events.pop_front() {
             self.reassembly.emit(&event, on);
         }
     }
 
     /// Declares everything open lost and delivers all events: the receiver is closed.
-    pub(crate) fn close(&mut self, cause: LossCause, on: &mut impl Deliver) {
+    pub(crate) fn close(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose_all(cause, on);
         self.repair.count_open(&self.counters);
         self.drain_events(on);
@@ -467,7 +462,7 @@ impl EpochStream {
         now: Nanos,
         offer: &ChannelOffer,
         start: Start,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters.epochs.increment();
@@ -520,7 +515,7 @@ impl EpochStream {
         now: Nanos,
         offer: &ChannelOffer,
         at: Continued,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters.epochs.increment();
@@ -553,7 +548,7 @@ impl EpochStream {
 
     /// Ends the epoch that is followed: declares lost what is open of it, and reports its end or its
     /// tail, and the epoch that comes next. Returns whether the session had ended.
-    pub(crate) fn end_epoch(&mut self, to: Epoch, on: &mut impl Deliver) -> bool {
+    pub(crate) fn end_epoch(&mut self, to: Epoch, on: &mut dyn Deliver) -> bool {
         self.lose_all(LossCause::Epoch, on);
         self.end_if_resolved(on);
         let ended = self.ended();
@@ -675,7 +670,7 @@ impl EpochStream {
         &mut self,
         now: Nanos,
         refused: &Refused,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) -> bool {
         self.repair.note_refused(refused.range, now);
         if refused.epoch != self.join.epoch() {
@@ -701,7 +696,7 @@ impl EpochStream {
     }
 
     /// The ring no longer holds all of a range: what it does not hold now, it will not hold later.
-    fn handle_refused_window(&mut self, now: Nanos, refused: &Refused, on: &mut impl Deliver) {
+    fn handle_refused_window(&mut self, now: Nanos, refused: &Refused, on: &mut dyn Deliver) {
         self.reassembly
             .note_floor(refused.oldest, refused.oldest_record);
         if self.join.beginning() == Some(self.reassembly.next()) {
@@ -714,7 +709,7 @@ impl EpochStream {
 
     /// Moves the beginning to the oldest sequence that the ring still holds: the ring moved on before
     /// the first request was answered.
-    fn begin_later(&mut self, oldest: Sequence, record: RecordNumber, on: &mut impl Deliver) {
+    fn begin_later(&mut self, oldest: Sequence, record: RecordNumber, on: &mut dyn Deliver) {
         let Some(gone) = SequenceRange::new(self.reassembly.next(), oldest.previous()) else {
             return;
         };

@@ -7,6 +7,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::control::{ChannelOffer, Start};
 use crate::delivery::{Delivery, Item, LineId, Via};
+use crate::receive::path::{Arrival, ArrivalPath};
 use crate::receive::{Receiver, ReceiverConfig};
 use crate::record::{AlignedCopy, MboMsg, RecordBatch};
 use crate::types::{
@@ -171,7 +172,8 @@ fn fast_path_leaves_same_state_as_full_path() {
                 it.counters()
                     .received_bytes
                     .add(datagram.bytes().len() as u64);
-                it.process(now, via, &datagram, verdict, &mut on);
+                let path = ArrivalPath::Other;
+                it.process(now, Arrival { via, path }, &datagram, verdict, &mut on);
             });
             if one_in(6) {
                 for bench in [&mut either, &mut long] {
