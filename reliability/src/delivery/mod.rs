@@ -247,6 +247,18 @@ impl<F: FnMut(Item<'_>)> Deliver for F {
     }
 }
 
+impl Deliver for &mut dyn Deliver {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        (**self).item(item);
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        (**self).records(first, records);
+    }
+}
+
 /// Why a connection to the publisher ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
