@@ -3,10 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::{Event, LineId, LinkDownReason, LossCause};
+use tickcast_reliability::delivery::{Event, LineId};
 use tickcast_reliability::serve::PeerId;
-use tickcast_reliability::session::{Path, ReadLimits};
 use tickcast_reliability::types::{
     ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -87,21 +85,21 @@ pub(super) enum EntryKind {
     Data = 1,
     /// Another datagram on a line, whole.
     Other = 2,
-    /// The clock was told: `b` is a part of the digest of all outputs so far.
-    Look = 3,
-    /// Frames were asked for: `b` as for `Look`.
-    Ask = 4,
+    /// The input `Timeout`: `b` is a part of the digest of all outputs before it.
+    Timeout = 3,
+    /// The input `Poll`: `b` as for `Timeout`.
+    Poll = 4,
     /// Frames were given, on path `a`; as many of their bytes as there was room for.
     Sent = 5,
-    /// A control message came on path `a` for channel `b`; as a frame.
+    /// The input `Message`, on path `a`: its frame; `b` as for `Timeout`.
     Message = 6,
-    /// Something in the publisher's memory is done: a tag, and bytes.
-    Remote = 7,
-    /// An [`JournalInput`].
+    /// The input `Read`: a tag, and bytes; `b` as for `Timeout`.
+    Read = 7,
+    /// Another `SubscriberInput` in its serialized form: `b` as for `Timeout`.
     Input = 8,
-    /// An action was taken from the core: `b` as for `Look`, with it.
+    /// An action was taken from the core: `b` as for `Timeout`, with it.
     Action = 9,
-    /// A request for the publisher's memory was taken: `b` as for `Look`, with it.
+    /// A remote request was taken from the core: `b` as for `Timeout`, with it.
     Request = 10,
     /// A [`Emitted`].
     Told = 11,
@@ -134,17 +132,19 @@ pub(super) enum EntryKind {
     Repaired = 24,
     /// A [`Served`].
     Served = 25,
+    /// An input that the journal does not hold: nothing after it can be replayed.
+    Unrecorded = 26,
 }
 
 impl EntryKind {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::Data,
         Self::Other,
-        Self::Look,
-        Self::Ask,
+        Self::Timeout,
+        Self::Poll,
         Self::Sent,
         Self::Message,
-        Self::Remote,
+        Self::Read,
         Self::Input,
         Self::Action,
         Self::Request,
@@ -163,6 +163,7 @@ impl EntryKind {
         Self::Said,
         Self::Repaired,
         Self::Served,
+        Self::Unrecorded,
     ];
 }
 
@@ -172,38 +173,6 @@ pub(super) mod of_line {
     pub(crate) const B: u8 = 1;
     /// Its CRC did not fit.
     pub(crate) const BAD: u8 = 2;
-}
-
-/// What the core was given beside datagrams, messages and the time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum JournalInput {
-    /// Which rungs can be made from here: NACK connection, READ, inboxes.
-    Use(Option<bool>, Option<bool>, Option<bool>),
-    /// A connection is established.
-    Connected(Path),
-    /// A connection is over, or could not be established.
-    Disconnected(Path, LinkDownReason),
-    /// There is no way to make a NACK connection from here.
-    NackUnusable,
-    /// There is no way to READ from here.
-    ReadUnusable,
-    /// What the connection for READ can do.
-    Limits(ReadLimits),
-    /// Bytes that are no datagram came on a line.
-    Malformed(ChannelId, LineId, u32),
-    /// A datagram came from an address that nobody named.
-    Stranger(ChannelId),
-    /// The reader of the publisher's ring in this host was overrun.
-    Overrun(ChannelId, Epoch, SequenceRange),
-    /// The channel is listened to on so many lines.
-    Listening(ChannelId, u8),
-    /// The application leaves.
-    Leave(LossCause),
-    /// The application begins a channel anew.
-    Rejoin(ChannelId, Start),
-    /// Something that a record does not hold: what follows can't be replayed.
-    Unrecorded,
 }
 
 /// What the core told beside records.

@@ -2,7 +2,7 @@
 //! can go on where the last of them ends (docs/PROTOCOL.md §5.7).
 //!
 //! It takes what a receiver delivers, in that order
-//! ([`crate::session::SubscriberCore::set_mirror`]): so it holds what was confirmed, repaired
+//! ([`crate::session::SubscriberInput::Mirror`]): so it holds what was confirmed, repaired
 //! and decided, and never a hole. Where the receiver declared something lost the mirror begins anew
 //! behind it. Nothing else writes the ring, and nobody but the standby itself reads it, until it is
 //! promoted.

@@ -362,11 +362,17 @@ impl fmt::Display for SourcePosition {
 /// `sequence + 1` exists wherever the protocol needs it.
 pub const SEQUENCE_LAST: Sequence = Sequence(u64::MAX - 1);
 
-/// A core whose state can be written down, to be taken up elsewhere.
-pub trait State {
+/// A core whose state can be written down, and restored elsewhere.
+pub trait State: Sized {
+    /// The core as its written state restores it.
+    type Restored;
+
     /// Writes the state to the beginning of `into` and returns its length. Returns `None` when it does
     /// not fit, or when the core has parts that cannot be written down.
     fn take_down(&self, into: &mut [u8]) -> Option<usize>;
+
+    /// Returns the core that was written down, or `None` when these bytes are no state.
+    fn take_up(bytes: &[u8]) -> Option<Self::Restored>;
 }
 
 /// A field as a string of JSON: for messages to peers, with fields that may be left out.

@@ -7,11 +7,12 @@ pub(crate) mod conflate;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Position};
 use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
@@ -26,13 +27,19 @@ use conflate::{Cell, CellWriter};
 /// Where the driver puts what comes from the core.
 pub(crate) trait Sink: Deliver {
     /// A publisher offers this; comes before anything of it does.
-    fn offered(&mut self, _core: &mut JournaledCore, _offer: &ChannelOffer) {}
+    fn offered(
+        &mut self,
+        _now: Nanos,
+        _core: &mut Journaled<SubscriberCore>,
+        _offer: &ChannelOffer,
+    ) {
+    }
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.
     fn welcomed(&mut self, welcome: &Welcome);
     /// Connections and timers were served, and the core stands like this.
-    fn served(&mut self, _core: &JournaledCore) {}
+    fn served(&mut self, _core: &Journaled<SubscriberCore>) {}
 }
 
 /// The dispatcher's decision on the records of a datagram.

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::receive::InboxWanted;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, ReadLimits, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::host::interface::Interface;
@@ -31,6 +31,8 @@ pub(crate) struct Connections {
     frames: Vec<u8>,
     /// How many descriptors of each are watched, and whether for writing.
     watched: [Option<(usize, bool)>; 4],
+    /// The READ limits that the core has.
+    read_limits: ReadLimits,
     /// Memory that the publisher is to write, where this is a standby.
     inboxes: Inboxes,
     /// Why this host made no connection when one for repair was last begun: it had no descriptor.
@@ -62,6 +64,7 @@ impl Connections {
             connected_to: None,
             frames: Vec::new(),
             watched: [None; 4],
+            read_limits: ReadLimits::default(),
             inboxes: Inboxes::default(),
             denied: None,
         }
@@ -71,13 +74,13 @@ impl Connections {
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
-        core: &mut JournaledCore,
+        core: &mut Journaled<SubscriberCore>,
         sink: &mut impl Sink,
     ) -> usize {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         count += (self.read).take_remote(|tag, bytes| {
-            core.handle_read(now, tag, bytes, sink);
+            core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
         for path in PATHS {
             count += self.client(path).poll(now, |event| match event {
@@ -85,7 +88,7 @@ impl Connections {
                     if path == Path::Repair {
                         connected_to = Some(address);
                     }
-                    core.handle_connected(now, path);
+                    core.handle(now, SubscriberInput::Connected(path), sink);
                 }
                 ClientEvent::Frame(channel, message) => {
                     if let (Message::Welcome(_), Some(name)) = (&message, over_verbs(path)) {
@@ -99,7 +102,7 @@ impl Connections {
                         sink.welcome(welcome);
                         welcomed_by = connected_to;
                     }
-                    core.handle_message(now, path, channel, &message, sink);
+                    core.handle(now, SubscriberInput::message(path, channel, &message), sink);
                     if let Some(welcome) = welcome {
                         sink.welcomed(welcome);
                     }
@@ -115,12 +118,16 @@ impl Connections {
                         CloseReason::Protocol(_) => LinkDownReason::Protocol,
                         _ => LinkDownReason::Closed,
                     };
-                    core.handle_disconnected(now, path, reason, sink);
+                    core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
                 }
             });
         }
-        core.set_read_limits(self.read.read_limits());
-        self.inboxes.poll(&self.read, core);
+        let limits = self.read.read_limits();
+        if limits != self.read_limits {
+            self.read_limits = limits;
+            core.handle(now, SubscriberInput::Limits(limits), sink);
+        }
+        self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
         if let Some(address) = welcomed_by {
             self.prefer(address);
@@ -175,7 +182,7 @@ impl Connections {
         &mut self,
         now: Nanos,
         path: Path,
-        core: &mut JournaledCore,
+        core: &mut Journaled<SubscriberCore>,
         sink: &mut impl Sink,
     ) {
         self.watched[path as usize] = None;
@@ -202,12 +209,12 @@ impl Connections {
             {
                 tracing::info!("no {name} over verbs from here, others are asked: {error}");
                 return match path {
-                    Path::Read => core.handle_read_unusable(now),
-                    _ => core.handle_nack_unusable(now),
+                    Path::Read => core.handle(now, SubscriberInput::ReadUnusable, sink),
+                    _ => core.handle(now, SubscriberInput::NackUnusable, sink),
                 };
             }
             let reason = LinkDownReason::Unreachable;
-            core.handle_disconnected(now, path, reason, sink);
+            core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
         }
     }
 
@@ -226,17 +233,23 @@ impl Connections {
     }
 
     /// Sends what the core has to say.
-    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut impl Sink,
+    ) {
         loop {
             let mut frames = std::mem::take(&mut self.frames);
-            let path = core.poll_transmit(now, &mut frames, sink);
+            core.handle(now, SubscriberInput::Poll, sink);
+            let path = core.poll_transmit(&mut frames);
             if let Some(path) = path {
                 let client = self.client(path);
                 if client.send_frames(&frames).is_err() && client.is_connected() {
                     // It takes nothing any more: as good as down.
                     client.disconnect();
                     let reason = LinkDownReason::Closed;
-                    core.handle_disconnected(now, path, reason, sink);
+                    core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
                 } else {
                     client.flush();
                 }
@@ -251,13 +264,18 @@ impl Connections {
     }
 
     /// Begins what the core wants in the publisher's memory.
-    fn begin_remote(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
+    fn begin_remote(
+        &mut self,
+        now: Nanos,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut impl Sink,
+    ) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
                 tracing::info!("READ can't go on, others are asked: {error}");
                 self.read.disconnect();
                 let reason = LinkDownReason::Closed;
-                core.handle_disconnected(now, Path::Read, reason, sink);
+                core.handle(now, SubscriberInput::Disconnected(Path::Read, reason), sink);
             }
         }
     }

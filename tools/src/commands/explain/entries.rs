@@ -1,9 +1,9 @@
 //! The entries of flight records in words: what the cores were given, and what happened around them.
 
-use tickcast_journal::{JournalInput, Note, Published, Served};
+use tickcast_journal::{Note, Published, Served};
 use tickcast_reliability::delivery::Event;
 use tickcast_reliability::publish::PublisherEvent;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::wire::Kind;
 
 use tickcast_tools::support::table::span;
@@ -28,36 +28,42 @@ pub(super) const fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// An input of a subscriber's core that has no entry of its own.
-pub(super) fn input(input: &JournalInput) -> String {
-    match input {
-        JournalInput::Use(..) => "the paths for repair were chosen".into(),
-        JournalInput::Connected(path) => format!("{}: established", connection(*path)),
-        JournalInput::Disconnected(path, reason) => {
+/// An input of a subscriber's core in words; `None` for those that come all the time.
+pub(super) fn input(input: &SubscriberInput<'_>) -> Option<String> {
+    Some(match input {
+        SubscriberInput::UseNackPath(_)
+        | SubscriberInput::UseReadPath(_)
+        | SubscriberInput::UseInboxes(_) => "the paths for repair were chosen".into(),
+        SubscriberInput::Connected(path) => format!("{}: established", connection(*path)),
+        SubscriberInput::Disconnected(path, reason) => {
             format!("{}: down ({reason})", connection(*path))
         }
-        JournalInput::NackUnusable => "no NACK connection can be made from here".into(),
-        JournalInput::ReadUnusable => "no READ can be made from here".into(),
-        JournalInput::Limits(_) => "READ connection: its limits are known".into(),
-        JournalInput::Malformed(channel, line, len) => {
+        SubscriberInput::NackUnusable => "no NACK connection can be made from here".into(),
+        SubscriberInput::ReadUnusable => "no READ can be made from here".into(),
+        SubscriberInput::Limits(_) => "READ connection: its limits are known".into(),
+        SubscriberInput::Malformed { channel, line, len } => {
             format!("channel {channel}, line {line}: {len} bytes that are no datagram")
         }
-        JournalInput::Stranger(channel) => {
+        SubscriberInput::UnknownSender(channel) => {
             format!("channel {channel}: a datagram of an unknown sender")
         }
-        JournalInput::Overrun(channel, epoch, range) => {
+        SubscriberInput::Overrun {
+            channel,
+            epoch,
+            range,
+        } => {
             format!("channel {channel}: overrun in the publisher's ring, epoch {epoch}, {range}")
         }
-        JournalInput::Listening(channel, lines) => {
+        SubscriberInput::Listening { channel, lines } => {
             format!("channel {channel}: listening on {lines} lines")
         }
-        JournalInput::Leave(cause) => format!("the application leaves ({cause})"),
-        JournalInput::Rejoin(channel, _) => {
+        SubscriberInput::Leave(cause) => format!("the application leaves ({cause})"),
+        SubscriberInput::Rejoin { channel, .. } => {
             format!("channel {channel}: the application begins it anew")
         }
-        JournalInput::Unrecorded => "an input that the record does not hold".into(),
-        _ => "another input".into(),
-    }
+        SubscriberInput::Read { bytes, .. } => format!("READ brought {} bytes", bytes.len()),
+        _ => return None,
+    })
 }
 
 /// An input of a publisher's core that has no entry of its own.
@@ -143,8 +149,9 @@ mod tests {
 
     #[test]
     fn entries_are_words_without_names_of_types() {
-        let down = JournalInput::Disconnected(Path::Nack, LinkDownReason::Closed);
-        assert_eq!(input(&down), "NACK connection: down (closed)");
+        let down = SubscriberInput::Disconnected(Path::Nack, LinkDownReason::Closed);
+        let words = input(&down);
+        assert_eq!(words.as_deref(), Some("NACK connection: down (closed)"));
         let joined = Served::Joined(PeerId(3), "risk".into(), vec![ChannelId(1), ChannelId(2)]);
         assert_eq!(served(&joined), "peer 3: risk joined channels 1, 2");
         assert_eq!(published(&Published::Stop), "no heartbeats from here on");
