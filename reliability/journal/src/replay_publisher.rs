@@ -12,7 +12,7 @@ use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{
     RecordBatch, RecordHeader, record_len, words_as_bytes, words_as_bytes_mut,
 };
-use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition, State};
 use tickcast_reliability::wire::headers_only::{header_of, records_of};
 use tickcast_reliability::wire::{HEADER_LEN, Header, Kind};
 

@@ -32,7 +32,13 @@ pub struct JournaledServer {
 struct NoState;
 
 impl State for NoState {
+    type Restored = Self;
+
     fn take_down(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    fn take_up(_: &[u8]) -> Option<Self> {
         None
     }
 }

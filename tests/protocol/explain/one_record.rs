@@ -6,12 +6,14 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
-    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay,
+    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, Journaled, Note, replay,
 };
 use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
-use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+use tickcast_reliability::session::{
+    LinkTimers, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{
     Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -984,9 +986,13 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = JournaledCore::new(settings, Nanos::ZERO);
+        let mut core = Journaled::new(SubscriberCore::new(settings, Nanos::ZERO));
         core.record(recorder);
-        core.handle_timeout(Nanos::from_ms(1), &mut |_: Item<'_>| ());
+        core.handle(
+            Nanos::from_ms(1),
+            SubscriberInput::Timeout,
+            &mut |_: Item<'_>| (),
+        );
         drop(core);
         assert!(std::fs::read(&before).unwrap() == outage);
     }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::Transmit;
+use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{CopyWriter, ShmFanOut, ShmReceiver};
@@ -114,9 +115,9 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
                 let on = &mut |item: Item<'_>| application.take(item);
                 let (line, bytes) = (received.line, received.bytes);
                 if received.whole {
-                    subscriber.handle_whole(now, CHANNEL, line, bytes, on);
+                    subscriber.handle(now, SubscriberInput::copied(CHANNEL, line, bytes), on);
                 } else {
-                    subscriber.handle_received(now, CHANNEL, line, bytes, on);
+                    subscriber.handle(now, SubscriberInput::received(CHANNEL, line, bytes), on);
                 }
             });
             polled.expect("it is whole");

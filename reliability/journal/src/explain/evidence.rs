@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use super::publisher_view::{Sent, Serving};
 use super::{Fate, Happening, How, Ranges};
 use crate::replay::Witnessed;
-use crate::{
-    Dropped, EntryBody, Journal, JournalEntry, JournalInput, Note, RequestedRanges, Served,
-};
+use crate::{Dropped, EntryBody, Journal, JournalEntry, Note, RequestedRanges, Served};
 use tickcast_reliability::control::{Message, RefusalReason, Welcome};
 use tickcast_reliability::delivery::{Event, LineId, Loss, LossCause};
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, Header, Kind, StreamEvent, headers_only, relay_flags,
@@ -248,11 +246,7 @@ impl Evidence {
                     of.datagram(at, *line, &header, taken);
                 }
             }
-            EntryBody::Message(path, channel, message) => {
-                self.message(at, *path, *channel, message, taken);
-            }
-            EntryBody::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
-            EntryBody::Input(input) => self.input(at, input),
+            EntryBody::Input(_, input) => self.input(at, input, taken),
             EntryBody::Sent(_, _, frames) => self.sent(at, frames),
             EntryBody::Told(told) => {
                 let of = self.channels.entry(told.channel).or_default();
@@ -262,11 +256,7 @@ impl Evidence {
                 self.timeline.push((at, words));
             }
             EntryBody::Note(note) => self.note(at, note),
-            EntryBody::Look(_)
-            | EntryBody::Ask(_)
-            | EntryBody::Action(_)
-            | EntryBody::Request(_)
-            | EntryBody::Remote(..) => {}
+            EntryBody::Action(_) | EntryBody::Request(_) | EntryBody::Unrecorded => {}
             what => self.of_publisher(at, what),
         }
     }
@@ -390,20 +380,30 @@ impl Evidence {
         }
     }
 
-    fn input(&mut self, at: Nanos, input: &JournalInput) {
+    fn input(&mut self, at: Nanos, input: &SubscriberInput<'_>, taken: Taken) {
         match *input {
-            JournalInput::Malformed(channel, line, _) => {
+            SubscriberInput::Message {
+                path,
+                channel,
+                ref message,
+            } => self.message(at, path, channel, message, taken),
+            SubscriberInput::Read { bytes, .. } if taken.fills => self.brought(at, bytes),
+            SubscriberInput::Malformed { channel, line, .. } => {
                 let of = self.channels.entry(channel).or_default();
                 of.malformed.push((at, line));
             }
-            JournalInput::Overrun(channel, epoch, range) => {
+            SubscriberInput::Overrun {
+                channel,
+                epoch,
+                range,
+            } => {
                 let of = self.channels.entry(channel).or_default();
                 of.overrun.entry(epoch).or_default().insert(range);
                 if epoch == of.epoch {
                     of.heard_of(range.last);
                 }
             }
-            JournalInput::Listening(channel, lines) => {
+            SubscriberInput::Listening { channel, lines } => {
                 self.channels.entry(channel).or_default().lines = lines.into();
             }
             _ => {}

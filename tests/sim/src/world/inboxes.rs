@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::delivery::Item;
 use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, HeapMemory, WrittenSlots};
 use tickcast_reliability::serve::MirrorWrite;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 
 use crate::network::clock_queue::Event;
@@ -48,7 +49,13 @@ impl World {
             .0
             .insert((connection, channel), (access, slots));
         let core = &mut self.subscribers[number].core;
-        core.handle_inbox(channel, wanted, memory, access);
+        let inbox = SubscriberInput::Inbox {
+            channel,
+            wanted: *wanted,
+            memory,
+            access,
+        };
+        core.handle(self.now, inbox, &mut |_: Item<'_>| ());
         self.count("inboxes");
         Ok(())
     }
@@ -195,7 +202,7 @@ impl World {
             self.count("written");
             let bytes = self.subscribers[number].core.written(channel).to_vec();
             self.with_datagram(number, (&bytes, Came::Written), |core, now, mut on| {
-                core.handle_written(now, channel, &mut on);
+                core.handle(now, SubscriberInput::Written(channel), &mut on);
             })?;
         }
         Ok(found)

@@ -4,6 +4,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::words_as_bytes;
+use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::Nanos;
 
 use crate::faults::weather::{Copy, Damage, Whom};
@@ -127,7 +128,11 @@ impl World {
         let bytes = &words_as_bytes(&packet.words)[..packet.len];
         let channel = packet.channel;
         self.with_datagram(number, (bytes, Came::Line(line)), |core, now, mut on| {
-            core.handle_received(now, channel, LineId(line), bytes, &mut on);
+            core.handle(
+                now,
+                SubscriberInput::received(channel, LineId(line), bytes),
+                &mut on,
+            );
         })
     }
 }

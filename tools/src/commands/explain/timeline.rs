@@ -3,6 +3,7 @@
 use tickcast_journal::explain::Finding;
 use tickcast_journal::{EntryBody, Journal, JournalEntry, Note, RequestedRanges, header_of};
 use tickcast_reliability::control::Message;
+use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
@@ -152,8 +153,15 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }
-        EntryBody::Message(path, channel, message) => {
-            let what = match message {
+        EntryBody::Input(
+            _,
+            SubscriberInput::Message {
+                path,
+                channel,
+                message,
+            },
+        ) => {
+            let what = match &**message {
                 Message::Datagram(bytes) => datagram(bytes),
                 Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
                 Message::Status(it) => format!("status: sent up to {}", it.newest),
@@ -168,8 +176,8 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             let connection = entries::connection(*path);
             sent(frames).map(|it| format!("{connection}: {it}"))?
         }
-        EntryBody::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
-        EntryBody::Input(input) => entries::input(input),
+        EntryBody::Input(_, input) => entries::input(input)?,
+        EntryBody::Unrecorded => "an input that the record does not hold".into(),
         EntryBody::Told(told) => format!("emitted, channel {}: {}", told.channel, told.event),
         EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         EntryBody::Posted(fan_out, up_to) => {
