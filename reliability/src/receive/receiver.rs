@@ -215,17 +215,6 @@ impl Receiver {
         }
     }
 
-    /// Takes bytes that are known to be exactly what was sealed: a copy from the publisher's ring in this
-    /// host, as [`Receiver::handle_bytes`] does.
-    #[inline]
-    pub fn handle_whole(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
-        match Datagram::parse(bytes) {
-            Ok(datagram) => self.handle_datagram(now, via, &datagram, CrcVerdict::Good, on),
-            // Counted there.
-            Err(_) => self.handle_bytes(now, via, bytes, on),
-        }
-    }
-
     /// Takes bytes that answer a request on the NACK connection, as [`Receiver::handle_bytes`] does.
     pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl Deliver) {
         self.path = ArrivalPath::Nack;
