@@ -25,6 +25,45 @@ impl Journaled<SubscriberCore> {
         self.core.handle(now, input, &mut journal.witness(on));
     }
 
+    /// Handles bytes that came by multicast, as [`SubscriberCore::handle_received`], at the lowest cost: each
+    /// branch gives [`handle`](Self::handle) a literal variant.
+    #[inline(always)]
+    pub fn handle_received(
+        &mut self,
+        now: Nanos,
+        (channel, line): (ChannelId, LineId),
+        bytes: &[u8],
+        on: &mut impl Deliver,
+    ) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                self.handle(now, input, on);
+            }
+            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
+        }
+    }
+
+    /// Handles bytes copied from the publisher's ring, as [`SubscriberCore::handle_copied`], at the lowest cost.
+    #[inline(always)]
+    pub fn handle_copied(
+        &mut self,
+        now: Nanos,
+        (channel, line): (ChannelId, LineId),
+        bytes: &[u8],
+        on: &mut impl Deliver,
+    ) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = CrcVerdict::Good;
+                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                self.handle(now, input, on);
+            }
+            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
+        }
+    }
+
     /// Returns the next action, as [`SubscriberCore::poll_action`].
     pub fn poll_action(&mut self) -> Option<Action> {
         let action = self.core.poll_action()?;

@@ -153,12 +153,10 @@ impl<'a> SubscriberInput<'a> {
     #[must_use]
     pub fn received(channel: ChannelId, line: LineId, bytes: &'a [u8]) -> Self {
         match Datagram::parse(bytes) {
-            Ok(datagram) => Self::Datagram {
-                channel,
-                line,
-                verdict: datagram.verdict(),
-                datagram,
-            },
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                Self::datagram(channel, line, datagram, verdict)
+            }
             Err(_) => Self::malformed(channel, line, bytes),
         }
     }
@@ -169,18 +167,32 @@ impl<'a> SubscriberInput<'a> {
     #[must_use]
     pub fn copied(channel: ChannelId, line: LineId, bytes: &'a [u8]) -> Self {
         match Datagram::parse(bytes) {
-            Ok(datagram) => Self::Datagram {
-                channel,
-                line,
-                verdict: CrcVerdict::Good,
-                datagram,
-            },
+            Ok(datagram) => Self::datagram(channel, line, datagram, CrcVerdict::Good),
             Err(_) => Self::malformed(channel, line, bytes),
         }
     }
 
-    #[cold]
-    fn malformed(channel: ChannelId, line: LineId, bytes: &[u8]) -> Self {
+    /// Returns the input for a datagram that came on a line.
+    #[inline(always)]
+    #[must_use]
+    pub const fn datagram(
+        channel: ChannelId,
+        line: LineId,
+        datagram: Datagram<'a>,
+        verdict: CrcVerdict,
+    ) -> Self {
+        Self::Datagram {
+            channel,
+            line,
+            datagram,
+            verdict,
+        }
+    }
+
+    /// Returns the input for bytes on a line that are no datagram.
+    #[inline(always)]
+    #[must_use]
+    pub fn malformed(channel: ChannelId, line: LineId, bytes: &[u8]) -> Self {
         Self::Malformed {
             channel,
             line,

@@ -276,6 +276,45 @@ impl SubscriberCore {
         }
     }
 
+    /// Handles bytes that came by multicast, as [`SubscriberInput::received`], at the lowest cost: each
+    /// branch gives [`handle`](Self::handle) a literal variant.
+    #[inline(always)]
+    pub fn handle_received(
+        &mut self,
+        now: Nanos,
+        (channel, line): (ChannelId, LineId),
+        bytes: &[u8],
+        on: &mut impl Deliver,
+    ) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                self.handle(now, input, on);
+            }
+            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
+        }
+    }
+
+    /// Handles bytes copied from the publisher's ring, as [`SubscriberInput::copied`], at the lowest cost.
+    #[inline(always)]
+    pub fn handle_copied(
+        &mut self,
+        now: Nanos,
+        (channel, line): (ChannelId, LineId),
+        bytes: &[u8],
+        on: &mut impl Deliver,
+    ) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = CrcVerdict::Good;
+                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                self.handle(now, input, on);
+            }
+            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
+        }
+    }
+
     /// Counts bytes that are no datagram.
     #[cold]
     fn handle_malformed(&self, channel: ChannelId) {

@@ -106,17 +106,9 @@ impl ChannelInput {
         let mut hand = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
                 if received.whole {
-                    core.handle(
-                        now,
-                        SubscriberInput::copied(channel, received.line, received.bytes),
-                        sink,
-                    );
+                    core.handle_copied(now, (channel, received.line), received.bytes, sink);
                 } else {
-                    core.handle(
-                        now,
-                        SubscriberInput::received(channel, received.line, received.bytes),
-                        sink,
-                    );
+                    core.handle_received(now, (channel, received.line), received.bytes, sink);
                 }
             } else {
                 core.handle(now, SubscriberInput::UnknownSender(channel), sink);

@@ -352,7 +352,7 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.subscriber
-            .handle(now, SubscriberInput::received(CHANNEL, LINE, bytes), on);
+            .handle_received(now, (CHANNEL, LINE), bytes, on);
     }
 
     /// Gives a datagram of the ring to the subscriber, as from a transport that guarantees whole bytes.
@@ -362,7 +362,7 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.subscriber
-            .handle(now, SubscriberInput::copied(CHANNEL, LINE, bytes), on);
+            .handle_copied(now, (CHANNEL, LINE), bytes, on);
     }
 
     /// Writes the answer to a NACK for this datagram, as a frame.

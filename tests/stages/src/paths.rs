@@ -115,9 +115,9 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
                 let on = &mut |item: Item<'_>| application.take(item);
                 let (line, bytes) = (received.line, received.bytes);
                 if received.whole {
-                    subscriber.handle(now, SubscriberInput::copied(CHANNEL, line, bytes), on);
+                    subscriber.handle_copied(now, (CHANNEL, line), bytes, on);
                 } else {
-                    subscriber.handle(now, SubscriberInput::received(CHANNEL, line, bytes), on);
+                    subscriber.handle_received(now, (CHANNEL, line), bytes, on);
                 }
             });
             polled.expect("it is whole");
