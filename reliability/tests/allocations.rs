@@ -9,7 +9,7 @@ use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::Geometry;
-use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 
 /// Returns both sides, before the first datagram.
@@ -42,9 +42,11 @@ fn round(
     while let Some(Transmit::Slots(range)) = publisher.poll_transmit(FAN_OUT) {
         for sequence in range.iter() {
             let bytes = publisher.slot(sequence).expect("it is sealed");
-            subscriber.handle(
+            subscriber.handle_bytes(
                 now.monotonic,
-                SubscriberInput::received(CHANNEL, LineId(0), bytes),
+                (CHANNEL, LineId(0)),
+                bytes,
+                false,
                 &mut |item: Item<'_>| {
                     delivered += u64::from(matches!(item, Item::Record(..)));
                 },

@@ -84,8 +84,9 @@ impl<K: MirrorKeeper> Sink for Through<'_, K> {
     fn offered(&mut self, now: Nanos, core: &mut Journaled<SubscriberCore>, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));
-        if let Some(mirror) = self.0.offered(offer, wants_mirror) {
-            let mirror = SubscriberInput::Mirror(offer.channel, Box::new(mirror));
+        let mut mirror = self.0.offered(offer, wants_mirror);
+        if mirror.is_some() {
+            let mirror = SubscriberInput::Mirror(offer.channel, &mut mirror);
             core.handle(now, mirror, self);
         }
     }

@@ -437,11 +437,7 @@ impl Subscriber {
         }
         let aligned = &words_as_bytes(&words)[..bytes.len()];
         self.turn(|core, now, mut on| {
-            core.handle(
-                now,
-                SubscriberInput::received(CHANNEL, LineId(0), aligned),
-                &mut on,
-            );
+            core.handle_bytes(now, (CHANNEL, LineId(0)), aligned, false, &mut on);
         });
     }
 

@@ -1,8 +1,6 @@
 //! The reader of a record. A record is complete up to the last commit of the recording process, even
 //! when the process died or overwrote older segments meanwhile.
 
-use std::borrow::Cow;
-
 use thiserror::Error;
 
 use super::layout::{
@@ -153,6 +151,8 @@ pub enum EntryBody<'a> {
         /// The whole datagram, or its header.
         kept: &'a [u8],
     },
+    /// A message arrived at a subscriber, and a part of the digest of all outputs before it.
+    Message(u16, Path, ChannelId, Message<'a>),
     /// Any other input of a subscriber's core, and a part of the digest of all outputs before it.
     Input(u16, SubscriberInput<'a>),
     /// An input that the journal does not hold. Entries after it cannot be replayed.
@@ -200,6 +200,7 @@ impl EntryBody<'_> {
         matches!(
             self,
             Self::Datagram { .. }
+                | Self::Message(..)
                 | Self::Input(..)
                 | Self::Unrecorded
                 | Self::Sealed(
@@ -313,7 +314,7 @@ impl Journal {
             matches!(
                 it,
                 EntryBody::Datagram { .. }
-                    | EntryBody::Input(_, SubscriberInput::Message { .. })
+                    | EntryBody::Message(..)
                     | EntryBody::Sealed(..)
                     | EntryBody::Heard(..)
             )
@@ -495,13 +496,7 @@ impl<'a> Entries<'a> {
                 let frame = self.take_long().ok_or(SHORT)?;
                 match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
                     Ok(Some((channel, message, _))) => {
-                        let (path, message) = (path()?, Cow::Owned(message));
-                        let input = SubscriberInput::Message {
-                            path,
-                            channel,
-                            message,
-                        };
-                        EntryBody::Input(b, input)
+                        EntryBody::Message(b, path()?, channel, message)
                     }
                     _ => return Err(UNREADABLE),
                 }

@@ -300,13 +300,17 @@ impl Run {
                 let input = SubscriberInput::Datagram {
                     channel,
                     line,
-                    datagram,
+                    datagram: &datagram,
                     verdict,
                 };
                 self.core.handle(now, input, on);
             }
+            EntryBody::Message(check, path, channel, message) => {
+                compare(core, check, "the outputs before a message")?;
+                core.handle(now, SubscriberInput::message(path, channel, &message), on);
+            }
             EntryBody::Input(check, input) => {
-                compare(core, check, "what came out before an input")?;
+                compare(core, check, "the outputs before an input")?;
                 core.handle(now, input, on);
             }
             EntryBody::Sent(path, check, frames) => {

@@ -25,39 +25,29 @@ impl Journaled<SubscriberCore> {
         self.core.handle(now, input, &mut journal.witness(on));
     }
 
-    /// Handles bytes that came by multicast, as [`SubscriberCore::handle_received`], at the lowest cost: each
-    /// branch gives [`handle`](Self::handle) a literal variant.
+    /// Handles bytes that came on a line, as [`SubscriberCore::handle_bytes`].
+    // Each branch names its variant, so it compiles to that variant's arm.
     #[inline(always)]
-    pub fn handle_received(
+    pub fn handle_bytes(
         &mut self,
         now: Nanos,
         (channel, line): (ChannelId, LineId),
         bytes: &[u8],
+        whole: bool,
         on: &mut impl Deliver,
     ) {
         match Datagram::parse(bytes) {
             Ok(datagram) => {
-                let verdict = datagram.verdict();
-                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
-                self.handle(now, input, on);
-            }
-            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
-        }
-    }
-
-    /// Handles bytes copied from the publisher's ring, as [`SubscriberCore::handle_copied`], at the lowest cost.
-    #[inline(always)]
-    pub fn handle_copied(
-        &mut self,
-        now: Nanos,
-        (channel, line): (ChannelId, LineId),
-        bytes: &[u8],
-        on: &mut impl Deliver,
-    ) {
-        match Datagram::parse(bytes) {
-            Ok(datagram) => {
-                let verdict = CrcVerdict::Good;
-                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                let verdict = match whole {
+                    true => CrcVerdict::Good,
+                    false => datagram.verdict(),
+                };
+                let input = SubscriberInput::Datagram {
+                    channel,
+                    line,
+                    datagram: &datagram,
+                    verdict,
+                };
                 self.handle(now, input, on);
             }
             Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),

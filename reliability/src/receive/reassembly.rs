@@ -353,7 +353,7 @@ impl Reassembly {
     }
 
     /// Delivers the next datagram as [`Reassembly::offer`] does, when no other datagram waits or is missing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hand_on(
         &mut self,
         datagram: &Datagram<'_>,

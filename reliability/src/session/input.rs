@@ -1,7 +1,6 @@
 //! The inputs of a subscriber's core: one variant for each change that comes from outside. The journal
 //! writes these variants, and a replay gives them to another core.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +18,8 @@ use crate::wire::{CrcVerdict, Datagram};
 /// Serialization covers the rare inputs, whose journal entry is their serialized form. The variants that
 /// are skipped have an entry of their own, or cannot be replayed. They stand last, so that they do not
 /// shift the numbers of the others.
+///
+/// An input borrows its data, so it is small and needs no drop.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum SubscriberInput<'a> {
     /// Whether the driver can make NACK connections. Counts from the next WELCOME on; `false` without it.
@@ -88,8 +89,7 @@ pub enum SubscriberInput<'a> {
     /// The driver is about to send: due requests become frames and READs.
     #[serde(skip)]
     Poll,
-    /// A datagram came on a line; [`received`](Self::received) and [`copied`](Self::copied) make this
-    /// input.
+    /// A datagram came on a line; [`handle_bytes`](super::SubscriberCore::handle_bytes) parses one.
     #[serde(skip)]
     Datagram {
         /// The channel of the line.
@@ -97,7 +97,7 @@ pub enum SubscriberInput<'a> {
         /// The line.
         line: LineId,
         /// The datagram, aligned as records are.
-        datagram: Datagram<'a>,
+        datagram: &'a Datagram<'a>,
         /// Whether its CRC is right.
         verdict: CrcVerdict,
     },
@@ -109,7 +109,7 @@ pub enum SubscriberInput<'a> {
         /// The channel that the message names.
         channel: ChannelId,
         /// The message.
-        message: Cow<'a, Message<'a>>,
+        message: &'a Message<'a>,
     },
     /// The remote request of this tag is done and brought these bytes: of a claim the old word. Requests
     /// finish in the order in which they were begun; a failed one ends the connection.
@@ -134,63 +134,21 @@ pub enum SubscriberInput<'a> {
         wanted: InboxWanted,
         /// Zeroed memory. The device lets the publisher write its slots ([`InboxWanted::part`]) over the
         /// READ connection of that attempt, and over no other.
-        memory: Arc<dyn RingMemory>,
+        memory: &'a Arc<dyn RingMemory>,
         /// The location of the memory for the publisher.
         access: RemoteAccess,
     },
     /// A mirror takes all records of a channel from now on, which must be delivered in order
     /// ([`Delivery::Ordered`](crate::delivery::Delivery::Ordered)). Comes when
     /// [`Action::Listen`](super::Action::Listen) offers a ring that the current mirror does not fit, before
-    /// any other input. The mirror is dropped before the channel's WELCOME.
+    /// any other input. The core takes the mirror out, but not before the channel's WELCOME.
     #[serde(skip)]
-    Mirror(ChannelId, Box<Mirror>),
+    Mirror(ChannelId, &'a mut Option<Mirror>),
 }
 
 impl<'a> SubscriberInput<'a> {
-    /// Returns the input for bytes that came by multicast from an announced address, and checks their CRC.
-    /// Records in bytes that are not aligned as records are cannot be read, and count as such.
-    #[inline(always)]
-    #[must_use]
-    pub fn received(channel: ChannelId, line: LineId, bytes: &'a [u8]) -> Self {
-        match Datagram::parse(bytes) {
-            Ok(datagram) => {
-                let verdict = datagram.verdict();
-                Self::datagram(channel, line, datagram, verdict)
-            }
-            Err(_) => Self::malformed(channel, line, bytes),
-        }
-    }
-
-    /// Returns the input for bytes copied from the publisher's ring in this host's memory, whose CRC need
-    /// not be checked again.
-    #[inline(always)]
-    #[must_use]
-    pub fn copied(channel: ChannelId, line: LineId, bytes: &'a [u8]) -> Self {
-        match Datagram::parse(bytes) {
-            Ok(datagram) => Self::datagram(channel, line, datagram, CrcVerdict::Good),
-            Err(_) => Self::malformed(channel, line, bytes),
-        }
-    }
-
-    /// Returns the input for a datagram that came on a line.
-    #[inline(always)]
-    #[must_use]
-    pub const fn datagram(
-        channel: ChannelId,
-        line: LineId,
-        datagram: Datagram<'a>,
-        verdict: CrcVerdict,
-    ) -> Self {
-        Self::Datagram {
-            channel,
-            line,
-            datagram,
-            verdict,
-        }
-    }
-
     /// Returns the input for bytes on a line that are no datagram.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn malformed(channel: ChannelId, line: LineId, bytes: &[u8]) -> Self {
         Self::Malformed {
@@ -207,7 +165,7 @@ impl<'a> SubscriberInput<'a> {
         Self::Message {
             path,
             channel,
-            message: Cow::Borrowed(message),
+            message,
         }
     }
 }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{
     ChannelName, ChannelOffer, Join, JoinChannel, Message, Purpose, Rejected, RepairOffer, Start,
 };
-use crate::delivery::{Deliver, LinkDownReason, LossCause, Via};
+use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Via};
 pub use crate::receive::RemoteOp;
 use crate::receive::{
     ChannelHealth, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
@@ -37,7 +37,7 @@ pub use crate::session::read_link::{ReadLimits, RemoteRequest};
 use crate::timing::Link;
 pub use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters};
-use crate::wire::WireVersions;
+use crate::wire::{CrcVerdict, Datagram, WireVersions};
 
 /// A connection to the publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -212,7 +212,7 @@ impl SubscriberCore {
             SubscriberInput::Datagram {
                 channel,
                 line,
-                ref datagram,
+                datagram,
                 verdict,
             } => {
                 if let Some(receiver) = self.receiver_mut(channel) {
@@ -224,7 +224,7 @@ impl SubscriberCore {
             SubscriberInput::Message {
                 path,
                 channel,
-                ref message,
+                message,
             } => self.handle_message(now, path, channel, message, on),
             SubscriberInput::Read { tag, bytes } => self.handle_read(now, tag, bytes, on),
             SubscriberInput::Written(channel) => {
@@ -267,48 +267,40 @@ impl SubscriberCore {
                 wanted,
                 memory,
                 access,
-            } => self.handle_inbox(channel, &wanted, memory, access),
+            } => self.handle_inbox(channel, &wanted, Arc::clone(memory), access),
             SubscriberInput::Mirror(channel, mirror) => {
                 if let Some(receiver) = self.receiver_mut(channel) {
-                    receiver.set_mirror(Some(*mirror));
+                    receiver.set_mirror(mirror.take());
                 }
             }
         }
     }
 
-    /// Handles bytes that came by multicast, as [`SubscriberInput::received`], at the lowest cost: each
-    /// branch gives [`handle`](Self::handle) a literal variant.
+    /// Handles bytes that came on a line from an announced address. `whole` says that they are a copy from
+    /// the publisher's ring in this host's memory, whose CRC need not be checked again. Records in bytes
+    /// that are not aligned as records are cannot be read, and count as such.
+    // Each branch names its variant, so it compiles to that variant's arm.
     #[inline(always)]
-    pub fn handle_received(
+    pub fn handle_bytes(
         &mut self,
         now: Nanos,
         (channel, line): (ChannelId, LineId),
         bytes: &[u8],
+        whole: bool,
         on: &mut impl Deliver,
     ) {
         match Datagram::parse(bytes) {
             Ok(datagram) => {
-                let verdict = datagram.verdict();
-                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
-                self.handle(now, input, on);
-            }
-            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
-        }
-    }
-
-    /// Handles bytes copied from the publisher's ring, as [`SubscriberInput::copied`], at the lowest cost.
-    #[inline(always)]
-    pub fn handle_copied(
-        &mut self,
-        now: Nanos,
-        (channel, line): (ChannelId, LineId),
-        bytes: &[u8],
-        on: &mut impl Deliver,
-    ) {
-        match Datagram::parse(bytes) {
-            Ok(datagram) => {
-                let verdict = CrcVerdict::Good;
-                let input = SubscriberInput::datagram(channel, line, datagram, verdict);
+                let verdict = match whole {
+                    true => CrcVerdict::Good,
+                    false => datagram.verdict(),
+                };
+                let input = SubscriberInput::Datagram {
+                    channel,
+                    line,
+                    datagram: &datagram,
+                    verdict,
+                };
                 self.handle(now, input, on);
             }
             Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),

@@ -365,7 +365,7 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// [`RecordError`] when the payload is not `count` whole records of wire version 1.
-    #[inline]
+    #[inline(always)]
     pub fn records(&self) -> Result<Records<'a>, RecordError> {
         match self.header.kind {
             Kind::Data => Records::check(self.payload(), self.header.count.into()),

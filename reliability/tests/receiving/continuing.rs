@@ -470,7 +470,7 @@ fn following_standby_holds_deliveries_and_promotes() {
     };
     let memory = Arc::new(HeapMemory::new(geometry));
     let mirror = Mirror::create(memory, &offer, host).unwrap();
-    world.give(SubscriberInput::Mirror(CHANNEL, Box::new(mirror)));
+    world.give(SubscriberInput::Mirror(CHANNEL, &mut Some(mirror)));
     assert!(world.core.mirror(CHANNEL).is_some());
     world.answer = true;
     world.pass(Nanos::from_ms(50), &old);
@@ -532,7 +532,7 @@ fn mirror_stops_at_hole_until_publisher_returns() {
         config_hash: ConfigHash(3),
     };
     let mirror = Mirror::create(memory, &offer, host).unwrap();
-    world.give(SubscriberInput::Mirror(CHANNEL, Box::new(mirror)));
+    world.give(SubscriberInput::Mirror(CHANNEL, &mut Some(mirror)));
     assert!(world.core.mirror(CHANNEL).is_some());
     world.hear(A, &publisher.publish(2));
     publisher.publish(1);

@@ -147,10 +147,16 @@ impl Hand {
         self.give(SubscriberInput::message(path, CHANNEL, message));
     }
 
+    fn hear_on(&mut self, channel: ChannelId, line: LineId, bytes: &[u8]) {
+        self.input(|core, now, mut on| {
+            core.handle_bytes(now, (channel, line), bytes, false, &mut on);
+        });
+    }
+
     fn hear(&mut self, bytes: &[u8]) {
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(bytes);
-        self.give(SubscriberInput::received(CHANNEL, A, bytes));
+        self.hear_on(CHANNEL, A, bytes);
     }
 
     /// Returns the frames sent now, except PROGRESS.
@@ -781,7 +787,7 @@ fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
         for line in [A, B] {
             let mut aligned = AlignedCopy::default();
             let bytes = aligned.of(&beat);
-            hand.give(SubscriberInput::received(channel, line, bytes));
+            hand.hear_on(channel, line, bytes);
         }
         assert_eq!(
             hand.told(),
@@ -1043,7 +1049,7 @@ fn a_verdict_that_is_an_input_is_believed() {
             let input = SubscriberInput::Datagram {
                 channel: CHANNEL,
                 line: A,
-                datagram,
+                datagram: &datagram,
                 verdict,
             };
             core.handle(now, input, &mut on);

@@ -98,7 +98,9 @@ fn copied_datagram_skips_crc_but_no_other_check() {
     let whole = |world: &mut World, bytes: &[u8]| {
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(bytes);
-        world.give(SubscriberInput::copied(CHANNEL, A, bytes));
+        world.input(|core, now, mut on| {
+            core.handle_bytes(now, (CHANNEL, A), bytes, true, &mut on);
+        });
     };
     world.hear(A, &copied);
     assert_eq!(world.counters().corrupt_dropped.get(), 1);

@@ -433,7 +433,9 @@ impl World {
     pub(crate) fn hear(&mut self, line: LineId, bytes: &[u8]) {
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(bytes);
-        self.give(SubscriberInput::received(CHANNEL, line, bytes));
+        self.input(|core, now, mut on| {
+            core.handle_bytes(now, (CHANNEL, line), bytes, false, &mut on);
+        });
     }
 
     /// Runs the core until it has no more output at this time, with the publisher answering at once.

@@ -59,7 +59,7 @@ fn grant(world: &mut World, memory: Arc<dyn RingMemory>) {
     world.give(SubscriberInput::Inbox {
         channel: CHANNEL,
         wanted,
-        memory,
+        memory: &memory,
         access,
     });
 }

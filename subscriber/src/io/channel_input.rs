@@ -105,11 +105,8 @@ impl ChannelInput {
         let (channel, senders) = (self.channel, &self.senders);
         let mut hand = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
-                if received.whole {
-                    core.handle_copied(now, (channel, received.line), received.bytes, sink);
-                } else {
-                    core.handle_received(now, (channel, received.line), received.bytes, sink);
-                }
+                let at = (channel, received.line);
+                core.handle_bytes(now, at, received.bytes, received.whole, sink);
             } else {
                 core.handle(now, SubscriberInput::UnknownSender(channel), sink);
             }

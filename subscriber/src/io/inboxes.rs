@@ -72,7 +72,7 @@ impl Inboxes {
             let inbox = SubscriberInput::Inbox {
                 channel: it.channel,
                 wanted: it.wanted,
-                memory: it.memory.clone(),
+                memory: &it.memory,
                 access,
             };
             core.handle(now, inbox, sink);

@@ -77,20 +77,18 @@ pub(crate) fn records() -> [Vec<u8>; 2] {
                 Transmit::Slots(range) => {
                     for sequence in range.iter().filter(|it| it.0 % 7 != 3) {
                         let bytes = publisher.slot(sequence).expect("it is sealed");
-                        subscriber.handle(
+                        subscriber.handle_bytes(
                             now.monotonic,
-                            SubscriberInput::received(CHANNEL, LineId(0), bytes),
+                            (CHANNEL, LineId(0)),
+                            bytes,
+                            false,
                             on,
                         );
                     }
                     publisher.handle_posted(FAN_OUT, range.last);
                 }
                 Transmit::Heartbeat(bytes) => {
-                    subscriber.handle(
-                        now.monotonic,
-                        SubscriberInput::received(CHANNEL, LineId(0), &bytes),
-                        on,
-                    );
+                    subscriber.handle_bytes(now.monotonic, (CHANNEL, LineId(0)), &bytes, false, on);
                 }
             }
         }

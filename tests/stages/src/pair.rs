@@ -352,7 +352,7 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.subscriber
-            .handle_received(now, (CHANNEL, LINE), bytes, on);
+            .handle_bytes(now, (CHANNEL, LINE), bytes, false, on);
     }
 
     /// Gives a datagram of the ring to the subscriber, as from a transport that guarantees whole bytes.
@@ -362,7 +362,7 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.subscriber
-            .handle_copied(now, (CHANNEL, LINE), bytes, on);
+            .handle_bytes(now, (CHANNEL, LINE), bytes, true, on);
     }
 
     /// Writes the answer to a NACK for this datagram, as a frame.

@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::Transmit;
-use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{CopyWriter, ShmFanOut, ShmReceiver};
@@ -114,11 +113,8 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
             let polled = self.receiver.poll(now, &mut |received| {
                 let on = &mut |item: Item<'_>| application.take(item);
                 let (line, bytes) = (received.line, received.bytes);
-                if received.whole {
-                    subscriber.handle_copied(now, (CHANNEL, line), bytes, on);
-                } else {
-                    subscriber.handle_received(now, (CHANNEL, line), bytes, on);
-                }
+                let whole = received.whole;
+                subscriber.handle_bytes(now, (CHANNEL, line), bytes, whole, on);
             });
             polled.expect("it is whole");
             looks += 1;

@@ -225,19 +225,8 @@ impl Subscriber {
             if received.from == sender {
                 *taken += 1;
                 let on = &mut |item: Item<'_>| heard.item(item);
-                if received.whole {
-                    core.handle(
-                        now,
-                        SubscriberInput::copied(CHANNEL, received.line, received.bytes),
-                        on,
-                    );
-                } else {
-                    core.handle(
-                        now,
-                        SubscriberInput::received(CHANNEL, received.line, received.bytes),
-                        on,
-                    );
-                }
+                let at = (CHANNEL, received.line);
+                core.handle_bytes(now, at, received.bytes, received.whole, on);
             } else {
                 core.handle(
                     now,

@@ -330,7 +330,7 @@ impl World {
         let beat = heard.feed.heartbeat(sealed);
         let beat = aligned.of(&beat);
         let on = &mut |item: Item<'_>| heard.item(item);
-        (self.subscriber).handle(now, SubscriberInput::received(CHANNEL, LineId(0), beat), on);
+        (self.subscriber).handle_bytes(now, (CHANNEL, LineId(0)), beat, false, on);
     }
 
     fn act(&mut self, now: Now) {

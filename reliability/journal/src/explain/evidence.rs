@@ -246,6 +246,9 @@ impl Evidence {
                     of.datagram(at, *line, &header, taken);
                 }
             }
+            EntryBody::Message(_, path, channel, message) => {
+                self.message(at, *path, *channel, message, taken);
+            }
             EntryBody::Input(_, input) => self.input(at, input, taken),
             EntryBody::Sent(_, _, frames) => self.sent(at, frames),
             EntryBody::Told(told) => {
@@ -382,11 +385,6 @@ impl Evidence {
 
     fn input(&mut self, at: Nanos, input: &SubscriberInput<'_>, taken: Taken) {
         match *input {
-            SubscriberInput::Message {
-                path,
-                channel,
-                ref message,
-            } => self.message(at, path, channel, message, taken),
             SubscriberInput::Read { bytes, .. } if taken.fills => self.brought(at, bytes),
             SubscriberInput::Malformed { channel, line, .. } => {
                 let of = self.channels.entry(channel).or_default();

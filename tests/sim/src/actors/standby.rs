@@ -37,7 +37,8 @@ impl Subscriber {
             config_hash: ConfigHash(1),
         };
         let mirror = Mirror::create(Arc::new(memory), offer, host).map_err(|e| e.to_string())?;
-        let mirror = SubscriberInput::Mirror(offer.channel, Box::new(mirror));
+        let mut mirror = Some(mirror);
+        let mirror = SubscriberInput::Mirror(offer.channel, &mut mirror);
         self.core.handle(now, mirror, &mut |_: Item<'_>| ());
         match self.core.mirror(offer.channel) {
             Some(_) => Ok(()),

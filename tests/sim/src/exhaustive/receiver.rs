@@ -261,11 +261,7 @@ impl Core for Receiver {
             ReceiverEvent::Datagram(id) => {
                 let bytes = said.packet_bytes(id);
                 self.input((of, None), told, |core, mut on| {
-                    core.handle(
-                        now,
-                        SubscriberInput::received(CHANNEL, LineId(0), bytes),
-                        &mut on,
-                    );
+                    core.handle_bytes(now, (CHANNEL, LineId(0)), bytes, false, &mut on);
                 })?;
             }
             ReceiverEvent::Message(path, id, joined_at) => {

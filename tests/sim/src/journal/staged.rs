@@ -172,9 +172,11 @@ impl Stage {
         let (now, delivered) = (self.now, &mut self.delivered);
         let mut on = |_: Item<'_>| *delivered += 1;
         let mut aligned = RecordBatchCopy::default();
-        (self.core).handle(
+        (self.core).handle_bytes(
             now,
-            SubscriberInput::received(CHANNEL, LineId(line), aligned.of(bytes)),
+            (CHANNEL, LineId(line)),
+            aligned.of(bytes),
+            false,
             &mut on,
         );
     }

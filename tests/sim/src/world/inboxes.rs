@@ -8,7 +8,9 @@ use rand::RngExt;
 use tickcast_reliability::control::RemoteAccess;
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::receive::InboxWanted;
-use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, HeapMemory, WrittenSlots};
+use tickcast_reliability::ring::{
+    CONTROL_PAGE_LEN, Geometry, HeapMemory, RingMemory, WrittenSlots,
+};
 use tickcast_reliability::serve::MirrorWrite;
 use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
@@ -37,7 +39,7 @@ impl World {
         let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] else {
             return Ok(());
         };
-        let memory = Arc::new(HeapMemory::new(wanted.geometry));
+        let memory: Arc<dyn RingMemory> = Arc::new(HeapMemory::new(wanted.geometry));
         let slots = WrittenSlots::new(memory.clone(), wanted.geometry);
         let slots = slots.map_err(|e| e.to_string())?;
         let access = RemoteAccess {
@@ -52,7 +54,7 @@ impl World {
         let inbox = SubscriberInput::Inbox {
             channel,
             wanted: *wanted,
-            memory,
+            memory: &memory,
             access,
         };
         core.handle(self.now, inbox, &mut |_: Item<'_>| ());

@@ -4,7 +4,6 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::words_as_bytes;
-use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::Nanos;
 
 use crate::faults::weather::{Copy, Damage, Whom};
@@ -128,11 +127,7 @@ impl World {
         let bytes = &words_as_bytes(&packet.words)[..packet.len];
         let channel = packet.channel;
         self.with_datagram(number, (bytes, Came::Line(line)), |core, now, mut on| {
-            core.handle(
-                now,
-                SubscriberInput::received(channel, LineId(line), bytes),
-                &mut on,
-            );
+            core.handle_bytes(now, (channel, LineId(line)), bytes, false, &mut on);
         })
     }
 }

@@ -3,7 +3,6 @@
 use tickcast_journal::explain::Finding;
 use tickcast_journal::{EntryBody, Journal, JournalEntry, Note, RequestedRanges, header_of};
 use tickcast_reliability::control::Message;
-use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
@@ -153,15 +152,8 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }
-        EntryBody::Input(
-            _,
-            SubscriberInput::Message {
-                path,
-                channel,
-                message,
-            },
-        ) => {
-            let what = match &**message {
+        EntryBody::Message(_, path, channel, message) => {
+            let what = match message {
                 Message::Datagram(bytes) => datagram(bytes),
                 Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
                 Message::Status(it) => format!("status: sent up to {}", it.newest),
