@@ -103,7 +103,7 @@ pub(super) enum EntryKind {
     /// A request for the publisher's memory, taken from the core: `b` is the digest part including it.
     Request = 10,
     /// An [`Emitted`].
-    Told = 11,
+    Event = 11,
     /// A [`Note`].
     Note = 12,
     /// The full time of the next entry: eight bytes.
@@ -149,7 +149,7 @@ impl EntryKind {
         Self::Input,
         Self::Action,
         Self::Request,
-        Self::Told,
+        Self::Event,
         Self::Note,
         Self::Time,
         Self::Sealed,

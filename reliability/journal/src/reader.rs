@@ -164,7 +164,7 @@ pub enum EntryBody<'a> {
     /// A request for the publisher's memory was taken from the core.
     Request(u16),
     /// The core emitted an event.
-    Told(Emitted),
+    Event(Emitted),
     /// Something happened around the core.
     Note(Note),
     /// A publisher sealed a datagram with this header.
@@ -511,7 +511,7 @@ impl<'a> Entries<'a> {
             EntryKind::Unrecorded => EntryBody::Unrecorded,
             EntryKind::Action => EntryBody::Action(b),
             EntryKind::Request => EntryBody::Request(b),
-            EntryKind::Told => EntryBody::Told(self.decoded()?),
+            EntryKind::Event => EntryBody::Event(self.decoded()?),
             EntryKind::Note => EntryBody::Note(self.decoded()?),
             EntryKind::Sealed => {
                 let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);

@@ -329,7 +329,7 @@ impl Run {
                 core.poll_remote().ok_or("a request that was taken")?;
                 compare(core, check, "the request that was taken")?;
             }
-            EntryBody::Told(_) | EntryBody::Note(_) => {}
+            EntryBody::Event(_) | EntryBody::Note(_) => {}
             _ => return Err("an entry of another core"),
         }
         Ok(())
@@ -363,15 +363,15 @@ fn compare(
 
 /// Returns the datagrams that the recorded core found unreadable.
 fn unreadable(recording: &Journal) -> BTreeSet<(Epoch, Sequence)> {
-    let told = recording
+    let lost = recording
         .entries()
         .filter_map(|entry| match entry.ok()?.what {
-            EntryBody::Told(Emitted {
+            EntryBody::Event(Emitted {
                 epoch,
                 event: Event::Lost(loss),
                 ..
             }) if loss.cause == LossCause::Unreadable => Some((epoch, loss.sequences.first)),
             _ => None,
         });
-    told.collect()
+    lost.collect()
 }

@@ -105,7 +105,7 @@ impl Run {
             EntryBody::Published(published) => self.published(published)?,
             EntryBody::Happened(event) => {
                 if self.core.poll().as_ref() != Some(event) {
-                    return Err("what the core told its driver");
+                    return Err("an event for the driver");
                 }
             }
             _ => return Err("an entry of another core"),

@@ -86,10 +86,10 @@ impl Journaled<SubscriberCore> {
         Some(request)
     }
 
-    /// Polls the inboxes, as [`SubscriberCore::look_for_written`].
+    /// Polls the inboxes, as [`SubscriberCore::poll_written`].
     #[inline]
-    pub fn look_for_written(&mut self) -> Option<ChannelId> {
-        self.core.look_for_written()
+    pub fn poll_written(&mut self) -> Option<ChannelId> {
+        self.core.poll_written()
     }
 
     /// Takes the mirror out of a channel, as [`SubscriberCore::take_mirror`].

@@ -443,17 +443,17 @@ impl JournalWriter {
 
     /// Records an event emitted to the application.
     #[cold]
-    pub(crate) fn told(&mut self, at: &Position, event: &Event) {
+    pub(crate) fn event(&mut self, at: &Position, event: &Event) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(EVENT_LEN_MAX, 0);
-        let told = (at.channel, at.epoch, at.sequence, event);
-        let len = postcard::to_slice(&told, &mut scratch).map_or(0, |it| it.len());
+        let emitted = (at.channel, at.epoch, at.sequence, event);
+        let len = postcard::to_slice(&emitted, &mut scratch).map_or(0, |it| it.len());
         scratch.truncate(len);
         self.outputs.event(at, event, &scratch);
         let kept = !scratch.is_empty() && self.has_room(scratch.len(), SHORT_OUTPUTS_LEN);
         if kept {
             let channel = at.channel.0;
-            self.put_long(self.last, (EntryKind::Told, 0, channel), [&scratch, &[]]);
+            self.put_long(self.last, (EntryKind::Event, 0, channel), [&scratch, &[]]);
         }
         scratch.clear();
         self.scratch = scratch;
@@ -487,7 +487,7 @@ impl<D: Deliver> Deliver for Witness<'_, D> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, _) => self.recorder.outputs.records(position, 1),
-            Item::Event(position, event) => self.recorder.told(position, event),
+            Item::Event(position, event) => self.recorder.event(position, event),
         }
         self.on.item(item);
     }

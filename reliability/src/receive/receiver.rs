@@ -752,7 +752,7 @@ impl Receiver {
 
     /// Looks for a datagram in the inbox that was not taken yet. Returns whether there is one.
     #[inline]
-    pub(crate) fn look_for_written(&mut self) -> bool {
+    pub(crate) fn poll_written(&mut self) -> bool {
         let (join, channel) = (self.stream.join(), self.channel);
         let Some(inbox) = &mut self.inbox else {
             return false;

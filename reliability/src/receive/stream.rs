@@ -149,7 +149,8 @@ impl EpochStream {
     ) {
         self.progress.note_seen(datagram.header().sequence);
         let held = Held::of(now, Via::Line(line), datagram);
-        self.reassembly.hand_on(datagram, held, &self.counters, on);
+        self.reassembly
+            .deliver_next(datagram, held, &self.counters, on);
         self.emit(on);
     }
 

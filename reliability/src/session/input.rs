@@ -120,7 +120,7 @@ pub enum SubscriberInput<'a> {
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// Takes the datagram that [`look_for_written`](super::SubscriberCore::look_for_written) found in this
+    /// Takes the datagram that [`poll_written`](super::SubscriberCore::poll_written) found in this
     /// channel's inbox.
     #[serde(skip)]
     Written(ChannelId),

@@ -34,13 +34,13 @@ impl SubscriberCore {
     /// Polls the inboxes and returns a channel with an untaken datagram. Call it often, and then give
     /// [`SubscriberInput::Written`](super::SubscriberInput::Written) for that channel.
     #[inline]
-    pub fn look_for_written(&mut self) -> Option<ChannelId> {
+    pub fn poll_written(&mut self) -> Option<ChannelId> {
         let receivers = self.entries.iter_mut().filter_map(|e| e.receiver.as_mut());
-        let mut written = receivers.filter_map(|it| it.look_for_written().then(|| it.channel()));
+        let mut written = receivers.filter_map(|it| it.poll_written().then(|| it.channel()));
         written.next()
     }
 
-    /// Returns the datagram that [`look_for_written`](Self::look_for_written) found.
+    /// Returns the datagram that [`poll_written`](Self::poll_written) found.
     #[must_use]
     pub fn written(&self, channel: ChannelId) -> &[u8] {
         let receiver = self.receiver(channel);

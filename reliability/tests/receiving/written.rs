@@ -74,7 +74,7 @@ impl Written {
     /// Takes all complete datagrams as the driver does, and returns their number.
     fn look(&mut self) -> usize {
         let mut count = 0;
-        while let Some(channel) = self.world.core.look_for_written() {
+        while let Some(channel) = self.world.core.poll_written() {
             let datagram = Datagram::parse(self.world.core.written(channel)).unwrap();
             assert_eq!(datagram.verdict(), CrcVerdict::Good);
             self.world.give(SubscriberInput::Written(channel));

@@ -103,7 +103,7 @@ impl ChannelInput {
         sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
         let (channel, senders) = (self.channel, &self.senders);
-        let mut hand = |received: tickcast_transport::Received<'_>| {
+        let mut deliver = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
                 let at = (channel, received.line);
                 core.handle_bytes(now, at, received.bytes, received.whole, sink);
@@ -112,8 +112,8 @@ impl ChannelInput {
             }
         };
         let polled = match &mut self.receiver {
-            Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
-            Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
+            Receiver::Plain(receiver) => receiver.poll(now, &mut deliver),
+            Receiver::Faulty(receiver) => receiver.poll(now, &mut deliver),
         };
         if let Some((epoch, range)) = self.receive_mut().take_overrun() {
             let overrun = SubscriberInput::Overrun {
@@ -190,21 +190,21 @@ impl ChannelInput {
         let Receiver::Faulty(faulty) = &self.receiver else {
             return;
         };
-        for (line, told) in self.injected.iter_mut().enumerate() {
+        for (line, noted) in self.injected.iter_mut().enumerate() {
             let line = LineId(line as u8);
             let Some(plan) = faulty.injector(line) else {
                 continue;
             };
             for (nth, entry) in plan.log().entries().iter().enumerate() {
                 let (first, last) = (entry.sequences.first, entry.sequences.last);
-                if told.len() <= nth {
-                    told.push(first.previous());
+                if noted.len() <= nth {
+                    noted.push(first.previous());
                 }
-                let new = SequenceRange::new(first.max(told[nth].next()), last);
-                if let Some(new) = new.filter(|_| entry.kind.withholds() && told[nth] < last) {
+                let new = SequenceRange::new(first.max(noted[nth].next()), last);
+                if let Some(new) = new.filter(|_| entry.kind.withholds() && noted[nth] < last) {
                     core.note(now, Note::Injected(entry.channel, line, entry.epoch, new));
                 }
-                told[nth] = last;
+                noted[nth] = last;
             }
         }
     }

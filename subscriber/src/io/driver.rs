@@ -99,7 +99,7 @@ impl Driver {
     /// Processes the datagrams that the publisher has written to our memory. Returns their number.
     fn take_written(&mut self, now: Nanos, sink: &mut impl Sink) -> usize {
         let mut count = 0;
-        while let Some(channel) = self.core.look_for_written() {
+        while let Some(channel) = self.core.poll_written() {
             self.core
                 .handle(now, SubscriberInput::Written(channel), sink);
             count += 1;

@@ -431,7 +431,7 @@ fn what_the_publisher_never_had_is_named_by_its_own_word() {
         stage.hear(0, 14..=15);
         let explained = stage.explain();
         let found = only(&explained);
-        assert_eq!((found.origin, found.fate), (origin, Fate::Told));
+        assert_eq!((found.origin, found.fate), (origin, Fate::Unrepairable));
         assert_eq!(found.source, Some((reason, 4)));
     }
 }
@@ -480,7 +480,10 @@ fn what_was_overwritten_in_the_local_ring_is_the_applications() {
     stage.note(Note::Overrun(CHANNEL, 6));
     let explained = stage.explain();
     let found = only(&explained);
-    assert_eq!((found.origin, found.fate), (Origin::LocalRing, Fate::Told));
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::LocalRing, Fate::Unrepairable)
+    );
     assert_eq!(found.records, Some(6));
 }
 

@@ -188,7 +188,7 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
 
 /// Returns whether nothing was lost for good, and the findings explain every loss.
 fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
-    let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
+    let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Unrepairable);
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 

@@ -199,7 +199,7 @@ impl World {
     /// Takes written datagrams, as a standby's driver does. Returns whether there were any.
     pub(crate) fn take_written(&mut self, number: usize) -> Result<bool, String> {
         let mut found = false;
-        while let Some(channel) = self.subscribers[number].core.look_for_written() {
+        while let Some(channel) = self.subscribers[number].core.poll_written() {
             found = true;
             self.count("written");
             let bytes = self.subscribers[number].core.written(channel).to_vec();

@@ -170,7 +170,9 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         }
         EntryBody::Input(_, input) => entries::input(input)?,
         EntryBody::Unrecorded => "an input that the record does not hold".into(),
-        EntryBody::Told(told) => format!("emitted, channel {}: {}", told.channel, told.event),
+        EntryBody::Event(emitted) => {
+            format!("emitted, channel {}: {}", emitted.channel, emitted.event)
+        }
         EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         EntryBody::Posted(fan_out, up_to) => {
             format!("fan-out {fan_out}: sent to the network up to {up_to}")
