@@ -207,20 +207,11 @@ impl JournalWriter {
         channel: ChannelId,
         message: &Message<'_>,
     ) {
-        let mut frame = std::mem::take(&mut self.scratch);
-        if let Message::Welcome(welcome) = message {
-            let mut welcome = welcome.clone();
-            let offers = welcome.channels.iter_mut();
-            offers.for_each(|offer| offer.directory.clear());
-            Message::Welcome(welcome).write(channel, &mut frame);
-        } else {
-            message.write(channel, &mut frame);
-        }
+        let frame = self.frame_of(channel, message);
         if frame.len() <= FRAMES_LEN_MAX {
             let parts = [&peer.0.to_le_bytes()[..], &frame];
             self.long(&NoState, now, (kind, 0, channel.0), parts);
         }
-        frame.clear();
         self.scratch = frame;
     }
 }
