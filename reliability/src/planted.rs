@@ -94,7 +94,7 @@ pub enum Bug {
     /// A heartbeat with the ended state ends the session without STATUS (§4.3).
     EndedHeartbeatBelieved,
     /// The end of the session is emitted at every occasion (§4.3).
-    EndToldTwice,
+    EndEmittedTwice,
     /// A joiner gets the datagram before its announced start (§5.1).
     LateJoinRepeatsOne,
     /// A joiner misses the first datagram after its announced start (§5.1).
@@ -148,7 +148,7 @@ pub enum Bug {
     /// The first copy is delivered even when the repair path's copy differs (§5.2).
     DecidingCopyIgnored,
     /// The end of a silence is not emitted (§5.5).
-    FreshForgotten,
+    RecoveredNotEmitted,
     /// A cursor with words of two reports is accepted (§6.7).
     TornCursorBelieved,
     /// A mirror keeps the relay byte of the received copy (§5.7).

@@ -4,15 +4,16 @@
 mod pair;
 
 use pair::{CHANNEL, FAN_OUT};
-use tickcast_journal::{JournalOrigin, JournalWriter, JournaledCore};
+use tickcast_journal::{JournalOrigin, JournalWriter, Journaled};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 
 /// Returns both sides, before the first datagram.
-fn sides() -> (PublisherCore, JournaledCore) {
+fn sides() -> (PublisherCore, Journaled<SubscriberCore>) {
     let geometry = Geometry::new(1472, 1024).unwrap();
     (pair::publisher(geometry), pair::subscriber(geometry, None))
 }
@@ -21,7 +22,7 @@ fn sides() -> (PublisherCore, JournaledCore) {
 /// delivered.
 fn round(
     publisher: &mut PublisherCore,
-    subscriber: &mut JournaledCore,
+    subscriber: &mut Journaled<SubscriberCore>,
     batch: &RecordBatch,
     n: u64,
     messages: u64,
@@ -41,11 +42,11 @@ fn round(
     while let Some(Transmit::Slots(range)) = publisher.poll_transmit(FAN_OUT) {
         for sequence in range.iter() {
             let bytes = publisher.slot(sequence).expect("it is sealed");
-            subscriber.handle_received(
+            subscriber.handle_bytes(
                 now.monotonic,
-                CHANNEL,
-                LineId(0),
+                (CHANNEL, LineId(0)),
                 bytes,
+                false,
                 &mut |item: Item<'_>| {
                     delivered += u64::from(matches!(item, Item::Record(..)));
                 },
@@ -84,7 +85,7 @@ fn journal_allocates_only_at_segment_start() {
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let mut n = 0;
-    let mut rounds = |subscriber: &mut JournaledCore, count: u64| {
+    let mut rounds = |subscriber: &mut Journaled<SubscriberCore>, count: u64| {
         let mut delivered = 0;
         for _ in 0..count {
             n += 1;
@@ -98,11 +99,11 @@ fn journal_allocates_only_at_segment_start() {
     });
     assert_eq!(counted.count_total, 0, "{counted:?}");
     // All segments are used, and then reused.
-    let before = subscriber.recorder().unwrap().inputs();
+    let before = subscriber.journal().unwrap().inputs();
     let counted = allocation_counter::measure(|| {
         rounds(&mut subscriber, 600_000);
     });
-    let inputs = subscriber.recorder().unwrap().inputs() - before;
+    let inputs = subscriber.journal().unwrap().inputs() - before;
     let segments = inputs * 72 / (4 << 20);
     assert!(segments >= 10, "{segments}");
     assert!(counted.count_total < 20 * segments, "{counted:?}");

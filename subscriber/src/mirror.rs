@@ -1,13 +1,13 @@
 //! A subscriber for a standby: its core keeps mirrors of the publisher's rings. It follows and repairs
 //! like any subscriber. When both sides have RDMA, the publisher also writes to its memory.
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::receive::Mirror;
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::session::SubscriberCore;
-use tickcast_reliability::types::ChannelId;
+use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::SubscriberBuilder;
@@ -40,8 +40,9 @@ impl MirrorSubscriber {
     /// [`SubscribeError`] on the conditions of [`SubscriberBuilder::build`].
     pub fn new(builder: SubscriberBuilder) -> Result<Self, SubscribeError> {
         let parts = builder.check()?;
-        let mut driver = Driver::new(builder, parts, SystemClock.now());
-        driver.use_inboxes();
+        let now = SystemClock.now();
+        let mut driver = Driver::new(builder, parts, now);
+        driver.use_inboxes(now);
         Ok(Self { driver })
     }
 
@@ -80,11 +81,13 @@ impl<K: MirrorKeeper> Deliver for Through<'_, K> {
 }
 
 impl<K: MirrorKeeper> Sink for Through<'_, K> {
-    fn offered(&mut self, core: &mut JournaledCore, offer: &ChannelOffer) {
+    fn offered(&mut self, now: Nanos, core: &mut Journaled<SubscriberCore>, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));
-        if let Some(mirror) = self.0.offered(offer, wants_mirror) {
-            core.set_mirror(offer.channel, mirror);
+        let mut mirror = self.0.offered(offer, wants_mirror);
+        if mirror.is_some() {
+            let mirror = SubscriberInput::Mirror(offer.channel, &mut mirror);
+            core.handle(now, mirror, self);
         }
     }
 

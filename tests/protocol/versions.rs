@@ -24,7 +24,7 @@ use tickcast_reliability::serve::{
     Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::session::{
-    ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
+    ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, RepairServiceCounters,
@@ -416,7 +416,13 @@ impl Subscriber {
             down: None,
         };
         subscriber.turn(|_, _, _| {});
-        let mut said = subscriber.turn(|core, now, _| core.handle_connected(now, Path::Repair));
+        let mut said = subscriber.turn(|core, now, _| {
+            core.handle(
+                now,
+                SubscriberInput::Connected(Path::Repair),
+                &mut |_: Item<'_>| (),
+            );
+        });
         subscriber.join = said.remove(0);
         subscriber
     }
@@ -431,7 +437,7 @@ impl Subscriber {
         }
         let aligned = &words_as_bytes(&words)[..bytes.len()];
         self.turn(|core, now, mut on| {
-            core.handle_received(now, CHANNEL, LineId(0), aligned, &mut on);
+            core.handle_bytes(now, (CHANNEL, LineId(0)), aligned, false, &mut on);
         });
     }
 
@@ -453,9 +459,15 @@ impl Subscriber {
         };
         let core = &mut self.core;
         input(core, now, &mut on);
-        core.handle_timeout(now, &mut |item: Item<'_>| on(item));
+        core.handle(now, SubscriberInput::Timeout, &mut |item: Item<'_>| {
+            on(item);
+        });
         let (mut out, mut said) = (Vec::new(), Vec::new());
-        while let Some(path) = core.poll_transmit(now, &mut out, &mut |item: Item<'_>| on(item)) {
+        loop {
+            core.handle(now, SubscriberInput::Poll, &mut |item: Item<'_>| on(item));
+            let Some(path) = core.poll_transmit(&mut out) else {
+                break;
+            };
             assert_eq!(path, Path::Repair);
             said.push(std::mem::take(&mut out));
         }
@@ -473,7 +485,11 @@ fn follows(versions: WireVersions, talk: &[Line]) {
                 let read = Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER).expect("a message");
                 let (channel, message, _) = read.expect("a whole frame");
                 subscriber.turn(|core, now, mut on| {
-                    core.handle_message(now, Path::Repair, channel, &message, &mut on);
+                    core.handle(
+                        now,
+                        SubscriberInput::message(Path::Repair, channel, &message),
+                        &mut on,
+                    );
                 });
             }
             Line::Multicast(bytes, true) => {
@@ -627,7 +643,11 @@ fn no_common_version_is_told_and_ends() {
     let read = Message::read(frame(1), BODY_LEN_MAX_TO_SUBSCRIBER).expect("a message");
     let (channel, message, _) = read.expect("a whole frame");
     subscriber.turn(|core, now, mut on| {
-        core.handle_message(now, Path::Repair, channel, &message, &mut on);
+        core.handle(
+            now,
+            SubscriberInput::message(Path::Repair, channel, &message),
+            &mut on,
+        );
     });
     assert!(!subscriber.core.is_joined());
     assert_eq!(subscriber.given, []);

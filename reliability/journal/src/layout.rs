@@ -3,10 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::{Event, LineId, LinkDownReason, LossCause};
+use tickcast_reliability::delivery::{Event, LineId};
 use tickcast_reliability::serve::PeerId;
-use tickcast_reliability::session::{Path, ReadLimits};
 use tickcast_reliability::types::{
     ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -88,24 +86,24 @@ pub(super) enum EntryKind {
     Data = 1,
     /// A datagram of another kind on a line, whole.
     Other = 2,
-    /// A poll of the core with the current time: `b` is a part of the digest of all outputs so far.
-    Look = 3,
-    /// A request for outgoing frames: `b` as for `Look`.
-    Ask = 4,
+    /// The input `Timeout`: `b` is a part of the digest of all outputs before it.
+    Timeout = 3,
+    /// The input `Poll`: `b` as for `Timeout`.
+    Poll = 4,
     /// Frames sent on path `a`, truncated to the room that is left.
     Sent = 5,
-    /// A control message received on path `a` for channel `b`, as a frame.
+    /// The input `Message`, received on path `a`, as a frame: `b` as for `Timeout`.
     Message = 6,
-    /// Completion of a request for the publisher's memory: a tag, and bytes.
-    Remote = 7,
-    /// A [`JournalInput`].
+    /// The input `Read`: a tag, and bytes; `b` as for `Timeout`.
+    Read = 7,
+    /// Another `SubscriberInput` in its serialized form: `b` as for `Timeout`.
     Input = 8,
     /// An action taken from the core: `b` is the digest part including this action.
     Action = 9,
     /// A request for the publisher's memory, taken from the core: `b` is the digest part including it.
     Request = 10,
     /// An [`Emitted`].
-    Told = 11,
+    Event = 11,
     /// A [`Note`].
     Note = 12,
     /// The full time of the next entry: eight bytes.
@@ -135,21 +133,23 @@ pub(super) enum EntryKind {
     Repaired = 24,
     /// A [`Served`].
     Served = 25,
+    /// An input that the journal does not hold: nothing after it can be replayed.
+    Unrecorded = 26,
 }
 
 impl EntryKind {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::Data,
         Self::Other,
-        Self::Look,
-        Self::Ask,
+        Self::Timeout,
+        Self::Poll,
         Self::Sent,
         Self::Message,
-        Self::Remote,
+        Self::Read,
         Self::Input,
         Self::Action,
         Self::Request,
-        Self::Told,
+        Self::Event,
         Self::Note,
         Self::Time,
         Self::Sealed,
@@ -164,6 +164,7 @@ impl EntryKind {
         Self::Said,
         Self::Repaired,
         Self::Served,
+        Self::Unrecorded,
     ];
 }
 
@@ -173,39 +174,6 @@ pub(super) mod of_line {
     pub(crate) const B: u8 = 1;
     /// The datagram's CRC did not match.
     pub(crate) const BAD: u8 = 2;
-}
-
-/// Inputs of a subscriber's core other than datagrams, messages and polls.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum JournalInput {
-    /// Which repair paths this host supports: NACK connection, READ, inboxes.
-    Use(Option<bool>, Option<bool>, Option<bool>),
-    /// A connection was established.
-    Connected(Path),
-    /// A connection ended or could not be established.
-    Disconnected(Path, LinkDownReason),
-    /// This host cannot make a NACK connection.
-    NackUnusable,
-    /// This host cannot READ.
-    ReadUnusable,
-    /// The limits of the READ connection.
-    Limits(ReadLimits),
-    /// Bytes arrived on a line that are not a datagram.
-    Malformed(ChannelId, LineId, u32),
-    /// A datagram arrived from an address that is not configured.
-    Stranger(ChannelId),
-    /// The publisher overran the local reader of its ring.
-    Overrun(ChannelId, Epoch, SequenceRange),
-    /// Number of lines on which the channel is received.
-    Listening(ChannelId, u8),
-    /// The application leaves.
-    Leave(LossCause),
-    /// The application rejoins a channel.
-    Rejoin(ChannelId, Start),
-    /// An input that is not recorded, such as one too large for a segment. Entries after it cannot be
-    /// replayed.
-    Unrecorded,
 }
 
 /// An event that the core emitted.

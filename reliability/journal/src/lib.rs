@@ -1,7 +1,7 @@
 //! The flight recorder: it keeps every input of a core in a ring of segments that outlives the process.
 //! From the record, `explain` finds why datagrams were missing, and a replay runs the core again.
 //!
-//! - [`JournaledCore`]: a subscriber's core with an optional record.
+//! - [`Journaled`]: a core with an optional journal, such as a subscriber's.
 //! - [`JournaledPublisher`]: the core of a channel's publisher with an optional record.
 //! - [`JournaledServer`]: the core of a repair service with an optional record.
 //! - [`Journal`]: a record opened for reading; [`replay()`] and [`replay_publisher()`] run it.
@@ -15,17 +15,19 @@
 //! 1. `explain`: the fate of every missing datagram
 //! 2. `replay_publisher`: replay of a publisher's record through its core
 //! 3. `replay`: replay of a subscriber's record through its core
-//! 4. `subscriber`: a subscriber's core with a record
-//! 5. `publisher`: a publisher's core with a record
-//! 6. `server`: the core of a repair service with a record
-//! 7. `writer`: the writer of a record
-//! 8. `reader`: the reader of a record
-//! 9. `frames`: the NACKs in recorded frames
-//! 10. `outputs`: the digest of a core's outputs
-//! 11. `layout`: the bytes of a record
+//! 4. `subscriber`: the journal of a subscriber's core
+//! 5. `journaled`: a core with an optional journal
+//! 6. `publisher`: a publisher's core with a record
+//! 7. `server`: the core of a repair service with a record
+//! 8. `writer`: the writer of a record
+//! 9. `reader`: the reader of a record
+//! 10. `frames`: the NACKs in recorded frames
+//! 11. `outputs`: the digest of a core's outputs
+//! 12. `layout`: the bytes of a record
 
 pub mod explain;
 mod frames;
+mod journaled;
 pub mod layout;
 mod outputs;
 mod publisher;
@@ -37,9 +39,10 @@ mod subscriber;
 mod writer;
 
 pub use self::frames::RequestedRanges;
+pub use self::journaled::Journaled;
 pub use self::layout::{
-    Dropped, Emitted, JournalInput, JournalOrigin, JournalSide, Note, Published, SealedBy, Sending,
-    Served, Unread,
+    Dropped, Emitted, JournalOrigin, JournalSide, Note, Published, SealedBy, Sending, Served,
+    Unread,
 };
 pub use self::outputs::Outputs;
 pub use self::publisher::JournaledPublisher;
@@ -49,6 +52,5 @@ pub use self::reader::{
 pub use self::replay::{Difference, GapCounts, Replayed, Stopped, replay};
 pub use self::replay_publisher::replay_publisher;
 pub use self::server::JournaledServer;
-pub use self::subscriber::JournaledCore;
 pub use self::writer::{Area, JournalError, JournalWriter};
 pub use tickcast_reliability::wire::headers_only::header_of;

@@ -1,9 +1,8 @@
-//! A channel's publishing core as its driver uses it, with a record of what it decided upon, or without.
+//! The core of a channel's publisher with an optional record of its decisions.
 //!
-//! Nothing is kept of a message that only goes into the datagram that is open. What seals is kept once
-//! it has, by the header that came of it: which says how many records of how many bytes there were, and
-//! so what to publish in a replay. Looks at the clock at which nothing was due are left out, and so is
-//! whatever else changed nothing.
+//! A message that only goes into the open datagram has no entry. A call that seals a datagram records the
+//! header of that datagram. The header gives the number of records and of bytes, so a replay knows how
+//! much to publish. Calls that changed nothing have no entry, such as timeouts with nothing due.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,20 +16,20 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{HEADER_LEN, StreamEvent};
 
-/// The thread did not come back for so long: that is worth a note.
+/// A longer time between two timeouts of the driver is worth a note.
 const STALL: Nanos = Nanos::from_ms(1);
-/// An event names no more instruments; a list that is longer by one stands for any longer one.
+/// One more than the most instruments of an event. A list of this length stands for any longer one.
 const INSTRUMENTS_MAX: usize = StreamEvent::INSTRUMENTS_MAX + 1;
 
-/// See the module. What only looks goes to the core; what changes it is here, under the same names and
-/// with the same promises.
+/// A publisher's core with an optional record. It dereferences to the core for everything that changes
+/// nothing. The methods that change the core have the contracts of the core's methods.
 pub struct JournaledPublisher {
     core: PublisherCore,
     recorder: Option<Box<JournalWriter>>,
-    /// The time that was given last, where it is recorded, and with the clock's last look.
+    /// The time of the last recorded input. `looked_at` is the time of the last `handle_timeout`.
     now: Nanos,
     looked_at: Nanos,
-    /// The group that was told last.
+    /// The group of the last recorded `set_group`.
     group: (u32, u32),
 }
 
@@ -50,7 +49,7 @@ impl Deref for JournaledPublisher {
 }
 
 impl JournaledPublisher {
-    /// This core, without a record.
+    /// Returns this core without a record.
     #[must_use]
     pub const fn new(core: PublisherCore) -> Self {
         Self {
@@ -62,27 +61,27 @@ impl JournaledPublisher {
         }
     }
 
-    /// Records from now on; the record begins with the core's state as it is.
+    /// Attaches a record, which begins with the core's current state.
     pub fn record(&mut self, recorder: JournalWriter) {
         self.now = recorder.last;
-        // Whatever it is, it is told again.
+        // No group has this value, so the next `set_group` is recorded.
         self.group = (u32::MAX, u32::MAX);
         self.recorder = Some(Box::new(recorder));
     }
 
-    /// Records no longer; gives what did.
+    /// Detaches the record and returns it.
     pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
         self.recorder.take()
     }
 
-    /// Whether anything is recorded.
+    /// Returns whether a record is attached.
     #[must_use]
     #[inline]
     pub const fn is_recorded(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Notes what happened around the core.
+    /// Notes an event around the core.
     #[cold]
     pub fn note(&mut self, note: Note) {
         if let Some(recorder) = &mut self.recorder {
@@ -90,11 +89,11 @@ impl JournaledPublisher {
         }
     }
 
-    /// See [`PublisherCore::publish`].
+    /// Delegates to [`PublisherCore::publish`].
     ///
     /// # Errors
-    /// As there.
-    // What goes into the open datagram, which is nearly all, must not take a call.
+    /// Returns the errors of [`PublisherCore::publish`].
+    // Nearly all messages go into the open datagram, and these must not cost a call.
     #[inline(always)]
     pub fn publish<'a>(
         &mut self,
@@ -107,7 +106,7 @@ impl JournaledPublisher {
         if self.core.add(message, source, position) {
             return Ok(());
         }
-        // One call with a record and without: who keeps none pays for two looks, who keeps one for no call.
+        // One call serves both cases: two checks are the cost without a record, and no second call with one.
         let before = self.before_sealing(now);
         let Self { core, recorder, .. } = self;
         let result = core.begin(message, source, position, now);
@@ -121,7 +120,7 @@ impl JournaledPublisher {
         result
     }
 
-    /// Makes room for the entry of a call that may seal. What was sealed before it.
+    /// Makes room for the entry of a call that may seal. Returns the last sequence sealed before the call.
     #[inline(always)]
     fn before_sealing(&mut self, now: Now) -> Sequence {
         let Self { core, recorder, .. } = self;
@@ -132,7 +131,7 @@ impl JournaledPublisher {
         core.sealed()
     }
 
-    /// See [`PublisherCore::add_record`].
+    /// Delegates to [`PublisherCore::add_record`].
     #[inline]
     pub fn add_record<R: WireRecord>(
         &mut self,
@@ -143,7 +142,7 @@ impl JournaledPublisher {
         self.core.add_record(record, source, position)
     }
 
-    /// See [`PublisherCore::add_run`].
+    /// Delegates to [`PublisherCore::add_run`].
     #[inline]
     pub fn add_run<R: WireRecord>(
         &mut self,
@@ -154,7 +153,7 @@ impl JournaledPublisher {
         self.core.add_run(records, source, first)
     }
 
-    /// See [`PublisherCore::begin_record`].
+    /// Delegates to [`PublisherCore::begin_record`].
     #[inline]
     pub fn begin_record<R: WireRecord>(
         &mut self,
@@ -176,7 +175,7 @@ impl JournaledPublisher {
         begun
     }
 
-    /// See [`PublisherCore::flush`].
+    /// Delegates to [`PublisherCore::flush`].
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {
         let before = self.before_sealing(now);
@@ -193,10 +192,10 @@ impl JournaledPublisher {
         }
     }
 
-    /// See [`PublisherCore::event`].
+    /// Delegates to [`PublisherCore::event`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`PublisherCore::event`].
     pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublishError> {
         let before = self.core.sealed();
         if self.recorder.is_some() {
@@ -211,10 +210,10 @@ impl JournaledPublisher {
         result
     }
 
-    /// See [`PublisherCore::end`].
+    /// Delegates to [`PublisherCore::end`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`PublisherCore::end`].
     pub fn end(&mut self, now: Now) -> Result<Sequence, PublishError> {
         let before = self.core.sealed();
         self.told(now.monotonic, &Published::End(now.utc));
@@ -223,13 +222,13 @@ impl JournaledPublisher {
         result
     }
 
-    /// See [`PublisherCore::stop`].
+    /// Delegates to [`PublisherCore::stop`].
     pub fn stop(&mut self) {
         self.told(self.now, &Published::Stop);
         self.core.stop();
     }
 
-    /// See [`PublisherCore::set_group`].
+    /// Delegates to [`PublisherCore::set_group`].
     #[inline]
     pub fn set_group(&mut self, subscribers: u32, hold_off_us: u32) {
         let group = (subscribers, hold_off_us);
@@ -240,7 +239,7 @@ impl JournaledPublisher {
         self.core.set_group(subscribers, hold_off_us);
     }
 
-    /// See [`PublisherCore::handle_posted`].
+    /// Delegates to [`PublisherCore::handle_posted`].
     #[inline]
     pub fn handle_posted(&mut self, fan_out: FanOutId, up_to: Sequence) {
         let Self { core, recorder, .. } = self;
@@ -253,7 +252,7 @@ impl JournaledPublisher {
         core.handle_posted(fan_out, up_to);
     }
 
-    /// See [`PublisherCore::handle_completed`].
+    /// Delegates to [`PublisherCore::handle_completed`].
     #[inline]
     pub fn handle_completed(&mut self, fan_out: FanOutId, up_to: Sequence) {
         let Self { core, recorder, .. } = self;
@@ -268,7 +267,7 @@ impl JournaledPublisher {
         }
     }
 
-    /// See [`PublisherCore::handle_timeout`].
+    /// Delegates to [`PublisherCore::handle_timeout`].
     #[inline]
     pub fn handle_timeout(&mut self, now: Now) {
         if self.recorder.is_some() {
@@ -293,7 +292,7 @@ impl JournaledPublisher {
         }
     }
 
-    /// See [`PublisherCore::poll_transmit`].
+    /// Delegates to [`PublisherCore::poll_transmit`].
     #[inline]
     pub fn poll_transmit(&mut self, fan_out: FanOutId) -> Option<Transmit> {
         let Self { core, recorder, .. } = self;
@@ -308,13 +307,13 @@ impl JournaledPublisher {
         Some(transmit)
     }
 
-    /// See [`PublisherCore::poll`].
+    /// Delegates to [`PublisherCore::poll`].
     #[inline]
     pub fn poll(&mut self) -> Option<PublisherEvent> {
         let Self { core, recorder, .. } = self;
         match recorder {
             Some(recorder) if core.has_events() => {
-                // First, so that what begins a segment is the state from before.
+                // Make room first, because a new segment must begin with the state before the poll.
                 recorder.make_room_for_call(core, self.now);
                 let event = core.poll()?;
                 recorder.rare_output(self.now, (EntryKind::Happened, 0, 0), &event);
@@ -324,13 +323,13 @@ impl JournaledPublisher {
         }
     }
 
-    /// See [`PublisherCore::set_session`].
+    /// Delegates to [`PublisherCore::set_session`].
     pub fn set_session(&mut self, source: SourceId, session: [u8; 16]) {
-        // It is kept beside the stream, and decides nothing.
+        // The session is kept beside the stream and decides nothing, so it has no entry.
         self.core.set_session(source, session);
     }
 
-    /// See [`PublisherCore::sealed`].
+    /// Delegates to [`PublisherCore::sealed`].
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.core.sealed()
@@ -351,7 +350,7 @@ impl JournaledPublisher {
 }
 
 impl JournalWriter {
-    /// A datagram was sealed, by this: what comes of full ones, so by the shortest way.
+    /// Records the last sealed datagram and its cause. Full datagrams come this way, so it must be short.
     #[inline(always)]
     fn sealed_last(&mut self, core: &PublisherCore, now: Nanos, by: SealedBy) {
         if let Some(header) = core.ring().header_of_last() {
@@ -359,7 +358,7 @@ impl JournalWriter {
         }
     }
 
-    /// Datagrams were sealed after `before`, by an input that has an entry of its own: these are none.
+    /// Records the datagrams sealed after `before` by an input that has its own entry. They are not inputs.
     fn sealed_since(&mut self, core: &PublisherCore, before: Sequence, now: Nanos) {
         let range = SequenceRange::new(before.next(), core.sealed());
         for sequence in range.into_iter().flat_map(SequenceRange::iter) {
@@ -371,7 +370,7 @@ impl JournalWriter {
         }
     }
 
-    /// A message came that began a datagram, before which what was open was sealed, if anything was.
+    /// Records a message that began a datagram, and with it the datagram that it sealed, if any.
     #[inline]
     fn begun(&mut self, core: &PublisherCore, before: Sequence, now: Nanos) {
         if core.sealed() == before {
@@ -381,7 +380,7 @@ impl JournalWriter {
         }
     }
 
-    /// A message came that began no datagram: of no records, larger than one, or refused.
+    /// Records a message that began no datagram: one without records, too large for one, or refused.
     #[cold]
     fn begun_nothing(
         &mut self,
@@ -392,7 +391,7 @@ impl JournalWriter {
     ) {
         if message.bytes().len() > core.ring().payload_max() {
             let what = too_large(message, source, position, now.utc);
-            // Room for it is left behind that for the call.
+            // The call's room includes room for this entry.
             self.rare_output(now.monotonic, (EntryKind::Published, 0, 0), &what);
             self.sealed_since(core, before, now.monotonic);
         } else if core.sealed() == before {

@@ -4,14 +4,14 @@
 use thiserror::Error;
 
 use super::layout::{
-    Emitted, EntryKind, FILE_HEAD_LEN, JournalInput, JournalOrigin, JournalSide, Note, Published,
-    RECORD_MAGIC, RECORD_VERSION, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, of_line, segment,
+    Emitted, EntryKind, FILE_HEAD_LEN, JournalOrigin, JournalSide, Note, Published, RECORD_MAGIC,
+    RECORD_VERSION, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, of_line, segment,
 };
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::publish::{HEARTBEAT_LEN, PublisherEvent};
 use tickcast_reliability::serve::PeerId;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
@@ -151,24 +151,20 @@ pub enum EntryBody<'a> {
         /// The whole datagram, or its header.
         kept: &'a [u8],
     },
-    /// The core was polled with the current time.
-    Look(u16),
-    /// The core was asked for outgoing frames.
-    Ask(u16),
+    /// A message arrived at a subscriber, and a part of the digest of all outputs before it.
+    Message(u16, Path, ChannelId, Message<'a>),
+    /// Any other input of a subscriber's core, and a part of the digest of all outputs before it.
+    Input(u16, SubscriberInput<'a>),
+    /// An input that the journal does not hold. Entries after it cannot be replayed.
+    Unrecorded,
     /// Frames were sent on a path; only their first bytes may be kept.
     Sent(Path, u16, &'a [u8]),
-    /// A control message was received.
-    Message(Path, ChannelId, Message<'a>),
-    /// A request for the publisher's memory completed.
-    Remote(u64, &'a [u8]),
-    /// Another input.
-    Input(JournalInput),
     /// An action was taken from the core.
     Action(u16),
     /// A request for the publisher's memory was taken from the core.
     Request(u16),
     /// The core emitted an event.
-    Told(Emitted),
+    Event(Emitted),
     /// Something happened around the core.
     Note(Note),
     /// A publisher sealed a datagram with this header.
@@ -204,11 +200,9 @@ impl EntryBody<'_> {
         matches!(
             self,
             Self::Datagram { .. }
-                | Self::Look(_)
-                | Self::Ask(_)
                 | Self::Message(..)
-                | Self::Remote(..)
-                | Self::Input(_)
+                | Self::Input(..)
+                | Self::Unrecorded
                 | Self::Sealed(
                     SealedBy::Flush
                         | SealedBy::FlushLast
@@ -471,7 +465,10 @@ impl<'a> Entries<'a> {
         if self.at > TIME_MAX {
             return Err("an entry of a time that no clock has");
         }
-        let path = || Path::from_index(a).ok_or("an entry of a path that does not exist");
+        let path = || {
+            let path = postcard::from_bytes::<Path>(&[a]);
+            path.map_err(|_| "an entry of a path that does not exist")
+        };
         let datagram = |kept| EntryBody::Datagram {
             channel: ChannelId(b),
             line: LineId(u8::from(a & of_line::B != 0)),
@@ -492,27 +489,29 @@ impl<'a> Entries<'a> {
                 Datagram::parse(kept).map_err(|_| UNREADABLE)?;
                 datagram(kept)
             }
-            EntryKind::Look => EntryBody::Look(b),
-            EntryKind::Ask => EntryBody::Ask(b),
+            EntryKind::Timeout => EntryBody::Input(b, SubscriberInput::Timeout),
+            EntryKind::Poll => EntryBody::Input(b, SubscriberInput::Poll),
             EntryKind::Sent => EntryBody::Sent(path()?, b, self.take_long().ok_or(SHORT)?),
             EntryKind::Message => {
                 let frame = self.take_long().ok_or(SHORT)?;
                 match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
                     Ok(Some((channel, message, _))) => {
-                        EntryBody::Message(path()?, channel, message)
+                        EntryBody::Message(b, path()?, channel, message)
                     }
                     _ => return Err(UNREADABLE),
                 }
             }
-            EntryKind::Remote => {
+            EntryKind::Read => {
                 let body = self.take_long().ok_or(SHORT)?;
-                let (tag, rest) = body.split_first_chunk::<8>().ok_or(SHORT)?;
-                EntryBody::Remote(u64::from_le_bytes(*tag), rest)
+                let (tag, bytes) = body.split_first_chunk::<8>().ok_or(SHORT)?;
+                let tag = u64::from_le_bytes(*tag);
+                EntryBody::Input(b, SubscriberInput::Read { tag, bytes })
             }
-            EntryKind::Input => EntryBody::Input(self.decoded()?),
+            EntryKind::Input => EntryBody::Input(b, self.decoded()?),
+            EntryKind::Unrecorded => EntryBody::Unrecorded,
             EntryKind::Action => EntryBody::Action(b),
             EntryKind::Request => EntryBody::Request(b),
-            EntryKind::Told => EntryBody::Told(self.decoded()?),
+            EntryKind::Event => EntryBody::Event(self.decoded()?),
             EntryKind::Note => EntryBody::Note(self.decoded()?),
             EntryKind::Sealed => {
                 let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);

@@ -1,37 +1,35 @@
-//! A record run through the core again: the same inputs must give the same outputs, and where they do
-//! not, the first that differs is named.
+//! Runs a journal through the core again. The same inputs must give the same outputs; the replay names
+//! the first difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use super::reader::{EntryBody, EntryPlace, Journal, JournalEntry, JournalReadError};
-use super::{
-    Emitted, JournalInput, JournalOrigin, JournalSide, JournalWriter, JournaledCore, Outputs,
-};
+use super::{Emitted, JournalOrigin, JournalSide, JournalWriter, Journaled, Outputs};
 use crate::layout::RECORD_LEN_MIN;
-use tickcast_reliability::delivery::{Deliver, Event, Item, LossCause, Via};
-use tickcast_reliability::session::SubscriberCore;
-use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::delivery::{Deliver, Event, Item, LossCause};
+use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange, State};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET, headers_only};
 
-/// What a replay came to.
-pub struct Replayed<Core = JournaledCore> {
-    /// The core as it stands after the last input; `None` when nothing could be run.
+/// The outcome of a replay.
+pub struct Replayed<Core = Journaled<SubscriberCore>> {
+    /// The core after the last input; `None` when nothing could be run.
     pub core: Option<Core>,
-    /// How many inputs it was given.
+    /// The number of inputs that the core was given.
     pub inputs: u64,
-    /// The number of the first input that could be run: before it there is no snapshot.
+    /// The number of the first input that could be run. No snapshot exists before it.
     pub first_input: u64,
-    /// What a subscriber's core had counted when the record begins, where its state of then is in it.
+    /// The counts of a subscriber's core where the journal begins, if it holds the state at that point.
     pub before: Option<GapCounts>,
-    /// The first thing that came out otherwise than it was recorded.
+    /// The first output that differs from the journal.
     pub difference: Option<Difference>,
-    /// Why the record could not be run to its end, where it could not.
+    /// The reason why the replay stopped before the end of the journal.
     pub stopped: Option<Stopped>,
 }
 
 impl<Core> Replayed<Core> {
-    /// There is no state to begin with.
+    /// Returns the outcome of a journal without a state to begin with.
     pub(super) const fn nothing() -> Self {
         Self {
             core: None,
@@ -43,12 +41,12 @@ impl<Core> Replayed<Core> {
         }
     }
 
-    /// Gives `take` the entries from this segment on, up to the first of which something else came, or
+    /// Passes the entries from this segment on to `take`, up to the first difference or the first entry
     /// that can't be run.
     pub(super) fn walk(
         recording: &Journal,
         segment: usize,
-        mut take: impl FnMut(&JournalEntry<'_>) -> Result<(), &'static str>,
+        mut take: impl FnMut(JournalEntry<'_>) -> Result<(), &'static str>,
     ) -> Self {
         let first_input = recording.segments().get(segment).map_or(0, |it| it.inputs);
         let mut walked = Self {
@@ -67,16 +65,17 @@ impl<Core> Replayed<Core> {
                     break;
                 }
             };
-            if matches!(entry.what, EntryBody::Input(JournalInput::Unrecorded)) {
+            if matches!(entry.what, EntryBody::Unrecorded) {
                 walked.stopped = Some(Stopped::Unrecorded(entry.at));
                 break;
             }
             walked.inputs += u64::from(entry.what.is_input());
-            if let Err(what) = take(&entry) {
+            let (at, input, offset) = (entry.at, entry.inputs, entry.place.offset);
+            if let Err(what) = take(entry) {
                 walked.difference = Some(Difference {
-                    at: entry.at,
-                    input: entry.inputs,
-                    offset: entry.place.offset,
+                    at,
+                    input,
+                    offset,
                     what,
                 });
                 break;
@@ -86,21 +85,21 @@ impl<Core> Replayed<Core> {
     }
 }
 
-/// What a subscriber's core counted of what was missing, in sequences of all its channels.
+/// Counts of missing sequences, over all channels of a subscriber's core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GapCounts {
-    /// Found missing.
+    /// Sequences found missing.
     pub missing: u64,
-    /// Of those, what came after all.
+    /// Missing sequences that came after all.
     pub came: u64,
-    /// Of those, what was declared lost.
+    /// Missing sequences that were declared lost.
     pub lost: u64,
-    /// Of those, what is still open.
+    /// Missing sequences that are still open.
     pub open: u64,
 }
 
 impl GapCounts {
-    /// As they stand now.
+    /// Returns the current counts of a core.
     #[must_use]
     pub fn of(core: &SubscriberCore) -> Self {
         core.counters().fold(Self::default(), |sum, it| Self {
@@ -112,31 +111,31 @@ impl GapCounts {
     }
 }
 
-/// Where a replay left the record.
+/// The entry at which a replay and its journal differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// When it was, protocol time of who recorded.
+    /// The time of the entry: protocol time of the recording process.
     pub at: Nanos,
-    /// All outputs of the inputs before this one were the same as far as the last look.
+    /// The number of the input. All outputs before it were the same as far as they were compared.
     pub input: u64,
-    /// Where in the record.
+    /// The byte offset in the journal.
     pub offset: usize,
-    /// What was compared.
+    /// The compared output.
     pub what: &'static str,
 }
 
-/// Why a replay stopped.
+/// The reason why a replay stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// No segment has a snapshot: the state did not fit, or it is a standby's.
+    /// No segment has a snapshot, because the state did not fit or is a standby's.
     NoSnapshot,
-    /// Something happened that a record does not hold.
+    /// The journal does not hold an input at this time.
     Unrecorded(Nanos),
-    /// The record is damaged.
+    /// The journal is damaged.
     Damaged(JournalReadError),
 }
 
-/// Nothing is kept of a replay but its outputs.
+/// Returns a journal that keeps only the outputs of a replay.
 fn witness(after: u64, keep_log: bool) -> Option<JournalWriter> {
     let area = Box::new(vec![0; RECORD_LEN_MIN]);
     let mut recorder = JournalWriter::new(area, &JournalOrigin::default()).ok()?;
@@ -147,31 +146,31 @@ fn witness(after: u64, keep_log: bool) -> Option<JournalWriter> {
     Some(recorder)
 }
 
-/// Runs what can be run of a record: from its first snapshot on. `keep_log` keeps every output in
-/// words. What is delivered goes to `on`; the values in its records are not those of then.
+/// Runs a journal from its first snapshot on. `keep_log` keeps every output in words. Deliveries go to
+/// `on`; the values in their records are not those of the recorded run.
 #[must_use]
 pub fn replay(recording: &Journal, keep_log: bool, on: &mut impl Deliver) -> Replayed {
     run(recording, keep_log, on, |_, _| ())
 }
 
-/// What the core did with each entry, by where the entry stands, as far as the record can be run.
+/// The core's reaction to each entry that can be run, by the place of the entry.
 #[derive(Debug, Default)]
 pub(crate) struct Witnessed {
-    /// Of which entries that is known: the first and the last of them.
+    /// The first and the last entry whose reaction is known.
     known: Option<RangeInclusive<EntryPlace>>,
     /// Datagrams for which the window had no room.
     pub(crate) no_room: BTreeSet<EntryPlace>,
-    /// What brought something that was missing.
+    /// Entries that brought a missing sequence.
     pub(crate) filled: BTreeSet<EntryPlace>,
-    /// What was found missing.
+    /// The sequences that each entry showed to be missing.
     pub(crate) found: BTreeMap<EntryPlace, Vec<(ChannelId, Epoch, SequenceRange)>>,
 }
 
-/// What one channel's receiver had counted, and the highest sequence it had heard of.
+/// The counts of one channel's receiver, and the highest sequence that it had seen.
 type Counted = ([u64; 3], Sequence);
 
 impl Witnessed {
-    /// What the core of a subscriber's record did.
+    /// Returns the reactions of the core of a subscriber's journal.
     pub(crate) fn of(recording: &Journal) -> Self {
         let (mut all, mut before) = (Self::default(), Vec::new());
         run(recording, false, &mut |_: Item<'_>| (), |place, core| {
@@ -184,7 +183,7 @@ impl Witnessed {
         all
     }
 
-    /// Whether it is known what the core did with the entry that stands there.
+    /// Returns whether the core's reaction to the entry at this place is known.
     pub(crate) fn knows(&self, place: EntryPlace) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.contains(&place))
@@ -208,7 +207,7 @@ impl Witnessed {
             if before.len() <= index {
                 before.resize(index + 1, None);
             }
-            // One that a record begins with has counted before.
+            // A receiver of the snapshot has counted before.
             let (was, heard_before) = before[index].replace(now).unwrap_or(now);
             let ((counted, heard), Some(place)) = (now, place) else {
                 continue;
@@ -223,7 +222,7 @@ impl Witnessed {
             if count == 0 {
                 continue;
             }
-            // All up to what is heard of now, but for what shows it by having come itself.
+            // All sequences up to the highest seen are missing, except the one that came itself.
             let came = u64::from(heard.since(heard_before) > count);
             let last = heard.minus(came);
             if let Some(range) = SequenceRange::new(last.minus(count - 1), last) {
@@ -234,7 +233,7 @@ impl Witnessed {
     }
 }
 
-/// See [`replay`]; `after` is shown the core as it begins, and once it has what an entry holds.
+/// Runs a journal as [`replay`]. `after` gets the core at its beginning and after each entry.
 fn run(
     recording: &Journal,
     keep_log: bool,
@@ -252,7 +251,7 @@ fn run(
     };
     after(None, &core);
     let before = (nth == 0).then(|| GapCounts::of(&core));
-    let mut core = JournaledCore::of(core);
+    let mut core = Journaled::new(core);
     if let Some(witness) = witness(segment.digest, keep_log) {
         core.record(witness);
     }
@@ -264,7 +263,7 @@ fn run(
     };
     let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
-        run.entry(&entry.what, on)?;
+        run.entry(entry.what, on)?;
         after(Some(entry.place), &run.core);
         Ok(())
     });
@@ -276,15 +275,15 @@ fn run(
 }
 
 struct Run {
-    core: JournaledCore,
+    core: Journaled<SubscriberCore>,
     unreadable: BTreeSet<(Epoch, Sequence)>,
     out: Vec<u8>,
     at: Nanos,
 }
 
 impl Run {
-    /// Gives the core what an entry says it was given, and compares what it says came out.
-    fn entry(&mut self, what: &EntryBody<'_>, on: &mut impl Deliver) -> Result<(), &'static str> {
+    /// Gives the input of an entry to the core, or compares an output with the core's.
+    fn entry(&mut self, what: EntryBody<'_>, on: &mut impl Deliver) -> Result<(), &'static str> {
         let (now, core) = (self.at, &mut self.core);
         match what {
             EntryBody::Datagram {
@@ -293,44 +292,44 @@ impl Run {
                 verdict,
                 kept,
             } => {
-                let bytes = self.whole(kept, *verdict);
+                let bytes = self.whole(kept, verdict);
                 let aligned = &mut tickcast_reliability::record::AlignedCopy::default();
                 let Ok(datagram) = Datagram::parse(aligned.of(&bytes)) else {
                     return Err("a datagram can't be put together from its header");
                 };
-                let via = Via::Line(*line);
-                self.core
-                    .handle_recorded(now, *channel, via, &datagram, *verdict, on);
+                let input = SubscriberInput::Datagram {
+                    channel,
+                    line,
+                    datagram: &datagram,
+                    verdict,
+                };
+                self.core.handle(now, input, on);
             }
-            EntryBody::Look(check) => {
-                compare(core, *check, "what came out before the clock was told")?;
-                core.handle_timeout(now, on);
+            EntryBody::Message(check, path, channel, message) => {
+                compare(core, check, "the outputs before a message")?;
+                core.handle(now, SubscriberInput::message(path, channel, &message), on);
             }
-            EntryBody::Ask(check) => {
-                compare(core, *check, "what came out before frames were asked for")?;
+            EntryBody::Input(check, input) => {
+                compare(core, check, "the outputs before an input")?;
+                core.handle(now, input, on);
+            }
+            EntryBody::Sent(path, check, frames) => {
                 self.out.clear();
-                let _ = core.poll_transmit(now, &mut self.out, on);
-            }
-            EntryBody::Sent(_, check, frames) => {
-                if !self.out.starts_with(frames) {
+                let sent = core.poll_transmit(&mut self.out);
+                if sent != Some(path) || !self.out.starts_with(frames) {
                     return Err("the frames that were sent");
                 }
-                compare(core, *check, "the frames that were sent")?;
+                compare(core, check, "the frames that were sent")?;
             }
-            EntryBody::Message(path, channel, message) => {
-                core.handle_message(now, *path, *channel, message, on);
-            }
-            EntryBody::Remote(tag, bytes) => core.handle_read(now, *tag, bytes, on),
-            EntryBody::Input(input) => give(core, now, input, on),
             EntryBody::Action(check) => {
                 core.poll_action().ok_or("an action that was taken")?;
-                compare(core, *check, "the action that was taken")?;
+                compare(core, check, "the action that was taken")?;
             }
             EntryBody::Request(check) => {
                 core.poll_remote().ok_or("a request that was taken")?;
-                compare(core, *check, "the request that was taken")?;
+                compare(core, check, "the request that was taken")?;
             }
-            EntryBody::Told(_) | EntryBody::Note(_) => {}
+            EntryBody::Event(_) | EntryBody::Note(_) => {}
             _ => return Err("an entry of another core"),
         }
         Ok(())
@@ -351,54 +350,28 @@ impl Run {
     }
 }
 
-fn compare(core: &JournaledCore, check: u16, what: &'static str) -> Result<(), &'static str> {
+fn compare(
+    core: &Journaled<SubscriberCore>,
+    check: u16,
+    what: &'static str,
+) -> Result<(), &'static str> {
     match core.outputs() {
         Some(outputs) if outputs.check() == check => Ok(()),
         _ => Err(what),
     }
 }
 
-fn give(core: &mut JournaledCore, now: Nanos, input: &JournalInput, on: &mut impl Deliver) {
-    match *input {
-        JournalInput::Use(nack, read, inboxes) => {
-            nack.into_iter().for_each(|it| core.use_nack_path(it));
-            read.into_iter().for_each(|it| core.use_read_path(it));
-            inboxes.into_iter().for_each(|it| core.use_inboxes(it));
-        }
-        JournalInput::Connected(path) => core.handle_connected(now, path),
-        JournalInput::Disconnected(path, reason) => core.handle_disconnected(now, path, reason, on),
-        JournalInput::NackUnusable => core.handle_nack_unusable(now),
-        JournalInput::ReadUnusable => core.handle_read_unusable(now),
-        JournalInput::Limits(limits) => core.set_read_limits(limits),
-        JournalInput::Malformed(channel, line, _) => {
-            core.handle_received(now, channel, line, &[], on);
-        }
-        JournalInput::Stranger(channel) => core.handle_stranger(channel),
-        JournalInput::Overrun(channel, epoch, range) => {
-            core.handle_overrun(now, channel, (epoch, range), on);
-        }
-        JournalInput::Listening(channel, lines) => {
-            core.handle_listening(now, channel, lines.into());
-        }
-        JournalInput::Leave(cause) => core.leave(cause, on),
-        JournalInput::Rejoin(channel, start) => {
-            core.rejoin(now, channel, start, on);
-        }
-        JournalInput::Unrecorded => {}
-    }
-}
-
-/// The datagrams whose records could not be read, as the core found when it came to them.
+/// Returns the datagrams that the recorded core found unreadable.
 fn unreadable(recording: &Journal) -> BTreeSet<(Epoch, Sequence)> {
-    let told = recording
+    let lost = recording
         .entries()
         .filter_map(|entry| match entry.ok()?.what {
-            EntryBody::Told(Emitted {
+            EntryBody::Event(Emitted {
                 epoch,
                 event: Event::Lost(loss),
                 ..
             }) if loss.cause == LossCause::Unreadable => Some((epoch, loss.sequences.first)),
             _ => None,
         });
-    told.collect()
+    lost.collect()
 }

@@ -1,9 +1,9 @@
-//! A publisher's record run through its core again: the same datagrams must be sealed, with records of
-//! the same number and length in place of those of then, the same sent, and the same told.
+//! Replay of a publisher's record through its core. The replay must seal the same datagrams, except that
+//! their records are made up, with equal numbers and lengths. It must send and report the same.
 //!
-//! Of a datagram a record has the header that came of it, not its messages. So a replay publishes all
-//! of it as one message where the first of them came: what the core decides then, it decides by whether
-//! something is open and whether more fits, which is the same.
+//! A record holds the header of a datagram and not its messages. So a replay publishes the whole content
+//! as one message when the first of them came. The core decides by whether a datagram is open and whether
+//! more fits into it, and both are equal in the replay.
 
 use super::layout::{JournalSide, Published, SealedBy};
 use super::reader::{EntryBody, Journal};
@@ -12,11 +12,11 @@ use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{
     RecordBatch, RecordHeader, record_len, words_as_bytes, words_as_bytes_mut,
 };
-use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition, State};
 use tickcast_reliability::wire::headers_only::{header_of, records_of};
 use tickcast_reliability::wire::{HEADER_LEN, Header, Kind};
 
-/// Runs what can be run of a publisher's record: from its first snapshot on.
+/// Replays a publisher's record from its first snapshot on.
 #[must_use]
 pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
     let is_it = recording.side() == JournalSide::Publisher;
@@ -57,9 +57,9 @@ pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
 struct Run {
     core: PublisherCore,
     at: Nanos,
-    /// What was sealed up to here is what was sealed then.
+    /// The last sequence whose datagram was compared with the record.
     compared: Sequence,
-    /// The headers of all datagrams of records, and which of them is sealed next.
+    /// The headers of all data datagrams; `next` is the index of the next one to seal.
     ahead: Vec<Header>,
     next: usize,
     batch: RecordBatch,
@@ -73,7 +73,7 @@ impl Run {
         }
     }
 
-    /// Gives the core what an entry says it was given, and compares what it says came out.
+    /// Gives the input of an entry to the core, or compares an output with the core's.
     fn entry(&mut self, what: &EntryBody<'_>) -> Result<(), &'static str> {
         if let EntryBody::Sealed(by, header) = what {
             return self.sealed(*by, header);
@@ -105,7 +105,7 @@ impl Run {
             EntryBody::Published(published) => self.published(published)?,
             EntryBody::Happened(event) => {
                 if self.core.poll().as_ref() != Some(event) {
-                    return Err("what the core told its driver");
+                    return Err("an event for the driver");
                 }
             }
             _ => return Err("an entry of another core"),
@@ -133,17 +133,17 @@ impl Run {
         let again = self.core.slot(self.compared);
         let again = again.and_then(|slot| header_of(slot.first_chunk()?));
         match again {
-            // All but its CRC, which is that of other records.
+            // The CRC is not compared, because it covers other records.
             Some(again) if again == then => Ok(()),
             _ => Err("the datagram that was sealed"),
         }
     }
 
-    /// A message comes that begins the next datagram: all of that.
+    /// Publishes one message with the whole content of the next datagram, which it begins.
     fn open(&mut self, utc: Nanos) {
         let now = self.now(utc);
         let Some(next) = self.ahead.get(self.next) else {
-            // It was not sealed any more when the record ended: what was in it nobody knows.
+            // The record ends before this datagram was sealed, so its content is unknown.
             let source = self.other_source();
             fill(&mut self.batch, (1, 56), &[]);
             let _ = (self.core).publish(&self.batch, source, SourcePosition(0), now);
@@ -153,18 +153,18 @@ impl Run {
         if (self.batch.len(), self.batch.bytes().len()) != (count, len) {
             fill(&mut self.batch, (count, len), &[]);
         }
-        // What comes of it is compared when it is sealed.
+        // The result is compared when the datagram is sealed.
         let _ = (self.core).publish(&self.batch, next.source, next.source_position, now);
     }
 
-    /// A message comes that seals what is open, and begins nothing.
+    /// Publishes an empty message, which seals the open datagram and begins none.
     fn begin_nothing(&mut self, utc: Nanos) {
         let (now, source) = (self.now(utc), self.other_source());
         self.batch.clear();
         let _ = (self.core).publish(&self.batch, source, SourcePosition(0), now);
     }
 
-    /// One that what is open is not of, so that nothing is added to it.
+    /// Returns a source other than that of the open datagram, so that the core adds nothing to it.
     fn other_source(&self) -> SourceId {
         let last = self.next.checked_sub(1).and_then(|it| self.ahead.get(it));
         SourceId(last.map_or(1, |it| it.source.0 ^ 1))
@@ -203,8 +203,8 @@ impl Run {
     }
 }
 
-/// Records of any kind, so many of so many bytes, of these instruments in turn; `false`, and none, where
-/// there are no such.
+/// Fills the batch with `count` records of `bytes` bytes in total, whose instruments repeat in turn. Returns
+/// `false` when no mix of record kinds has that length.
 fn fill(batch: &mut RecordBatch, (count, bytes): (usize, usize), instruments: &[u32]) -> bool {
     batch.clear();
     let Some(kinds) = records_of(count, bytes) else {

@@ -1,10 +1,9 @@
-//! The repair service's core as its driver uses it, with a record of what peers said and were told, or
-//! without.
+//! The core of a repair service with an optional record of the messages from and to its peers.
 //!
-//! It explains, and can't be replayed: what the core answers it reads out of rings that another thread
-//! writes meanwhile, and how those stood at each look is not kept
-//! (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md). So what only keeps a connection
-//! going is left out: PROGRESS and STATUS, which come all the time, and how much waits to be written.
+//! The record explains, and cannot be replayed. The core answers from rings that another thread writes
+//! meanwhile, and the state of the rings at each answer is not recorded
+//! (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md). So the record omits PROGRESS and
+//! STATUS, which come all the time and only keep a connection going, and the lengths of write queues.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -17,22 +16,28 @@ use tickcast_reliability::types::State;
 use tickcast_reliability::types::{ChannelId, Nanos, Now};
 use tickcast_reliability::wire::HEADER_LEN;
 
-/// Text of a peer's or for one is kept up to here.
+/// The maximum recorded length of a text from or for a peer, in bytes.
 const TEXT_LEN_MAX: usize = 512;
 
 /// A repair core with an optional journal. Calls that it does not record go to the core.
 pub struct JournaledServer {
     core: RepairCore,
     recorder: Option<Box<JournalWriter>>,
-    /// The time that was given last.
+    /// The time of the last input.
     now: Nanos,
 }
 
-/// A segment begins with nothing.
+/// The empty state that a segment begins with.
 struct NoState;
 
 impl State for NoState {
+    type Restored = Self;
+
     fn take_down(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    fn take_up(_: &[u8]) -> Option<Self> {
         None
     }
 }
@@ -58,7 +63,7 @@ impl DerefMut for JournaledServer {
 }
 
 impl JournaledServer {
-    /// This core, without a record.
+    /// Returns this core without a record.
     #[must_use]
     pub const fn new(core: RepairCore) -> Self {
         Self {
@@ -68,18 +73,18 @@ impl JournaledServer {
         }
     }
 
-    /// Records from now on.
+    /// Attaches a record.
     pub fn record(&mut self, recorder: JournalWriter) {
         self.now = recorder.last;
         self.recorder = Some(Box::new(recorder));
     }
 
-    /// Records no longer; gives what did.
+    /// Detaches the record and returns it.
     pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
         self.recorder.take()
     }
 
-    /// Notes what happened around the core.
+    /// Notes an event around the core.
     #[cold]
     pub fn note(&mut self, note: Note) {
         if let Some(recorder) = &mut self.recorder {
@@ -193,7 +198,7 @@ impl JournalWriter {
         self.fixed(now, (EntryKind::Repaired, to_all, channel.0), &body);
     }
 
-    /// A frame that is not too long, without what is for the application alone.
+    /// Records a frame of up to `FRAMES_LEN_MAX` bytes, without the parts for the application alone.
     fn frame(
         &mut self,
         kind: EntryKind,
@@ -202,20 +207,11 @@ impl JournalWriter {
         channel: ChannelId,
         message: &Message<'_>,
     ) {
-        let mut frame = std::mem::take(&mut self.scratch);
-        if let Message::Welcome(welcome) = message {
-            let mut welcome = welcome.clone();
-            let offers = welcome.channels.iter_mut();
-            offers.for_each(|offer| offer.directory.clear());
-            Message::Welcome(welcome).write(channel, &mut frame);
-        } else {
-            message.write(channel, &mut frame);
-        }
+        let frame = self.frame_of(channel, message);
         if frame.len() <= FRAMES_LEN_MAX {
             let parts = [&peer.0.to_le_bytes()[..], &frame];
             self.long(&NoState, now, (kind, 0, channel.0), parts);
         }
-        frame.clear();
         self.scratch = frame;
     }
 }

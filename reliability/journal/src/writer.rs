@@ -6,14 +6,14 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::layout::{
-    EntryKind, FILE_HEAD_LEN, JournalInput, JournalOrigin, Note, RECORD_LEN_MIN, RECORD_MAGIC,
-    RECORD_VERSION, SEGMENT_HEAD_LEN, SEGMENTS, segment,
+    EntryKind, FILE_HEAD_LEN, JournalOrigin, Note, RECORD_LEN_MIN, RECORD_MAGIC, RECORD_VERSION,
+    SEGMENT_HEAD_LEN, SEGMENTS, segment,
 };
 use crate::outputs::Outputs;
-use tickcast_reliability::control::{FRAME_HEAD_LEN, NACK_RANGES_MAX};
+use tickcast_reliability::control::{FRAME_HEAD_LEN, Message, NACK_RANGES_MAX};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::Records;
-use tickcast_reliability::types::{Nanos, State};
+use tickcast_reliability::types::{ChannelId, Nanos, State};
 use tickcast_reliability::wire::HEADER_LEN;
 
 /// Memory that holds a record. Other processes may read it concurrently through the file behind it.
@@ -354,7 +354,7 @@ impl JournalWriter {
         parts: [&[u8]; 2],
     ) {
         if !self.make_room(core, now, parts[0].len() + parts[1].len()) {
-            return self.input(core, now, &JournalInput::Unrecorded);
+            return self.short(core, now, EntryKind::Unrecorded);
         }
         self.inputs += 1;
         self.put_long(now, (kind, a, b), parts);
@@ -375,12 +375,34 @@ impl JournalWriter {
         self.commit();
     }
 
-    /// Records a [`JournalInput`].
+    /// Records an input in its serialized form. An input without one cannot be replayed, so its entry ends
+    /// the replay.
     #[cold]
-    pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &JournalInput) {
+    pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &impl Serialize) {
         let mut body = [0; 64];
-        let body = postcard::to_slice(input, &mut body).map_or(&[][..], |it| it);
-        self.long(core, now, (EntryKind::Input, 0, 0), [body, &[]]);
+        match postcard::to_slice(input, &mut body) {
+            Ok(body) => {
+                let head = (EntryKind::Input, 0, self.outputs.check());
+                self.long(core, now, head, [body, &[]]);
+            }
+            Err(_) => self.short(core, now, EntryKind::Unrecorded),
+        }
+    }
+
+    /// Returns the frame of a message in the scratch buffer, which the caller puts back. The names of
+    /// instruments in a WELCOME are for the application alone, so the frame omits them.
+    pub(crate) fn frame_of(&mut self, channel: ChannelId, message: &Message<'_>) -> Vec<u8> {
+        let mut frame = std::mem::take(&mut self.scratch);
+        frame.clear();
+        if let Message::Welcome(welcome) = message {
+            let mut welcome = welcome.clone();
+            let offers = welcome.channels.iter_mut();
+            offers.for_each(|offer| offer.directory.clear());
+            Message::Welcome(welcome).write(channel, &mut frame);
+        } else {
+            message.write(channel, &mut frame);
+        }
+        frame
     }
 
     /// Records a [`Note`], which is not an input of the core.
@@ -421,17 +443,17 @@ impl JournalWriter {
 
     /// Records an event emitted to the application.
     #[cold]
-    pub(crate) fn told(&mut self, at: &Position, event: &Event) {
+    pub(crate) fn event(&mut self, at: &Position, event: &Event) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(EVENT_LEN_MAX, 0);
-        let told = (at.channel, at.epoch, at.sequence, event);
-        let len = postcard::to_slice(&told, &mut scratch).map_or(0, |it| it.len());
+        let emitted = (at.channel, at.epoch, at.sequence, event);
+        let len = postcard::to_slice(&emitted, &mut scratch).map_or(0, |it| it.len());
         scratch.truncate(len);
         self.outputs.event(at, event, &scratch);
         let kept = !scratch.is_empty() && self.has_room(scratch.len(), SHORT_OUTPUTS_LEN);
         if kept {
             let channel = at.channel.0;
-            self.put_long(self.last, (EntryKind::Told, 0, channel), [&scratch, &[]]);
+            self.put_long(self.last, (EntryKind::Event, 0, channel), [&scratch, &[]]);
         }
         scratch.clear();
         self.scratch = scratch;
@@ -465,7 +487,7 @@ impl<D: Deliver> Deliver for Witness<'_, D> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, _) => self.recorder.outputs.records(position, 1),
-            Item::Event(position, event) => self.recorder.told(position, event),
+            Item::Event(position, event) => self.recorder.event(position, event),
         }
         self.on.item(item);
     }

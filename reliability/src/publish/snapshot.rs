@@ -29,6 +29,9 @@ struct Snapshot {
 }
 
 impl State for PublisherCore {
+    /// The core with no slot open, and whether one was open when it was written down.
+    type Restored = (Self, bool);
+
     fn take_down(&self, into: &mut [u8]) -> Option<usize> {
         let mut counters = Vec::new();
         self.counters.each(|_, _, value| counters.push(value));
@@ -59,13 +62,8 @@ impl State for PublisherCore {
         };
         Some(postcard::to_slice(&snapshot, into).ok()?.len())
     }
-}
 
-impl PublisherCore {
-    /// Returns the recorded core, with no slot open, and whether one was open when it was recorded. Returns
-    /// `None` when these bytes are no snapshot.
-    #[must_use]
-    pub fn take_up(bytes: &[u8]) -> Option<(Self, bool)> {
+    fn take_up(bytes: &[u8]) -> Option<(Self, bool)> {
         let snapshot: Snapshot = postcard::from_bytes(bytes).ok()?;
         let mut ring = RingWriter::rebuild(&snapshot.ring)?;
         let slots = ring.geometry().slots();

@@ -81,7 +81,7 @@ impl Lines {
 
     /// Notes that `line` carried a datagram or heartbeat up to `sequence`. Returns a change if the
     /// line had been down.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn heard(
         &mut self,
         line: LineId,

@@ -189,7 +189,7 @@ impl Liveness {
                 self.rejoin_at = now.after(REJOIN_EVERY);
                 emit(Event::Stale);
             }
-            LivenessChange::Recovered if planted(Bug::FreshForgotten) => {}
+            LivenessChange::Recovered if planted(Bug::RecoveredNotEmitted) => {}
             LivenessChange::Recovered => {
                 self.reported = Silence::default();
                 emit(Event::Recovered);

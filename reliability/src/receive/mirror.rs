@@ -2,7 +2,7 @@
 //! can continue where that publisher ends (docs/PROTOCOL.md §5.7).
 //!
 //! A mirror takes the datagrams that a receiver delivers, in order
-//! ([`crate::session::SubscriberCore::set_mirror`]). So it holds only confirmed and repaired ones, and
+//! ([`crate::session::SubscriberInput::Mirror`]). So it holds only confirmed and repaired ones, and
 //! never a hole. Where the receiver declares a loss, the mirror begins anew behind it. Nothing else
 //! writes the ring, and only the standby reads it until it is promoted.
 

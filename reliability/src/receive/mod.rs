@@ -35,6 +35,7 @@ pub use self::config::{ReceiverConfig, ReceiverConfigError, RepairOrder};
 pub use self::inbox::{InboxState, InboxView, InboxWanted};
 pub use self::join::Welcomed;
 pub use self::mirror::{Mirror, MirrorError, MirrorHost, Mirrored, NotPromoted, Promotion};
+pub(crate) use self::path::ArrivalPath;
 pub use self::rdma_read::RemoteOp;
 pub(crate) use self::rdma_read::{ReadRoom, Readable};
 pub(crate) use self::receiver::ChannelHealth;

@@ -201,18 +201,18 @@ impl Reassembly {
             }
         }
         // Repeated records of an earlier change that was not reported are reported with this one.
-        let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
+        let not_emitted: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
         let new = stream.repeated.count() - before;
         self.set_lineage(epoch, lineage);
         let stream = &mut self.stream;
         if let Some(crossing) = stream.crossings.front_mut() {
-            crossing.repeated = untold + new;
+            crossing.repeated = not_emitted + new;
         }
         if planted(Bug::RepeatedRecordsDelivered) {
             stream.repeated.clear();
         }
         if stream.next == window_end {
-            stream.tell_pending(Some(at.next_record), counters, on);
+            stream.emit_pending(Some(at.next_record), counters, on);
             stream.next_record = Some(at.next_record);
             stream.enter_next_epoch(on);
         }
@@ -307,7 +307,7 @@ impl Reassembly {
             records: Some(held.count.into()),
             cause: LossCause::Fenced,
         };
-        self.stream.tell_loss(loss, counters, on);
+        self.stream.emit_loss(loss, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
@@ -330,7 +330,7 @@ impl Reassembly {
         if in_turn || self.in_arrival_order {
             if in_turn {
                 self.stream
-                    .tell_pending(Some(held.first_record), counters, on);
+                    .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
             }
             self.window.delivered(held);
@@ -353,8 +353,8 @@ impl Reassembly {
     }
 
     /// Delivers the next datagram as [`Reassembly::offer`] does, when no other datagram waits or is missing.
-    #[inline]
-    pub(crate) fn hand_on(
+    #[inline(always)]
+    pub(crate) fn deliver_next(
         &mut self,
         datagram: &Datagram<'_>,
         held: Held,
@@ -413,7 +413,7 @@ impl Reassembly {
 
     /// The publisher confirmed that the session is over; reports it once.
     pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
-        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
+        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndEmittedTwice) {
             on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
         }
     }
@@ -443,7 +443,7 @@ impl Reassembly {
                     break;
                 };
                 self.stream
-                    .tell_pending(Some(held.first_record), counters, on);
+                    .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
                 self.stream.pass(&held);
             } else if !self.deliver_waiting(counters, on) {
@@ -453,7 +453,7 @@ impl Reassembly {
         if self.stream.pending.is_some() {
             let mut known = [self.floor, self.fact].into_iter().flatten();
             if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next) {
-                self.stream.tell_pending(Some(record), counters, on);
+                self.stream.emit_pending(Some(record), counters, on);
             }
         }
         self.stream.enter_next_epoch(on);
@@ -462,7 +462,7 @@ impl Reassembly {
     /// Reports a pending loss although the number of its records is unknown: at the end of an epoch, or
     /// when the application leaves.
     pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
-        self.stream.tell_pending(None, counters, on);
+        self.stream.emit_pending(None, counters, on);
         self.stream.enter_next_epoch(on);
     }
 
@@ -504,7 +504,7 @@ impl Reassembly {
             return false;
         };
         self.stream
-            .tell_pending(Some(held.first_record), counters, on);
+            .emit_pending(Some(held.first_record), counters, on);
         self.stream.enter_next_epoch(on);
         // Held bytes were parsed when they arrived, and nothing changes them while they wait.
         if let Ok(datagram) = Datagram::parse(bytes) {
@@ -612,7 +612,7 @@ impl Stream {
                     counters.delivered_records.add(held.count.into());
                 }
                 Ok(records) => self.deliver_new(position, records, counters, on),
-                Err(_) => return self.tell_unreadable(held, counters, on),
+                Err(_) => return self.emit_unreadable(held, counters, on),
             },
             Kind::Event => {
                 if let Some(event) = StreamEvent::parse(datagram.payload()) {
@@ -651,7 +651,7 @@ impl Stream {
 
     /// Reports a datagram with a right CRC and invalid records: it counts as lost, not as delivered.
     #[cold]
-    fn tell_unreadable(
+    fn emit_unreadable(
         &mut self,
         held: &Held,
         counters: &ReceiverCounters,
@@ -663,7 +663,7 @@ impl Stream {
             records: Some(held.count.into()),
             cause: LossCause::Unreadable,
         };
-        self.tell_loss(loss, counters, on);
+        self.emit_loss(loss, counters, on);
     }
 
     /// Moves past a datagram that was delivered.
@@ -701,7 +701,7 @@ impl Stream {
     }
 
     #[inline]
-    fn tell_pending(
+    fn emit_pending(
         &mut self,
         next_record: Option<RecordNumber>,
         counters: &ReceiverCounters,
@@ -720,7 +720,7 @@ impl Stream {
             self.known_to = self.next_record.unwrap_or(self.known_to);
             // Without a known number the old one must go, or the next loss would include this one's records.
             self.next_record = next_record;
-            self.tell_loss(
+            self.emit_loss(
                 Loss {
                     sequences,
                     records,
@@ -733,7 +733,7 @@ impl Stream {
     }
 
     #[cold]
-    fn tell_loss(
+    fn emit_loss(
         &mut self,
         loss: Loss,
         counters: &ReceiverCounters,

@@ -122,7 +122,7 @@ impl EpochStream {
     /// Returns whether a datagram of multicast, whose CRC is right and whose channel is ours, can be
     /// delivered at once: it is the next one and data, nothing is missing, nothing waits, and nothing is
     /// to be reported before it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_fast_path(&self, datagram: &Datagram<'_>) -> bool {
         let (header, next) = (datagram.header(), self.reassembly.next());
         header.sequence == next
@@ -139,7 +139,7 @@ impl EpochStream {
     }
 
     /// Delivers a datagram of the fast path.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver_fast(
         &mut self,
         now: Nanos,
@@ -149,7 +149,8 @@ impl EpochStream {
     ) {
         self.progress.note_seen(datagram.header().sequence);
         let held = Held::of(now, Via::Line(line), datagram);
-        self.reassembly.hand_on(datagram, held, &self.counters, on);
+        self.reassembly
+            .deliver_next(datagram, held, &self.counters, on);
         self.emit(on);
     }
 
@@ -431,7 +432,7 @@ impl EpochStream {
     }
 
     /// Delivers the events that are due after what was delivered.
-    #[inline]
+    #[inline(always)]
     fn emit(&mut self, on: &mut dyn Deliver) {
         if self.join.take_live(self.reassembly.next()) {
             self.reassembly.emit(&Event::Live, on);

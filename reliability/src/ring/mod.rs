@@ -25,6 +25,7 @@ pub use self::layout::{
     GeometryError, LAYOUT_VERSION, RING_ALIGN, RING_MAGIC, RingError, RingIdentity, offset,
 };
 
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -67,6 +68,14 @@ pub unsafe trait RingMemory: Send + Sync {
     /// writer run there. The hook is constant for the value's life.
     fn half_copied(&self) -> Option<fn()> {
         None
+    }
+}
+
+impl fmt::Debug for dyn RingMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingMemory")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

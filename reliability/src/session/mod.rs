@@ -1,10 +1,11 @@
-//! The subscriber's core: the connections to the publisher, and one [`Receiver`] per channel. It
-//! only routes; every rule lives in the file that is named after it.
+//! A subscriber's core: its connections to the publisher, and one [`Receiver`] for each channel. It
+//! only routes; every rule stands in the file that is named after it.
 //!
-//! Five verbs, as with any sans-I/O core: `handle_*` takes an input (and delivers through the
-//! closure), `poll_action` and `poll_transmit` give what the driver must do, `poll_timeout` says
-//! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
+//! The core does no I/O. [`SubscriberCore::handle`] takes an input and delivers to the closure.
+//! `poll_action`, `poll_transmit` and `poll_remote` return work for the driver. `poll_timeout` says when
+//! [`SubscriberInput::Timeout`] is due. After any input, poll until nothing comes.
 
+mod input;
 mod mirror;
 mod nack_link;
 mod rdma_read;
@@ -26,91 +27,84 @@ use crate::control::{
 use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Via};
 pub use crate::receive::RemoteOp;
 use crate::receive::{
-    ChannelHealth, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
+    ArrivalPath, ChannelHealth, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
 };
 use crate::record::AlignedCopy;
+pub use crate::session::input::SubscriberInput;
 use crate::session::nack_link::NackLink;
 use crate::session::read_link::ReadLink;
 pub use crate::session::read_link::{ReadLimits, RemoteRequest};
 use crate::timing::Link;
 pub use crate::timing::LinkTimers;
-use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters, SequenceRange};
+use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters};
 use crate::wire::{CrcVerdict, Datagram, WireVersions};
 
-/// The connections to a publisher.
+/// A connection to the publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Path {
-    /// JOIN, NACKs, progress.
+    /// Carries JOIN, NACKs and progress.
     Repair,
-    /// History, so that no repair waits behind it.
+    /// Carries history, so that no repair waits behind it.
     Replay,
-    /// NACKs of class repair, where the publisher offers a faster way than TCP
-    /// ([`SubscriberCore::nack_offer`]). What it does not answer in time is asked for on `Repair`.
+    /// Carries NACKs of class repair, where the publisher offers a faster way than TCP
+    /// ([`SubscriberCore::nack_offer`]). Unanswered requests move to `Repair`.
     Nack,
-    /// READs of the publisher's rings ([`SubscriberCore::poll_remote`]), where it offers them. What is
-    /// not READ in time is asked for on the rungs below.
+    /// Carries READs of the publisher's rings ([`SubscriberCore::poll_remote`]), where it offers them.
+    /// Unanswered requests move to the next rungs.
     Read,
 }
 
-impl Path {
-    /// The path of this number, as `as` gives it.
-    #[must_use]
-    pub fn from_index(index: u8) -> Option<Self> {
-        PATHS.into_iter().find(|path| *path as u8 == index)
-    }
-}
-
-/// In the order in which they are looked after.
+/// All paths, in the order in which they are served.
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 /// A channel to follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChannelWanted {
-    /// Which.
+    /// The channel.
     #[serde(with = "crate::types::as_json")]
     pub channel: ChannelName,
-    /// From where.
+    /// The start position.
     pub start: Start,
-    /// How.
+    /// The settings of its receiver.
     pub config: ReceiverConfig,
-    /// How many lines the driver listens on, where that is not what the publisher offers.
+    /// The number of lines that the driver listens on, if it differs from the publisher's offer.
     pub lines: Option<usize>,
 }
 
-/// What a core follows, and as whom.
+/// The settings of a core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubscriberSettings {
-    /// For the publisher's logs and metrics.
+    /// The name in the publisher's logs and metrics.
     pub name: String,
-    /// The channels.
+    /// The channels to follow.
     pub channels: Vec<ChannelWanted>,
-    /// Times of the connections.
+    /// The times of the connections.
     pub link: LinkTimers,
-    /// Decides everything random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// What the driver must do.
+/// Work for the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Begin to connect; answer with `handle_connected` or `handle_disconnected`.
+    /// Begin to connect. Answer with [`SubscriberInput::Connected`] or [`SubscriberInput::Disconnected`].
     Connect(Path),
-    /// Close the connection; no answer is expected.
+    /// Close the connection. No answer is expected.
     Disconnect(Path),
-    /// Listen to this channel from now on, by one of its fan-outs. Comes again with each WELCOME,
-    /// and may then differ.
+    /// Listen to this channel from now on, by one of its fan-outs. Each WELCOME brings it again, and its
+    /// offer may then differ.
     Listen(#[serde(with = "crate::types::as_json")] ChannelOffer),
     /// Leave the channel's groups and join them anew.
     Rejoin(ChannelId),
-    /// Make an inbox for the channel; answer with [`SubscriberCore::handle_inbox`], if it can be made.
+    /// Make an inbox for the channel, and answer with [`SubscriberInput::Inbox`] if it can be made.
     Inbox(ChannelId, InboxWanted),
-    /// The publisher rejected our JOIN; it is tried again unless `retry_after_ms` is 0.
+    /// The publisher rejected our JOIN. The core tries again unless `retry_after_ms` is 0.
     Rejected(#[serde(with = "crate::types::as_json")] Rejected),
 }
 
-/// A replay connection that nothing uses is closed after this.
+/// An unused replay connection is closed after this time.
 const REPLAY_IDLE: Nanos = Nanos::from_secs(2);
-/// After this many failed attempts history is asked for on the repair connection.
+/// After this many failed attempts the repair connection requests history.
 const REPLAY_ATTEMPTS_MAX: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
@@ -119,19 +113,19 @@ pub(crate) struct Entry {
     #[serde(with = "crate::session::snapshot::counters")]
     pub(crate) counters: Arc<ReceiverCounters>,
     pub(crate) receiver: Option<Receiver>,
-    /// Of the receiver before, while there is none.
+    /// The health of the previous receiver, while there is none.
     health: Option<ChannelHealth>,
-    /// On how many lines the driver listens, once it said so.
+    /// The number of lines that the driver listens on, once it has said so.
     listening: Option<usize>,
 }
 
-/// See the module.
+/// A subscriber's core: routes inputs to the receivers of its channels.
 #[derive(Serialize, Deserialize)]
 pub struct SubscriberCore {
     name: String,
     seed: u64,
     pub(crate) entries: Vec<Entry>,
-    /// Which of them asks first.
+    /// The entry whose requests come first.
     turn: usize,
     repair: Link,
     replay: Link,
@@ -139,14 +133,14 @@ pub struct SubscriberCore {
     replay_used_at: Nanos,
     nack: NackLink,
     read: ReadLink,
-    /// Whether the publisher is to write what it seals to memory of ours.
+    /// Whether the driver can make inboxes for the publisher to write to.
     inboxes: bool,
     session: u64,
     actions: VecDeque<Action>,
-    /// Frames that wait for their connection to be taken by the driver.
+    /// Frames that wait until the driver takes them.
     out_repair: Vec<u8>,
     out_replay: Vec<u8>,
-    /// The wire versions that it speaks.
+    /// The wire versions that this subscriber speaks.
     #[serde(skip)]
     versions: WireVersions,
     #[serde(skip)]
@@ -156,7 +150,7 @@ pub struct SubscriberCore {
 }
 
 impl fmt::Debug for SubscriberCore {
-    /// All that decides what it does next, but its settings and what waits to be taken.
+    /// Prints all state that decides what the core does next, without its settings and queued output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let standings = (self.entries.iter()).map(|entry| (&entry.health, entry.listening));
         f.debug_struct("SubscriberCore")
@@ -176,7 +170,7 @@ impl fmt::Debug for SubscriberCore {
 }
 
 impl SubscriberCore {
-    /// A core that will connect as soon as it is polled.
+    /// Returns a core that begins to connect at the first `Timeout`.
     #[must_use]
     pub fn new(settings: SubscriberSettings, now: Nanos) -> Self {
         let entries = settings.channels.into_iter().map(|wanted| Entry {
@@ -210,102 +204,131 @@ impl SubscriberCore {
         core
     }
 
-    /// Tells whether the driver can make a NACK connection where the publisher offers one; counts
-    /// from the next WELCOME on. Without this call none is made.
-    pub const fn use_nack_path(&mut self, usable: bool) {
-        self.nack.set_usable(usable);
-    }
-
-    /// Where to connect for [`Path::Nack`].
-    #[must_use]
-    pub const fn nack_offer(&self) -> Option<RepairOffer> {
-        self.nack.offer()
-    }
-
-    /// There is no way to make a NACK connection from here, and trying again would not help: none
-    /// is made before the next WELCOME.
-    pub fn handle_nack_unusable(&mut self, now: Nanos) {
-        self.stop_nack(now);
-    }
-
-    /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
-    /// They must be aligned as records are: what is not can't be read, and counts as such.
-    #[inline]
-    pub fn handle_received(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        line: LineId,
-        bytes: &[u8],
-        on: &mut impl Deliver,
-    ) {
-        let Some(receiver) = self.receiver_mut(channel) else {
-            return;
-        };
-        receiver.handle_bytes(now, Via::Line(line), bytes, on);
-    }
-
-    /// As [`SubscriberCore::handle_received`], for bytes that are known to be what was sealed: a copy
-    /// from the publisher's ring in this host's memory, whose CRC need not be computed again.
-    #[inline]
-    pub fn handle_whole(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        line: LineId,
-        bytes: &[u8],
-        on: &mut impl Deliver,
-    ) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_whole(now, Via::Line(line), bytes, on);
+    /// Handles an input, and delivers to `on`. After any input, poll until nothing comes.
+    pub fn handle(&mut self, now: Nanos, input: SubscriberInput<'_>, mut on: &mut dyn Deliver) {
+        match input {
+            SubscriberInput::Datagram {
+                channel,
+                line,
+                datagram,
+                verdict,
+            } => {
+                self.handle_datagram(now, (channel, line), datagram, verdict, &mut on);
+            }
+            SubscriberInput::Timeout => self.handle_timeout(now, on),
+            SubscriberInput::Poll => self.ask(now, on),
+            SubscriberInput::Message {
+                path,
+                channel,
+                message,
+            } => self.handle_message(now, path, channel, message, on),
+            SubscriberInput::Read { tag, bytes } => self.handle_read(now, tag, bytes, on),
+            SubscriberInput::Written(channel) => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.take_written(now, on);
+                }
+            }
+            SubscriberInput::Connected(path) => self.handle_connected(now, path),
+            SubscriberInput::Disconnected(path, reason) => {
+                self.handle_disconnected(now, path, reason, on);
+            }
+            SubscriberInput::UseNackPath(usable) => self.nack.set_usable(usable),
+            SubscriberInput::UseReadPath(usable) => self.read.link.set_usable(usable),
+            SubscriberInput::UseInboxes(usable) => self.inboxes = usable,
+            SubscriberInput::NackUnusable => self.stop_nack(now),
+            SubscriberInput::ReadUnusable => self.stop_read(now),
+            SubscriberInput::Limits(limits) => self.read.set_limits(limits),
+            SubscriberInput::Malformed { channel, .. } => self.handle_malformed(channel),
+            SubscriberInput::UnknownSender(channel) => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.handle_stranger();
+                }
+            }
+            SubscriberInput::Overrun {
+                channel,
+                epoch,
+                range,
+            } => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.handle_overrun(now, epoch, range, on);
+                }
+            }
+            SubscriberInput::Listening { channel, lines } => {
+                self.handle_listening(now, channel, lines.into());
+            }
+            SubscriberInput::Leave(cause) => self.leave(cause, on),
+            SubscriberInput::Rejoin { channel, start } => self.rejoin(now, channel, start, on),
+            SubscriberInput::Inbox {
+                channel,
+                wanted,
+                memory,
+                access,
+            } => self.handle_inbox(channel, &wanted, Arc::clone(memory), access),
+            SubscriberInput::Mirror(channel, mirror) => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.set_mirror(mirror.take());
+                }
+            }
         }
     }
 
-    /// The reader of a channel's ring was overrun: the ring no longer holds these sequences, which it
-    /// had not handed over. They are lost, but for those that came by another way; nothing happens
-    /// where another epoch is followed than the ring's.
-    pub fn handle_overrun(
+    /// Handles bytes that came on a line from an announced address. `whole` says that they are a copy from
+    /// the publisher's ring in this host's memory, whose CRC need not be checked again. Records in bytes
+    /// that are not aligned as records are cannot be read, and count as such.
+    #[inline(always)]
+    pub fn handle_bytes(
         &mut self,
         now: Nanos,
-        channel: ChannelId,
-        (epoch, range): (Epoch, SequenceRange),
+        (channel, line): (ChannelId, LineId),
+        bytes: &[u8],
+        whole: bool,
         on: &mut impl Deliver,
     ) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_overrun(now, epoch, range, on);
+        match Datagram::checked(bytes, whole) {
+            Ok((datagram, verdict)) => {
+                self.handle_datagram(now, (channel, line), &datagram, verdict, on);
+            }
+            Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
         }
     }
 
-    /// As [`SubscriberCore::handle_received`], with the verdict as an input: how a recorded run is
-    /// fed to the core again.
-    #[inline]
+    /// Handles [`SubscriberInput::Datagram`] like [`handle`](Self::handle). It is compiled for each kind of
+    /// delivery, because nearly all inputs are such datagrams.
+    #[inline(always)]
     pub fn handle_datagram(
         &mut self,
         now: Nanos,
-        channel: ChannelId,
-        via: Via,
+        (channel, line): (ChannelId, LineId),
         datagram: &Datagram<'_>,
         verdict: CrcVerdict,
         on: &mut impl Deliver,
     ) {
         if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_datagram(now, via, datagram, verdict, on);
+            receiver.handle_datagram(now, Via::Line(line), datagram, verdict, on);
         }
     }
 
-    /// A datagram came from an address that neither WELCOME nor the config names.
-    pub fn handle_stranger(&mut self, channel: ChannelId) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_stranger();
+    /// Counts bytes that are no datagram.
+    #[cold]
+    fn handle_malformed(&self, channel: ChannelId) {
+        if let Some(at) = self.index_of(channel) {
+            let counters = &self.entries[at].counters;
+            counters.received_datagrams.increment();
+            counters.malformed_dropped.increment();
         }
     }
 
-    /// A connection is established.
-    pub fn handle_connected(&mut self, now: Nanos, path: Path) {
+    /// Returns the offer to connect to for [`Path::Nack`].
+    #[must_use]
+    pub const fn nack_offer(&self) -> Option<RepairOffer> {
+        self.nack.offer()
+    }
+
+    fn handle_connected(&mut self, now: Nanos, path: Path) {
         let (link, _) = self.link_mut(path);
         if !link.connected(now) {
             if !link.is_connected() {
-                // Of an attempt that was given up meanwhile.
+                // The core gave this attempt up meanwhile.
                 self.actions.push_back(Action::Disconnect(path));
             }
             return;
@@ -333,20 +356,19 @@ impl SubscriberCore {
             purpose,
             channels,
         });
-        // Before whatever waits already.
+        // JOIN goes before all frames that wait already.
         let (_, out) = self.link_mut(path);
         let waiting = std::mem::take(out);
         join.write(ChannelId(0), out);
         out.extend(waiting);
     }
 
-    /// A connection could not be established, or is over.
-    pub fn handle_disconnected(
+    fn handle_disconnected(
         &mut self,
         now: Nanos,
         path: Path,
         reason: LinkDownReason,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         let (link, out) = self.link_mut(path);
         let was_up = link.is_up();
@@ -358,7 +380,7 @@ impl SubscriberCore {
                     receiver.handle_link_down(reason);
                     receiver.drain_events(on);
                 }
-                // The session is over with its connection, and so is all that belongs to it.
+                // The session ends with its connection, and so do the other connections of that session.
                 self.stop_nack(now);
                 self.stop_read(now);
                 if self.replay.is_wanted() {
@@ -379,18 +401,17 @@ impl SubscriberCore {
         }
     }
 
-    /// A control message came.
-    pub fn handle_message(
+    fn handle_message(
         &mut self,
         now: Nanos,
         path: Path,
         channel: ChannelId,
         message: &Message<'_>,
-        on: &mut impl Deliver,
+        on: &mut dyn Deliver,
     ) {
         let (link, _) = self.link_mut(path);
         if !link.is_connected() {
-            // Of a connection that was given up meanwhile.
+            // The core gave this connection up meanwhile.
             return;
         }
         if let Some(receiver) = self.receiver_mut(channel) {
@@ -404,7 +425,7 @@ impl SubscriberCore {
                     entry.counters.nack_links_up.increment();
                 }
             }
-            // What may be READ, GRANT says.
+            // GRANT says which memory may be READ.
             Message::Welcome(_) if path == Path::Read => {
                 self.read.link.up();
                 self.want_inboxes();
@@ -427,17 +448,14 @@ impl SubscriberCore {
             }
             Message::Datagram(bytes) => {
                 let mut aligned = std::mem::take(&mut self.aligned);
+                let mut arrived_by = ArrivalPath::Other;
                 if path == Path::Nack {
                     self.nack.answered();
+                    arrived_by = ArrivalPath::Nack;
                 }
                 if let Some(receiver) = self.receiver_mut(channel) {
-                    // Within a stream of frames it stands at any address.
-                    let bytes = aligned.of(bytes);
-                    if path == Path::Nack {
-                        receiver.handle_nack_answer(now, bytes, on);
-                    } else {
-                        receiver.handle_bytes(now, Via::Repair, bytes, on);
-                    }
+                    // A datagram inside a stream of frames has no alignment.
+                    receiver.handle_answer(now, arrived_by, aligned.of(bytes), on);
                 }
                 self.aligned = aligned;
                 if path == Path::Replay {
@@ -461,12 +479,12 @@ impl SubscriberCore {
                     receiver.handle_status(now, status, on);
                     self.repair.settled();
                 } else if status.epoch > epoch {
-                    // Its WELCOME says all that has changed with the epoch.
+                    // The WELCOME of a new connection carries all that has changed with the epoch.
                     self.break_off(now, Path::Repair, LinkDownReason::Closed, on);
                 }
             }
             Message::Grant(grant) => {
-                // One of a connection before is of no use.
+                // A grant of an earlier connection is of no use.
                 if self.read.is_current(grant.attempt)
                     && let Some(receiver) = self.receiver_mut(channel)
                 {
@@ -474,7 +492,7 @@ impl SubscriberCore {
                 }
             }
             Message::MirrorRefused(refused) => self.mirror_refused(channel, refused),
-            // These are ours to send; a peer that sends them is no publisher.
+            // Only subscribers send these, so the peer is no publisher.
             Message::Join(_)
             | Message::Nack { .. }
             | Message::Progress(_)
@@ -485,8 +503,7 @@ impl SubscriberCore {
         }
     }
 
-    /// The clock reached [`SubscriberCore::poll_timeout`]. Calling it early or twice is harmless.
-    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl Deliver) {
+    fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
         for path in PATHS {
             let (link, _) = self.link_mut(path);
             if link.is_late(now) {
@@ -521,7 +538,7 @@ impl SubscriberCore {
         }
     }
 
-    /// When something is to be done if nothing comes until then.
+    /// Returns the time at which [`SubscriberInput::Timeout`] is due if no other input comes.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
         let rc = self.nack.next_due().min(self.read.next_due());
@@ -536,7 +553,7 @@ impl SubscriberCore {
             .entries
             .iter()
             .filter_map(|entry| entry.receiver.as_ref());
-        // What waits for room waits for an answer.
+        // A cursor report that waits for room waits for an answer, not for a time.
         let has_cursor_room = self.read.has_cursor_room();
         receivers
             .map(|receiver| match has_cursor_room {
@@ -546,19 +563,14 @@ impl SubscriberCore {
             .fold(links.min(idle), Nanos::min)
     }
 
-    /// The next thing the driver must do.
+    /// Returns the next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Appends frames to send to `out` and tells on which connection; `None` when there is nothing.
-    pub fn poll_transmit(
-        &mut self,
-        now: Nanos,
-        out: &mut Vec<u8>,
-        on: &mut impl Deliver,
-    ) -> Option<Path> {
-        self.ask(now, on);
+    /// Appends queued frames to `out` and returns the connection to send them on, or `None` when nothing
+    /// waits. [`SubscriberInput::Poll`] queues the requests that are due; give it before each call.
+    pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Path> {
         for path in PATHS {
             let (link, waiting) = self.link_mut(path);
             if link.is_connected() && !waiting.is_empty() {
@@ -569,8 +581,7 @@ impl SubscriberCore {
         None
     }
 
-    /// Says good-bye: LEAVE is queued, and what is still open is declared lost with `cause`.
-    pub fn leave(&mut self, cause: LossCause, on: &mut impl Deliver) {
+    fn leave(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         for receiver in self
             .entries
             .iter_mut()
@@ -581,23 +592,14 @@ impl SubscriberCore {
         Message::Leave.write(ChannelId(0), &mut self.out_repair);
     }
 
-    /// Begins a channel anew at `start`: what is open of it is declared lost (`left`), and the
-    /// repair connection is built anew, because its JOIN says where each channel begins. `false`
-    /// when there is no such channel, or it has not been welcomed.
-    pub fn rejoin(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        start: Start,
-        on: &mut impl Deliver,
-    ) -> bool {
+    fn rejoin(&mut self, now: Nanos, channel: ChannelId, start: Start, on: &mut dyn Deliver) {
         let Some(at) = self.index_of(channel) else {
-            return false;
+            return;
         };
         let entry = &mut self.entries[at];
         entry.wanted.start = start;
         if let Some(mut receiver) = entry.receiver.take() {
-            // Nothing is told of this channel until it is welcomed again, which may be never.
+            // Emit the loss of the link now: the next WELCOME may never come.
             receiver.handle_link_down(LinkDownReason::Rejoining);
             receiver.close(LossCause::Left, on);
             entry.health = Some(receiver.health());
@@ -605,31 +607,28 @@ impl SubscriberCore {
         if self.repair.is_connected() {
             self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
         }
-        true
     }
 
-    /// The receivers of all channels that have been welcomed.
+    /// Returns the receivers of all channels that have been welcomed.
     pub fn receivers(&self) -> impl Iterator<Item = &Receiver> {
         self.entries
             .iter()
             .filter_map(|entry| entry.receiver.as_ref())
     }
 
-    /// Every channel wanted, in the order of the settings; `None` before its welcome.
+    /// Returns all channels in the order of the settings; `None` before a channel's WELCOME.
     pub fn entries(&self) -> impl Iterator<Item = Option<&Receiver>> {
         self.entries.iter().map(|entry| entry.receiver.as_ref())
     }
 
-    /// The receiver of a channel that has been welcomed.
+    /// Returns the receiver of a channel that has been welcomed.
     #[must_use]
     pub fn receiver(&self, channel: ChannelId) -> Option<&Receiver> {
         self.receivers()
             .find(|receiver| receiver.channel() == channel)
     }
 
-    /// The application listens to a channel on so many lines: of several fan-outs on offer it took
-    /// one. Holds until it is said anew; without this call as many are expected as the largest has.
-    pub fn handle_listening(&mut self, now: Nanos, channel: ChannelId, lines: usize) {
+    fn handle_listening(&mut self, now: Nanos, channel: ChannelId, lines: usize) {
         let Some(at) = self.index_of(channel) else {
             return;
         };
@@ -640,19 +639,19 @@ impl SubscriberCore {
         }
     }
 
-    /// Which of the settings' channels this is.
+    /// Returns the index of this channel in the settings; `None` before its WELCOME.
     #[must_use]
     pub fn index_of(&self, channel: ChannelId) -> Option<usize> {
         self.entries()
             .position(|r| r.is_some_and(|receiver| receiver.channel() == channel))
     }
 
-    /// The counters of each channel wanted, in the order of the settings.
+    /// Returns the counters of all channels in the order of the settings.
     pub fn counters(&self) -> impl Iterator<Item = &Arc<ReceiverCounters>> {
         self.entries.iter().map(|entry| &entry.counters)
     }
 
-    /// Whether every channel has delivered END.
+    /// Returns whether every channel has delivered END.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.entries
@@ -660,19 +659,19 @@ impl SubscriberCore {
             .all(|entry| entry.receiver.as_ref().is_some_and(Receiver::ended))
     }
 
-    /// Whether the repair connection is up.
+    /// Returns whether the repair connection is up.
     #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.repair.is_up()
     }
 
-    /// Whether the NACK connection is up.
+    /// Returns whether the NACK connection is up.
     #[must_use]
     pub const fn is_nack_up(&self) -> bool {
         self.nack.link.is_up()
     }
 
-    /// Ends the NACK connection for as long as nobody offers it again.
+    /// Ends the NACK connection until the publisher offers one again.
     fn stop_nack(&mut self, now: Nanos) {
         let was_up = self.nack.link.is_up();
         if self.nack.stop() {
@@ -683,7 +682,7 @@ impl SubscriberCore {
         }
     }
 
-    /// The NACK connection was up and is no longer: the next rung is asked, at once.
+    /// Moves the requests of a NACK connection that was up to the next rung at once.
     fn nack_down(&mut self, now: Nanos) {
         for entry in &mut self.entries {
             entry.counters.nack_links_down.increment();
@@ -693,14 +692,14 @@ impl SubscriberCore {
         }
     }
 
-    /// Whether a rung is on the ladder of a channel.
+    /// Returns whether any channel has this rung in its repair order.
     fn wants(&self, rung: impl Fn(RepairOrder) -> bool) -> bool {
         let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
         ladders.any(rung)
     }
 
-    /// Gives a connection up from our side.
-    fn break_off(&mut self, now: Nanos, path: Path, reason: LinkDownReason, on: &mut impl Deliver) {
+    /// Closes a connection from our side.
+    fn break_off(&mut self, now: Nanos, path: Path, reason: LinkDownReason, on: &mut dyn Deliver) {
         self.actions.push_back(Action::Disconnect(path));
         self.handle_disconnected(now, path, reason, on);
     }
@@ -725,7 +724,7 @@ impl SubscriberCore {
 }
 
 impl Entry {
-    /// What JOIN asks for: where we are if we have begun, else where we want to begin.
+    /// Returns the channel's part of JOIN: the current position, or the start position before the first.
     fn join(&self) -> JoinChannel {
         let channel = self.wanted.channel.clone();
         match &self.receiver {

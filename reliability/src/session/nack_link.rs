@@ -1,9 +1,9 @@
 //! A reliable connection of a subscriber beside TCP, for NACKs or for READs: a rung of the repair
 //! ladder for as long as it answers (docs/PROTOCOL.md §5.4, §6.1).
 //!
-//! It exists within a session: the publisher offers it in WELCOME, and it goes with the repair
-//! connection. What it does not answer is asked for on the next rung, gap by gap; when so many
-//! questions in a row were not answered in time, it counts as down and is built anew, with back-off.
+//! It exists within a session: the publisher offers it in WELCOME, and it ends with the repair
+//! connection. An unanswered request moves to the next rung, gap by gap. After too many late answers in
+//! a row, the connection counts as down, and the core builds a new one with back-off.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,27 +11,27 @@ use crate::control::RepairOffer;
 use crate::timing::{Link, LinkTimers};
 use crate::types::Nanos;
 
-/// So many times as long as over TCP may pass between attempts: each costs both sides a queue and its
-/// memory, a crowd has to be served one by one, and the rungs below answer meanwhile.
+/// The longest time between attempts, as a multiple of the time over TCP. An attempt costs both sides a
+/// queue and its memory, a crowd is served one by one, and the rungs below answer meanwhile.
 const RETRY_MAX_TIMES: u64 = 8;
-/// As [`RETRY_MAX_TIMES`], for an attempt itself.
+/// The timeout of an attempt, as a multiple of the timeout over TCP.
 const JOIN_TIMEOUT_TIMES: u64 = 2;
 
-/// See the module.
+/// The NACK connection, its offer and its unanswered requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NackLink {
-    /// Whether the driver can make one.
+    /// Whether the driver can make a NACK connection.
     usable: bool,
-    /// Where it leads.
+    /// The publisher's offer, with the address to connect to.
     #[serde(with = "crate::types::as_json")]
     offer: Option<RepairOffer>,
     pub(crate) link: Link,
     /// Frames that wait for the driver.
     pub(crate) out: Vec<u8>,
-    /// Questions in a row that were not answered in time, each asked after the one before was
-    /// known to be late.
+    /// Requests in a row that were not answered in time, each sent after the one before was known to be
+    /// late.
     unanswered: u32,
-    /// When the last of them was known to be late.
+    /// The time at which the last of them was known to be late.
     late_at: Nanos,
 }
 
@@ -54,17 +54,17 @@ impl NackLink {
         }
     }
 
-    /// Whether the driver can make such a connection at all.
+    /// Sets whether the driver can make such a connection.
     pub(crate) const fn set_usable(&mut self, usable: bool) {
         self.usable = usable;
     }
 
-    /// Where it is to be made.
+    /// Returns the offer to connect to.
     pub(crate) const fn offer(&self) -> Option<RepairOffer> {
         self.offer
     }
 
-    /// A publisher welcomed us and offers this.
+    /// Takes the offer of a WELCOME.
     pub(crate) fn offered(&mut self, now: Nanos, offer: Option<RepairOffer>) {
         self.offer = offer;
         if self.usable && self.offer.is_some() {
@@ -72,20 +72,20 @@ impl NackLink {
         }
     }
 
-    /// It is up. Only an answer shows that it is of use.
+    /// Handles the established connection. Only an answer shows that it works.
     pub(crate) const fn up(&mut self) {
         self.link.up();
         (self.unanswered, self.late_at) = (0, Nanos::ZERO);
     }
 
-    /// An answer came on it, in time or not.
+    /// Handles an answer, in time or late.
     pub(crate) const fn answered(&mut self) {
         self.link.settled();
         self.unanswered = 0;
     }
 
-    /// A question that was asked at `asked_at` was not answered in time. Whether that was one too
-    /// many: of questions that were under way together one counts.
+    /// Handles a request sent at `asked_at` that was not answered in time. Returns whether too many were
+    /// late in a row. Requests that were in flight together count once.
     pub(crate) fn unanswered(&mut self, asked_at: Nanos, now: Nanos, tries_max: u32) -> bool {
         if asked_at >= self.late_at {
             self.unanswered += 1;
@@ -94,7 +94,7 @@ impl NackLink {
         self.unanswered >= tries_max
     }
 
-    /// It is not wanted any more. Whether it was.
+    /// Stops the connection. Returns whether it was wanted.
     pub(crate) fn stop(&mut self) -> bool {
         let wanted = self.link.is_wanted();
         self.link.stop();
@@ -102,7 +102,7 @@ impl NackLink {
         wanted
     }
 
-    /// When something is due.
+    /// Returns the next time at which something is due.
     pub(crate) const fn next_due(&self) -> Nanos {
         self.link.next_due()
     }

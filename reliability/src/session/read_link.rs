@@ -1,8 +1,8 @@
-//! The READ connection of a subscriber, and what is on its way over it: READs, and what is done with
-//! cursors (docs/PROTOCOL.md §6.6, §6.7).
+//! The READ connection of a subscriber, and its requests in flight: READs, and writes of cursors
+//! (docs/PROTOCOL.md §6.6, §6.7).
 //!
-//! All is done in the order in which it was begun. None is taken back: one that is late has
-//! given way on its gap's own timer, and what it brings is taken all the same.
+//! Requests finish in the order in which they began, and none is cancelled. The timer of a gap moves a
+//! late READ's request to the next rung; its bytes still count when they come.
 
 use std::collections::VecDeque;
 
@@ -15,35 +15,35 @@ use crate::session::nack_link::NackLink;
 use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos};
 
-/// What the READ connection can do, by default nothing; the driver knows once it is connected.
+/// The limits of a READ connection, all 0 by default. The driver knows them once it is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadLimits {
-    /// READs at a time, as both sides agreed.
+    /// The number of READs in flight that both sides agreed on.
     pub reads: u32,
-    /// Bytes of one at most.
+    /// The maximum number of bytes of one READ.
     pub len_max: u32,
-    /// WRITEs at a time.
+    /// The number of WRITEs in flight.
     pub writes: u32,
 }
 
-/// What is to be begun in the publisher's memory.
+/// An operation to begin in the publisher's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteRequest {
-    /// Whose ring, or cursor.
+    /// The channel of the ring or cursor.
     pub channel: ChannelId,
-    /// What of it.
+    /// The operation.
     pub what: RemoteOp,
-    /// Where the bytes stand, as the publisher's device counts.
+    /// The address, as the publisher's device counts.
     pub address: u64,
-    /// The right to them.
+    /// The key that gives access to the memory.
     pub key: u32,
-    /// How many bytes come back, or go there.
+    /// The number of bytes to read or write.
     pub len: u32,
-    /// Names it when it is done.
+    /// The tag of the request, which its completion carries.
     pub tag: u64,
 }
 
-/// What was begun.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Begun {
     pub(crate) channel: ChannelId,
@@ -53,17 +53,17 @@ pub(crate) struct Begun {
     tag: u64,
 }
 
-/// See the module.
+/// The READ connection and its requests in flight.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReadLink {
     pub(crate) link: NackLink,
-    /// Which connection this is: grants name it.
+    /// The number of this connection, which grants carry.
     attempt: u64,
     limits: ReadLimits,
     begun: VecDeque<Begun>,
-    /// How long one may take before the connection counts as broken.
+    /// The maximum time of a request, after which the connection counts as broken.
     patience: Nanos,
-    /// Those of them that the driver has not taken yet.
+    /// Requests in flight that the driver has not taken yet.
     requests: VecDeque<RemoteRequest>,
     next_tag: u64,
 }
@@ -81,20 +81,20 @@ impl ReadLink {
         }
     }
 
-    /// A further connection is made: what is granted is granted to it.
+    /// Begins a new connection attempt and returns its number, which its grants carry.
     pub(crate) fn next_attempt(&mut self) -> u64 {
         self.forget();
         self.attempt += 1;
         self.attempt
     }
 
-    /// Whether what is granted to this attempt can be used: its connection is there, not gone, and no
-    /// other has followed it.
+    /// Returns whether a grant for this attempt can be used: its connection still exists, and no later
+    /// one has followed.
     pub(crate) fn is_current(&self, attempt: u64) -> bool {
         self.link.link.is_connected() && attempt == self.attempt
     }
 
-    /// Which connection this is.
+    /// Returns the number of this connection.
     pub(crate) const fn attempt(&self) -> u64 {
         self.attempt
     }
@@ -103,11 +103,7 @@ impl ReadLink {
         self.limits = limits;
     }
 
-    pub(crate) const fn limits(&self) -> ReadLimits {
-        self.limits
-    }
-
-    /// What can be begun now; `None` while there is no connection, or one that can do no READs.
+    /// Returns the room for requests; `None` without a connection, or with one that can do no READs.
     pub(crate) fn room(&self) -> Option<ReadRoom> {
         let can = self.link.link.is_up() && self.limits.reads > 0;
         can.then_some(ReadRoom {
@@ -117,23 +113,23 @@ impl ReadLink {
         })
     }
 
-    /// How many WRITEs are under way, or how many others.
+    /// Returns the number of WRITEs in flight, or of all other requests.
     fn begun(&self, writes: bool) -> u32 {
         let begun = self.begun.iter().filter(|it| it.what.writes() == writes);
         u32::try_from(begun.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether one more can be begun that is no WRITE.
+    /// Returns whether there is room for a request that is no WRITE.
     pub(crate) fn has_room(&self) -> bool {
         self.link.link.is_up() && self.begun(false) < self.limits.reads
     }
 
-    /// Whether a cursor can be claimed, or written, now.
+    /// Returns whether there is room to claim or write a cursor.
     pub(crate) fn has_cursor_room(&self) -> bool {
         self.has_room() && self.begun(true) < self.limits.writes
     }
 
-    /// Begins something for which there must be room, in what was granted.
+    /// Begins a request in granted memory. There must be room for it.
     pub(crate) fn begin(
         &mut self,
         channel: ChannelId,
@@ -164,7 +160,7 @@ impl ReadLink {
         });
     }
 
-    /// Claims the cursor of a channel, or writes a report to it, where that is due and there is room.
+    /// Claims the cursor of a channel, or writes a report to it, if that is due and there is room.
     pub(crate) fn write_cursor(&mut self, session: u64, receiver: &mut Receiver, now: Nanos) {
         if now < receiver.cursor_due() || !self.has_cursor_room() {
             return;
@@ -180,7 +176,7 @@ impl ReadLink {
         self.begin(receiver.channel(), receiver.epoch(), what, readable, now);
     }
 
-    /// Whether the control page of this channel is being READ.
+    /// Returns whether a READ of this channel's control page is in flight.
     pub(crate) fn is_watching(&self, channel: ChannelId) -> bool {
         let mut begun = self.begun.iter();
         begun.any(|it| it.channel == channel && it.what == RemoteOp::Page)
@@ -190,7 +186,7 @@ impl ReadLink {
         self.requests.pop_front()
     }
 
-    /// The READ of this tag is done. `None` for one of a connection that is gone.
+    /// Completes the request of this tag; `None` if its connection is gone.
     pub(crate) fn done(&mut self, tag: u64) -> Option<Begun> {
         let first = self.begun.front().filter(|begun| begun.tag == tag)?;
         let first = *first;
@@ -199,13 +195,13 @@ impl ReadLink {
         Some(first)
     }
 
-    /// What was on its way will not come.
+    /// Drops all requests in flight, which will not complete.
     pub(crate) fn forget(&mut self) {
         self.begun.clear();
         self.requests.clear();
     }
 
-    /// Whether the oldest READ takes longer than any device should.
+    /// Returns whether the oldest request takes longer than any device should.
     pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
         now >= self.stuck_at()
     }
@@ -215,7 +211,7 @@ impl ReadLink {
         oldest.map_or(Nanos::MAX, |begun| begun.at.after(self.patience))
     }
 
-    /// When something is due.
+    /// Returns the next time at which something is due.
     pub(crate) fn next_due(&self) -> Nanos {
         self.link.next_due().min(self.stuck_at())
     }

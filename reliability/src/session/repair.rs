@@ -1,4 +1,4 @@
-//! What the receivers want to know becomes frames, and READs, on the connection whose turn it is
+//! The requests of the receivers become frames and READs on the connection whose turn it is
 //! (docs/PROTOCOL.md §5.4).
 
 use super::{Action, Path, REPLAY_ATTEMPTS_MAX, SubscriberCore};
@@ -8,8 +8,8 @@ use crate::receive::{PathHealth, RemoteOp};
 use crate::types::{Nanos, SequenceRange};
 
 impl SubscriberCore {
-    /// Turns what the receivers want to know into frames.
-    pub(super) fn ask(&mut self, now: Nanos, on: &mut impl Deliver) {
+    /// Turns the due requests of the receivers into frames and READs.
+    pub(super) fn ask(&mut self, now: Nanos, on: &mut dyn Deliver) {
         if !self.repair.is_up() {
             return;
         }
@@ -18,7 +18,7 @@ impl SubscriberCore {
         let nack_open = self.nack.link.is_up();
         let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
         let replay_open = !replay_apart || self.replay.is_up();
-        // Each time another begins, so that no channel takes all room for READs from the others.
+        // Each call begins with another channel, so that no channel takes all room for READs from the others.
         let begins = self.turn.checked_rem(self.entries.len()).unwrap_or(0);
         self.turn = begins + 1;
         let (later, first) = self.entries.split_at_mut(begins);
@@ -27,7 +27,7 @@ impl SubscriberCore {
                 continue;
             };
             let (channel, epoch) = (receiver.channel(), receiver.epoch());
-            // Who is to ask how far the publisher is looks for itself as well.
+            // A receiver whose progress report is due also READs the publisher's control page.
             let watches = receiver.is_progress_due(now) && receiver.is_following();
             if let Some(progress) = receiver.take_progress(now) {
                 Message::Progress(progress).write(channel, &mut self.out_repair);
@@ -101,7 +101,7 @@ impl SubscriberCore {
                 Path::Nack
             };
             self.break_off(now, path, LinkDownReason::Unanswered, on);
-            // What it was asked for is due on the next rung, now.
+            // The requests of the closed connection are due on the next rung now.
             self.ask(now, on);
         }
     }

@@ -1,9 +1,9 @@
-//! A core's state as bytes, and back: where a recorded run can be taken up (the crate `tickcast-journal`).
+//! A core's state as bytes, and back: points at which a recorded run can be resumed (the crate
+//! `tickcast-journal`).
 //!
-//! All that decides what the core does next is in it, and its counters. Of what waits in a window
-//! only the headers are: the records' own bytes decide nothing (`wire/headers_only.rs`). What a
-//! standby has beside that, its mirror and its inbox, is memory of others; a core that has one
-//! can't be taken down.
+//! It holds the counters and all that decides what the core does next. Of the datagrams in a window it
+//! holds only the headers, because record values decide nothing (`wire/headers_only.rs`). A standby's
+//! mirror and inbox are memory of others, so a core that has one cannot be written down.
 
 use std::sync::Arc;
 
@@ -13,7 +13,9 @@ use crate::session::SubscriberCore;
 use crate::types::{ReceiverCounters, State};
 
 impl State for SubscriberCore {
-    /// `None` also where the core keeps a mirror or an inbox.
+    type Restored = Self;
+
+    /// Returns `None` also when the core keeps a mirror or an inbox.
     fn take_down(&self, into: &mut [u8]) -> Option<usize> {
         let is_standby = |entry: &crate::session::Entry| {
             let receiver = entry.receiver.as_ref();
@@ -24,12 +26,8 @@ impl State for SubscriberCore {
         }
         Some(postcard::to_slice(self, into).ok()?.len())
     }
-}
 
-impl SubscriberCore {
-    /// The core that was taken down; `None` when these bytes are none.
-    #[must_use]
-    pub fn take_up(bytes: &[u8]) -> Option<Self> {
+    fn take_up(bytes: &[u8]) -> Option<Self> {
         let mut core: Self = postcard::from_bytes(bytes).ok()?;
         for entry in &mut core.entries {
             let counters = Arc::clone(&entry.counters);
@@ -41,7 +39,7 @@ impl SubscriberCore {
     }
 }
 
-/// Counters as their values, in the order declared.
+/// Serializes counters as their values, in the order declared.
 pub(crate) mod counters {
     use super::*;
 

@@ -1,27 +1,16 @@
-//! A standby's inboxes as the driver sees them: where the publisher offers it, it is asked to write
-//! what it seals to memory of ours (docs/PROTOCOL.md §6.8).
+//! A standby's inboxes: memory that the publisher writes sealed datagrams to, where it offers that
+//! (docs/PROTOCOL.md §6.8).
 
 use std::sync::Arc;
 
 use super::{Action, SubscriberCore};
 use crate::control::{Message, MirrorRefused, Mirroring, RemoteAccess, RepairOffer};
-use crate::delivery::Deliver;
 use crate::receive::InboxWanted;
 use crate::ring::RingMemory;
-use crate::types::{ChannelId, Nanos};
+use crate::types::ChannelId;
 
 impl SubscriberCore {
-    /// Tells whether this is a standby whose driver can make inboxes; counts from the next connection
-    /// for READ on. Without this call the publisher is not asked to write anything.
-    pub const fn use_inboxes(&mut self, usable: bool) {
-        self.inboxes = usable;
-    }
-
-    /// The inbox that [`Action::Inbox`] wanted is there: memory that is zero, whose slots
-    /// ([`InboxWanted::part`]) the device lets the publisher write through the connection for READ of that
-    /// attempt, and through no other. The publisher is asked to; one for a connection that is gone is
-    /// dropped.
-    pub fn handle_inbox(
+    pub(super) fn handle_inbox(
         &mut self,
         channel: ChannelId,
         wanted: &InboxWanted,
@@ -42,30 +31,23 @@ impl SubscriberCore {
         }
     }
 
-    /// Looks whether something was written that was not taken yet, to be called often; of which channel.
-    /// [`SubscriberCore::handle_written`] takes it, and must follow.
+    /// Polls the inboxes and returns a channel with an untaken datagram. Call it often, and then give
+    /// [`SubscriberInput::Written`](super::SubscriberInput::Written) for that channel.
     #[inline]
-    pub fn look_for_written(&mut self) -> Option<ChannelId> {
+    pub fn poll_written(&mut self) -> Option<ChannelId> {
         let receivers = self.entries.iter_mut().filter_map(|e| e.receiver.as_mut());
-        let mut written = receivers.filter_map(|it| it.look_for_written().then(|| it.channel()));
+        let mut written = receivers.filter_map(|it| it.poll_written().then(|| it.channel()));
         written.next()
     }
 
-    /// The datagram that was found.
+    /// Returns the datagram that [`poll_written`](Self::poll_written) found.
     #[must_use]
     pub fn written(&self, channel: ChannelId) -> &[u8] {
         let receiver = self.receiver(channel);
         receiver.map_or(&[], |receiver| receiver.written())
     }
 
-    /// Takes the datagram that was found, and delivers what can be.
-    pub fn handle_written(&mut self, now: Nanos, channel: ChannelId, on: &mut impl Deliver) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.take_written(now, on);
-        }
-    }
-
-    /// The connection for READ is up: inboxes can be granted through it.
+    /// Requests inboxes, because the READ connection is up and they can be granted through it.
     pub(super) fn want_inboxes(&mut self) {
         let offered = matches!(
             self.read.link.offer(),

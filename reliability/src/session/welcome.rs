@@ -1,4 +1,4 @@
-//! A WELCOME: what the publisher offers is held against what is wanted, and each channel follows it
+//! A WELCOME: the core compares the offers with the wanted channels, and each channel follows its offer
 //! (docs/PROTOCOL.md §5.2).
 
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::wire::WireVersions;
 const SLOT_LEN_MAX: u32 = 65_536;
 
 impl SubscriberCore {
-    /// Speaks these wire versions, where they are not what this code speaks.
+    /// Sets the wire versions that this core speaks, instead of the versions of this code.
     pub const fn set_wire_versions(&mut self, versions: WireVersions) {
         self.versions = versions;
     }
 
-    /// Takes what a WELCOME says of each channel, or breaks off with who can't mean it.
-    pub(super) fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl Deliver) {
-        // Epochs only rise along a line, and what continues another goes on where that ended.
+    /// Handles the offer for each channel, or closes the connection when an offer is impossible.
+    pub(super) fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut dyn Deliver) {
+        // Epochs only rise along a line, and a continuation starts where the continued epoch ended.
         let is_possible = |offer: &ChannelOffer| {
             offer.continues.is_possible(offer.epoch)
                 && offer.continues.begins().0 <= offer.newest.next()
@@ -43,8 +43,8 @@ impl SubscriberCore {
             let mut start = entry.wanted.start;
             let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
             if let Some(mut receiver) = entry.receiver.take_if(moved) {
-                // The same name under another number: another sequence space, and another epoch to
-                // the application, whose places and ids mean something else from here on.
+                // The name has another number, so the sequence space differs. To the application the
+                // epoch is another one, because its places and ids have another meaning from here on.
                 if receiver.epoch() != Epoch::NONE {
                     receiver.end_epoch(now, offer.epoch, on);
                     start = Start::Oldest;
@@ -75,7 +75,7 @@ impl SubscriberCore {
             receiver.handle_lines(lines, now);
             if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
                 zombie = true;
-                // What has not begun does not wait for anybody either.
+                // A receiver that has not begun must not wait for this publisher either.
                 let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
                 if let Some(receiver) = entry.receiver.take_if(unbegun) {
                     entry.health = Some(receiver.health());
@@ -99,7 +99,7 @@ impl SubscriberCore {
         }
     }
 
-    fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut impl Deliver) {
+    fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut dyn Deliver) {
         (self.entries.iter()).for_each(|entry| entry.counters.welcomes_invalid.increment());
         self.break_off(now, Path::Repair, reason, on);
     }

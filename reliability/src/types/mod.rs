@@ -363,10 +363,16 @@ impl fmt::Display for SourcePosition {
 pub const SEQUENCE_LAST: Sequence = Sequence(u64::MAX - 1);
 
 /// A core whose state can be serialized and restored elsewhere.
-pub trait State {
+pub trait State: Sized {
+    /// The core that is restored from the serialized state.
+    type Restored;
+
     /// Serializes the state to the beginning of `into` and returns its length. Returns `None` when it does
     /// not fit, or when the core has parts that cannot be serialized.
     fn take_down(&self, into: &mut [u8]) -> Option<usize>;
+
+    /// Returns the core that was written down, or `None` when these bytes are no state.
+    fn take_up(bytes: &[u8]) -> Option<Self::Restored>;
 }
 
 /// Serializes a field as a JSON string, for messages to peers with optional fields.

@@ -346,6 +346,21 @@ impl<'a> Datagram<'a> {
         &self.bytes[self.header.header_len.into()..]
     }
 
+    /// Parses bytes like [`parse`](Self::parse) and returns the verdict on their CRC. It is not computed for
+    /// `whole` bytes, which are known to be exactly what was sealed.
+    ///
+    /// # Errors
+    /// [`WireError`] under the conditions of [`parse`](Self::parse).
+    #[inline]
+    pub fn checked(bytes: &'a [u8], whole: bool) -> Result<(Self, CrcVerdict), WireError> {
+        let datagram = Self::parse(bytes)?;
+        let verdict = match whole {
+            true => CrcVerdict::Good,
+            false => datagram.verdict(),
+        };
+        Ok((datagram, verdict))
+    }
+
     /// Computes the CRC over the bytes and compares it with the header's.
     #[must_use]
     #[inline]
@@ -365,7 +380,7 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// [`RecordError`] when the payload is not `count` whole records of wire version 1.
-    #[inline]
+    #[inline(always)]
     pub fn records(&self) -> Result<Records<'a>, RecordError> {
         match self.header.kind {
             Kind::Data => Records::check(self.payload(), self.header.count.into()),

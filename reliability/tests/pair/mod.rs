@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use tickcast_journal::{JournalWriter, JournaledCore};
+use tickcast_journal::{JournalWriter, Journaled};
 use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Start, Welcome};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
-use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Lineage, Nanos, RecordNumber, Sequence,
 };
@@ -38,7 +40,10 @@ pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
 }
 
 /// Returns a subscriber of that publisher, which keeps a record from the start if `recorder` is given.
-pub(crate) fn subscriber(geometry: Geometry, recorder: Option<JournalWriter>) -> JournaledCore {
+pub(crate) fn subscriber(
+    geometry: Geometry,
+    recorder: Option<JournalWriter>,
+) -> Journaled<SubscriberCore> {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),
         start: Start::Live,
@@ -51,14 +56,18 @@ pub(crate) fn subscriber(geometry: Geometry, recorder: Option<JournalWriter>) ->
         link: LinkTimers::default(),
         seed: 1,
     };
-    let mut core = JournaledCore::new(settings, Nanos(0));
+    let mut core = Journaled::new(SubscriberCore::new(settings, Nanos(0)));
     if let Some(recorder) = recorder {
         core.record(recorder);
     }
     let on = &mut |_: Item<'_>| {};
-    core.handle_timeout(Nanos(0), on);
+    core.handle(Nanos(0), SubscriberInput::Timeout, on);
     assert_eq!(core.poll_action(), Some(Action::Connect(Path::Repair)));
-    core.handle_connected(Nanos(0), Path::Repair);
+    core.handle(
+        Nanos(0),
+        SubscriberInput::Connected(Path::Repair),
+        &mut |_: Item<'_>| (),
+    );
     let offer = ChannelOffer {
         channel: CHANNEL,
         name: "c".into(),
@@ -83,7 +92,11 @@ pub(crate) fn subscriber(geometry: Geometry, recorder: Option<JournalWriter>) ->
         repairs: vec![],
         channels: vec![offer],
     });
-    core.handle_message(Nanos(0), Path::Repair, CHANNEL, &welcome, on);
+    core.handle(
+        Nanos(0),
+        SubscriberInput::message(Path::Repair, CHANNEL, &welcome),
+        on,
+    );
     while core.poll_action().is_some() {}
     core
 }

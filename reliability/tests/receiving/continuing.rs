@@ -7,7 +7,7 @@ use tickcast_reliability::control::{Message, RefusalReason, Start};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
 use tickcast_reliability::receive::{Mirror, MirrorHost, Promotion, ReceiverConfig, Welcomed};
 use tickcast_reliability::ring::HeapMemory;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{
     ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence,
 };
@@ -432,7 +432,7 @@ fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
         read: true,
         mirror: false,
     }];
-    world.core.use_read_path(true);
+    world.give(SubscriberInput::UseReadPath(true));
     world.settle(&old);
     let sent = published(&mut old, &[1; 4]);
     world.answer = false;
@@ -470,7 +470,8 @@ fn following_standby_holds_deliveries_and_promotes() {
     };
     let memory = Arc::new(HeapMemory::new(geometry));
     let mirror = Mirror::create(memory, &offer, host).unwrap();
-    assert!(world.core.set_mirror(CHANNEL, mirror));
+    world.give(SubscriberInput::Mirror(CHANNEL, &mut Some(mirror)));
+    assert!(world.core.mirror(CHANNEL).is_some());
     world.answer = true;
     world.pass(Nanos::from_ms(50), &old);
     // A twin's datagram arrives first, and the publisher's own replaces it.
@@ -531,7 +532,8 @@ fn mirror_stops_at_hole_until_publisher_returns() {
         config_hash: ConfigHash(3),
     };
     let mirror = Mirror::create(memory, &offer, host).unwrap();
-    assert!(world.core.set_mirror(CHANNEL, mirror));
+    world.give(SubscriberInput::Mirror(CHANNEL, &mut Some(mirror)));
+    assert!(world.core.mirror(CHANNEL).is_some());
     world.hear(A, &publisher.publish(2));
     publisher.publish(1);
     world.connectable = false;

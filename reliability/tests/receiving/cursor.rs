@@ -3,7 +3,7 @@
 use tickcast_reliability::control::{CursorState, RepairOffer, Report, Start};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 
 use crate::world::*;
@@ -23,7 +23,7 @@ fn joined_with(publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
         mirror: false,
     }];
     world.cursor = Some(CURSOR);
-    world.core.use_read_path(true);
+    world.give(SubscriberInput::UseReadPath(true));
     set(&mut world);
     world.settle(publisher);
     world
@@ -130,9 +130,10 @@ fn further_connection_claims_its_cursor_anew() {
     let mut world = joined(&publisher);
     later(&mut world, &publisher, 10_000);
     assert_eq!(reported(&world).number, 2);
-    world.input(|core, now, mut on| {
-        core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Read,
+        LinkDownReason::Closed,
+    ));
     world.cursor_words = [0; 8];
     later(&mut world, &publisher, 50_000);
     assert_eq!(world.counters().cursors_claimed.get(), 2);

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{Message, RefusalReason, Refused, Start};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Loss, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
-use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::session::{Action, Path, SubscriberInput};
 use tickcast_reliability::types::{
     ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange,
 };
@@ -890,7 +890,7 @@ fn a_subscriber_that_leaves_counts_nothing_as_open() {
     let next = publisher.publish(1);
     world.hear(A, &next);
     assert_eq!(world.counters().missing_open.get(), 1);
-    world.input(|core, _, mut on| core.leave(LossCause::RepairOff, &mut on));
+    world.give(SubscriberInput::Leave(LossCause::RepairOff));
     assert_eq!(world.counters().missing_open.get(), 0);
     world.assert_balanced(&publisher, "");
 }
@@ -957,17 +957,17 @@ fn slowly_opened_replay_connection_is_used() {
             w.channels.clear();
             world.tell(Path::Replay, &Message::Welcome(w));
         }
-        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        world.give(SubscriberInput::Timeout);
         for _ in 0..2 {
             while let Some(action) = world.core.poll_action() {
                 match action {
                     Action::Connect(Path::Repair) => {
-                        world.core.handle_connected(world.now, Path::Repair);
+                        world.give(SubscriberInput::Connected(Path::Repair));
                     }
                     Action::Connect(Path::Replay) => {
                         attempts += 1;
                         if attempts >= 2 {
-                            world.core.handle_connected(world.now, Path::Replay);
+                            world.give(SubscriberInput::Connected(Path::Replay));
                             connected_at = Some(world.now.after(Nanos::from_ms(1)));
                         }
                     }
@@ -976,8 +976,8 @@ fn slowly_opened_replay_connection_is_used() {
             }
             let mut out = Vec::new();
             loop {
-                let mut path = None;
-                world.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+                world.give(SubscriberInput::Poll);
+                let path = world.core.poll_transmit(&mut out);
                 let Some(path) = path else { break };
                 let frames = std::mem::take(&mut out);
                 let mut rest = &frames[..];
@@ -1098,9 +1098,9 @@ fn an_answer_that_was_lost_is_asked_for_again_while_others_flow() {
 fn a_start_in_a_newer_epoch_does_not_follow_an_older_one() {
     let publisher = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::At(Epoch(9), Sequence(100)), 1);
-    world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+    world.give(SubscriberInput::Timeout);
     while world.core.poll_action().is_some() {}
-    world.core.handle_connected(world.now, Path::Repair);
+    world.give(SubscriberInput::Connected(Path::Repair));
     world.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
     assert!(
         world
@@ -1175,7 +1175,7 @@ fn a_gap_that_is_found_later_has_its_whole_deadline() {
     let hb = publisher.heartbeat(); // heard by the reordered heartbeat first
     world.hear(A, &hb);
     world.now = world.now.after(Nanos::from_us(20));
-    world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+    world.give(SubscriberInput::Timeout);
     world.hear(A, &late);
     assert!(world.records.contains(&3));
 }
@@ -1212,7 +1212,7 @@ fn idle_lines_with_slow_heartbeats_do_not_flap() {
     world.hear(B, &a);
     for _ in 0..5 {
         world.now = world.now.after(Nanos::from_ms(50)); // idle_us = 50000 at the publisher
-        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        world.give(SubscriberInput::Timeout);
         let body = Heartbeat {
             next_interval_us: 50_000,
             hold_off_us: 0,
@@ -1225,7 +1225,7 @@ fn idle_lines_with_slow_heartbeats_do_not_flap() {
             &body.to_bytes(),
         );
         world.hear(A, &hb);
-        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        world.give(SubscriberInput::Timeout);
         world.now = world.now.after(Nanos::from_us(50));
         world.hear(B, &hb);
     }

@@ -4,7 +4,7 @@
 use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::receive::ReceiverConfig;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::Nanos;
 
 use crate::world::*;
@@ -22,7 +22,7 @@ fn offer() -> RepairOffer {
 fn joined(publisher: &Publisher, repairs: Vec<RepairOffer>, usable: bool) -> World {
     let mut world = World::new(quiet(), Start::Live, 1);
     world.repairs = repairs;
-    world.core.use_nack_path(usable);
+    world.give(SubscriberInput::UseNackPath(usable));
     world.settle(publisher);
     world.asked_on.clear();
     world
@@ -191,9 +191,10 @@ fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [1, 3, 5].map(|s| (Path::Nack, s)));
     world.connectable = false;
-    world.input(|c, now, mut on| {
-        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Nack,
+        LinkDownReason::Closed,
+    ));
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [1, 3, 5].map(|s| (Path::Repair, s)));
     assert_eq!(world.records, numbers(1..=6));
@@ -242,9 +243,10 @@ fn mute_connection_is_down_and_backs_off() {
     world.settle(&publisher);
     let before = world.connects.len();
     let broken_at = world.now;
-    world.input(|c, now, mut on| {
-        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Nack,
+        LinkDownReason::Closed,
+    ));
     world.pass(Nanos::from_ms(16), &publisher);
     let again = world.connects[before..].iter().find_map(nack);
     assert!(again.is_some_and(|at| at.since(broken_at) < Nanos::from_ms(16)));
@@ -295,7 +297,7 @@ fn history_and_doubts_are_none_of_its_business() {
     }
     let mut world = World::new(quiet(), Start::Oldest, 1);
     world.repairs = vec![offer()];
-    world.core.use_nack_path(true);
+    world.give(SubscriberInput::UseNackPath(true));
     world.pass(Nanos::from_secs(1), &publisher);
     assert_eq!(world.records, numbers(1..=20));
     let mut other = Publisher::new(5, 20);
@@ -346,7 +348,7 @@ fn replay_arrival_keeps_connection_timeout() {
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut world = World::new(quiet(), Start::Oldest, 1);
     world.repairs = vec![offer()];
-    world.core.use_nack_path(true);
+    world.give(SubscriberInput::UseNackPath(true));
     world.answer = false;
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [(Path::Replay, 1)]);
@@ -390,7 +392,7 @@ fn broken_link_hurries_only_its_waiters() {
     world.settle(&publisher);
     let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Nack, &Message::Refused(refused));
-    world.input(|c, now, mut on| c.handle_disconnected(now, Path::Nack, down, &mut on));
+    world.give(SubscriberInput::Disconnected(Path::Nack, down));
     world.pass(Nanos::from_us(299), &publisher);
     assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
     world.pass(Nanos::from_us(1), &publisher);
@@ -402,7 +404,7 @@ fn broken_link_hurries_only_its_waiters() {
     lose_one(&mut world, &mut publisher);
     world.pass(Nanos::from_us(1_251), &publisher);
     assert_eq!(asked(&mut world), [(Path::Nack, 1), (Path::Repair, 1)]);
-    world.input(|c, now, mut on| c.handle_disconnected(now, Path::Nack, down, &mut on));
+    world.give(SubscriberInput::Disconnected(Path::Nack, down));
     world.settle(&publisher);
     assert_eq!(asked(&mut world), []);
 }
@@ -411,8 +413,7 @@ fn broken_link_hurries_only_its_waiters() {
 fn failed_dial_is_not_retried_before_next_welcome() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
-    let now = world.now;
-    world.core.handle_nack_unusable(now);
+    world.give(SubscriberInput::NackUnusable);
     assert!(!world.core.is_nack_up());
     lose_one(&mut world, &mut publisher);
     world.pass(Nanos::from_secs(3), &publisher);
@@ -448,11 +449,12 @@ fn an_attempt_that_fails_is_no_connection_that_broke() {
     let publisher = Publisher::new(5, 1);
     let mut world = World::new(quiet(), Start::Live, 1);
     world.repairs = vec![offer()];
-    world.core.use_nack_path(true);
+    world.give(SubscriberInput::UseNackPath(true));
     world.settle(&publisher);
-    world.input(|c, now, mut on| {
-        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Nack,
+        LinkDownReason::Closed,
+    ));
     assert_eq!(world.counters().nack_links_down.get(), 1);
     world.connectable = false;
     world.pass(Nanos::from_secs(1), &publisher);

@@ -3,13 +3,18 @@
 
 use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::record::AlignedCopy;
+use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{Epoch, Sequence};
 
 use crate::world::*;
 
 fn overrun(world: &mut World, epoch: Epoch, first: u64, last: u64) {
-    let overrun = (epoch, run(first, last));
-    world.input(|core, now, mut on| core.handle_overrun(now, CHANNEL, overrun, &mut on));
+    let overrun = SubscriberInput::Overrun {
+        channel: CHANNEL,
+        epoch,
+        range: run(first, last),
+    };
+    world.give(overrun);
 }
 
 /// Returns the first and last sequence, records and cause of each loss.
@@ -93,7 +98,9 @@ fn copied_datagram_skips_crc_but_no_other_check() {
     let whole = |world: &mut World, bytes: &[u8]| {
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(bytes);
-        world.input(|core, now, mut on| core.handle_whole(now, CHANNEL, A, bytes, &mut on));
+        world.input(|core, now, mut on| {
+            core.handle_bytes(now, (CHANNEL, A), bytes, true, &mut on);
+        });
     };
     world.hear(A, &copied);
     assert_eq!(world.counters().corrupt_dropped.get(), 1);

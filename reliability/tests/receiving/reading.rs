@@ -5,7 +5,7 @@ use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer
 use tickcast_reliability::delivery::{Event, LinkDownReason, LossCause};
 use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::ring::offset;
-use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::session::{Action, Path, SubscriberInput};
 use tickcast_reliability::types::Nanos;
 
 use crate::world::*;
@@ -47,8 +47,8 @@ fn begun_with(
 ) -> World {
     let mut world = World::new(config, Start::Live, 1);
     world.repairs = vec![offer(true)];
-    world.core.use_nack_path(true);
-    world.core.use_read_path(true);
+    world.give(SubscriberInput::UseNackPath(true));
+    world.give(SubscriberInput::UseReadPath(true));
     set(&mut world);
     world.settle(publisher);
     world.asked_on.clear();
@@ -136,7 +136,7 @@ fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
     for (read, usable) in [(false, true), (true, false)] {
         let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
             world.repairs = vec![offer(read)];
-            world.core.use_read_path(usable);
+            world.give(SubscriberInput::UseReadPath(usable));
         });
         lose(&mut world, &mut publisher, 1);
         assert!(world.connects.iter().all(|(path, _)| *path == Path::Repair));
@@ -276,9 +276,10 @@ fn broken_connection_is_rebuilt_with_new_grant() {
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let lost = world.read_requests.remove(0);
-    world.input(|c, now, mut on| {
-        c.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Read,
+        LinkDownReason::Closed,
+    ));
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)], "at once");
     assert_eq!(world.counters().read_links_down.get(), 1);
@@ -503,8 +504,7 @@ fn a_page_of_another_ring_says_nothing() {
 fn what_a_driver_cannot_do_is_not_tried_again() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
-    let now = world.now;
-    world.core.handle_read_unusable(now);
+    world.give(SubscriberInput::ReadUnusable);
     assert_eq!(
         world.core.poll_action(),
         Some(Action::Disconnect(Path::Read))
@@ -520,9 +520,10 @@ fn grant_of_closed_connection_is_not_reused() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.tokens = 0;
-    world.input(|core, now, mut on| {
-        core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Read,
+        LinkDownReason::Closed,
+    ));
     // The grant was in flight over the repair connection.
     world.grant(&publisher, 1, 1 << 20);
     world.pass(Nanos::from_ms(100), &publisher);
@@ -770,9 +771,10 @@ fn what_is_done_is_told_from_all_that_was_begun_before_it() {
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let lost = world.read_requests.remove(0);
-    world.input(|c, now, mut on| {
-        c.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
-    });
+    world.give(SubscriberInput::Disconnected(
+        Path::Read,
+        LinkDownReason::Closed,
+    ));
     world.pass(Nanos::from_ms(20), &publisher);
     lose(&mut world, &mut publisher, 1);
     lose(&mut world, &mut publisher, 1);

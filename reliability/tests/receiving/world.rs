@@ -16,7 +16,7 @@ use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
 use tickcast_reliability::ring::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
 use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, ReadLimits, RemoteRequest, SubscriberCore,
-    SubscriberSettings,
+    SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber,
@@ -425,21 +425,28 @@ impl World {
         });
     }
 
+    /// Gives the core an input.
+    pub(crate) fn give(&mut self, input: SubscriberInput<'_>) {
+        self.input(|core, now, mut on| core.handle(now, input, &mut on));
+    }
+
     pub(crate) fn hear(&mut self, line: LineId, bytes: &[u8]) {
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(bytes);
-        self.input(|core, now, mut on| core.handle_received(now, CHANNEL, line, bytes, &mut on));
+        self.input(|core, now, mut on| {
+            core.handle_bytes(now, (CHANNEL, line), bytes, false, &mut on);
+        });
     }
 
     /// Runs the core until it has no more output at this time, with the publisher answering at once.
     pub(crate) fn settle(&mut self, publisher: &Publisher) {
         for _ in 0..10_000 {
             let mut busy = false;
-            self.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+            self.give(SubscriberInput::Timeout);
             let mut out = Vec::new();
             loop {
-                let mut path = None;
-                self.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+                self.give(SubscriberInput::Poll);
+                let path = self.core.poll_transmit(&mut out);
                 let Some(path) = path else { break };
                 busy = true;
                 self.answer(publisher, path, &std::mem::take(&mut out));
@@ -454,14 +461,12 @@ impl World {
                 }
                 match action {
                     Action::Connect(path) if self.connectable => {
-                        self.core.set_read_limits(self.limits);
-                        self.core.handle_connected(self.now, path);
+                        self.give(SubscriberInput::Limits(self.limits));
+                        self.give(SubscriberInput::Connected(path));
                     }
                     Action::Connect(path) => {
                         let down = LinkDownReason::Unreachable;
-                        self.input(|c, now, mut on| {
-                            c.handle_disconnected(now, path, down, &mut on);
-                        });
+                        self.give(SubscriberInput::Disconnected(path, down));
                     }
                     Action::Disconnect(_) => self.disconnects += 1,
                     Action::Rejoin(_) => self.rejoins += 1,
@@ -546,7 +551,7 @@ impl World {
         let mut bytes = ring[from..from + request.len as usize].to_vec();
         spoil(&mut bytes);
         let tag = request.tag;
-        self.input(|c, now, mut on| c.handle_read(now, tag, &bytes, &mut on));
+        self.give(SubscriberInput::Read { tag, bytes: &bytes });
     }
 
     /// Completes an operation on the cursor as the publisher's device would.
@@ -570,7 +575,7 @@ impl World {
             RemoteOp::Slots(_) | RemoteOp::Page => unreachable!("no cursor"),
         };
         let tag = request.tag;
-        self.input(|c, now, mut on| c.handle_read(now, tag, &back, &mut on));
+        self.give(SubscriberInput::Read { tag, bytes: &back });
     }
 
     /// Returns the content of the cursor.
@@ -614,7 +619,7 @@ impl World {
     }
 
     pub(crate) fn tell(&mut self, path: Path, message: &Message<'_>) {
-        self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
+        self.give(SubscriberInput::message(path, CHANNEL, message));
     }
 
     pub(crate) fn pass(&mut self, span: Nanos, publisher: &Publisher) {
@@ -630,7 +635,7 @@ impl World {
     }
 
     pub(crate) fn cut(&mut self, reason: LinkDownReason) {
-        self.input(|c, now, mut on| c.handle_disconnected(now, Path::Repair, reason, &mut on));
+        self.give(SubscriberInput::Disconnected(Path::Repair, reason));
     }
 
     pub(crate) fn losses(&self) -> Vec<Loss> {

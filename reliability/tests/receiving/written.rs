@@ -8,7 +8,7 @@ use tickcast_reliability::control::{
 use tickcast_reliability::delivery::{Event, LinkDownReason};
 use tickcast_reliability::receive::{InboxState, ReceiverConfig, RepairOrder};
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingMemory, WrittenSlots};
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
@@ -27,8 +27,8 @@ fn world_of(config: ReceiverConfig, mirror: bool) -> World {
         read: true,
         mirror,
     }];
-    world.core.use_read_path(true);
-    world.core.use_inboxes(true);
+    world.give(SubscriberInput::UseReadPath(true));
+    world.give(SubscriberInput::UseInboxes(true));
     world
 }
 
@@ -56,7 +56,12 @@ fn grant(world: &mut World, memory: Arc<dyn RingMemory>) {
         len: wanted.part().len() as u64,
         key: 5,
     };
-    world.core.handle_inbox(CHANNEL, &wanted, memory, access);
+    world.give(SubscriberInput::Inbox {
+        channel: CHANNEL,
+        wanted,
+        memory: &memory,
+        access,
+    });
 }
 
 impl Written {
@@ -69,11 +74,10 @@ impl Written {
     /// Takes all complete datagrams as the driver does, and returns their number.
     fn look(&mut self) -> usize {
         let mut count = 0;
-        while let Some(channel) = self.world.core.look_for_written() {
+        while let Some(channel) = self.world.core.poll_written() {
             let datagram = Datagram::parse(self.world.core.written(channel)).unwrap();
             assert_eq!(datagram.verdict(), CrcVerdict::Good);
-            self.world
-                .input(|core, now, mut on| core.handle_written(now, channel, &mut on));
+            self.world.give(SubscriberInput::Written(channel));
             count += 1;
         }
         count
@@ -224,8 +228,7 @@ fn a_refusal_ends_it_and_so_does_the_end_of_the_connection() {
     assert_eq!(of.world.counters().inboxes_refused.get(), 1);
     let wanted = of.world.inboxes[0];
     let closed = LinkDownReason::Closed;
-    (of.world)
-        .input(|core, now, mut on| core.handle_disconnected(now, Path::Read, closed, &mut on));
+    (of.world).give(SubscriberInput::Disconnected(Path::Read, closed));
     assert_eq!(view(&of), None);
     of.world.pass(Nanos::from_secs(1), &publisher);
     assert_eq!(of.world.inboxes.len(), 2, "a new attempt, another inbox");

@@ -1,9 +1,10 @@
 //! The last step to the application: passes items to its closure and conflates `latest` channels.
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::Welcome;
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Nanos;
 
 use super::conflate::LatestReader;
@@ -79,7 +80,7 @@ impl<D: Deliver> ToApplication<'_, D> {
     }
 
     /// Delivers the changed cells of all `latest` channels, and emits the counts of conflated records.
-    pub(crate) fn flush_all(&mut self, now: Nanos, core: &JournaledCore) {
+    pub(crate) fn flush_all(&mut self, now: Nanos, core: &Journaled<SubscriberCore>) {
         for (index, receiver) in core.entries().enumerate() {
             self.flush(index);
             let Some(Some(latest)) = self.latest.get_mut(index) else {
@@ -130,7 +131,7 @@ impl<D: Deliver> Sink for ToApplication<'_, D> {
         self.dispatcher.welcomed(welcome);
     }
 
-    fn served(&mut self, core: &JournaledCore) {
+    fn served(&mut self, core: &Journaled<SubscriberCore>) {
         for (index, receiver) in core.entries().enumerate() {
             let Some(receiver) = receiver else { continue };
             for event in self.dispatcher.report(index, receiver).iter().flatten() {

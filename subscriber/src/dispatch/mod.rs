@@ -7,11 +7,12 @@ pub(crate) mod conflate;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Position};
 use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
@@ -26,13 +27,19 @@ use conflate::{Cell, CellWriter};
 /// The driver's destination for items and notifications of the core.
 pub(crate) trait Sink: Deliver {
     /// Handles an offer of a publisher. The call comes before any item of the offered channel.
-    fn offered(&mut self, _core: &mut JournaledCore, _offer: &ChannelOffer) {}
+    fn offered(
+        &mut self,
+        _now: Nanos,
+        _core: &mut Journaled<SubscriberCore>,
+        _offer: &ChannelOffer,
+    ) {
+    }
     /// Handles a welcome of a publisher. The call comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
     /// Handles the end of a welcome. All items of the previous streams have come, and none of the new ones.
     fn welcomed(&mut self, welcome: &Welcome);
     /// Handles the state of the core after connections and timers were served.
-    fn served(&mut self, _core: &JournaledCore) {}
+    fn served(&mut self, _core: &Journaled<SubscriberCore>) {}
 }
 
 /// The dispatcher's decision on the records of a datagram.

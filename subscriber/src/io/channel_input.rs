@@ -3,9 +3,10 @@
 
 use std::net::Ipv4Addr;
 
-use tickcast_journal::{Dropped, JournaledCore, Note};
+use tickcast_journal::{Dropped, Journaled, Note};
 use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{
     ChannelId, Counter, Nanos, ReceiverCounters, Sequence, SequenceRange,
 };
@@ -98,32 +99,34 @@ impl ChannelInput {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        core: &mut JournaledCore,
+        core: &mut Journaled<SubscriberCore>,
         sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
         let (channel, senders) = (self.channel, &self.senders);
-        let mut hand = |received: tickcast_transport::Received<'_>| {
+        let mut deliver = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
-                if received.whole {
-                    core.handle_whole(now, channel, received.line, received.bytes, sink);
-                } else {
-                    core.handle_received(now, channel, received.line, received.bytes, sink);
-                }
+                let at = (channel, received.line);
+                core.handle_bytes(now, at, received.bytes, received.whole, sink);
             } else {
-                core.handle_stranger(channel);
+                core.handle(now, SubscriberInput::UnknownSender(channel), sink);
             }
         };
         let polled = match &mut self.receiver {
-            Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
-            Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
+            Receiver::Plain(receiver) => receiver.poll(now, &mut deliver),
+            Receiver::Faulty(receiver) => receiver.poll(now, &mut deliver),
         };
-        if let Some(overrun) = self.receive_mut().take_overrun() {
-            core.handle_overrun(now, channel, overrun, sink);
+        if let Some((epoch, range)) = self.receive_mut().take_overrun() {
+            let overrun = SubscriberInput::Overrun {
+                channel,
+                epoch,
+                range,
+            };
+            core.handle(now, overrun, sink);
         }
         self.polled_at = now;
         let strangers = self.sum(|stats| stats.strangers);
         for _ in self.strangers..strangers {
-            core.handle_stranger(channel);
+            core.handle(now, SubscriberInput::UnknownSender(channel), sink);
         }
         self.strangers = strangers;
         polled
@@ -173,7 +176,7 @@ impl ChannelInput {
     }
 
     /// Writes the drops since the last call to the journal.
-    pub(crate) fn note(&mut self, now: Nanos, core: &mut JournaledCore) {
+    pub(crate) fn note(&mut self, now: Nanos, core: &mut Journaled<SubscriberCore>) {
         let dropped = Dropped {
             buffer: self.sum(|stats| stats.buffer_drops),
             oversize: self.sum(|stats| stats.oversize),
@@ -187,21 +190,21 @@ impl ChannelInput {
         let Receiver::Faulty(faulty) = &self.receiver else {
             return;
         };
-        for (line, told) in self.injected.iter_mut().enumerate() {
+        for (line, noted) in self.injected.iter_mut().enumerate() {
             let line = LineId(line as u8);
             let Some(plan) = faulty.injector(line) else {
                 continue;
             };
             for (nth, entry) in plan.log().entries().iter().enumerate() {
                 let (first, last) = (entry.sequences.first, entry.sequences.last);
-                if told.len() <= nth {
-                    told.push(first.previous());
+                if noted.len() <= nth {
+                    noted.push(first.previous());
                 }
-                let new = SequenceRange::new(first.max(told[nth].next()), last);
-                if let Some(new) = new.filter(|_| entry.kind.withholds() && told[nth] < last) {
+                let new = SequenceRange::new(first.max(noted[nth].next()), last);
+                if let Some(new) = new.filter(|_| entry.kind.withholds() && noted[nth] < last) {
                     core.note(now, Note::Injected(entry.channel, line, entry.epoch, new));
                 }
-                told[nth] = last;
+                noted[nth] = last;
             }
         }
     }

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::receive::InboxWanted;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, ReadLimits, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::host::interface::Interface;
@@ -31,6 +31,8 @@ pub(crate) struct Connections {
     frames: Vec<u8>,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
+    /// The READ limits that the core has.
+    read_limits: ReadLimits,
     /// Memory that the publisher writes, if this is a standby.
     inboxes: Inboxes,
     /// The error of this host when the last repair connection was started: it had no descriptor.
@@ -62,6 +64,7 @@ impl Connections {
             connected_to: None,
             frames: Vec::new(),
             watched: [None; 4],
+            read_limits: ReadLimits::default(),
             inboxes: Inboxes::default(),
             denied: None,
         }
@@ -71,13 +74,13 @@ impl Connections {
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
-        core: &mut JournaledCore,
-        sink: &mut impl Sink,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut dyn Sink,
     ) -> usize {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         count += (self.read).take_remote(|tag, bytes| {
-            core.handle_read(now, tag, bytes, sink);
+            core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
         for path in PATHS {
             count += self.client(path).poll(now, |event| match event {
@@ -85,7 +88,7 @@ impl Connections {
                     if path == Path::Repair {
                         connected_to = Some(address);
                     }
-                    core.handle_connected(now, path);
+                    core.handle(now, SubscriberInput::Connected(path), sink);
                 }
                 ClientEvent::Frame(channel, message) => {
                     if let (Message::Welcome(_), Some(name)) = (&message, over_verbs(path)) {
@@ -99,7 +102,7 @@ impl Connections {
                         sink.welcome(welcome);
                         welcomed_by = connected_to;
                     }
-                    core.handle_message(now, path, channel, &message, sink);
+                    core.handle(now, SubscriberInput::message(path, channel, &message), sink);
                     if let Some(welcome) = welcome {
                         sink.welcomed(welcome);
                     }
@@ -115,12 +118,16 @@ impl Connections {
                         CloseReason::Protocol(_) => LinkDownReason::Protocol,
                         _ => LinkDownReason::Closed,
                     };
-                    core.handle_disconnected(now, path, reason, sink);
+                    core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
                 }
             });
         }
-        core.set_read_limits(self.read.read_limits());
-        self.inboxes.poll(&self.read, core);
+        let limits = self.read.read_limits();
+        if limits != self.read_limits {
+            self.read_limits = limits;
+            core.handle(now, SubscriberInput::Limits(limits), sink);
+        }
+        self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
         if let Some(address) = welcomed_by {
             self.prefer(address);
@@ -175,8 +182,8 @@ impl Connections {
         &mut self,
         now: Nanos,
         path: Path,
-        core: &mut JournaledCore,
-        sink: &mut impl Sink,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut dyn Sink,
     ) {
         self.watched[path as usize] = None;
         let offer = match path {
@@ -204,12 +211,12 @@ impl Connections {
                     "can't make the {name} over verbs, and repair uses other paths: {error}"
                 );
                 return match path {
-                    Path::Read => core.handle_read_unusable(now),
-                    _ => core.handle_nack_unusable(now),
+                    Path::Read => core.handle(now, SubscriberInput::ReadUnusable, sink),
+                    _ => core.handle(now, SubscriberInput::NackUnusable, sink),
                 };
             }
             let reason = LinkDownReason::Unreachable;
-            core.handle_disconnected(now, path, reason, sink);
+            core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
         }
     }
 
@@ -228,17 +235,23 @@ impl Connections {
     }
 
     /// Sends the messages of the core.
-    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut dyn Sink,
+    ) {
         loop {
             let mut frames = std::mem::take(&mut self.frames);
-            let path = core.poll_transmit(now, &mut frames, sink);
+            core.handle(now, SubscriberInput::Poll, sink);
+            let path = core.poll_transmit(&mut frames);
             if let Some(path) = path {
                 let client = self.client(path);
                 if client.send_frames(&frames).is_err() && client.is_connected() {
                     // The connection accepts no more bytes, so treat it as down.
                     client.disconnect();
                     let reason = LinkDownReason::Closed;
-                    core.handle_disconnected(now, path, reason, sink);
+                    core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
                 } else {
                     client.flush();
                 }
@@ -253,13 +266,18 @@ impl Connections {
     }
 
     /// Starts the remote READs that the core wants.
-    fn begin_remote(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
+    fn begin_remote(
+        &mut self,
+        now: Nanos,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut dyn Sink,
+    ) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
                 tracing::info!("READ failed, and repair uses other paths: {error}");
                 self.read.disconnect();
                 let reason = LinkDownReason::Closed;
-                core.handle_disconnected(now, Path::Read, reason, sink);
+                core.handle(now, SubscriberInput::Disconnected(Path::Read, reason), sink);
             }
         }
     }

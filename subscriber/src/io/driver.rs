@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tickcast_journal::{JournaledCore, Note};
+use tickcast_journal::{Journaled, Note};
 use tickcast_reliability::control::Start;
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::delivery::LossCause;
-use tickcast_reliability::session::Action;
+use tickcast_reliability::delivery::{Item, LossCause};
+use tickcast_reliability::session::{Action, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
@@ -28,7 +28,7 @@ const STALL: Nanos = Nanos::from_ms(1);
 
 pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
-    pub(crate) core: JournaledCore,
+    pub(crate) core: Journaled<SubscriberCore>,
     pub(crate) inputs: Vec<ChannelInput>,
     /// The problems that prevent the subscriber from working as configured.
     pub(crate) problems: Problems,
@@ -62,13 +62,14 @@ impl Driver {
         }: Parts,
         now: Nanos,
     ) -> Self {
-        let mut core = JournaledCore::new(settings, now);
+        let mut core = Journaled::new(SubscriberCore::new(settings, now));
         if let Some(recorder) = recorder {
             core.record(recorder);
         }
         let verbs = builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
-        core.use_nack_path(verbs);
-        core.use_read_path(verbs);
+        let on = &mut |_: Item<'_>| ();
+        core.handle(now, SubscriberInput::UseNackPath(verbs), on);
+        core.handle(now, SubscriberInput::UseReadPath(verbs), on);
         let connections = Connections::new(addresses, &builder.interfaces);
         Self {
             waker,
@@ -89,28 +90,31 @@ impl Driver {
     }
 
     /// Asks the publisher to write its sealed datagrams to our memory, if both sides support that.
-    pub(crate) fn use_inboxes(&mut self) {
+    pub(crate) fn use_inboxes(&mut self, now: Nanos) {
         self.has_inboxes = self.builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
-        self.core.use_inboxes(self.has_inboxes);
+        let inboxes = SubscriberInput::UseInboxes(self.has_inboxes);
+        self.core.handle(now, inboxes, &mut |_: Item<'_>| ());
     }
 
     /// Processes the datagrams that the publisher has written to our memory. Returns their number.
-    fn take_written(&mut self, now: Nanos, sink: &mut impl Sink) -> usize {
+    fn take_written(&mut self, now: Nanos, sink: &mut dyn Sink) -> usize {
         let mut count = 0;
-        while let Some(channel) = self.core.look_for_written() {
-            self.core.handle_written(now, channel, sink);
+        while let Some(channel) = self.core.poll_written() {
+            self.core
+                .handle(now, SubscriberInput::Written(channel), sink);
             count += 1;
         }
         count
     }
 
+    /// Receives datagrams, and serves connections and timers if they are due.
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
         if !self.rejoins.is_empty() {
             self.begin_rejoins(now, sink);
         }
-        if self.core.recorder().is_some() {
+        if self.core.is_recorded() {
             self.note_stall(now);
         }
         if self.waker.is_used() != self.waited {
@@ -138,28 +142,34 @@ impl Driver {
         // A thread that woke without a datagram was woken by a connection or the timer.
         let woken = self.waker.is_used() && polled.datagrams == 0;
         if due || woken || self.core.receivers().any(|receiver| receiver.is_waiting()) {
-            polled.messages = self.connections.receive(now, &mut self.core, sink);
-            self.core.handle_timeout(now, sink);
-            // Join the groups before the publisher learns that we follow.
-            self.act(now, sink);
-            self.connections.transmit(now, &mut self.core, sink);
-            self.act(now, sink);
-            self.connections_at = now.after(CONNECTIONS_INTERVAL);
-            self.due_at = self.core.poll_timeout();
+            polled.messages = self.serve(now, sink);
             polled.served = true;
-            let denied = self.connections.denied();
-            self.problems.connecting = denied.map(|errno| SubscribeError::Unconnected {
-                source: errno.into(),
-            });
-            if now >= self.join_by {
-                self.check_join_limit();
-            }
-            let watched = self.connections.watch(&self.waker);
-            let failed = watched.err();
-            self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
-            sink.served(&self.core);
         }
         polled
+    }
+
+    /// Serves connections and timers. Returns the number of messages received.
+    fn serve(&mut self, now: Nanos, sink: &mut dyn Sink) -> usize {
+        let messages = self.connections.receive(now, &mut self.core, sink);
+        self.core.handle(now, SubscriberInput::Timeout, sink);
+        // Join the groups before the publisher learns that we follow.
+        self.act(now, sink);
+        self.connections.transmit(now, &mut self.core, sink);
+        self.act(now, sink);
+        self.connections_at = now.after(CONNECTIONS_INTERVAL);
+        self.due_at = self.core.poll_timeout();
+        let denied = self.connections.denied();
+        self.problems.connecting = denied.map(|errno| SubscribeError::Unconnected {
+            source: errno.into(),
+        });
+        if now >= self.join_by {
+            self.check_join_limit();
+        }
+        let watched = self.connections.watch(&self.waker);
+        let failed = watched.err();
+        self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
+        sink.served(&self.core);
+        messages
     }
 
     /// Returns whether a channel is rejoining, or rejoins with the next poll.
@@ -173,17 +183,19 @@ impl Driver {
     }
 
     #[cold]
-    fn begin_rejoins(&mut self, now: Nanos, sink: &mut impl Sink) {
+    fn begin_rejoins(&mut self, now: Nanos, sink: &mut dyn Sink) {
         for (channel, start) in std::mem::take(&mut self.rejoins) {
-            self.core.rejoin(now, channel, start, sink);
+            self.core
+                .handle(now, SubscriberInput::Rejoin { channel, start }, sink);
         }
         // Force this poll to serve connections and timers.
         self.connections_at = now;
     }
 
     /// Leaves: declares open gaps lost and notifies the publisher.
-    pub(crate) fn leave(&mut self, now: Nanos, sink: &mut impl Sink) {
-        self.core.leave(LossCause::Left, sink);
+    pub(crate) fn leave(&mut self, now: Nanos, sink: &mut dyn Sink) {
+        self.core
+            .handle(now, SubscriberInput::Leave(LossCause::Left), sink);
         self.connections.transmit(now, &mut self.core, sink);
         sink.served(&self.core);
     }
@@ -228,16 +240,16 @@ impl Driver {
 
     /// Executes the actions of the core.
     #[inline]
-    fn act(&mut self, now: Nanos, sink: &mut impl Sink) {
+    fn act(&mut self, now: Nanos, sink: &mut dyn Sink) {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect(path) => self.connections.connect(now, path, &mut self.core, sink),
                 Action::Disconnect(path) => self.connections.disconnect(path),
                 Action::Listen(offer) => {
-                    sink.offered(&mut self.core, &offer);
+                    sink.offered(now, &mut self.core, &offer);
                     let core = &self.core;
                     self.problems.welcomed(|it| core.index_of(it).is_some());
-                    self.listen(now, offer);
+                    self.listen(now, offer, sink);
                 }
                 Action::Rejoin(channel) => {
                     let input = self.inputs.iter_mut().find(|l| l.channel == channel);
@@ -267,20 +279,20 @@ impl Driver {
         }
         while let Some(at) = self.pending.iter().position(|(_, at)| now >= *at) {
             let (offer, _) = self.pending.swap_remove(at);
-            self.listen(now, offer);
+            self.listen(now, offer, sink);
         }
         for input in &mut self.inputs {
             if let Some(receiver) = self.core.receiver(input.channel) {
                 input.show(receiver.counters());
             }
-            if self.core.recorder().is_some() {
+            if self.core.is_recorded() {
                 input.note(now, &mut self.core);
             }
         }
     }
 
     #[cold]
-    fn listen(&mut self, now: Nanos, offer: ChannelOffer) {
+    fn listen(&mut self, now: Nanos, offer: ChannelOffer, sink: &mut dyn Sink) {
         let Some(at) = self.core.index_of(offer.channel) else {
             return;
         };
@@ -309,8 +321,14 @@ impl Driver {
             Ok(input) => {
                 tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
                 self.problems.listens(offer.channel);
-                self.core
-                    .handle_listening(now, offer.channel, input.lines());
+                self.core.handle(
+                    now,
+                    SubscriberInput::Listening {
+                        channel: offer.channel,
+                        lines: input.lines() as u8,
+                    },
+                    sink,
+                );
                 match current {
                     Some(at) => self.inputs[at] = input,
                     None => self.inputs.push(input),

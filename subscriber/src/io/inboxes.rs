@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::types::ChannelId;
+use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ControlClient, InboxGrant};
 use tickcast_transport::host::mapping::SharedMapping;
+
+use crate::dispatch::Sink;
 
 /// The inboxes that are not bound yet.
 #[derive(Default)]
@@ -55,12 +58,24 @@ impl Inboxes {
     }
 
     /// Passes inboxes that are now bound to the core.
-    pub(crate) fn poll(&mut self, read: &ControlClient, core: &mut JournaledCore) {
+    pub(crate) fn poll(
+        &mut self,
+        now: Nanos,
+        read: &ControlClient,
+        core: &mut Journaled<SubscriberCore>,
+        sink: &mut dyn Sink,
+    ) {
         self.0.retain(|it| {
             let Some(access) = read.granted_inbox(&it.grant) else {
                 return true;
             };
-            core.handle_inbox(it.channel, &it.wanted, it.memory.clone(), access);
+            let inbox = SubscriberInput::Inbox {
+                channel: it.channel,
+                wanted: it.wanted,
+                memory: &it.memory,
+                access,
+            };
+            core.handle(now, inbox, sink);
             false
         });
     }

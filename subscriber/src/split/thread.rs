@@ -9,10 +9,11 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{Start, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
@@ -468,7 +469,7 @@ impl Sink for ToRing<'_> {
         self.dispatcher.welcomed(welcome);
     }
 
-    fn served(&mut self, core: &JournaledCore) {
+    fn served(&mut self, core: &Journaled<SubscriberCore>) {
         for (index, receiver) in core.entries().enumerate() {
             let Some(receiver) = receiver else { continue };
             for event in self.dispatcher.report(index, receiver).iter().flatten() {

@@ -7,7 +7,7 @@ use tickcast_reliability::control::{FRAME_HEAD_LEN, Message, RepairOffer, Start}
 use tickcast_reliability::delivery::{Delivery, LineId, LinkDownReason};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{Nanos, RecordNumber};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
@@ -89,8 +89,8 @@ impl Run {
                 mirror: false,
             }];
             world.cursor = Some(CURSOR);
-            world.core.use_nack_path(true);
-            world.core.use_read_path(true);
+            world.give(SubscriberInput::UseNackPath(true));
+            world.give(SubscriberInput::UseReadPath(true));
         }
         world.settle(&publisher);
         Self {
@@ -176,7 +176,7 @@ impl Run {
                 let bytes = input.slice(80);
                 self.hear(line, bytes);
             }
-            25 => self.world.core.handle_stranger(CHANNEL),
+            25 => self.world.give(SubscriberInput::UnknownSender(CHANNEL)),
             26 => self.lie(input),
             // READs stand still, or go on.
             27 if !self.lied_to => self.world.reads = !self.world.reads,

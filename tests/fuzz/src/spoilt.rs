@@ -6,6 +6,7 @@ use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::session::SubscriberInput;
 use tickcast_reliability::types::{Epoch, Nanos, Now, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
@@ -76,20 +77,28 @@ pub(crate) fn records() -> [Vec<u8>; 2] {
                 Transmit::Slots(range) => {
                     for sequence in range.iter().filter(|it| it.0 % 7 != 3) {
                         let bytes = publisher.slot(sequence).expect("it is sealed");
-                        subscriber.handle_received(now.monotonic, CHANNEL, LineId(0), bytes, on);
+                        subscriber.handle_bytes(
+                            now.monotonic,
+                            (CHANNEL, LineId(0)),
+                            bytes,
+                            false,
+                            on,
+                        );
                     }
                     publisher.handle_posted(FAN_OUT, range.last);
                 }
                 Transmit::Heartbeat(bytes) => {
-                    subscriber.handle_received(now.monotonic, CHANNEL, LineId(0), &bytes, on);
+                    subscriber.handle_bytes(now.monotonic, (CHANNEL, LineId(0)), &bytes, false, on);
                 }
             }
         }
-        subscriber.handle_timeout(now.monotonic, on);
-        while subscriber
-            .poll_transmit(now.monotonic, &mut asked, on)
-            .is_some()
-        {}
+        subscriber.handle(now.monotonic, SubscriberInput::Timeout, on);
+        loop {
+            subscriber.handle(now.monotonic, SubscriberInput::Poll, on);
+            if subscriber.poll_transmit(&mut asked).is_none() {
+                break;
+            }
+        }
     }
     publisher.end(now(41)).expect("the end");
     let of = |recorder: Option<Box<JournalWriter>>| {

@@ -78,7 +78,7 @@ fn torn_down_fan_outs_unsent_is_named_on_both_sides() {
     assert_eq!(first.origin, torn_down, "{:#?}", explained.1[0]);
     assert_eq!(explained.0.findings[0].origin, Origin::WireOrSendQueue);
     let own = only(&explained.1[1]);
-    assert_eq!((own.origin, own.fate), (torn_down, Fate::Told));
+    assert_eq!((own.origin, own.fate), (torn_down, Fate::Unrepairable));
     assert_eq!(own.sequences, first.sequences);
     assert!(own.sequences.len() > 40);
 }
@@ -188,7 +188,7 @@ fn what_the_source_lost_is_named_on_both_sides_with_its_reason() {
                 Origin::SourceLine if std::ptr::eq(explained, &alone) => Origin::SourceLineOrInput,
                 origin => origin,
             };
-            assert_eq!((found.origin, found.fate), (origin, Fate::Told));
+            assert_eq!((found.origin, found.fate), (origin, Fate::Unrepairable));
             assert_eq!(found.source, Some((reason, 4)));
         }
         assert_eq!(only(&publisher).sequences, range(13, 13));

@@ -6,12 +6,14 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
-    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay,
+    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, Journaled, Note, replay,
 };
 use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
-use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+use tickcast_reliability::session::{
+    LinkTimers, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{
     Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -429,7 +431,7 @@ fn what_the_publisher_never_had_is_named_by_its_own_word() {
         stage.hear(0, 14..=15);
         let explained = stage.explain();
         let found = only(&explained);
-        assert_eq!((found.origin, found.fate), (origin, Fate::Told));
+        assert_eq!((found.origin, found.fate), (origin, Fate::Unrepairable));
         assert_eq!(found.source, Some((reason, 4)));
     }
 }
@@ -478,7 +480,10 @@ fn what_was_overwritten_in_the_local_ring_is_the_applications() {
     stage.note(Note::Overrun(CHANNEL, 6));
     let explained = stage.explain();
     let found = only(&explained);
-    assert_eq!((found.origin, found.fate), (Origin::LocalRing, Fate::Told));
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::LocalRing, Fate::Unrepairable)
+    );
     assert_eq!(found.records, Some(6));
 }
 
@@ -984,9 +989,13 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = JournaledCore::new(settings, Nanos::ZERO);
+        let mut core = Journaled::new(SubscriberCore::new(settings, Nanos::ZERO));
         core.record(recorder);
-        core.handle_timeout(Nanos::from_ms(1), &mut |_: Item<'_>| ());
+        core.handle(
+            Nanos::from_ms(1),
+            SubscriberInput::Timeout,
+            &mut |_: Item<'_>| (),
+        );
         drop(core);
         assert!(std::fs::read(&before).unwrap() == outage);
     }

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tickcast_journal::{JournalOrigin, JournalWriter, JournaledCore};
+use tickcast_journal::{JournalOrigin, JournalWriter, Journaled};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Message,
     Start, UdpLine,
@@ -17,7 +17,9 @@ use tickcast_reliability::ring::{Geometry, RingIdentity, RingMemory, RingWriter}
 use tickcast_reliability::serve::{
     Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore,
 };
-use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SourceId, SourcePosition,
 };
@@ -145,7 +147,7 @@ pub(crate) struct Pair {
     pub(crate) now: Now,
     pub(crate) publisher: PublisherCore,
     pub(crate) repair: RepairCore,
-    pub(crate) subscriber: JournaledCore,
+    pub(crate) subscriber: Journaled<SubscriberCore>,
     pub(crate) application: Application,
     message: RecordBatch,
     position: u64,
@@ -215,7 +217,7 @@ impl Pair {
                 [7; 32],
                 now,
             ),
-            subscriber: JournaledCore::new(settings, now.monotonic),
+            subscriber: Journaled::new(SubscriberCore::new(settings, now.monotonic)),
             application: Application::default(),
             message: records(1),
             position: 0,
@@ -237,10 +239,15 @@ impl Pair {
     pub(crate) fn look_after(&mut self) {
         let (now, application) = (self.now, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
-        self.subscriber.handle_timeout(now.monotonic, on);
+        self.subscriber
+            .handle(now.monotonic, SubscriberInput::Timeout, on);
         while let Some(action) = self.subscriber.poll_action() {
             if let Action::Connect(path) = action {
-                self.subscriber.handle_connected(now.monotonic, path);
+                self.subscriber.handle(
+                    now.monotonic,
+                    SubscriberInput::Connected(path),
+                    &mut |_: Item<'_>| (),
+                );
             }
         }
         self.converse();
@@ -260,10 +267,10 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.to_publisher.clear();
-        let path = self
-            .subscriber
-            .poll_transmit(now, &mut self.to_publisher, on);
-        path.is_some()
+        self.subscriber.handle(now, SubscriberInput::Poll, on);
+        self.subscriber
+            .poll_transmit(&mut self.to_publisher)
+            .is_some()
     }
 
     /// Gives the taken messages to the publisher, and its answers to the subscriber.
@@ -294,8 +301,11 @@ impl Pair {
             Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER)
         {
             let on = &mut |item: Item<'_>| application.take(item);
-            self.subscriber
-                .handle_message(now, Path::Repair, channel, &message, on);
+            self.subscriber.handle(
+                now,
+                SubscriberInput::message(Path::Repair, channel, &message),
+                on,
+            );
             frames = &frames[taken..];
         }
     }
@@ -342,7 +352,7 @@ impl Pair {
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
         self.subscriber
-            .handle_received(now, CHANNEL, LINE, bytes, on);
+            .handle_bytes(now, (CHANNEL, LINE), bytes, false, on);
     }
 
     /// Gives a datagram of the ring to the subscriber, as from a transport that guarantees whole bytes.
@@ -351,7 +361,8 @@ impl Pair {
         let bytes = self.publisher.slot(sequence).unwrap_or_default();
         let (now, application) = (self.now.monotonic, &mut self.application);
         let on = &mut |item: Item<'_>| application.take(item);
-        self.subscriber.handle_whole(now, CHANNEL, LINE, bytes, on);
+        self.subscriber
+            .handle_bytes(now, (CHANNEL, LINE), bytes, true, on);
     }
 
     /// Writes the answer to a NACK for this datagram, as a frame.

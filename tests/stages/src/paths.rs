@@ -113,11 +113,8 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
             let polled = self.receiver.poll(now, &mut |received| {
                 let on = &mut |item: Item<'_>| application.take(item);
                 let (line, bytes) = (received.line, received.bytes);
-                if received.whole {
-                    subscriber.handle_whole(now, CHANNEL, line, bytes, on);
-                } else {
-                    subscriber.handle_received(now, CHANNEL, line, bytes, on);
-                }
+                let whole = received.whole;
+                subscriber.handle_bytes(now, (CHANNEL, line), bytes, whole, on);
             });
             polled.expect("it is whole");
             looks += 1;

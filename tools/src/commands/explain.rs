@@ -188,7 +188,7 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
 
 /// Returns whether nothing was lost for good, and the findings explain every loss.
 fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
-    let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
+    let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Unrepairable);
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
@@ -362,8 +362,10 @@ fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use tickcast_journal::layout::RECORD_LEN_MIN;
-    use tickcast_journal::{JournalWriter, JournaledCore, Note};
-    use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+    use tickcast_journal::{JournalWriter, Journaled, Note};
+    use tickcast_reliability::session::{
+        LinkTimers, SubscriberCore, SubscriberInput, SubscriberSettings,
+    };
     use tickcast_reliability::types::ChannelId;
 
     use super::*;
@@ -384,10 +386,14 @@ mod tests {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = JournaledCore::new(settings, BEGAN);
+        let mut core = Journaled::new(SubscriberCore::new(settings, BEGAN));
         let area = Box::new(vec![0; RECORD_LEN_MIN]);
         core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
-        core.handle_timeout(Nanos(BEGAN.0 + 1), &mut |_: Item<'_>| ());
+        core.handle(
+            Nanos(BEGAN.0 + 1),
+            SubscriberInput::Timeout,
+            &mut |_: Item<'_>| (),
+        );
         let recording = core.stop_recording().unwrap().into_bytes();
         let recording = Journal::read(recording).unwrap();
         let mut explanation = explain(std::slice::from_ref(&recording)).remove(0);
@@ -412,7 +418,7 @@ mod tests {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = JournaledCore::new(settings, BEGAN);
+        let mut core = Journaled::new(SubscriberCore::new(settings, BEGAN));
         let origin = JournalOrigin {
             began: BEGAN,
             began_utc: BEGAN,
@@ -422,7 +428,7 @@ mod tests {
         core.record(JournalWriter::new(area, &origin).unwrap());
         for seconds in [0, 5, 5, 10] {
             let at = BEGAN.after(Nanos::from_secs(seconds));
-            core.handle_timeout(at, &mut |_: Item<'_>| ());
+            core.handle(at, SubscriberInput::Timeout, &mut |_: Item<'_>| ());
             core.note(at, Note::Overrun(ChannelId(7), 1));
         }
         let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use tickcast_reliability::control::{ChannelName, RepairOffer, Start};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Loss};
 use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::session::{
-    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{Epoch, Nanos, ReceiverCounters, Sequence};
 use tickcast_transport::Receive;
@@ -157,8 +157,9 @@ impl Subscriber {
             seed,
         };
         let mut core = SubscriberCore::new(settings, now);
-        core.use_nack_path(ladder.is_some());
-        core.use_read_path(ladder.is_some());
+        let on = &mut |_: Item<'_>| ();
+        core.handle(now, SubscriberInput::UseNackPath(ladder.is_some()), on);
+        core.handle(now, SubscriberInput::UseReadPath(ladder.is_some()), on);
         let client = || ControlClient::new(vec![publisher], ClientConfig::default());
         let nack = ControlClient::over_verbs(Vec::new(), ClientConfig::default());
         let read = ControlClient::for_reads(Vec::new(), ClientConfig::default());
@@ -206,7 +207,9 @@ impl Subscriber {
         worked |= self.converse(now);
         let heard = &mut self.heard;
         self.core
-            .handle_timeout(now, &mut |item: Item<'_>| heard.item(item));
+            .handle(now, SubscriberInput::Timeout, &mut |item: Item<'_>| {
+                heard.item(item);
+            });
         worked |= self.act(now);
         worked |= self.say(now);
         worked | self.act(now)
@@ -222,23 +225,33 @@ impl Subscriber {
             if received.from == sender {
                 *taken += 1;
                 let on = &mut |item: Item<'_>| heard.item(item);
-                if received.whole {
-                    core.handle_whole(now, CHANNEL, received.line, received.bytes, on);
-                } else {
-                    core.handle_received(now, CHANNEL, received.line, received.bytes, on);
-                }
+                let at = (CHANNEL, received.line);
+                core.handle_bytes(now, at, received.bytes, received.whole, on);
             } else {
-                core.handle_stranger(CHANNEL);
+                core.handle(
+                    now,
+                    SubscriberInput::UnknownSender(CHANNEL),
+                    &mut |_: Item<'_>| (),
+                );
             }
         });
-        if let Some(overrun) = receiver.take_overrun() {
-            core.handle_overrun(now, CHANNEL, overrun, &mut |item: Item<'_>| {
+        if let Some((epoch, range)) = receiver.take_overrun() {
+            let overrun = SubscriberInput::Overrun {
+                channel: CHANNEL,
+                epoch,
+                range,
+            };
+            core.handle(now, overrun, &mut |item: Item<'_>| {
                 heard.item(item);
             });
         }
         let strangers = receiver.stats().iter().map(|s| s.strangers).sum();
         for _ in self.strangers..strangers {
-            core.handle_stranger(CHANNEL);
+            core.handle(
+                now,
+                SubscriberInput::UnknownSender(CHANNEL),
+                &mut |_: Item<'_>| (),
+            );
         }
         self.strangers = strangers;
         polled.unwrap() > 0
@@ -249,16 +262,22 @@ impl Subscriber {
         for path in PATHS {
             let (core, heard) = (&mut self.core, &mut self.heard);
             let count = self.clients[path as usize].poll(now, |event| match event {
-                ClientEvent::Connected(_) => core.handle_connected(now, path),
+                ClientEvent::Connected(_) => {
+                    core.handle(now, SubscriberInput::Connected(path), &mut |_: Item<'_>| ());
+                }
                 ClientEvent::Frame(channel, message) => {
                     let on = &mut |item: Item<'_>| heard.item(item);
-                    core.handle_message(now, path, channel, &message, on);
+                    core.handle(now, SubscriberInput::message(path, channel, &message), on);
                 }
                 ClientEvent::Disconnected(_) => {
                     let reason = LinkDownReason::Closed;
-                    core.handle_disconnected(now, path, reason, &mut |item: Item<'_>| {
-                        heard.item(item);
-                    });
+                    core.handle(
+                        now,
+                        SubscriberInput::Disconnected(path, reason),
+                        &mut |item: Item<'_>| {
+                            heard.item(item);
+                        },
+                    );
                 }
             });
             worked |= count > 0;
@@ -266,9 +285,17 @@ impl Subscriber {
         let (core, heard) = (&mut self.core, &mut self.heard);
         let read = &mut self.clients[Path::Read as usize];
         let done = read.take_remote(|tag, bytes| {
-            core.handle_read(now, tag, bytes, &mut |item: Item<'_>| heard.item(item));
+            core.handle(
+                now,
+                SubscriberInput::Read { tag, bytes },
+                &mut |item: Item<'_>| heard.item(item),
+            );
         });
-        core.set_read_limits(read.read_limits());
+        core.handle(
+            now,
+            SubscriberInput::Limits(read.read_limits()),
+            &mut |_: Item<'_>| (),
+        );
         worked | (done > 0)
     }
 
@@ -291,7 +318,14 @@ impl Subscriber {
                             Some(FaultyReceiver::new(receiver, &self.wanted.faults).unwrap());
                     }
                     let lines = self.network.lines();
-                    self.core.handle_listening(now, CHANNEL, lines);
+                    self.core.handle(
+                        now,
+                        SubscriberInput::Listening {
+                            channel: CHANNEL,
+                            lines: lines as u8,
+                        },
+                        &mut |_: Item<'_>| (),
+                    );
                 }
                 Action::Rejoin(_) => {
                     for line in 0..self.network.lines() {
@@ -317,8 +351,11 @@ impl Subscriber {
         }
         if self.clients[path as usize].connect(now).is_err() {
             let (reason, heard) = (LinkDownReason::Unreachable, &mut self.heard);
-            self.core
-                .handle_disconnected(now, path, reason, &mut |item: Item<'_>| heard.item(item));
+            self.core.handle(
+                now,
+                SubscriberInput::Disconnected(path, reason),
+                &mut |item: Item<'_>| heard.item(item),
+            );
         }
     }
 
@@ -327,9 +364,9 @@ impl Subscriber {
         loop {
             let heard = &mut self.heard;
             self.frames.clear();
-            let path =
-                (self.core).poll_transmit(now, &mut self.frames, &mut |i: Item<'_>| heard.item(i));
-            let Some(path) = path else {
+            let on = &mut |item: Item<'_>| heard.item(item);
+            self.core.handle(now, SubscriberInput::Poll, on);
+            let Some(path) = self.core.poll_transmit(&mut self.frames) else {
                 return worked | self.begin_remote(now);
             };
             worked = true;
@@ -337,8 +374,11 @@ impl Subscriber {
             if client.send_frames(&self.frames).is_err() && client.is_connected() {
                 client.disconnect();
                 let reason = LinkDownReason::Closed;
-                (self.core)
-                    .handle_disconnected(now, path, reason, &mut |i: Item<'_>| heard.item(i));
+                (self.core).handle(
+                    now,
+                    SubscriberInput::Disconnected(path, reason),
+                    &mut |i: Item<'_>| heard.item(i),
+                );
             } else {
                 client.flush();
             }
@@ -353,9 +393,13 @@ impl Subscriber {
             if read.begin_remote(&request).is_err() {
                 read.disconnect();
                 let reason = LinkDownReason::Closed;
-                (self.core).handle_disconnected(now, Path::Read, reason, &mut |item: Item<'_>| {
-                    heard.item(item);
-                });
+                (self.core).handle(
+                    now,
+                    SubscriberInput::Disconnected(Path::Read, reason),
+                    &mut |item: Item<'_>| {
+                        heard.item(item);
+                    },
+                );
             }
         }
         worked

@@ -19,7 +19,8 @@ use tickcast_reliability::serve::{
     Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::session::{
-    Action, ChannelWanted, LinkTimers, Path, ReadLimits, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, LinkTimers, Path, ReadLimits, SubscriberCore, SubscriberInput,
+    SubscriberSettings,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, ReceiverCounters, RecordNumber, Sequence,
@@ -244,7 +245,8 @@ impl World {
             seed: 1,
         };
         let mut subscriber = SubscriberCore::new(settings, start);
-        subscriber.use_read_path(true);
+        let mut ignore = |_: Item<'_>| ();
+        subscriber.handle(start, SubscriberInput::UseReadPath(true), &mut ignore);
         let line = UdpLine {
             group: SocketAddrV4::new(Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: Ipv4Addr::LOCALHOST,
@@ -307,7 +309,8 @@ impl World {
         self.beat();
         let (now, heard) = (self.now(), &mut self.heard);
         let on = &mut |item: Item<'_>| heard.item(item);
-        self.subscriber.handle_timeout(now.monotonic, on);
+        self.subscriber
+            .handle(now.monotonic, SubscriberInput::Timeout, on);
         self.repair.handle_timeout(now);
         self.act(now);
         self.converse(now);
@@ -327,7 +330,7 @@ impl World {
         let beat = heard.feed.heartbeat(sealed);
         let beat = aligned.of(&beat);
         let on = &mut |item: Item<'_>| heard.item(item);
-        (self.subscriber).handle_received(now, CHANNEL, LineId(0), beat, on);
+        (self.subscriber).handle_bytes(now, (CHANNEL, LineId(0)), beat, false, on);
     }
 
     fn act(&mut self, now: Now) {
@@ -344,8 +347,16 @@ impl World {
                         len_max: heard.feed.geometry.slot_len() as u32,
                         writes: 0,
                     };
-                    self.subscriber.set_read_limits(limits);
-                    self.subscriber.handle_connected(now.monotonic, path);
+                    self.subscriber.handle(
+                        now.monotonic,
+                        SubscriberInput::Limits(limits),
+                        &mut |_: Item<'_>| (),
+                    );
+                    self.subscriber.handle(
+                        now.monotonic,
+                        SubscriberInput::Connected(path),
+                        &mut |_: Item<'_>| (),
+                    );
                 }
                 Action::Disconnect(path) => {
                     let gone = self.peers.iter().find(|(_, it)| **it == path);
@@ -355,7 +366,14 @@ impl World {
                     }
                 }
                 Action::Listen(_) => {
-                    (self.subscriber).handle_listening(now.monotonic, CHANNEL, 1);
+                    (self.subscriber).handle(
+                        now.monotonic,
+                        SubscriberInput::Listening {
+                            channel: CHANNEL,
+                            lines: 1,
+                        },
+                        &mut |_: Item<'_>| (),
+                    );
                 }
                 Action::Rejoin(_) => {}
                 Action::Rejected(_) | Action::Inbox(..) => panic!("{action:?}"),
@@ -375,7 +393,8 @@ impl World {
                     if let Some(path) = self.peers.remove(&peer) {
                         let (at, why) = (now.monotonic, LinkDownReason::Closed);
                         let on = &mut |item: Item<'_>| heard.item(item);
-                        self.subscriber.handle_disconnected(at, path, why, on);
+                        self.subscriber
+                            .handle(at, SubscriberInput::Disconnected(path, why), on);
                     }
                 }
                 _ => {}
@@ -390,8 +409,11 @@ impl World {
         loop {
             said.clear();
             let on = &mut |item: Item<'_>| heard.item(item);
-            let path = (self.subscriber).poll_transmit(now.monotonic, &mut said, on);
-            let Some(path) = path else { break };
+            self.subscriber
+                .handle(now.monotonic, SubscriberInput::Poll, on);
+            let Some(path) = self.subscriber.poll_transmit(&mut said) else {
+                break;
+            };
             let by = self.peers.iter().find(|(_, it)| **it == path);
             let by = by.map(|(peer, _)| *peer).unwrap();
             let mut rest = &said[..];
@@ -414,7 +436,11 @@ impl World {
             let mut rest = &said[..];
             while let Some((channel, message, len)) = Message::read(rest, 1 << 20).unwrap() {
                 let on = &mut |item: Item<'_>| heard.item(item);
-                (self.subscriber).handle_message(now.monotonic, path, channel, &message, on);
+                (self.subscriber).handle(
+                    now.monotonic,
+                    SubscriberInput::message(path, channel, &message),
+                    on,
+                );
                 rest = &rest[len..];
             }
         }
@@ -454,7 +480,8 @@ impl World {
             let before = counters.read_repairs_received.get();
             let heard = &mut self.heard;
             let on = &mut |item: Item<'_>| heard.item(item);
-            self.subscriber.handle_read(now, tag, bytes, on);
+            self.subscriber
+                .handle(now, SubscriberInput::Read { tag, bytes }, on);
             let Some(sequence) = slot else { continue };
             self.read.fetch_max(sequence.0, Ordering::Relaxed);
             let counters = self.subscriber.counters().next().unwrap();

@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 use super::publisher_view::{Sent, Serving};
 use super::{Fate, Happening, How, Ranges};
 use crate::replay::Witnessed;
-use crate::{
-    Dropped, EntryBody, Journal, JournalEntry, JournalInput, Note, RequestedRanges, Served,
-};
+use crate::{Dropped, EntryBody, Journal, JournalEntry, Note, RequestedRanges, Served};
 use tickcast_reliability::control::{Message, RefusalReason, Welcome};
 use tickcast_reliability::delivery::{Event, LineId, Loss, LossCause};
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, Header, Kind, StreamEvent, headers_only, relay_flags,
@@ -46,7 +44,7 @@ pub(super) struct Channel {
     epoch: Epoch,
     heard: Sequence,
     /// The newest sequence in the publisher's last status.
-    told: Option<Sequence>,
+    status_newest: Option<Sequence>,
     /// Whether the record holds the beginning of the channel.
     begun: bool,
     stale: bool,
@@ -248,25 +246,20 @@ impl Evidence {
                     of.datagram(at, *line, &header, taken);
                 }
             }
-            EntryBody::Message(path, channel, message) => {
+            EntryBody::Message(_, path, channel, message) => {
                 self.message(at, *path, *channel, message, taken);
             }
-            EntryBody::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
-            EntryBody::Input(input) => self.input(at, input),
+            EntryBody::Input(_, input) => self.input(at, input, taken),
             EntryBody::Sent(_, _, frames) => self.sent(at, frames),
-            EntryBody::Told(told) => {
-                let of = self.channels.entry(told.channel).or_default();
-                of.told(at, told.epoch, told.sequence, &told.event);
-                self.loss_events += u64::from(matches!(told.event, Event::Lost(_)));
-                let words = Happening::Told(told.channel, told.event.to_string());
+            EntryBody::Event(emitted) => {
+                let of = self.channels.entry(emitted.channel).or_default();
+                of.event(at, emitted.epoch, emitted.sequence, &emitted.event);
+                self.loss_events += u64::from(matches!(emitted.event, Event::Lost(_)));
+                let words = Happening::Event(emitted.channel, emitted.event.to_string());
                 self.timeline.push((at, words));
             }
             EntryBody::Note(note) => self.note(at, note),
-            EntryBody::Look(_)
-            | EntryBody::Ask(_)
-            | EntryBody::Action(_)
-            | EntryBody::Request(_)
-            | EntryBody::Remote(..) => {}
+            EntryBody::Action(_) | EntryBody::Request(_) | EntryBody::Unrecorded => {}
             what => self.of_publisher(at, what),
         }
     }
@@ -347,8 +340,8 @@ impl Evidence {
             Message::Status(status) => {
                 let of = self.channels.entry(channel).or_default();
                 if status.epoch == of.epoch {
-                    let before = of.told.replace(status.newest);
-                    let believed = if of.stale { of.told } else { before };
+                    let before = of.status_newest.replace(status.newest);
+                    let believed = if of.stale { of.status_newest } else { before };
                     if let Some(newest) = believed {
                         of.heard_of(newest);
                     }
@@ -366,7 +359,7 @@ impl Evidence {
             of.slot_len = offer.slot_len as usize;
             if of.epoch != offer.epoch {
                 // The events that follow report the losses of the epoch change.
-                (of.epoch, of.heard, of.told) = (offer.epoch, Sequence::NONE, None);
+                (of.epoch, of.heard, of.status_newest) = (offer.epoch, Sequence::NONE, None);
                 of.begun = true;
             }
             if let Some(range) = SequenceRange::new(of.heard.next(), offer.newest)
@@ -390,20 +383,25 @@ impl Evidence {
         }
     }
 
-    fn input(&mut self, at: Nanos, input: &JournalInput) {
+    fn input(&mut self, at: Nanos, input: &SubscriberInput<'_>, taken: Taken) {
         match *input {
-            JournalInput::Malformed(channel, line, _) => {
+            SubscriberInput::Read { bytes, .. } if taken.fills => self.brought(at, bytes),
+            SubscriberInput::Malformed { channel, line, .. } => {
                 let of = self.channels.entry(channel).or_default();
                 of.malformed.push((at, line));
             }
-            JournalInput::Overrun(channel, epoch, range) => {
+            SubscriberInput::Overrun {
+                channel,
+                epoch,
+                range,
+            } => {
                 let of = self.channels.entry(channel).or_default();
                 of.overrun.entry(epoch).or_default().insert(range);
                 if epoch == of.epoch {
                     of.heard_of(range.last);
                 }
             }
-            JournalInput::Listening(channel, lines) => {
+            SubscriberInput::Listening { channel, lines } => {
                 self.channels.entry(channel).or_default().lines = lines.into();
             }
             _ => {}
@@ -471,9 +469,9 @@ impl Channel {
             return;
         }
         let heard_at = self.heard_at;
-        let told_since = self.gaps.iter_mut().rev();
-        let told_since = told_since.take_while(|gap| gap.found_at >= heard_at);
-        for gap in told_since.filter(|gap| gap.found_on.is_none()) {
+        let found_since = self.gaps.iter_mut().rev();
+        let found_since = found_since.take_while(|gap| gap.found_at >= heard_at);
+        for gap in found_since.filter(|gap| gap.found_on.is_none()) {
             gap.silence.get_or_insert(at.since(heard_at));
         }
         let sequenced = header.kind.is_sequenced();
@@ -609,17 +607,17 @@ impl Channel {
         }
     }
 
-    fn told(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, event: &Event) {
+    fn event(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, event: &Event) {
         match event {
             Event::Joined { after } if epoch != self.epoch || !self.begun => {
                 (self.epoch, self.begun) = (epoch, true);
                 self.heard = self.heard.max(*after);
             }
             Event::EpochChanged { to, .. } if *to != self.epoch => {
-                (self.epoch, self.heard, self.told) = (*to, sequence, None);
+                (self.epoch, self.heard, self.status_newest) = (*to, sequence, None);
             }
             Event::EpochContinued { to, last, .. } if *to != self.epoch => {
-                (self.epoch, self.heard, self.told) = (*to, *last, None);
+                (self.epoch, self.heard, self.status_newest) = (*to, *last, None);
             }
             Event::Lost(loss) => self.lose(at, epoch, *loss),
             Event::Stale => self.stale = true,

@@ -125,7 +125,7 @@ pub enum Fate {
     /// It was still missing when the record ends.
     Open,
     /// No repair was possible here: it was never in a datagram, or was already delivered.
-    Told,
+    Unrepairable,
 }
 
 /// How a missing datagram arrived after all.
@@ -266,7 +266,7 @@ pub enum Happening {
     /// The kernel or the device dropped this many datagrams of a channel for lack of a buffer.
     BufferDrops(ChannelId, u64),
     /// The core emitted an event to the application.
-    Told(ChannelId, String),
+    Event(ChannelId, String),
     /// A WELCOME with this many channels arrived.
     Welcomed(usize),
     /// A connection event of a repair service.

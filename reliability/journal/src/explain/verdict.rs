@@ -79,7 +79,7 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
         Finding {
             gap,
             origin,
-            ..told(record, channel, epoch, at, sequences)
+            ..unrepairable(record, channel, epoch, at, sequences)
         }
     };
     for lost in &sent.sources {
@@ -132,7 +132,7 @@ fn paused(lost: &SourceLost) -> Option<Nanos> {
 }
 
 /// Returns a finding for a reported loss that was not a gap.
-const fn told(
+const fn unrepairable(
     record: usize,
     channel: ChannelId,
     epoch: Epoch,
@@ -148,7 +148,7 @@ const fn told(
         found_at: at,
         heard_before: at,
         origin: Origin::BeforeJoining,
-        fate: Fate::Told,
+        fate: Fate::Unrepairable,
         settled_at: at,
         asked: 0,
         asked_more: false,
@@ -172,7 +172,7 @@ fn add_up(gaps: &[Finding], totals: &mut Totals) {
                 totals.came = totals.came.saturating_add(count);
             }
             Fate::Lost(_) => totals.lost = totals.lost.saturating_add(count),
-            Fate::Open | Fate::Told => totals.open = totals.open.saturating_add(count),
+            Fate::Open | Fate::Unrepairable => totals.open = totals.open.saturating_add(count),
         }
     }
 }
@@ -507,7 +507,7 @@ impl Judge<'_> {
             number += 1;
             Finding {
                 gap: number,
-                ..told(self.record, self.id, epoch, at, sequences)
+                ..unrepairable(self.record, self.id, epoch, at, sequences)
             }
         };
         for (at, epoch, sequence, event) in &self.channel.sources {

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::delivery::Item;
 use tickcast_reliability::receive::{Mirror, MirrorHost};
 use tickcast_reliability::ring::HeapMemory;
-use tickcast_reliability::types::{ChannelId, ConfigHash};
+use tickcast_reliability::session::SubscriberInput;
+use tickcast_reliability::types::{ChannelId, ConfigHash, Nanos};
 
 use crate::actors::subscriber::Subscriber;
 use crate::faults::plan::Plan;
@@ -17,7 +19,12 @@ impl Subscriber {
     ///
     /// # Errors
     /// An offer that can't be mirrored, or a core that takes no mirror for the channel.
-    pub(crate) fn keeps_mirror(&mut self, plan: &Plan, offer: &ChannelOffer) -> Result<(), String> {
+    pub(crate) fn keeps_mirror(
+        &mut self,
+        now: Nanos,
+        plan: &Plan,
+        offer: &ChannelOffer,
+    ) -> Result<(), String> {
         let known = self.core.mirror(offer.channel);
         if known.is_some_and(|mirror| mirror.fits(offer)) {
             return Ok(());
@@ -30,9 +37,12 @@ impl Subscriber {
             config_hash: ConfigHash(1),
         };
         let mirror = Mirror::create(Arc::new(memory), offer, host).map_err(|e| e.to_string())?;
-        match self.core.set_mirror(offer.channel, mirror) {
-            true => Ok(()),
-            false => Err("a channel that was welcomed takes no mirror".into()),
+        let mut mirror = Some(mirror);
+        let mirror = SubscriberInput::Mirror(offer.channel, &mut mirror);
+        self.core.handle(now, mirror, &mut |_: Item<'_>| ());
+        match self.core.mirror(offer.channel) {
+            Some(_) => Ok(()),
+            None => Err("a channel that was welcomed takes no mirror".into()),
         }
     }
 

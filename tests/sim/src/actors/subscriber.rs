@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{ChannelName, Message, Start};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::receive::ReceiverConfig;
-use tickcast_reliability::session::{ChannelWanted, Path, SubscriberSettings};
+use tickcast_reliability::session::{
+    ChannelWanted, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
 
@@ -66,7 +68,7 @@ pub struct Following {
 /// A subscriber in virtual time.
 pub struct Subscriber {
     /// The subscriber core.
-    pub core: JournaledCore,
+    pub core: Journaled<SubscriberCore>,
     /// The channels, in the order of the core's settings.
     pub following: Vec<Following>,
     /// Generator that decides how its connections and links behave.
@@ -136,13 +138,15 @@ impl Subscriber {
             link: plan.link,
             seed,
         };
-        let mut core = JournaledCore::new(settings, now);
+        let mut core = Journaled::new(SubscriberCore::new(settings, now));
         if let Some(len) = plan.recorded {
             record(&mut core, len);
         }
-        core.use_nack_path(plan.nack_path);
-        core.use_read_path(plan.read_path);
-        core.use_inboxes(plan.inboxes && plan.is_standby(number));
+        let on = &mut |_: Item<'_>| ();
+        core.handle(now, SubscriberInput::UseNackPath(plan.nack_path), on);
+        core.handle(now, SubscriberInput::UseReadPath(plan.read_path), on);
+        let inboxes = plan.inboxes && plan.is_standby(number);
+        core.handle(now, SubscriberInput::UseInboxes(inboxes), on);
         Self {
             core,
             following,
@@ -162,7 +166,7 @@ impl Subscriber {
     /// Passes an input to the core, and each item that the core emits to `told` with its channel.
     pub fn input(
         &mut self,
-        f: impl FnOnce(&mut JournaledCore, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, &mut dyn FnMut(Item<'_>)),
         mut told: impl FnMut(&mut Following, &Item<'_>),
     ) {
         let Self {

@@ -34,7 +34,7 @@ const HUNTS: [Hunt; 20] = [
     hunt(Bug::MulticastAnswersForever, "common loss", 120),
     hunt(Bug::MulticastRepairUncounted, "common loss", 100),
     hunt(Bug::EndNotRepaired, "loss", 100),
-    hunt(Bug::EndToldTwice, "loss", 10),
+    hunt(Bug::EndEmittedTwice, "loss", 10),
     hunt(Bug::LateJoinRepeatsOne, "loss", 10),
     hunt(Bug::LateJoinSkipsOne, "loss", 10),
     hunt(Bug::LossOneRecordShort, "deadline", 5_000),

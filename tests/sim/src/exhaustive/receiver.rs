@@ -5,7 +5,7 @@ use tickcast_reliability::control::{ChannelName, Message, Start};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::{
-    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{Counter, Epoch, Nanos, Sequence};
 
@@ -192,11 +192,14 @@ impl Receiver {
             let mut busy = false;
             let with = (said.truth(truth), None);
             let told = &mut does.told;
-            self.input(with, told, |core, mut on| core.handle_timeout(now, &mut on))?;
+            self.input(with, told, |core, mut on| {
+                core.handle(now, SubscriberInput::Timeout, &mut on);
+            })?;
             loop {
                 let with = (said.truth(truth), None);
                 let Some(path) = self.input(with, &mut does.told, |core, mut on| {
-                    core.poll_transmit(now, &mut bytes, &mut on)
+                    core.handle(now, SubscriberInput::Poll, &mut on);
+                    core.poll_transmit(&mut bytes)
                 })?
                 else {
                     break;
@@ -212,7 +215,11 @@ impl Receiver {
                 busy = true;
                 does.outputs.push(match action {
                     Action::Connect(path) => {
-                        self.core.handle_connected(now, path);
+                        self.core.handle(
+                            now,
+                            SubscriberInput::Connected(path),
+                            &mut |_: Item<'_>| (),
+                        );
                         ReceiverOutput::Connect(index_of(path))
                     }
                     Action::Disconnect(path) => ReceiverOutput::Disconnect(index_of(path)),
@@ -254,19 +261,27 @@ impl Core for Receiver {
             ReceiverEvent::Datagram(id) => {
                 let bytes = said.packet_bytes(id);
                 self.input((of, None), told, |core, mut on| {
-                    core.handle_received(now, CHANNEL, LineId(0), bytes, &mut on);
+                    core.handle_bytes(now, (CHANNEL, LineId(0)), bytes, false, &mut on);
                 })?;
             }
             ReceiverEvent::Message(path, id, joined_at) => {
                 let (channel, mut message) = said.message(id)?;
                 self.clock.returns(PATHS[path], &mut message);
                 self.input((of, joined_at), told, |core, mut on| {
-                    core.handle_message(now, PATHS[path], channel, &message, &mut on);
+                    core.handle(
+                        now,
+                        SubscriberInput::message(PATHS[path], channel, &message),
+                        &mut on,
+                    );
                 })?;
             }
             ReceiverEvent::Disconnected(path) => {
                 self.input((of, None), told, |core, mut on| {
-                    core.handle_disconnected(now, PATHS[path], LinkDownReason::Closed, &mut on);
+                    core.handle(
+                        now,
+                        SubscriberInput::Disconnected(PATHS[path], LinkDownReason::Closed),
+                        &mut on,
+                    );
                 })?;
             }
         }

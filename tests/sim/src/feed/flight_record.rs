@@ -2,15 +2,16 @@
 
 use tickcast_journal::layout::RECORD_LEN_MIN;
 use tickcast_journal::{
-    JournalOrigin, JournalSide, JournalWriter, JournaledCore, JournaledPublisher, JournaledServer,
+    JournalOrigin, JournalSide, JournalWriter, Journaled, JournaledPublisher, JournaledServer,
 };
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Now;
 
 /// Length in bytes of a record that holds a few runs of any profile.
 pub(crate) const SHORT_LEN: usize = RECORD_LEN_MIN;
 
 /// Starts recording a subscriber's core in `len` bytes, with a log of all its outputs.
-pub(crate) fn record(core: &mut JournaledCore, len: usize) {
+pub(crate) fn record(core: &mut Journaled<SubscriberCore>, len: usize) {
     let origin = JournalOrigin {
         name: "simulated".into(),
         ..JournalOrigin::default()

@@ -4,11 +4,12 @@
 use tickcast_journal::explain::explain;
 use tickcast_journal::layout::{FILE_HEAD_LEN, SEGMENTS};
 use tickcast_journal::{
-    EntryBody, Journal, JournalReadError, JournaledCore, JournaledPublisher, Stopped, replay,
+    EntryBody, Journal, JournalReadError, Journaled, JournaledPublisher, Stopped, replay,
     replay_publisher,
 };
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::publish::PublisherCore;
+use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Sequence;
 use tickcast_reliability::wire::{Datagram, SEQUENCE_OFFSET};
 
@@ -235,7 +236,7 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
 ///
 /// # Errors
 /// A record that can't be replayed, or the first difference.
-pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), String> {
+pub fn replay_core(mut core: Journaled<SubscriberCore>, seen: &mut Seen) -> Result<(), String> {
     let recorder = core.stop_recording().ok_or("it is not recorded")?;
     let (inputs, log) = (recorder.inputs(), recorder.outputs().log().to_owned());
     let digest = recorder.outputs().digest();
@@ -288,7 +289,7 @@ pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), Strin
     if format!("{core:?}") != format!("{again:?}") {
         return Err(format!("the cores differ:\n{core:?}\n{again:?}"));
     }
-    let values = |core: &JournaledCore| {
+    let values = |core: &Journaled<SubscriberCore>| {
         let mut values = Vec::new();
         for counters in core.counters() {
             counters.each(|name, _, value| values.push((name, value)));

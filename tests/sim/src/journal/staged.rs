@@ -3,7 +3,7 @@
 
 use tickcast_journal::explain::Explanation;
 use tickcast_journal::layout::RECORD_LEN_MIN;
-use tickcast_journal::{Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay};
+use tickcast_journal::{Journal, JournalOrigin, JournalWriter, Journaled, Note, replay};
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Start, Status,
     UdpLine, Welcome,
@@ -11,7 +11,9 @@ use tickcast_reliability::control::{
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader};
-use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
+};
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
     SourcePosition,
@@ -30,7 +32,7 @@ const BEGAN: Nanos = Nanos::from_secs(1);
 
 /// A recorded subscriber's core that a test drives.
 pub struct Stage {
-    core: JournaledCore,
+    core: Journaled<SubscriberCore>,
     now: Nanos,
     /// Number of items delivered.
     pub delivered: u64,
@@ -79,7 +81,7 @@ impl Stage {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = JournaledCore::new(settings, BEGAN);
+        let mut core = Journaled::new(SubscriberCore::new(settings, BEGAN));
         let origin = JournalOrigin {
             began: BEGAN,
             boot_id: boot_id.into(),
@@ -94,7 +96,14 @@ impl Stage {
         };
         stage.pass_us(1);
         stage.welcome(EPOCH, JOINED_AFTER, 1);
-        stage.core.handle_listening(stage.now, CHANNEL, lines);
+        stage.core.handle(
+            stage.now,
+            SubscriberInput::Listening {
+                channel: CHANNEL,
+                lines: lines as u8,
+            },
+            &mut |_: Item<'_>| (),
+        );
         stage
     }
 
@@ -140,14 +149,22 @@ impl Stage {
     pub fn message(&mut self, message: &Message<'_>) {
         let (now, delivered) = (self.now, &mut self.delivered);
         let mut on = |_: Item<'_>| *delivered += 1;
-        (self.core).handle_message(now, Path::Repair, CHANNEL, message, &mut on);
+        (self.core).handle(
+            now,
+            SubscriberInput::message(Path::Repair, CHANNEL, message),
+            &mut on,
+        );
     }
 
     /// Breaks the repair connection; the core reconnects when its timer fires.
     pub fn disconnect(&mut self) {
         use tickcast_reliability::delivery::LinkDownReason::Closed;
         let mut on = |_: Item<'_>| ();
-        (self.core).handle_disconnected(self.now, Path::Repair, Closed, &mut on);
+        (self.core).handle(
+            self.now,
+            SubscriberInput::Disconnected(Path::Repair, Closed),
+            &mut on,
+        );
     }
 
     /// Passes these bytes to the core as a datagram on a line.
@@ -155,7 +172,13 @@ impl Stage {
         let (now, delivered) = (self.now, &mut self.delivered);
         let mut on = |_: Item<'_>| *delivered += 1;
         let mut aligned = RecordBatchCopy::default();
-        (self.core).handle_received(now, CHANNEL, LineId(line), aligned.of(bytes), &mut on);
+        (self.core).handle_bytes(
+            now,
+            (CHANNEL, LineId(line)),
+            aligned.of(bytes),
+            false,
+            &mut on,
+        );
     }
 
     /// Passes datagrams of these sequences to the core on a line, one every 10 microseconds.
@@ -213,7 +236,12 @@ impl Stage {
         let range = SequenceRange::new(Sequence(first), Sequence(last));
         if let Some(range) = range {
             let mut on = |_: Item<'_>| ();
-            (self.core).handle_overrun(self.now, CHANNEL, (EPOCH, range), &mut on);
+            let overrun = SubscriberInput::Overrun {
+                channel: CHANNEL,
+                epoch: EPOCH,
+                range,
+            };
+            self.core.handle(self.now, overrun, &mut on);
         }
         self.settle();
     }
@@ -240,16 +268,21 @@ impl Stage {
         let delivered = &mut self.delivered;
         let mut on = |_: Item<'_>| *delivered += 1;
         for _ in 0..100 {
-            self.core.handle_timeout(now, &mut on);
+            self.core.handle(now, SubscriberInput::Timeout, &mut on);
             let mut busy = false;
-            while self.core.poll_transmit(now, &mut out, &mut on).is_some() {
+            loop {
+                self.core.handle(now, SubscriberInput::Poll, &mut on);
+                if self.core.poll_transmit(&mut out).is_none() {
+                    break;
+                }
                 out.clear();
                 busy = true;
             }
             while let Some(action) = self.core.poll_action() {
                 busy = true;
                 if let Action::Connect(path) = action {
-                    self.core.handle_connected(now, path);
+                    self.core
+                        .handle(now, SubscriberInput::Connected(path), &mut |_: Item<'_>| ());
                 }
             }
             if !busy {

@@ -6,7 +6,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message, NackClass};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::serve::PeerId;
-use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::session::{Action, Path, SubscriberInput};
 use tickcast_reliability::types::Nanos;
 
 use crate::actors::publisher::Arrival;
@@ -99,7 +99,7 @@ impl World {
                 if let Action::Listen(offer) = action
                     && self.plan.is_standby(number)
                 {
-                    subscriber.keeps_mirror(&self.plan, offer)?;
+                    subscriber.keeps_mirror(self.now, &self.plan, offer)?;
                 }
                 self.trace
                     .note(self.now, "listens", number, channel.0.into(), 0);
@@ -133,7 +133,7 @@ impl World {
         if !publisher.alive {
             let reason = LinkDownReason::Unreachable;
             self.with_core(number, |core, now, mut on| {
-                core.handle_disconnected(now, path, reason, &mut on);
+                core.handle(now, SubscriberInput::Disconnected(path, reason), &mut on);
             })?;
             return self.pump(number);
         }
@@ -162,11 +162,11 @@ impl World {
         self.subscribers[number].connections[at] = Some(connection);
         self.subscribers[number].reconnected(path, self.now);
         let limits = self.read_limits();
-        self.with_core(number, |core, now, _| {
+        self.with_core(number, |core, now, mut on| {
             if path == Path::Read {
-                core.set_read_limits(limits);
+                core.handle(now, SubscriberInput::Limits(limits), &mut on);
             }
-            core.handle_connected(now, path);
+            core.handle(now, SubscriberInput::Connected(path), &mut on);
         })?;
         self.arrives(self.endpoint, Arrival::Connected(connection))?;
         self.pump(number)
@@ -345,7 +345,11 @@ impl World {
                 _ => &[],
             };
             self.with_datagram(number, (bytes, Came::Answered), |core, now, mut on| {
-                core.handle_message(now, path, channel, &message, &mut on);
+                core.handle(
+                    now,
+                    SubscriberInput::message(path, channel, &message),
+                    &mut on,
+                );
             })?;
             // The core may close the connection in an action; it must not read later frames then.
             while let Some(action) = self.subscribers[number].core.poll_action() {
@@ -393,7 +397,11 @@ impl World {
         self.trace
             .note(self.now, "closed", number, connection as u64, 0);
         self.with_core(number, |core, now, mut on| {
-            core.handle_disconnected(now, path, LinkDownReason::Closed, &mut on);
+            core.handle(
+                now,
+                SubscriberInput::Disconnected(path, LinkDownReason::Closed),
+                &mut on,
+            );
         })?;
         self.pump(number)
     }

@@ -2,10 +2,11 @@
 //! actions that the core requests, and then runs the checks.
 
 use rand::RngExt;
-use tickcast_journal::JournaledCore;
+use tickcast_journal::Journaled;
 use tickcast_reliability::control::{Message, NackClass, Start};
 use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason};
+use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
 
@@ -40,7 +41,7 @@ impl World {
     pub(crate) fn with_core(
         &mut self,
         number: usize,
-        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
         let tampering = &mut self.tampering;
@@ -192,7 +193,7 @@ impl World {
         &mut self,
         number: usize,
         (bytes, came): (&[u8], Came),
-        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         self.with_datagrams(number, &[bytes], came, f)
     }
@@ -204,7 +205,7 @@ impl World {
         number: usize,
         each: &[&[u8]],
         came: Came,
-        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         let due = each.iter().enumerate();
         let due = due.map(|(nth, bytes)| self.notes_datagram(number, bytes, came, nth > 0));
@@ -312,12 +313,13 @@ impl World {
             }
             let mut busy = false;
             self.with_core(number, |core, now, mut on| {
-                core.handle_timeout(now, &mut on);
+                core.handle(now, SubscriberInput::Timeout, &mut on);
             })?;
             loop {
                 let mut path = None;
                 self.with_core(number, |core, now, mut on| {
-                    path = core.poll_transmit(now, &mut out, &mut on);
+                    core.handle(now, SubscriberInput::Poll, &mut on);
+                    path = core.poll_transmit(&mut out);
                 })?;
                 let Some(path) = path else { break };
                 busy = true;

@@ -3,7 +3,7 @@
 
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
-use tickcast_reliability::session::{Path, SubscriberCore};
+use tickcast_reliability::session::{Path, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
@@ -95,8 +95,12 @@ impl World {
             of.loss_reason.leaves();
             of.beginning.leaves();
         }
-        self.with_core(number, |core, _, mut on| {
-            core.leave(LossCause::PublisherDead, &mut on);
+        self.with_core(number, |core, now, mut on| {
+            core.handle(
+                now,
+                SubscriberInput::Leave(LossCause::PublisherDead),
+                &mut on,
+            );
         })?;
         for of in &mut self.subscribers[number].following {
             // Later datagrams arrive at a core that emits nothing more.

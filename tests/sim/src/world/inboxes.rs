@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::delivery::Item;
 use tickcast_reliability::receive::InboxWanted;
-use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, HeapMemory, WrittenSlots};
+use tickcast_reliability::ring::{
+    CONTROL_PAGE_LEN, Geometry, HeapMemory, RingMemory, WrittenSlots,
+};
 use tickcast_reliability::serve::MirrorWrite;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 
 use crate::network::clock_queue::Event;
@@ -36,7 +39,7 @@ impl World {
         let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] else {
             return Ok(());
         };
-        let memory = Arc::new(HeapMemory::new(wanted.geometry));
+        let memory: Arc<dyn RingMemory> = Arc::new(HeapMemory::new(wanted.geometry));
         let slots = WrittenSlots::new(memory.clone(), wanted.geometry);
         let slots = slots.map_err(|e| e.to_string())?;
         let access = RemoteAccess {
@@ -48,7 +51,13 @@ impl World {
             .0
             .insert((connection, channel), (access, slots));
         let core = &mut self.subscribers[number].core;
-        core.handle_inbox(channel, wanted, memory, access);
+        let inbox = SubscriberInput::Inbox {
+            channel,
+            wanted: *wanted,
+            memory: &memory,
+            access,
+        };
+        core.handle(self.now, inbox, &mut |_: Item<'_>| ());
         self.count("inboxes");
         Ok(())
     }
@@ -190,12 +199,12 @@ impl World {
     /// Takes written datagrams, as a standby's driver does. Returns whether there were any.
     pub(crate) fn take_written(&mut self, number: usize) -> Result<bool, String> {
         let mut found = false;
-        while let Some(channel) = self.subscribers[number].core.look_for_written() {
+        while let Some(channel) = self.subscribers[number].core.poll_written() {
             found = true;
             self.count("written");
             let bytes = self.subscribers[number].core.written(channel).to_vec();
             self.with_datagram(number, (&bytes, Came::Written), |core, now, mut on| {
-                core.handle_written(now, channel, &mut on);
+                core.handle(now, SubscriberInput::Written(channel), &mut on);
             })?;
         }
         Ok(found)

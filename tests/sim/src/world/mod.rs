@@ -19,8 +19,8 @@ mod reads;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_journal::JournaledCore;
-use tickcast_reliability::session::Path;
+use tickcast_journal::Journaled;
+use tickcast_reliability::session::{Path, SubscriberCore};
 use tickcast_reliability::types::{Epoch, Nanos, Now};
 
 use crate::actors::publisher::Publisher;
@@ -50,7 +50,7 @@ pub struct World {
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
     /// Cores of earlier incarnations of subscribers, in runs that are recorded.
-    pub(crate) retired: Vec<JournaledCore>,
+    pub(crate) retired: Vec<Journaled<SubscriberCore>>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) inboxes: Inboxes,
     pub(crate) storms: Vec<Storm>,
@@ -117,7 +117,7 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
 /// Runs a plan once. Returns the outcome, the cores of all subscribers, and the publishers, in
 /// their final state.
 #[must_use]
-pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<JournaledCore>, Vec<Publisher>) {
+pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<Journaled<SubscriberCore>>, Vec<Publisher>) {
     let mut world = World::new(plan, Trace::default(), None);
     if let Err(what) = world.begin().and_then(|()| world.live()) {
         world.violated(what);

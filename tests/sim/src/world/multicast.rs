@@ -127,7 +127,7 @@ impl World {
         let bytes = &words_as_bytes(&packet.words)[..packet.len];
         let channel = packet.channel;
         self.with_datagram(number, (bytes, Came::Line(line)), |core, now, mut on| {
-            core.handle_received(now, channel, LineId(line), bytes, &mut on);
+            core.handle_bytes(now, (channel, LineId(line)), bytes, false, &mut on);
         })
     }
 }

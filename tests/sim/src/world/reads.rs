@@ -7,7 +7,7 @@ use tickcast_reliability::control::RemoteAccess;
 use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::ring::offset;
 use tickcast_reliability::serve::RepairEvent;
-use tickcast_reliability::session::{Path, ReadLimits, RemoteRequest};
+use tickcast_reliability::session::{Path, ReadLimits, RemoteRequest, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
@@ -288,7 +288,14 @@ impl World {
             }
             let found = self.judge_read(number, &request, &bytes);
             self.with_datagrams(number, &found, Came::Answered, |core, now, mut on| {
-                core.handle_read(now, request.tag, &bytes, &mut on);
+                core.handle(
+                    now,
+                    SubscriberInput::Read {
+                        tag: request.tag,
+                        bytes: &bytes,
+                    },
+                    &mut on,
+                );
             })?;
             while let Some(action) = self.subscribers[number].core.poll_action() {
                 self.act(number, &action)?;

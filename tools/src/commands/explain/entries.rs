@@ -1,9 +1,9 @@
 //! The entries of flight records as text: the inputs of the cores, and the events around them.
 
-use tickcast_journal::{JournalInput, Note, Published, Served};
+use tickcast_journal::{Note, Published, Served};
 use tickcast_reliability::delivery::Event;
 use tickcast_reliability::publish::PublisherEvent;
-use tickcast_reliability::session::Path;
+use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::wire::Kind;
 
 use tickcast_tools::support::table::span;
@@ -28,36 +28,43 @@ pub(super) const fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the text of an input of a subscriber's core that has no entry type of its own.
-pub(super) fn input(input: &JournalInput) -> String {
-    match input {
-        JournalInput::Use(..) => "the paths for repair were chosen".into(),
-        JournalInput::Connected(path) => format!("{}: established", connection(*path)),
-        JournalInput::Disconnected(path, reason) => {
+/// Returns the text of an input of a subscriber's core. Returns `None` for the inputs that every poll or
+/// datagram causes.
+pub(super) fn input(input: &SubscriberInput<'_>) -> Option<String> {
+    Some(match input {
+        SubscriberInput::UseNackPath(_)
+        | SubscriberInput::UseReadPath(_)
+        | SubscriberInput::UseInboxes(_) => "the paths for repair were chosen".into(),
+        SubscriberInput::Connected(path) => format!("{}: established", connection(*path)),
+        SubscriberInput::Disconnected(path, reason) => {
             format!("{}: down ({reason})", connection(*path))
         }
-        JournalInput::NackUnusable => "this host can't make a NACK connection".into(),
-        JournalInput::ReadUnusable => "this host can't READ".into(),
-        JournalInput::Limits(_) => "READ connection: its limits are known".into(),
-        JournalInput::Malformed(channel, line, len) => {
+        SubscriberInput::NackUnusable => "this host can't make a NACK connection".into(),
+        SubscriberInput::ReadUnusable => "this host can't READ".into(),
+        SubscriberInput::Limits(_) => "READ connection: its limits are known".into(),
+        SubscriberInput::Malformed { channel, line, len } => {
             format!("channel {channel}, line {line}: {len} bytes that are not a datagram")
         }
-        JournalInput::Stranger(channel) => {
+        SubscriberInput::UnknownSender(channel) => {
             format!("channel {channel}: a datagram of an unknown sender")
         }
-        JournalInput::Overrun(channel, epoch, range) => {
+        SubscriberInput::Overrun {
+            channel,
+            epoch,
+            range,
+        } => {
             format!("channel {channel}: overrun in the publisher's ring, epoch {epoch}, {range}")
         }
-        JournalInput::Listening(channel, lines) => {
+        SubscriberInput::Listening { channel, lines } => {
             format!("channel {channel}: listening on {lines} lines")
         }
-        JournalInput::Leave(cause) => format!("the application leaves ({cause})"),
-        JournalInput::Rejoin(channel, _) => {
+        SubscriberInput::Leave(cause) => format!("the application leaves ({cause})"),
+        SubscriberInput::Rejoin { channel, .. } => {
             format!("channel {channel}: the application rejoins it")
         }
-        JournalInput::Unrecorded => "an input that the record does not hold".into(),
-        _ => "another input".into(),
-    }
+        SubscriberInput::Read { bytes, .. } => format!("READ brought {} bytes", bytes.len()),
+        _ => return None,
+    })
 }
 
 /// Returns the text of an input of a publisher's core that has no entry type of its own.
@@ -147,8 +154,9 @@ mod tests {
 
     #[test]
     fn entries_are_words_without_names_of_types() {
-        let down = JournalInput::Disconnected(Path::Nack, LinkDownReason::Closed);
-        assert_eq!(input(&down), "NACK connection: down (closed)");
+        let down = SubscriberInput::Disconnected(Path::Nack, LinkDownReason::Closed);
+        let words = input(&down);
+        assert_eq!(words.as_deref(), Some("NACK connection: down (closed)"));
         let joined = Served::Joined(PeerId(3), "risk".into(), vec![ChannelId(1), ChannelId(2)]);
         assert_eq!(served(&joined), "peer 3: risk joined channels 1, 2");
         assert_eq!(published(&Published::Stop), "no heartbeats from here on");

@@ -152,7 +152,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }
-        EntryBody::Message(path, channel, message) => {
+        EntryBody::Message(_, path, channel, message) => {
             let what = match message {
                 Message::Datagram(bytes) => datagram(bytes),
                 Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
@@ -168,9 +168,11 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             let connection = entries::connection(*path);
             sent(frames).map(|it| format!("{connection}: {it}"))?
         }
-        EntryBody::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
-        EntryBody::Input(input) => entries::input(input),
-        EntryBody::Told(told) => format!("emitted, channel {}: {}", told.channel, told.event),
+        EntryBody::Input(_, input) => entries::input(input)?,
+        EntryBody::Unrecorded => "an input that the record does not hold".into(),
+        EntryBody::Event(emitted) => {
+            format!("emitted, channel {}: {}", emitted.channel, emitted.event)
+        }
         EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         EntryBody::Posted(fan_out, up_to) => {
             format!("fan-out {fan_out}: sent to the network up to {up_to}")

@@ -559,7 +559,7 @@ mod tests {
             found_at: Nanos::ZERO,
             heard_before: Nanos::ZERO,
             origin,
-            fate: Fate::Told,
+            fate: Fate::Unrepairable,
             settled_at: Nanos::ZERO,
             asked: 0,
             asked_more: false,
