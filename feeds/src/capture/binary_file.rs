@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_length_ends_a_file_and_what_follows_is_not_read() {
+    fn zero_length_ends_file_and_later_bytes_are_unread() {
         let bytes = [EVENT, EVENT, &[0, 0], EVENT].concat();
         let (messages, stats) = read(&bytes);
         assert_eq!(messages, [&EVENT[2..], &EVENT[2..]]);

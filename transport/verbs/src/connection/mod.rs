@@ -571,7 +571,8 @@ impl Link {
             lkey: self.sending.lkey(),
         };
         // SAFETY: zero is a value of every field; the buffer is in the registered memory and is
-        // not written before it completes. Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
+        // not written before it completes.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe {
             let mut request: sys::ibv_send_wr = std::mem::zeroed();
             request.wr_id = number;

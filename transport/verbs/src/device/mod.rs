@@ -48,7 +48,8 @@ pub struct Device {
 }
 
 // SAFETY: verbs may be called from any thread; nothing in here changes after it was made.
-// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`, which opens on one and uses on another.
+// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`, which opens on one thread and
+// uses on another.
 unsafe impl Send for Device {}
 // SAFETY: as for `Send`: libibverbs locks inside, and shared use only reads these fields.
 unsafe impl Sync for Device {}

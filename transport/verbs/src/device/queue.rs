@@ -376,7 +376,8 @@ impl DatagramQueue {
     fn query_pkey_index(&mut self) -> Result<u16, VerbsError> {
         let mut attributes = no_attributes();
         // SAFETY: pair and attributes live; zero is a value of every field of the second ones, that
-        // are only written. Exercised by `verbs::datagrams::verbs_fan_out_restarts_after_reset_of_full_queue`.
+        // are only written.
+        // Exercised by `verbs::datagrams::verbs_fan_out_restarts_after_reset_of_full_queue`.
         let result = unsafe {
             let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
             let mask = sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0 as i32;
