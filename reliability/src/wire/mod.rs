@@ -351,7 +351,8 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// [`WireError`] under the conditions of [`parse`](Self::parse).
-    #[inline]
+    // A call would return the header through memory.
+    #[inline(always)]
     pub fn checked(bytes: &'a [u8], whole: bool) -> Result<(Self, CrcVerdict), WireError> {
         let datagram = Self::parse(bytes)?;
         let verdict = match whole {
