@@ -306,6 +306,8 @@ pub enum Served {
     TurnedAway(PeerId, String),
     /// A subscriber lags on a channel by this many datagrams.
     Slow(PeerId, String, ChannelId, u64),
+    /// The service closed a connection because the publisher or the session ended, with the reason sent.
+    Closed(PeerId, String),
 }
 
 /// Datagrams of a channel dropped before the receiver read them: all lines together, since the channel's

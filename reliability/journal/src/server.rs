@@ -232,6 +232,10 @@ fn served(event: &RepairEvent) -> Option<Served> {
         RepairEvent::Close {
             peer,
             reason: Some(reason),
+        } if reason.is_end() => Served::Closed(*peer, cut(&reason.text)),
+        RepairEvent::Close {
+            peer,
+            reason: Some(reason),
         } => Served::TurnedAway(*peer, cut(&reason.text)),
         RepairEvent::SlowSubscriber {
             peer,
@@ -245,4 +249,30 @@ fn served(event: &RepairEvent) -> Option<Served> {
 
 fn cut(text: &str) -> String {
     text.chars().take(TEXT_LEN_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::control::{RejectCode, Rejected};
+
+    use super::*;
+
+    #[test]
+    fn close_at_publishers_end_is_not_a_rejection() {
+        let noted = |code| {
+            served(&RepairEvent::Close {
+                peer: PeerId(7),
+                reason: Some(Rejected {
+                    code,
+                    text: "the reason".into(),
+                    retry_after_ms: 0,
+                }),
+            })
+        };
+        let reason = || "the reason".to_owned();
+        let ended = noted(RejectCode::ShuttingDown);
+        assert_eq!(ended, Some(Served::Closed(PeerId(7), reason())));
+        let rejected = noted(RejectCode::TooMany);
+        assert_eq!(rejected, Some(Served::TurnedAway(PeerId(7), reason())));
+    }
 }

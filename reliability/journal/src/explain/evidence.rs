@@ -301,6 +301,9 @@ impl Evidence {
                         serving.turned_away += 1;
                         serving.closed.insert(*peer);
                     }
+                    Served::Closed(peer, _) => {
+                        serving.closed.insert(*peer);
+                    }
                     _ => {}
                 }
                 self.timeline.push((at, Happening::Served(served.clone())));

@@ -119,7 +119,8 @@ pub(super) fn served(it: &Served) -> String {
         }
         Served::Left(peer, name, true) => format!("peer {}: {name} left", peer.0),
         Served::Left(peer, name, false) => format!("peer {}: {name} disappeared", peer.0),
-        Served::TurnedAway(peer, text) => format!("peer {}: closed, {text}", peer.0),
+        Served::TurnedAway(peer, text) => format!("peer {}: rejected, {text}", peer.0),
+        Served::Closed(peer, text) => format!("peer {}: closed, {text}", peer.0),
         Served::Slow(peer, name, channel, behind) => format!(
             "peer {}: {name} is {behind} datagrams behind on channel {channel}",
             peer.0
