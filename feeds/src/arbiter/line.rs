@@ -12,6 +12,9 @@ use crate::planted::{Bug, planted};
 const HOLES_MAX: usize = 1024;
 /// Packets beyond a missing message that are remembered for one line at most.
 const MARKS_MAX: usize = 1024;
+/// A line that is silent for so many waits is not waited for: a shorter silence may be a loss of
+/// its own, and a pause of the market.
+const SILENT_WAITS: u64 = 4;
 /// Buckets of the skew histogram.
 pub const SKEW_BUCKETS: usize = 24;
 
@@ -192,10 +195,10 @@ impl Line {
         })
     }
 
-    /// Returns whether the line has been behind another for longer than lines may be.
+    /// Returns whether the line has been silent for too long, while another is ahead of it.
     pub(super) fn lags(&self, now: Nanos, holding: &Holding) -> bool {
         self.behind_since
-            .is_some_and(|since| now >= since.after(holding.wait()))
+            .is_some_and(|since| now >= since.after(Nanos(SILENT_WAITS * holding.wait().0)))
             && !planted(Bug::SilentLineAwaited)
     }
 
