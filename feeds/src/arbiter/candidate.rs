@@ -109,6 +109,9 @@ impl<P: Protocol> Arbiter<P> {
         let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
         if candidate.in_a_row >= needed || is_alone || planted(Bug::SessionBelieved) {
             self.accept(out);
+            if is_over {
+                self.settle(true, out);
+            }
         } else if is_over || (is_due && candidate.is_refuted) {
             self.give_up(out);
         }

@@ -75,8 +75,7 @@ pub(super) struct Line {
     next: u64,
     holes: Ranges,
     missing_before: u64,
-    /// Packets beyond a missing message, ascending by sequence and by time: a packet voids those
-    /// beyond it, because the line is still behind them.
+    /// Packets beyond a missing message, ascending by sequence and by time.
     marks: VecDeque<Mark>,
     /// Since when another line has been ahead, and this one silent.
     behind_since: Option<Nanos>,
@@ -163,12 +162,21 @@ impl Line {
 
     /// Records that the line has come to `first`, while a message before it may be missing.
     pub(super) fn mark(&mut self, first: u64, next: u64, now: Nanos) {
+        // The line had come further, and still brings what lies before: its time counts from now.
+        let mut beyond = None;
         while self.marks.back().is_some_and(|mark| mark.first > first) {
-            self.marks.pop_back();
+            beyond = beyond.or(self.marks.pop_back());
         }
-        if first <= next || self.marks.back().is_some_and(|mark| mark.first == first) {
-            return;
+        let is_known = self.marks.back().is_some_and(|mark| mark.first == first);
+        if first > next && !is_known {
+            self.push_mark(first, now);
         }
+        if let Some(beyond) = beyond {
+            self.push_mark(beyond.first, now);
+        }
+    }
+
+    fn push_mark(&mut self, first: u64, now: Nanos) {
         if self.marks.len() == MARKS_MAX {
             self.marks.pop_front();
         }
