@@ -6,6 +6,8 @@
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
+use crate::arbiter::LineStats;
+
 /// One packet of a feed: a UDP payload, or one message of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -38,10 +40,30 @@ pub enum Incident {
     },
     /// The venue ended its session.
     EndOfSession,
-    /// Messages that were seen before and are dropped (the other line, a resend).
+    /// Messages that were delivered before and are dropped (the other line, a resend).
     Duplicate {
         /// Number of messages.
         messages: u64,
+    },
+    /// Messages that came after they were passed over; they are dropped.
+    Late {
+        /// Number of messages.
+        messages: u64,
+    },
+    /// A packet of another feed; dropped.
+    Foreign {
+        /// The difference, in one phrase.
+        reason: &'static str,
+    },
+    /// A line is silent while another is heard; it is not waited for.
+    LineStopped {
+        /// Its index.
+        line: u8,
+    },
+    /// A line that had stopped is heard again.
+    LineBack {
+        /// Its index.
+        line: u8,
     },
     /// A packet or message that could not be read. Its whole part has been delivered.
     Malformed {
@@ -69,10 +91,25 @@ pub trait Sink {
     fn incident(&mut self, incident: Incident);
 }
 
-/// A venue's protocol: packets in, records and incidents out.
+/// A venue's protocol: packets of a source's lines in, records and incidents out.
 pub trait Decoder: Send {
-    /// Decodes one packet. Never panics and never loops: unreadable bytes become an [`Incident`].
-    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink);
+    /// Takes one packet of a line, `now` by a clock that does not go back. Never panics and never
+    /// loops: unreadable bytes become an [`Incident`].
+    fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink);
+
+    /// Takes one packet of the only line, at the time of receipt.
+    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink) {
+        self.line_packet(0, packet.received_at, packet, sink);
+    }
+
+    /// Lets time pass: packets that have waited long enough are decoded.
+    fn poll(&mut self, now: Nanos, sink: &mut dyn Sink);
+
+    /// Ends the input: packets that still wait are decoded, and missing messages reported.
+    fn finish(&mut self, sink: &mut dyn Sink);
+
+    /// Returns the counts of a line; zeros for a line that does not exist.
+    fn line(&self, line: usize) -> LineStats;
 
     /// Returns the venue messages seen so far by type byte, without heartbeats.
     fn counts(&self) -> &MessageCounts;

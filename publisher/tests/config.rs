@@ -272,13 +272,13 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         ),
         (
             "/inputs",
-            input(json!({ "source": 1, "kind": "udp", "listen": "239.1.1.1:0" })),
+            input(json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "239.1.1.1:0" }] })),
             &["inputs[0].listen", "needs a port"],
         ),
         (
             "/inputs",
             input(
-                json!({ "source": 1, "kind": "udp", "listen": "127.0.0.1:1", "wait_for_subscribers": 1 }),
+                json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:1" }], "wait_for_subscribers": 1 }),
             ),
             &["inputs[0]", "unknown field `wait_for_subscribers`"],
         ),
@@ -683,7 +683,8 @@ fn check_says_how_many_symbols_each_pattern_matches() {
             "{line:?} is not in {said}"
         );
     }
-    config["inputs"] = json!([{ "source": 1, "kind": "udp", "listen": "127.0.0.1:0" }]);
+    config["inputs"] =
+        json!([{ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }]);
     let said = check(&config);
     assert!(
         said.contains("symbols: no input announces any before it runs"),

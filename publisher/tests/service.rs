@@ -367,7 +367,7 @@ fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
 #[test]
 fn a_gap_in_a_live_feed_is_told_in_the_stream_in_its_place() {
     let group = group();
-    let input = json!({ "source": 9, "kind": "udp", "listen": "127.0.0.1:0" });
+    let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });
     let publisher = Publisher::start(&config(group, input));
     let listen = publisher.ready["inputs"][0]["listen"]
         .as_str()

@@ -1,12 +1,13 @@
 //! Inputs as written in the config: each has one kind, and only that kind's fields.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
@@ -54,8 +55,18 @@ pub enum InputConfig {
 pub struct CaptureConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// Path of the file.
-    pub file: PathBuf,
+    /// Path of the file; null: each line names its own.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// The lines, which carry the same messages; empty: all packets of the file are one line.
+    #[serde(default)]
+    pub lines: Vec<CaptureLineConfig>,
+    /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
+    #[serde(default)]
+    pub reorder_us: Option<u32>,
+    /// How far one line may lag behind another, in microseconds; null: the limit for files.
+    #[serde(default)]
+    pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
@@ -71,6 +82,47 @@ pub struct CaptureConfig {
     /// Stop after this many records; null: read all.
     #[serde(default)]
     pub records_max: Option<u64>,
+}
+
+/// One line of a recorded feed: a file, a destination, or both.
+///
+/// ```
+/// use tickcast_publisher::config::CaptureLineConfig;
+///
+/// let json = r#"{ "group": "239.1.2.3:26400" }"#;
+/// let line: CaptureLineConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(line.file, None, "that of the input");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureLineConfig {
+    /// Path of the file; null: the input's.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// The destination of its packets; null: every destination.
+    #[serde(default)]
+    pub group: Option<SocketAddr>,
+}
+
+impl CaptureConfig {
+    /// Returns the file and the destination of each line.
+    pub(crate) fn recorded_lines(&self) -> Vec<(&Path, Option<SocketAddr>)> {
+        let file = self.file.as_deref();
+        if self.lines.is_empty() {
+            return file.map(|file| (file, None)).into_iter().collect();
+        }
+        let mut lines = Vec::with_capacity(self.lines.len());
+        for line in &self.lines {
+            let own = line.file.as_deref();
+            lines.extend(own.or(file).map(|file| (file, line.group)));
+        }
+        lines
+    }
+
+    /// Returns the limits of the arbiter.
+    pub(crate) fn holding(&self) -> Holding {
+        limited(Holding::RECORDED, self.reorder_us, self.line_skew_us)
+    }
 }
 
 /// A simulated market; its settings are in the same JSON object.
@@ -118,15 +170,14 @@ pub struct SimulatorInputConfig {
 pub struct UdpInputConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
-    /// system choose.
-    pub listen: SocketAddrV4,
-    /// The interface to join the group on; null: the publisher's.
+    /// The lines, which carry the same messages.
+    pub lines: Vec<InputLineConfig>,
+    /// How long a line may deliver a packet out of order, in microseconds; null: the venue's limit.
     #[serde(default)]
-    pub interface: Option<Interface>,
-    /// The only address to take packets from; null: any.
+    pub reorder_us: Option<u32>,
+    /// How far one line may lag behind another, in microseconds; null: the venue's limit.
     #[serde(default)]
-    pub from: Option<Ipv4Addr>,
+    pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
@@ -136,6 +187,44 @@ pub struct UdpInputConfig {
     /// Receive buffer to request from the kernel, in bytes; null: the system's default.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
+}
+
+/// One line of a live feed.
+///
+/// ```
+/// use tickcast_publisher::config::InputLineConfig;
+///
+/// let json = r#"{ "listen": "239.1.2.3:26400" }"#;
+/// let line: InputLineConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(line.from, None, "from any address");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputLineConfig {
+    /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
+    /// system choose.
+    pub listen: SocketAddrV4,
+    /// The interface to join the group on; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// The only address to take packets from; null: any.
+    #[serde(default)]
+    pub from: Option<Ipv4Addr>,
+}
+
+impl UdpInputConfig {
+    /// Returns the limits of the arbiter for a format.
+    pub(crate) fn holding(&self, format: Format) -> Holding {
+        limited(format.holding(), self.reorder_us, self.line_skew_us)
+    }
+}
+
+fn limited(holding: Holding, reorder_us: Option<u32>, line_skew_us: Option<u32>) -> Holding {
+    Holding {
+        reorder_us: reorder_us.unwrap_or(holding.reorder_us),
+        skew_us: line_skew_us.unwrap_or(holding.skew_us),
+        ..holding
+    }
 }
 
 /// DBN records that another process writes into a Unix stream socket (docs/PROTOCOL.md §12).
@@ -292,6 +381,15 @@ impl InputConfig {
             Self::Records(input) => input.channel.as_deref(),
             Self::Own(input) => input.channel.as_deref(),
             _ => None,
+        }
+    }
+
+    /// Returns the number of lines; 0 for a kind that has none.
+    pub(crate) fn lines(&self) -> usize {
+        match self {
+            Self::Capture(input) => input.lines.len().max(1),
+            Self::Udp(input) => input.lines.len(),
+            _ => 0,
         }
     }
 

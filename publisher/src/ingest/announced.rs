@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use tickcast_feeds::instruments::Instruments;
-use tickcast_feeds::itch::ItchSettings;
 use tickcast_feeds::source::{Incident, Packet, Sink};
 use tickcast_feeds::venues::Settings;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::SourcePosition;
 
-use super::{Packets, open_file};
+use super::{Held, Packets, open_file};
 
 use crate::config::{ChannelConfig, InputConfig};
 use crate::error::PublisherError;
@@ -90,7 +89,7 @@ impl KnownSymbols {
         };
         let settings = Settings {
             instruments: Instruments::new(1, Instruments::DEFAULT_LIMIT),
-            itch: ItchSettings::default(),
+            ..Settings::default()
         };
         let failed = |source| PublisherError::Capture {
             source_id: input.source.0,
@@ -101,17 +100,19 @@ impl KnownSymbols {
             router: Router::to(0),
             symbols: &mut self.symbols,
         };
+        let mut held = Held::default();
         for _ in 0..PACKETS_MAX {
             match &mut packets {
-                Packets::Capture(capture, decoder) => {
-                    let Some(datagram) = capture.next().map_err(failed)? else {
+                Packets::Capture(recording, decoder) => {
+                    if !recording.next(&mut held).map_err(failed)? {
+                        decoder.finish(&mut sink);
                         return Ok(true);
-                    };
+                    }
                     let packet = Packet {
-                        received_at: datagram.received_at,
-                        payload: datagram.payload,
+                        received_at: held.received_at,
+                        payload: &held.bytes,
                     };
-                    decoder.packet(packet, &mut sink);
+                    decoder.line_packet(held.line, held.received_at, packet, &mut sink);
                 }
                 Packets::BinaryFile(file, decoder) => {
                     let number = file.stats().messages + 1;

@@ -5,13 +5,16 @@ pub(crate) mod announced;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;
+mod recording;
 
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_feeds::arbiter::Holding;
+use tickcast_feeds::capture::CaptureError;
 use tickcast_feeds::capture::binary_file::BinaryFile;
-use tickcast_feeds::capture::{Capture, CaptureError};
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
@@ -20,9 +23,11 @@ use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
+use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 
 use self::live::Live;
+use self::recording::Recording;
 use crate::config::{CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
@@ -72,10 +77,12 @@ struct Held {
     at: Nanos,
     /// For messages of a file: their number.
     sequence: u64,
+    /// The line of the packet.
+    line: usize,
 }
 
 enum Packets {
-    Capture(Box<Capture>, Box<dyn Decoder>),
+    Capture(Box<Recording>, Box<dyn Decoder>),
     BinaryFile(Box<BinaryFile>, Box<ItchDecoder>),
     Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
     Udp(Box<Live>),
@@ -104,6 +111,8 @@ impl Input {
                     trade_date: trade_date(date, &at)?,
                     ..ItchSettings::default()
                 },
+                lines: 1,
+                holding: Some(Holding::NONE),
             })
         };
         let (packets, pace, wait, records_max) = match config {
@@ -177,12 +186,17 @@ impl Input {
         matches!(self.packets, Packets::Udp(_) | Packets::Records(_))
     }
 
-    /// Returns the address of a live input, with the port that the system chose.
+    /// Returns the addresses of a live input's lines, with the ports that the system chose.
     #[must_use]
-    pub(crate) fn listen_address(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn listen_addresses(&self) -> Vec<SocketAddrV4> {
         match &self.packets {
-            Packets::Udp(live) => live.receiver.local_address(),
-            _ => None,
+            Packets::Udp(live) => {
+                let lines = live.lines.iter();
+                lines
+                    .filter_map(|line| line.receiver.local_address())
+                    .collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -191,7 +205,8 @@ impl Input {
     pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.packets {
             Packets::Udp(live) => {
-                let warnings = live.receiver.warnings().iter();
+                let lines = live.lines.iter();
+                let warnings = lines.flat_map(|line| line.receiver.warnings());
                 warnings.map(ToString::to_string).collect()
             }
             _ => Vec::new(),
@@ -254,6 +269,7 @@ impl Input {
             return Ok(Polled::Ended);
         }
         if !self.is_held && !self.next_packet()? {
+            self.finish(sink);
             return Ok(Polled::Ended);
         }
         self.is_held = true;
@@ -285,7 +301,7 @@ impl Input {
         };
         match &mut self.packets {
             Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
-                decoder.packet(packet, &mut sink);
+                decoder.line_packet(self.held.line, packet.received_at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
                 let (sequence, message) = (self.held.sequence, packet.payload);
@@ -298,6 +314,23 @@ impl Input {
                 .begin(now.monotonic, self.held.at, counters.source_messages.get());
         }
         Ok(Polled::Worked)
+    }
+
+    /// Decodes what still waits for packets that will not come.
+    fn finish(&mut self, sink: &mut dyn Intake) {
+        let mut passing = Passing {
+            behind: &mut self.behind,
+            out: sink,
+        };
+        let mut sink = Counting {
+            counters: &self.shared.counters,
+            records_left: &mut self.records_left,
+            out: &mut passing,
+        };
+        if let Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) = &mut self.packets
+        {
+            decoder.finish(&mut sink);
+        }
     }
 
     /// Replaces a simulator's decoder, to test the effect of decoder bugs.
@@ -317,13 +350,7 @@ impl Input {
         };
         held.bytes.clear();
         match &mut self.packets {
-            Packets::Capture(capture, _) => {
-                let Some(datagram) = capture.next().map_err(failed)? else {
-                    return Ok(false);
-                };
-                held.bytes.extend_from_slice(datagram.payload);
-                (held.received_at, held.at) = (datagram.received_at, datagram.received_at);
-            }
+            Packets::Capture(recording, _) => return recording.next(held).map_err(failed),
             Packets::BinaryFile(file, _) => {
                 let Some(message) = file.next().map_err(failed)? else {
                     return Ok(false);
@@ -350,9 +377,11 @@ impl Input {
     fn show(&self) {
         let counters = &self.shared.counters;
         match &self.packets {
-            Packets::Capture(capture, decoder) => {
+            Packets::Capture(recording, decoder) => {
                 self.shared.set_types(decoder.counts());
-                let stats = capture.stats();
+                self.shared.set_lines(&**decoder);
+                let stats = recording.stats();
+                counters.source_unlisted.set(recording.foreign());
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
                 counters.source_skipped_frames.set(stats.skipped.total());
@@ -365,11 +394,17 @@ impl Input {
             Packets::Udp(live) => {
                 if let Some(decoder) = &live.decoder {
                     self.shared.set_types(decoder.counts());
+                    self.shared.set_lines(&**decoder);
                 }
-                let stats = live.receiver.stats();
-                counters.source_kernel_dropped.set(stats.buffer_drops);
-                counters.source_oversize.set(stats.oversize);
-                counters.source_strangers.set(stats.strangers);
+                let sum = |of: fn(&ReceiveStats) -> u64| {
+                    let lines = live.lines.iter();
+                    lines.map(|line| of(line.receiver.stats())).sum()
+                };
+                counters
+                    .source_kernel_dropped
+                    .set(sum(|it| it.buffer_drops));
+                counters.source_oversize.set(sum(|it| it.oversize));
+                counters.source_strangers.set(sum(|it| it.strangers));
             }
             Packets::Records(_) => {}
         }
@@ -395,14 +430,14 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     let source_id = input.source.0;
     let failed = |source| PublisherError::Capture { source_id, source };
     let binary_file = |settings: Settings| -> Result<Packets, PublisherError> {
-        let file = BinaryFile::open(&input.file).map_err(failed)?;
+        let file = BinaryFile::open(first_file(input)).map_err(failed)?;
         let decoder = ItchDecoder::new(settings.itch);
         Ok(Packets::BinaryFile(Box::new(file), Box::new(decoder)))
     };
     if input.format == InputFormat::BinaryFile {
         return binary_file(settings);
     }
-    let capture = match Capture::open(&input.file) {
+    let recording = match Recording::open(input) {
         Err(CaptureError::NotACapture { head, .. })
             if input.format == InputFormat::Auto && BinaryFile::looks_like(&head) =>
         {
@@ -414,28 +449,41 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
         Some(format) => format,
         None => probe(input)?,
     };
-    Ok(Packets::Capture(
-        Box::new(capture),
-        format.decoder(settings),
-    ))
+    let settings = Settings {
+        lines: input.lines.len(),
+        holding: Some(input.holding()),
+        ..settings
+    };
+    let decoder = format.decoder(settings);
+    Ok(Packets::Capture(Box::new(recording), decoder))
+}
+
+/// Returns the file of an input's first line.
+fn first_file(input: &CaptureConfig) -> PathBuf {
+    let lines = input.recorded_lines();
+    lines
+        .first()
+        .map(|(file, _)| (*file).into())
+        .unwrap_or_default()
 }
 
 /// Detects the format of a capture from its first packets.
 fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
     let source_id = input.source.0;
     let failed = |source| PublisherError::Capture { source_id, source };
-    let mut capture = Capture::open(&input.file).map_err(failed)?;
+    let mut recording = Recording::open(input).map_err(failed)?;
+    let mut held = Held::default();
     for _ in 0..PROBE_PACKETS {
-        let Some(datagram) = capture.next().map_err(failed)? else {
+        if !recording.next(&mut held).map_err(failed)? {
             break;
-        };
-        if let Some(format) = Format::detect(datagram.payload) {
+        }
+        if let Some(format) = Format::detect(&held.bytes) {
             return Ok(format);
         }
     }
     Err(PublisherError::Unrecognised {
         source_id,
-        what: format!("the first packets of {}", input.file.display()),
+        what: format!("the first packets of {}", first_file(input).display()),
     })
 }
 
@@ -531,6 +579,9 @@ impl Sink for Counting<'_> {
             Incident::SessionChange { .. } => c.source_session_changes.increment(),
             Incident::EndOfSession => c.source_session_ends.increment(),
             Incident::Duplicate { messages } => c.source_duplicates.add(messages),
+            Incident::Late { messages } => c.source_late.add(messages),
+            Incident::Foreign { .. } => c.source_foreign.increment(),
+            Incident::LineStopped { .. } => c.source_line_stops.increment(),
             Incident::Malformed { .. } => c.source_malformed.increment(),
             Incident::UnknownMessage { .. } => c.source_unknown_messages.increment(),
             Incident::UnknownOrder => c.source_unknown_orders.increment(),

@@ -175,7 +175,7 @@ fn only_what_can_be_read_again_or_resumed_is_gone_on_with() {
     for (other, why) in [
         (own.clone(), ""),
         (
-            json!({ "source": 3, "kind": "udp", "listen": "127.0.0.1:0" }),
+            json!({ "source": 3, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }),
             "source 3 is live",
         ),
         (

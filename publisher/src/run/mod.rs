@@ -314,7 +314,7 @@ pub(crate) fn open_inputs(
     config: &Config,
 ) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
     let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
-        .map(|input| Arc::new(SourceShared::new(input.source())))
+        .map(|input| Arc::new(SourceShared::new(input.source(), input.lines())))
         .collect();
     let mut inputs = Vec::new();
     for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
@@ -349,8 +349,12 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
 
 /// Returns the addresses of the live inputs.
 pub(crate) fn listen_addresses(inputs: &Inputs) -> Vec<(SourceId, SocketAddrV4)> {
-    let of = |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
-    inputs.iter().filter_map(of).collect()
+    let of = |(_, input): &(usize, Input)| {
+        let source = input.shared().source;
+        let addresses = input.listen_addresses().into_iter();
+        addresses.map(move |address| (source, address))
+    };
+    inputs.iter().flat_map(of).collect()
 }
 
 /// Returns the index of the config's input for handlers on this channel.
@@ -438,6 +442,7 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 mod tests {
     use std::time::{Duration, Instant};
 
+    use tickcast_feeds::arbiter::LineStats;
     use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
@@ -450,8 +455,16 @@ mod tests {
     struct Panics(MessageCounts);
 
     impl Decoder for Panics {
-        fn packet(&mut self, _: Packet<'_>, _: &mut dyn Sink) {
+        fn line_packet(&mut self, _: usize, _: Nanos, _: Packet<'_>, _: &mut dyn Sink) {
             panic!("a decoder with a bug");
+        }
+
+        fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
+
+        fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn line(&self, _: usize) -> LineStats {
+            LineStats::default()
         }
 
         fn counts(&self) -> &MessageCounts {

@@ -1,10 +1,10 @@
 //! Any packets as a feed. Every message has a position of its own, in order, and gaps are reported to the
 //! message. The target walks each packet a second time, by its lengths alone, and compares.
 
+use tickcast_feeds::arbiter::{Arbiter, Lines, Listen};
 use tickcast_feeds::iex::IexDecoder;
-use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
-use tickcast_feeds::moldudp64::{Event, MoldUdp64};
+use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_reliability::record::{RecordBatch, Records};
 use tickcast_reliability::types::{Nanos, SourcePosition};
@@ -23,40 +23,53 @@ const IEX_PROTOCOL_AT: usize = 2;
 /// - Each message of a packet is delivered unchanged, or reported.
 pub fn moldudp64(bytes: &[u8]) {
     let mut input = Bytes(bytes);
-    let mut mold = MoldUdp64::new(input.byte() & 1 == 1);
+    let expect_from_one = input.byte() & 1 == 1;
+    let protocol = MoldUdp64::new(|_| true);
+    let mut mold = Arbiter::new(protocol, Lines::default(), expect_from_one);
     let mut next: Option<SourcePosition> = None;
-    while let Some(packet) = input.packet() {
-        let held = Held::in_mold(packet);
-        let (mut given, mut tally) = (Vec::new(), Tally::default());
-        mold.packet(packet, |event| match event {
-            Event::Message(position, message) => {
-                assert_eq!(position, *next.get_or_insert(position), "a message");
-                next = Some(beyond(position, 1));
-                given.push(message);
-                tally.read += 1;
-            }
-            Event::Incident(Incident::Gap { from, missing }) => {
-                // A first packet may begin with a gap.
-                assert_eq!(from, *next.get_or_insert(from), "a gap");
-                assert!(missing > 0);
-                next = Some(beyond(from, missing));
-            }
-            Event::Incident(
-                Incident::SessionChange { next: to } | Incident::SequenceReset { next: to },
-            ) => {
-                assert!(next.is_none_or(|next| to.ordinal() == next.ordinal() + 1));
-                next = Some(to);
-            }
-            Event::Incident(Incident::Duplicate { messages }) => tally.old += messages,
-            Event::Incident(Incident::Malformed { .. }) => tally.refused += 1,
-            Event::Incident(_) => {}
-        });
-        held.assert_accounted_for(&tally);
-        assert!(held.blocks.ends_with(&given), "as they stand there");
+    while let Some(payload) = input.packet() {
+        let mut followed = Followed { next };
+        let packet = Packet {
+            received_at: RECEIVED_AT,
+            payload,
+        };
+        mold.packet(0, RECEIVED_AT, packet, &mut followed);
+        next = followed.next;
         match next {
             Some(next) => assert_eq!(mold.next_position(), next),
             None if mold.session().is_some() => next = Some(mold.next_position()),
             None => {}
+        }
+    }
+}
+
+/// The positions of what an arbiter returns.
+struct Followed {
+    /// Where the next message stands.
+    next: Option<SourcePosition>,
+}
+
+impl Listen<MoldUdp64> for Followed {
+    fn packet(&mut self, _: Nanos, (): &()) {}
+
+    fn message(&mut self, position: SourcePosition, _: &[u8]) {
+        assert_eq!(position, *self.next.get_or_insert(position), "a message");
+        self.next = Some(beyond(position, 1));
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        match incident {
+            Incident::Gap { from, missing } => {
+                // A first packet may tell of a gap at once.
+                assert_eq!(from, *self.next.get_or_insert(from), "a gap");
+                assert!(missing > 0);
+                self.next = Some(beyond(from, missing));
+            }
+            Incident::SessionChange { next } | Incident::SequenceReset { next } => {
+                let before = self.next.replace(next);
+                assert!(before.is_none_or(|it| next.ordinal() == it.ordinal() + 1));
+            }
+            _ => {}
         }
     }
 }
@@ -118,7 +131,7 @@ pub fn iex_deep(bytes: &[u8]) {
 /// Decodes packets as `protocol`, which is written into every packet that is long enough.
 fn iex(bytes: &[u8], protocol: u16) {
     let mut input = Bytes(bytes);
-    let mut decoder = IexDecoder::new(Instruments::default());
+    let mut decoder = IexDecoder::default();
     let mut checks = Checks::default();
     while let Some(payload) = input.packet() {
         let mut payload = payload.to_vec();
