@@ -178,7 +178,7 @@ lane-build:
 	$(STAGE) demo $(MAKE_BUILT) demo
 
 lane-unit:
-	$(STAGE) unit $(MAKE_STAGE) unit
+	$(STAGE) unit $(MAKE_STAGE) unit TEST_ARGS=--no-fail-fast
 
 lane-lab:
 	$(STAGE) test-rdma $(MAKE_BUILT) test-rdma
