@@ -105,7 +105,8 @@ impl<P: Protocol> Arbiter<P> {
         };
         let is_previous = is_previous(candidate.key, self.previous);
         let needed = if is_previous { INSISTING } else { CONFIRMING };
-        let is_due = is_over || self.now >= candidate.since.after(self.holding.session());
+        // The end of the input does not shorten the time: a last packet may be a damaged one.
+        let is_due = self.now >= candidate.since.after(self.holding.session());
         let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
         if candidate.in_a_row >= needed || is_alone || planted(Bug::SessionBelieved) {
             self.accept(out);
