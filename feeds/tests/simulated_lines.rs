@@ -336,7 +336,7 @@ impl Listen<MoldUdp64> for Checks {
     }
 }
 
-/// What has arrived, by the simulation's own account.
+/// The packets so far, by the simulation's own account.
 #[derive(Default)]
 struct Arrived {
     /// Messages on any line.
@@ -415,7 +415,7 @@ fn note(arrived: &mut Arrived, arrival: &Arrival) {
     }
 }
 
-/// What holds after every step.
+/// Checks the invariants of every step.
 fn step(
     world: &World,
     arbiter: &Arbiter<MoldUdp64>,

@@ -23,7 +23,7 @@ const PACKETS_MAX: usize = 256;
 /// A sequence that far beyond everything known is a candidate only.
 const FAR: u64 = 1 << 16;
 
-/// What the packets of a candidate have in common.
+/// The property that the packets of a candidate share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     /// Another session.
@@ -99,7 +99,7 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Accepts or gives up a candidate if that is due.
     pub(super) fn settle_candidate(&mut self, is_over: bool, out: &mut impl Listen<P>) {
-        // What is missing of the current session may still come.
+        // Missing messages of the current session may still come.
         let Some(candidate) = self.candidate.as_ref().filter(|_| self.hole.is_none()) else {
             return;
         };
