@@ -1,7 +1,8 @@
 //! Exchange feeds: captures and live packets in, normalised DBN records out.
 //!
 //! A decoder ([`source::Decoder`]) does no I/O and reads no clock. [`arbiter`] merges the lines of a
-//! source, [`capture`] reads recorded packets, [`venues`] is the table of the feeds we know, [`instruments`] numbers their symbols.
+//! source, [`capture`] reads recorded packets, [`venues`] is the table of the feeds we know,
+//! [`instruments`] numbers their symbols.
 pub mod arbiter;
 pub mod capture;
 pub mod iex;

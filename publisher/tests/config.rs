@@ -273,7 +273,17 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         (
             "/inputs",
             input(json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "239.1.1.1:0" }] })),
-            &["inputs[0].listen", "needs a port"],
+            &["inputs[0].lines[0].listen", "needs a port"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "udp", "lines": [] })),
+            &["inputs[0].lines", "1 to 8 lines"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "lines": [{ "group": "239.1.1.1:1" }] })),
+            &["inputs[0].file", "name a file"],
         ),
         (
             "/inputs",

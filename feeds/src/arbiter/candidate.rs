@@ -23,7 +23,7 @@ const PACKETS_MAX: usize = 256;
 /// A sequence that far beyond everything known is a candidate only.
 const FAR: u64 = 1 << 16;
 
-/// What the packets of a candidate have in common.
+/// The property that the packets of a candidate share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     /// Another session.
@@ -99,13 +99,14 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Accepts or gives up a candidate if that is due.
     pub(super) fn settle_candidate(&mut self, is_over: bool, out: &mut impl Listen<P>) {
-        // What is missing of the current session may still come.
+        // Missing messages of the current session may still come.
         let Some(candidate) = self.candidate.as_ref().filter(|_| self.hole.is_none()) else {
             return;
         };
         let is_previous = is_previous(candidate.key, self.previous);
         let needed = if is_previous { INSISTING } else { CONFIRMING };
-        let is_due = is_over || self.now >= candidate.since.after(self.holding.session());
+        // The end of the input does not shorten the time: a last packet may be a damaged one.
+        let is_due = self.now >= candidate.since.after(self.holding.session());
         let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
         if candidate.in_a_row >= needed || is_alone || planted(Bug::SessionBelieved) {
             self.accept(out);

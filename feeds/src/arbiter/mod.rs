@@ -6,7 +6,7 @@
 //! - A packet beyond the next message waits, within [`Holding`]'s limits.
 //! - A missing message is lost when every line has passed it, or when the wait is over. A line that
 //!   falls silent is not waited for.
-//! - A message that was delivered before is a duplicate. One that was passed over is late.
+//! - A message that was delivered before is a duplicate; a message that was passed over is late.
 //! - The first packet may have any sequence: messages before it are no loss, unless
 //!   `expect_from_one`.
 //! - Another session, or a sequence far ahead, is a candidate at first: see [`candidate`].

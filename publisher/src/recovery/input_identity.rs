@@ -25,7 +25,8 @@ pub(crate) struct Inputs {
 
 pub(crate) type Captures = BTreeMap<u16, CaptureFile>;
 
-/// Metadata that identifies the files of an input. Its contents are compared with the ring when it is read again.
+/// Metadata that identifies the files of an input. Their contents are compared with the ring when
+/// they are read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CaptureFile {
     len: u64,

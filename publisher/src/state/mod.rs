@@ -110,11 +110,11 @@ tickcast_reliability::counters! {
         input_line_duplicates,
         /// Messages that the line left out.
         input_line_missing,
-        /// The most packets that a message came after its place (a gauge).
+        /// Packets that a message came after its place, at most (a gauge).
         input_line_reorder_depth,
-        /// Median lag behind the first copy, in microseconds, rounded up to a power of two (a gauge).
+        /// Microseconds of lag behind the first copy: the median, rounded up to a power of two (a gauge).
         input_line_skew_p50_us,
-        /// The same of the slowest hundredth (a gauge).
+        /// Microseconds of lag that a hundredth of the copies exceed, rounded up likewise (a gauge).
         input_line_skew_p99_us,
         /// 1 while the line is silent and another is heard (a gauge).
         input_line_stopped,
