@@ -7,6 +7,7 @@ pub mod iex;
 pub mod instruments;
 pub mod itch;
 pub mod moldudp64;
+pub mod recording;
 pub mod simulator;
 pub mod source;
 pub mod venues;

@@ -121,6 +121,7 @@ impl Summary {
                     &c.source_malformed,
                     &c.source_overflow_messages,
                     &c.source_errors,
+                    &c.source_faults,
                 ]
                 .iter()
                 .any(|counter| counter.get() > 0);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use tickcast_feeds::recording::Destination;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
@@ -40,7 +41,7 @@ pub enum InputConfig {
     Own(OwnInputConfig),
 }
 
-/// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
+/// A recorded file: pcap or pcapng, Nasdaq's BinaryFILE or SoupBinTCP; gzip, zstd or neither.
 ///
 /// ```
 /// use tickcast_publisher::config::InputConfig;
@@ -56,6 +57,10 @@ pub struct CaptureConfig {
     pub source: SourceId,
     /// Path of the file.
     pub file: PathBuf,
+    /// Destinations of the feed in a capture, as `239.1.2.3:26400`, or `239.1.2.3:26400#2` for one
+    /// channel of IEX; empty: the only feed there is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<Destination>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,

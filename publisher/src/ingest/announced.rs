@@ -103,13 +103,13 @@ impl KnownSymbols {
         };
         for _ in 0..PACKETS_MAX {
             match &mut packets {
-                Packets::Capture(capture, decoder) => {
-                    let Some(datagram) = capture.next().map_err(failed)? else {
+                Packets::Capture(recording, decoder) => {
+                    let Some(packet) = recording.next().map_err(failed)? else {
                         return Ok(true);
                     };
                     let packet = Packet {
-                        received_at: datagram.received_at,
-                        payload: datagram.payload,
+                        received_at: packet.received_at,
+                        payload: packet.payload,
                     };
                     decoder.packet(packet, &mut sink);
                 }
@@ -118,7 +118,8 @@ impl KnownSymbols {
                     let Some(message) = file.next().map_err(failed)? else {
                         return Ok(true);
                     };
-                    decoder.message(number, Default::default(), message, &mut sink);
+                    let position = SourcePosition::new(0, number);
+                    decoder.message(position, Default::default(), message, &mut sink);
                 }
                 // `open_file` opens no other.
                 _ => return Ok(false),

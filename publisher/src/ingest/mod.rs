@@ -10,11 +10,13 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_feeds::capture::RecordedFile;
+use tickcast_feeds::capture::account::{Account, Class};
 use tickcast_feeds::capture::binary_file::BinaryFile;
-use tickcast_feeds::capture::{Capture, CaptureError};
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
+use tickcast_feeds::recording::{Recording, Selection, Timeline};
 use tickcast_feeds::simulator::Simulator;
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
@@ -33,8 +35,8 @@ use crate::state::{Shared, SourceCounters, SourceShared};
 
 /// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
-/// Packets of a file that are probed for its format.
-const PROBE_PACKETS: usize = 1000;
+/// The longest wait for a packet of a paced file.
+const WAIT_MAX: Nanos = Nanos::from_secs(10);
 /// First instrument id that is assigned; each input has its own range.
 const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
@@ -68,14 +70,15 @@ pub(crate) struct Input {
 struct Held {
     bytes: Vec<u8>,
     received_at: Nanos,
-    /// Time of the recording or simulation; 0 if unknown.
+    /// Time of the recording or simulation, since its first packet once the pacer has seen it.
     at: Nanos,
-    /// For messages of a file: their number.
+    /// For messages of a file: their number, and the ordinal of their session.
     sequence: u64,
+    session: u16,
 }
 
 enum Packets {
-    Capture(Box<Capture>, Box<dyn Decoder>),
+    Capture(Box<Recording>, Box<dyn Decoder>),
     BinaryFile(Box<BinaryFile>, Box<ItchDecoder>),
     Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
     Udp(Box<Live>),
@@ -239,7 +242,10 @@ impl Input {
             self.show();
         }
         match &polled {
-            Ok(Polled::Ended) => self.shared.counters.source_ended.set(1),
+            Ok(Polled::Ended) => {
+                self.shared.counters.source_ended.set(1);
+                self.report_faults();
+            }
             Err(_) => {
                 self.shared.counters.source_errors.increment();
                 self.shared.counters.source_ended.set(1);
@@ -253,8 +259,13 @@ impl Input {
         if self.records_left == 0 {
             return Ok(Polled::Ended);
         }
-        if !self.is_held && !self.next_packet()? {
-            return Ok(Polled::Ended);
+        if !self.is_held {
+            if !self.next_packet()? {
+                return Ok(Polled::Ended);
+            }
+            self.held.at = self.pacer.advance(self.held.at);
+            let capped = self.pacer.timeline.capped();
+            self.shared.counters.source_capped_waits.set(capped);
         }
         self.is_held = true;
         let counters = &self.shared.counters;
@@ -288,8 +299,9 @@ impl Input {
                 decoder.packet(packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
-                let (sequence, message) = (self.held.sequence, packet.payload);
-                decoder.message(sequence, packet.received_at, message, &mut sink);
+                let held = &self.held;
+                let position = SourcePosition::new(held.session, held.sequence);
+                decoder.message(position, held.received_at, packet.payload, &mut sink);
             }
             Packets::Udp(_) | Packets::Records(_) => {}
         }
@@ -317,12 +329,12 @@ impl Input {
         };
         held.bytes.clear();
         match &mut self.packets {
-            Packets::Capture(capture, _) => {
-                let Some(datagram) = capture.next().map_err(failed)? else {
+            Packets::Capture(recording, _) => {
+                let Some(packet) = recording.next().map_err(failed)? else {
                     return Ok(false);
                 };
-                held.bytes.extend_from_slice(datagram.payload);
-                (held.received_at, held.at) = (datagram.received_at, datagram.received_at);
+                held.bytes.extend_from_slice(packet.payload);
+                (held.received_at, held.at) = (packet.received_at, packet.received_at);
             }
             Packets::BinaryFile(file, _) => {
                 let Some(message) = file.next().map_err(failed)? else {
@@ -330,7 +342,8 @@ impl Input {
                 };
                 held.bytes.extend_from_slice(message);
                 held.at = Nanos(itch_time(message));
-                held.sequence = file.stats().messages;
+                held.sequence = file.sequence();
+                held.session = file.session();
             }
             Packets::Simulator(simulator, _, begins_at) => {
                 let Some(packet) = simulator.next_packet() else {
@@ -346,20 +359,37 @@ impl Input {
         Ok(true)
     }
 
+    /// Logs and counts the reasons why a file that was read to its end is not whole.
+    fn report_faults(&self) {
+        let faults = match &self.packets {
+            _ if self.records_left == 0 => return,
+            Packets::Capture(recording, _) => recording.faults(),
+            Packets::BinaryFile(file, _) => file.faults(),
+            _ => return,
+        };
+        self.shared.counters.source_faults.set(faults.len() as u64);
+        for fault in faults {
+            tracing::warn!(source = self.shared.source.0, "{fault}");
+        }
+    }
+
     /// Publishes the counts of reader and decoder.
     fn show(&self) {
         let counters = &self.shared.counters;
         match &self.packets {
-            Packets::Capture(capture, decoder) => {
+            Packets::Capture(recording, decoder) => {
                 self.shared.set_types(decoder.counts());
-                let stats = capture.stats();
+                let stats = recording.capture().stats();
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
-                counters.source_skipped_frames.set(stats.skipped.total());
+                counters.source_skipped_frames.set(stats.skipped());
+                show_account(counters, &stats.account);
             }
             Packets::BinaryFile(file, decoder) => {
                 self.shared.set_types(decoder.counts());
-                counters.source_truncated.set(file.stats().truncated);
+                let stats = file.stats();
+                counters.source_truncated.set(stats.truncated);
+                show_account(counters, &stats.account);
             }
             Packets::Simulator(_, decoder, _) => self.shared.set_types(decoder.counts()),
             Packets::Udp(live) => {
@@ -374,6 +404,16 @@ impl Input {
             Packets::Records(_) => {}
         }
     }
+}
+
+fn show_account(counters: &SourceCounters, account: &Account) {
+    let frames = |class| account.class(class).frames;
+    counters.source_used_frames.set(frames(Class::Used));
+    counters.source_harmless_frames.set(frames(Class::Harmless));
+    counters.source_foreign_frames.set(frames(Class::Foreign));
+    counters.source_damaged_frames.set(frames(Class::Damaged));
+    let damaged = account.class(Class::Damaged).bytes;
+    counters.source_damaged_bytes.set(damaged);
 }
 
 /// Returns the first instrument id of the `index`-th input.
@@ -402,41 +442,24 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     if input.format == InputFormat::BinaryFile {
         return binary_file(settings);
     }
-    let capture = match Capture::open(&input.file) {
-        Err(CaptureError::NotACapture { head, .. })
-            if input.format == InputFormat::Auto && BinaryFile::looks_like(&head) =>
-        {
-            return binary_file(settings);
+    let capture = match RecordedFile::open(&input.file).map_err(failed)? {
+        RecordedFile::Capture(capture) => *capture,
+        RecordedFile::Messages(file) => {
+            let decoder = ItchDecoder::new(settings.itch);
+            return Ok(Packets::BinaryFile(file, Box::new(decoder)));
         }
-        other => other.map_err(failed)?,
     };
-    let format = match input.format.of_packets() {
-        Some(format) => format,
-        None => probe(input)?,
+    let selection = Selection {
+        only: input.only.clone(),
+        all_feeds: false,
     };
+    let recording = Recording::new(&input.file, capture, &selection, input.format.of_packets());
+    let recording = recording.map_err(|source| PublisherError::Recording { source_id, source })?;
+    let format = recording.format();
     Ok(Packets::Capture(
-        Box::new(capture),
+        Box::new(recording),
         format.decoder(settings),
     ))
-}
-
-/// Detects the format of a capture from its first packets.
-fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
-    let source_id = input.source.0;
-    let failed = |source| PublisherError::Capture { source_id, source };
-    let mut capture = Capture::open(&input.file).map_err(failed)?;
-    for _ in 0..PROBE_PACKETS {
-        let Some(datagram) = capture.next().map_err(failed)? else {
-            break;
-        };
-        if let Some(format) = Format::detect(datagram.payload) {
-            return Ok(format);
-        }
-    }
-    Err(PublisherError::Unrecognised {
-        source_id,
-        what: format!("the first packets of {}", input.file.display()),
-    })
 }
 
 fn open_simulator(
@@ -544,14 +567,28 @@ impl Sink for Counting<'_> {
 /// Computes when a recorded packet is due.
 struct Pacer {
     pace: Pace,
-    /// The current time, the packet's time and the message count when the first packet was
+    /// The current time, the recording's time and the message count when the first packet was
     /// requested.
     began: Option<(Nanos, Nanos, u64)>,
+    timeline: Timeline,
 }
 
 impl Pacer {
-    const fn new(pace: Pace) -> Self {
-        Self { pace, began: None }
+    fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            began: None,
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Returns the recording's time of a packet that was just read.
+    fn advance(&mut self, at: Nanos) -> Nanos {
+        let wait_max = match self.pace {
+            Pace::Times(times) => Nanos((WAIT_MAX.0 as f64 * times) as u64),
+            Pace::Max | Pace::MessagesPerS(_) => Nanos(u64::MAX),
+        };
+        self.timeline.advance(at, wait_max)
     }
 
     /// Starts the schedule here.
@@ -563,9 +600,7 @@ impl Pacer {
         let (began, first, before) = *self.began.get_or_insert((now, at, 0));
         let wait = match self.pace {
             Pace::Max => return true,
-            Pace::Times(times) if at > first && first > Nanos::ZERO => {
-                (at.since(first).0 as f64 / times) as u64
-            }
+            Pace::Times(times) if at > first => (at.since(first).0 as f64 / times) as u64,
             Pace::Times(_) => 0,
             Pace::MessagesPerS(rate) => {
                 let messages = u128::from(messages.saturating_sub(before));

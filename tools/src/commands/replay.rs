@@ -2,13 +2,13 @@
 //! recorded, a multiple of that, a fixed rate, or as fast as they go.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tickcast_feeds::recording::{Destination, Timeline};
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 
@@ -16,7 +16,7 @@ use tickcast_tools::exit::{CommandError, Exit};
 use tickcast_tools::support::args::positive;
 use tickcast_tools::support::files::{check_writable, write_json};
 use tickcast_tools::support::output::Output;
-use tickcast_tools::support::packets::{Packets, PassedOver};
+use tickcast_tools::support::packets::{Merged, PassedOver};
 use tickcast_tools::support::progress::Progress;
 use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
@@ -25,8 +25,10 @@ use tickcast_tools::support::table::{rate, span, thousands};
 /// What to replay, where to, and how fast.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The recording: pcap, pcapng or Nasdaq's BinaryFILE, gzip or not.
-    file: PathBuf,
+    /// The recordings, merged by time: pcap, pcapng, BinaryFILE or SoupBinTCP, gzip, zstd or neither;
+    /// - for standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Where the publisher's live input listens: HOST:PORT or GROUP:PORT.
     #[arg(long, value_name = "ADDRESS")]
     to: String,
@@ -42,9 +44,13 @@ pub(crate) struct Args {
     /// How many routers a packet to a group may pass; 0 keeps it on this host.
     #[arg(long, value_name = "N", default_value_t = 0)]
     ttl: u8,
-    /// Only a capture's packets that were sent to this address: one line of several.
-    #[arg(long, value_name = "ADDRESS")]
-    only: Option<SocketAddr>,
+    /// Only a capture's packets to these destinations: one line of several, or one channel of IEX
+    /// as GROUP:PORT#CHANNEL.
+    #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
+    only: Vec<Destination>,
+    /// Wait no longer than so many seconds for a packet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
+    gap_max: f64,
     /// Stop after so many packets.
     #[arg(long, value_name = "N")]
     packets_max: Option<u64>,
@@ -96,6 +102,10 @@ struct Summary {
     late_p50_us: Option<u64>,
     late_p99_us: Option<u64>,
     late_max_us: Option<u64>,
+    /// Waits that were longer than the bound, and cut to it.
+    capped_waits: u64,
+    /// Reasons why a file is not whole, one line each.
+    faults: Vec<String>,
     /// Whether the file was sent to its end, as often as asked for.
     whole: bool,
 }
@@ -108,7 +118,7 @@ struct Summary {
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
-    let mut packets = Packets::open(&args.file, args.only)?;
+    let mut packets = Merged::open(&args.files, &args.only)?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
     let size = packets
         .progress()
@@ -152,7 +162,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         });
     }
     progress.finish();
-    let summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    if whole {
+        summary.faults = packets.faults();
+    }
     print(&summary, args.json)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;
@@ -165,7 +178,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         let text = format!("nobody listens at {}; start the publisher first", args.to);
         return Err(CommandError::Unreachable(text));
     }
-    Ok(Exit::whole_if(summary.refused == 0))
+    Ok(Exit::whole_if(
+        summary.refused == 0 && summary.faults.is_empty(),
+    ))
 }
 
 fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
@@ -190,7 +205,16 @@ fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
         let [p50, p99, max] = [p50, p99, max].map(|us| span(us.saturating_mul(1_000)));
         output.line(format_args!("late by p50 {p50}, p99 {p99}, max {max}"))?;
     }
-    let passed = summary.passed_over;
+    if summary.capped_waits > 0 {
+        output.line(format_args!(
+            "{} waits were cut to --gap-max",
+            thousands(summary.capped_waits)
+        ))?;
+    }
+    for fault in &summary.faults {
+        output.line(format_args!("not whole: {fault}"))?;
+    }
+    let passed = &summary.passed_over;
     for (count, what) in [
         (summary.refused, "packets refused by the network"),
         (passed.truncated, "record cut off at the end of the file"),
@@ -214,9 +238,11 @@ struct Pacer {
     rate: Option<f64>,
     started_at: Instant,
     count: u64,
-    /// The recording's clock at its first packet of this round, and at its latest ever.
-    first: Option<Nanos>,
-    span: Nanos,
+    /// The longest wait, in the recording's time.
+    wait_max: Nanos,
+    /// The recording's time, in this round.
+    timeline: Timeline,
+    capped_earlier: u64,
     /// The recording's length, all earlier rounds together.
     earlier: Nanos,
     /// How late packets were sent, in microseconds.
@@ -234,8 +260,14 @@ impl Pacer {
             rate: args.rate,
             started_at: Instant::now(),
             count: 0,
-            first: None,
-            span: Nanos::ZERO,
+            wait_max: match args.speed {
+                Speed::Times(times) if args.rate.is_none() => {
+                    Nanos((args.gap_max * 1e9 * times) as u64)
+                }
+                _ => Nanos(u64::MAX),
+            },
+            timeline: Timeline::default(),
+            capped_earlier: 0,
             earlier: Nanos::ZERO,
             late_us,
         })
@@ -243,12 +275,12 @@ impl Pacer {
 
     fn rewind(&mut self) {
         self.earlier = self.recorded();
-        self.span = Nanos::ZERO;
-        self.first = None;
+        self.capped_earlier += self.timeline.capped();
+        self.timeline = Timeline::default();
     }
 
     const fn recorded(&self) -> Nanos {
-        self.earlier.after(self.span)
+        self.earlier.after(self.timeline.elapsed())
     }
 
     /// Waits until a packet recorded at `at` is to go; false when a signal came first.
@@ -256,11 +288,7 @@ impl Pacer {
         if self.count == 0 {
             self.started_at = Instant::now();
         }
-        // A recording's clock may step back, or be silent (0): time goes on from where it was.
-        if at != Nanos::ZERO {
-            let first = *self.first.get_or_insert(at);
-            self.span = self.span.max(at.since(first));
-        }
+        self.timeline.advance(at, self.wait_max);
         let offset = match (self.rate, self.speed) {
             (Some(rate), _) => self.count as f64 / rate,
             (None, Speed::Times(times)) => self.recorded().0 as f64 / 1e9 / times,
@@ -313,6 +341,8 @@ impl Pacer {
             late_p50_us: late(self.late_us.value_at_quantile(0.5)),
             late_p99_us: late(self.late_us.value_at_quantile(0.99)),
             late_max_us: late(self.late_us.max()),
+            capped_waits: self.capped_earlier + self.timeline.capped(),
+            faults: Vec::new(),
             whole,
         }
     }
