@@ -72,9 +72,9 @@ tickcast_reliability::counters! {
         source_damaged_frames,
         /// Bytes of a file that could not be read.
         source_damaged_bytes,
-        /// Reasons why a file that was read to its end is not whole; the log states each.
+        /// Errors for which a file that was read to its end is not whole; the log states each.
         source_faults,
-        /// Waits of a paced file that were cut to 10 s.
+        /// Times that a wait of a paced file was cut to 10 s.
         source_capped_waits,
         /// Frames of a capture skipped: not UDP, fragmented, damaged, or of an unsupported link type.
         source_skipped_frames,
