@@ -13,6 +13,7 @@ pub mod moldudp64;
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+pub mod recording;
 pub mod simulator;
 pub mod source;
 pub mod venues;

@@ -282,8 +282,34 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         ),
         (
             "/inputs",
-            input(json!({ "source": 1, "kind": "capture", "lines": [{ "group": "239.1.1.1:1" }] })),
-            &["inputs[0].file", "name a file"],
+            input(json!({ "source": 1, "kind": "capture", "file": [] })),
+            &["inputs[0].file", "1 to 8 files"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": ["Cargo.toml", "no/such.pcap"] }),
+            ),
+            &["inputs[0].file", "no/such.pcap", "no such file"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": 7 })),
+            &["inputs[0]", "a path, or a list of paths"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": ["Cargo.toml", "Cargo.toml"], "format": "binary-file" }),
+            ),
+            &["inputs[0].format", "not merged"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "only": ["239.1.1.1"] }),
+            ),
+            &["inputs[0]", "only[0]", "GROUP:PORT"],
         ),
         (
             "/inputs",

@@ -50,6 +50,8 @@ pub struct ItchDecoder {
     arbiter: Arbiter<MoldUdp64>,
     normaliser: Normaliser,
     trade_date: TradeDate,
+    /// Session of the last message that came without a packet.
+    ordinal: u16,
 }
 
 impl ItchDecoder {
@@ -61,14 +63,16 @@ impl ItchDecoder {
             arbiter: Arbiter::new(protocol, settings.lines, settings.expect_from_one),
             normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),
             trade_date: settings.trade_date,
+            ordinal: 0,
         }
     }
 
-    /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n).
+    /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n). A
+    /// greater ordinal than before begins another session.
     #[inline]
     pub fn message(
         &mut self,
-        sequence: u64,
+        position: SourcePosition,
         received_at: Nanos,
         message: &[u8],
         sink: &mut dyn Sink,
@@ -76,7 +80,12 @@ impl ItchDecoder {
         if !self.normaliser.clock.is_set() {
             self.normaliser.clock = SessionClock::new(self.trade_date, received_at);
         }
-        let position = SourcePosition::new(0, sequence);
+        if position.ordinal() != self.ordinal {
+            self.ordinal = position.ordinal();
+            let clock = SessionClock::new(self.trade_date, received_at);
+            self.normaliser.begin_session(clock);
+            sink.incident(Incident::SessionChange { next: position });
+        }
         self.normaliser
             .message(position, received_at, message, sink);
     }

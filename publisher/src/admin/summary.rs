@@ -122,6 +122,7 @@ impl PublisherSummary {
                     &c.source_malformed,
                     &c.source_overflow_messages,
                     &c.source_errors,
+                    &c.source_faults,
                 ]
                 .iter()
                 .any(|counter| counter.get() > 0);

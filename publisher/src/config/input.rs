@@ -1,13 +1,14 @@
 //! Inputs as written in the config: each has one kind, and only that kind's fields.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tickcast_feeds::arbiter::Holding;
+use tickcast_feeds::recording::Destination;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
@@ -29,7 +30,7 @@ pub(crate) const PATH_LEN_MAX: usize = 100;
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum InputConfig {
-    /// A recorded file.
+    /// Recorded files.
     Capture(CaptureConfig),
     /// A simulated market.
     Simulator(SimulatorInputConfig),
@@ -41,7 +42,7 @@ pub enum InputConfig {
     Own(OwnInputConfig),
 }
 
-/// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
+/// Recorded files: pcap or pcapng, or one of Nasdaq's BinaryFILE or SoupBinTCP; gzip, zstd or neither.
 ///
 /// ```
 /// use tickcast_publisher::config::InputConfig;
@@ -55,12 +56,13 @@ pub enum InputConfig {
 pub struct CaptureConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// Path of the file; null: each line names its own.
+    /// Path of the file, or a list of captures, which are merged by time.
+    #[serde(rename = "file", deserialize_with = "one_or_more")]
+    pub files: Vec<PathBuf>,
+    /// Destinations of the feed in captures, as `239.1.2.3:26400`, or `239.1.2.3:26400#2` for one
+    /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
     #[serde(default)]
-    pub file: Option<PathBuf>,
-    /// The lines, which carry the same messages; empty: all packets of the file are one line.
-    #[serde(default)]
-    pub lines: Vec<CaptureLineConfig>,
+    pub only: Vec<Destination>,
     /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
     #[serde(default)]
     pub reorder_us: Option<u32>,
@@ -84,45 +86,25 @@ pub struct CaptureConfig {
     pub records_max: Option<u64>,
 }
 
-/// One line of a recorded feed: a file, a destination, or both.
-///
-/// ```
-/// use tickcast_publisher::config::CaptureLineConfig;
-///
-/// let json = r#"{ "group": "239.1.2.3:26400" }"#;
-/// let line: CaptureLineConfig = serde_json::from_str(json).unwrap();
-/// assert_eq!(line.file, None, "that of the input");
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CaptureLineConfig {
-    /// Path of the file; null: the input's.
-    #[serde(default)]
-    pub file: Option<PathBuf>,
-    /// The destination of its packets; null: every destination.
-    #[serde(default)]
-    pub group: Option<SocketAddr>,
-}
-
 impl CaptureConfig {
-    /// Returns the file and the destination of each line.
-    pub(crate) fn recorded_lines(&self) -> Vec<(&Path, Option<SocketAddr>)> {
-        let file = self.file.as_deref();
-        if self.lines.is_empty() {
-            return file.map(|file| (file, None)).into_iter().collect();
-        }
-        let mut lines = Vec::with_capacity(self.lines.len());
-        for line in &self.lines {
-            let own = line.file.as_deref();
-            lines.extend(own.or(file).map(|file| (file, line.group)));
-        }
-        lines
-    }
-
     /// Returns the limits of the arbiter.
     pub(crate) fn holding(&self) -> Holding {
         limited(Holding::RECORDED, self.reorder_us, self.line_skew_us)
     }
+}
+
+/// Reads a path, or a list of paths.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a path, or a list of paths")]
+    enum Paths {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Ok(match Paths::deserialize(from)? {
+        Paths::One(path) => vec![path],
+        Paths::More(paths) => paths,
+    })
 }
 
 /// A simulated market; its settings are in the same JSON object.
@@ -381,15 +363,6 @@ impl InputConfig {
             Self::Records(input) => input.channel.as_deref(),
             Self::Own(input) => input.channel.as_deref(),
             _ => None,
-        }
-    }
-
-    /// Returns the number of lines; 0 for a kind that has none.
-    pub(crate) fn lines(&self) -> usize {
-        match self {
-            Self::Capture(input) => input.lines.len().max(1),
-            Self::Udp(input) => input.lines.len(),
-            _ => 0,
         }
     }
 

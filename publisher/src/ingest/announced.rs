@@ -8,7 +8,7 @@ use tickcast_feeds::venues::Settings;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::SourcePosition;
 
-use super::{Held, Packets, open_file};
+use super::{Packets, open_file};
 
 use crate::config::{ChannelConfig, InputConfig};
 use crate::error::PublisherError;
@@ -30,7 +30,7 @@ impl KnownSymbols {
     /// Collects the symbols of all inputs.
     ///
     /// # Errors
-    /// Returns [`PublisherError::Capture`] or [`PublisherError::Unrecognised`] if a file can't be
+    /// Returns [`PublisherError::Capture`] or [`PublisherError::Recording`] if a file can't be
     /// read.
     pub fn of(inputs: &[InputConfig]) -> Result<Self, PublisherError> {
         let mut known = Self {
@@ -100,26 +100,27 @@ impl KnownSymbols {
             router: Router::to(0),
             symbols: &mut self.symbols,
         };
-        let mut held = Held::default();
         for _ in 0..PACKETS_MAX {
             match &mut packets {
                 Packets::Capture(recording, decoder) => {
-                    if !recording.next(&mut held).map_err(failed)? {
+                    let Some(packet) = recording.next().map_err(failed)? else {
                         decoder.finish(&mut sink);
                         return Ok(true);
-                    }
-                    let packet = Packet {
-                        received_at: held.received_at,
-                        payload: &held.bytes,
                     };
-                    decoder.line_packet(held.line, held.received_at, packet, &mut sink);
+                    let line = packet.line;
+                    let packet = Packet {
+                        received_at: packet.received_at,
+                        payload: packet.payload,
+                    };
+                    decoder.line_packet(line, packet.received_at, packet, &mut sink);
                 }
                 Packets::BinaryFile(file, decoder) => {
                     let number = file.stats().messages + 1;
                     let Some(message) = file.next().map_err(failed)? else {
                         return Ok(true);
                     };
-                    decoder.message(number, Default::default(), message, &mut sink);
+                    let position = SourcePosition::new(0, number);
+                    decoder.message(position, Default::default(), message, &mut sink);
                 }
                 // `open_file` opens no other.
                 _ => return Ok(false),

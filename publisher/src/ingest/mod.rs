@@ -5,19 +5,18 @@ pub(crate) mod announced;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;
-mod recording;
 
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_feeds::arbiter::Holding;
-use tickcast_feeds::capture::CaptureError;
+use tickcast_feeds::capture::account::{Account, Class};
 use tickcast_feeds::capture::binary_file::BinaryFile;
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
+use tickcast_feeds::recording::{Recorded, Recording, RecordingError, Selection, Timeline};
 use tickcast_feeds::simulator::Simulator;
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
@@ -27,7 +26,6 @@ use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 
 use self::live::Live;
-use self::recording::Recording;
 use crate::config::{CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
@@ -38,8 +36,8 @@ use crate::state::{Shared, SourceCounters, SourceShared};
 
 /// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
-/// Packets of a file that are probed for its format.
-const PROBE_PACKETS: usize = 1000;
+/// The longest wait for a packet of a paced file.
+const WAIT_MAX: Nanos = Nanos::from_secs(10);
 /// First instrument id that is assigned; each input has its own range.
 const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
@@ -73,10 +71,11 @@ pub(crate) struct Input {
 struct Held {
     bytes: Vec<u8>,
     received_at: Nanos,
-    /// Time of the recording or simulation; 0 if unknown.
+    /// Time of the recording or simulation, since its first packet once the pacer has seen it.
     at: Nanos,
-    /// For messages of a file: their number.
+    /// For messages of a file: their number, and the ordinal of their session.
     sequence: u64,
+    session: u16,
     /// The line of the packet.
     line: usize,
 }
@@ -87,6 +86,17 @@ enum Packets {
     Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
     Udp(Box<Live>),
     Records(Box<RecordsInput>),
+}
+
+impl Packets {
+    /// Returns the number of lines; 0 for a kind that has none.
+    fn lines(&self) -> usize {
+        match self {
+            Self::Capture(recording, _) => recording.lines(),
+            Self::Udp(live) => live.lines.len(),
+            Self::BinaryFile(..) | Self::Simulator(..) | Self::Records(_) => 0,
+        }
+    }
 }
 
 impl Input {
@@ -100,7 +110,6 @@ impl Input {
         config: &InputConfig,
         index: usize,
         interface: &Interface,
-        shared: Arc<SourceShared>,
     ) -> Result<Option<Self>, PublisherError> {
         let at = format!("inputs[{index}]");
         let settings = |date: Option<&str>| -> Result<Settings, PublisherError> {
@@ -149,8 +158,9 @@ impl Input {
             }
             InputConfig::Own(_) => return Ok(None),
         };
+        let shared = SourceShared::new(config.source(), packets.lines());
         Ok(Some(Self {
-            shared,
+            shared: Arc::new(shared),
             packets,
             pacer: Pacer::new(pace),
             wait_for_subscribers: wait,
@@ -254,7 +264,10 @@ impl Input {
             self.show();
         }
         match &polled {
-            Ok(Polled::Ended) => self.shared.counters.source_ended.set(1),
+            Ok(Polled::Ended) => {
+                self.shared.counters.source_ended.set(1);
+                self.report_faults();
+            }
             Err(_) => {
                 self.shared.counters.source_errors.increment();
                 self.shared.counters.source_ended.set(1);
@@ -268,9 +281,14 @@ impl Input {
         if self.records_left == 0 {
             return Ok(Polled::Ended);
         }
-        if !self.is_held && !self.next_packet()? {
-            self.finish(sink);
-            return Ok(Polled::Ended);
+        if !self.is_held {
+            if !self.next_packet()? {
+                self.finish(sink);
+                return Ok(Polled::Ended);
+            }
+            self.held.at = self.pacer.advance(self.held.at);
+            let capped = self.pacer.timeline.capped();
+            self.shared.counters.source_capped_waits.set(capped);
         }
         self.is_held = true;
         let counters = &self.shared.counters;
@@ -304,8 +322,9 @@ impl Input {
                 decoder.line_packet(self.held.line, packet.received_at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
-                let (sequence, message) = (self.held.sequence, packet.payload);
-                decoder.message(sequence, packet.received_at, message, &mut sink);
+                let held = &self.held;
+                let position = SourcePosition::new(held.session, held.sequence);
+                decoder.message(position, held.received_at, packet.payload, &mut sink);
             }
             Packets::Udp(_) | Packets::Records(_) => {}
         }
@@ -350,14 +369,22 @@ impl Input {
         };
         held.bytes.clear();
         match &mut self.packets {
-            Packets::Capture(recording, _) => return recording.next(held).map_err(failed),
+            Packets::Capture(recording, _) => {
+                let Some(packet) = recording.next().map_err(failed)? else {
+                    return Ok(false);
+                };
+                held.bytes.extend_from_slice(packet.payload);
+                (held.received_at, held.at) = (packet.received_at, packet.received_at);
+                held.line = packet.line;
+            }
             Packets::BinaryFile(file, _) => {
                 let Some(message) = file.next().map_err(failed)? else {
                     return Ok(false);
                 };
                 held.bytes.extend_from_slice(message);
                 held.at = Nanos(itch_time(message));
-                held.sequence = file.stats().messages;
+                held.sequence = file.sequence();
+                held.session = file.session();
             }
             Packets::Simulator(simulator, _, begins_at) => {
                 let Some(packet) = simulator.next_packet() else {
@@ -373,6 +400,20 @@ impl Input {
         Ok(true)
     }
 
+    /// Logs and counts the reasons why a file that was read to its end is not whole.
+    fn report_faults(&self) {
+        let faults = match &self.packets {
+            _ if self.records_left == 0 => return,
+            Packets::Capture(recording, _) => recording.faults(),
+            Packets::BinaryFile(file, _) => file.faults(),
+            _ => return,
+        };
+        self.shared.counters.source_faults.set(faults.len() as u64);
+        for fault in faults {
+            tracing::warn!(source = self.shared.source.0, "{fault}");
+        }
+    }
+
     /// Publishes the counts of reader and decoder.
     fn show(&self) {
         let counters = &self.shared.counters;
@@ -381,14 +422,16 @@ impl Input {
                 self.shared.set_types(decoder.counts());
                 self.shared.set_lines(&**decoder);
                 let stats = recording.stats();
-                counters.source_unlisted.set(recording.foreign());
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
-                counters.source_skipped_frames.set(stats.skipped.total());
+                counters.source_skipped_frames.set(stats.skipped());
+                show_account(counters, &stats.account);
             }
             Packets::BinaryFile(file, decoder) => {
                 self.shared.set_types(decoder.counts());
-                counters.source_truncated.set(file.stats().truncated);
+                let stats = file.stats();
+                counters.source_truncated.set(stats.truncated);
+                show_account(counters, &stats.account);
             }
             Packets::Simulator(_, decoder, _) => self.shared.set_types(decoder.counts()),
             Packets::Udp(live) => {
@@ -411,6 +454,16 @@ impl Input {
     }
 }
 
+fn show_account(counters: &SourceCounters, account: &Account) {
+    let frames = |class| account.class(class).frames;
+    counters.source_used_frames.set(frames(Class::Used));
+    counters.source_harmless_frames.set(frames(Class::Harmless));
+    counters.source_foreign_frames.set(frames(Class::Foreign));
+    counters.source_damaged_frames.set(frames(Class::Damaged));
+    let damaged = account.class(Class::Damaged).bytes;
+    counters.source_damaged_bytes.set(damaged);
+}
+
 /// Returns the first instrument id of the `index`-th input.
 #[must_use]
 pub(crate) const fn instrument_base(index: usize) -> u32 {
@@ -428,62 +481,35 @@ fn itch_time(message: &[u8]) -> u64 {
 
 fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, PublisherError> {
     let source_id = input.source.0;
-    let failed = |source| PublisherError::Capture { source_id, source };
-    let binary_file = |settings: Settings| -> Result<Packets, PublisherError> {
-        let file = BinaryFile::open(first_file(input)).map_err(failed)?;
-        let decoder = ItchDecoder::new(settings.itch);
-        Ok(Packets::BinaryFile(Box::new(file), Box::new(decoder)))
+    let failed = |error| match error {
+        RecordingError::Capture(source) => PublisherError::Capture { source_id, source },
+        source => PublisherError::Recording { source_id, source },
     };
-    if input.format == InputFormat::BinaryFile {
-        return binary_file(settings);
-    }
-    let recording = match Recording::open(input) {
-        Err(CaptureError::NotACapture { head, .. })
-            if input.format == InputFormat::Auto && BinaryFile::looks_like(&head) =>
-        {
-            return binary_file(settings);
+    let recorded = match (input.format, &input.files[..]) {
+        (InputFormat::BinaryFile, [file]) => BinaryFile::open(file)
+            .map(|file| Recorded::Messages(Box::new(file)))
+            .map_err(RecordingError::Capture),
+        (format, files) => {
+            let selection = Selection {
+                only: input.only.clone(),
+                all_feeds: false,
+            };
+            Recorded::open(files, &selection, format.of_packets())
         }
-        other => other.map_err(failed)?,
     };
-    let format = match input.format.of_packets() {
-        Some(format) => format,
-        None => probe(input)?,
-    };
-    let settings = Settings {
-        lines: input.lines.len(),
-        holding: Some(input.holding()),
-        ..settings
-    };
-    let decoder = format.decoder(settings);
-    Ok(Packets::Capture(Box::new(recording), decoder))
-}
-
-/// Returns the file of an input's first line.
-fn first_file(input: &CaptureConfig) -> PathBuf {
-    let lines = input.recorded_lines();
-    lines
-        .first()
-        .map(|(file, _)| (*file).into())
-        .unwrap_or_default()
-}
-
-/// Detects the format of a capture from its first packets.
-fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
-    let source_id = input.source.0;
-    let failed = |source| PublisherError::Capture { source_id, source };
-    let mut recording = Recording::open(input).map_err(failed)?;
-    let mut held = Held::default();
-    for _ in 0..PROBE_PACKETS {
-        if !recording.next(&mut held).map_err(failed)? {
-            break;
+    Ok(match recorded.map_err(failed)? {
+        Recorded::Messages(file) => {
+            let decoder = ItchDecoder::new(settings.itch);
+            Packets::BinaryFile(file, Box::new(decoder))
         }
-        if let Some(format) = Format::detect(&held.bytes) {
-            return Ok(format);
+        Recorded::Packets(recording) => {
+            let decoder = recording.format().decoder(Settings {
+                lines: recording.lines(),
+                holding: Some(input.holding()),
+                ..settings
+            });
+            Packets::Capture(recording, decoder)
         }
-    }
-    Err(PublisherError::Unrecognised {
-        source_id,
-        what: format!("the first packets of {}", first_file(input).display()),
     })
 }
 
@@ -595,14 +621,28 @@ impl Sink for Counting<'_> {
 /// Computes when a recorded packet is due.
 struct Pacer {
     pace: Pace,
-    /// The current time, the packet's time and the message count when the first packet was
+    /// The current time, the recording's time and the message count when the first packet was
     /// requested.
     began: Option<(Nanos, Nanos, u64)>,
+    timeline: Timeline,
 }
 
 impl Pacer {
-    const fn new(pace: Pace) -> Self {
-        Self { pace, began: None }
+    fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            began: None,
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Returns the recording's time of a packet that was just read.
+    fn advance(&mut self, at: Nanos) -> Nanos {
+        let wait_max = match self.pace {
+            Pace::Times(times) => Nanos((WAIT_MAX.0 as f64 * times) as u64),
+            Pace::Max | Pace::MessagesPerS(_) => Nanos(u64::MAX),
+        };
+        self.timeline.advance(at, wait_max)
     }
 
     /// Starts the schedule here.
@@ -614,9 +654,7 @@ impl Pacer {
         let (began, first, before) = *self.began.get_or_insert((now, at, 0));
         let wait = match self.pace {
             Pace::Max => return true,
-            Pace::Times(times) if at > first && first > Nanos::ZERO => {
-                (at.since(first).0 as f64 / times) as u64
-            }
+            Pace::Times(times) if at > first => (at.since(first).0 as f64 / times) as u64,
             Pace::Times(_) => 0,
             Pace::MessagesPerS(rate) => {
                 let messages = u128::from(messages.saturating_sub(before));

@@ -371,11 +371,15 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 if input.records_max == Some(0) {
                     return Err(no_records(&at));
                 }
-                let files = input.recorded_lines().len();
-                if files == 0 || files != input.lines.len().max(1) || files > LINES_MAX {
-                    let remedy = "name a file for the input, or for each of up to 8 lines";
+                if !(1..=LINES_MAX).contains(&input.files.len()) {
+                    let remedy = "an input has 1 to 8 files; name the path of each";
                     let at = format!("{at}.file");
-                    return Err(ConfigError::value(at, "null", remedy));
+                    return Err(ConfigError::value(at, input.files.len(), remedy));
+                }
+                if input.format == InputFormat::BinaryFile && input.files.len() > 1 {
+                    let remedy = "files of messages are not merged; name one, or use auto";
+                    let at = format!("{at}.format");
+                    return Err(ConfigError::value(at, "binary-file", remedy));
                 }
                 (Some(input.pace), input.trade_date.as_deref())
             }
@@ -443,7 +447,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         }
         trade_date(date, &at)?;
         if let InputConfig::Capture(input) = input {
-            for (file, _) in input.recorded_lines() {
+            for file in &input.files {
                 capture(file, &at)?;
             }
         }
@@ -593,7 +597,7 @@ fn ring_dir(
     Ok(())
 }
 
-/// Maximum number of lines of an input.
+/// Maximum number of lines, or of files, of an input.
 const LINES_MAX: usize = 8;
 
 /// Checks that the file exists. Does not open it, because a pipe may be opened only by the input.
@@ -692,11 +696,11 @@ impl fmt::Display for Plan {
             match input {
                 InputConfig::Capture(i) => {
                     write!(f, "source {}: capture", i.source)?;
-                    for (file, group) in i.recorded_lines() {
+                    for file in &i.files {
                         write!(f, " {},", file.display())?;
-                        if let Some(group) = group {
-                            write!(f, " {group},")?;
-                        }
+                    }
+                    for destination in &i.only {
+                        write!(f, " {destination},")?;
                     }
                     writeln!(f, " {}", i.pace)?;
                 }

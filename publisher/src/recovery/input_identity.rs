@@ -41,7 +41,7 @@ impl Inputs {
             InputConfig::Capture(capture) => {
                 // Opening an unreadable file reports the cause, so skip it here.
                 let mut known_by = CaptureFile::default();
-                for (path, _) in capture.recorded_lines() {
+                for path in &capture.files {
                     let file = std::fs::metadata(path).ok()?;
                     known_by.len += file.len();
                     known_by.modified_s = known_by.modified_s.max(file.mtime());

@@ -313,16 +313,16 @@ fn resume(
 pub(crate) fn open_inputs(
     config: &Config,
 ) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
-    let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
-        .map(|input| Arc::new(SourceShared::new(input.source(), input.lines())))
-        .collect();
-    let mut inputs = Vec::new();
-    for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
-        let opened = Input::open(input, index, &config.interface, source.clone())?;
-        let Some(input) = opened else { continue };
+    let (mut sources, mut inputs) = (Vec::new(), Vec::new());
+    for (index, input_config) in config.inputs.iter().enumerate() {
+        let Some(input) = Input::open(input_config, index, &config.interface)? else {
+            sources.push(Arc::new(SourceShared::new(input_config.source(), 0)));
+            continue;
+        };
         for warning in input.warnings() {
-            tracing::warn!(source = source.source.0, "{warning}");
+            tracing::warn!(source = input_config.source().0, "{warning}");
         }
+        sources.push(input.shared().clone());
         inputs.push((index, input));
     }
     Ok((sources, inputs))

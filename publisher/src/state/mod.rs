@@ -56,8 +56,6 @@ tickcast_reliability::counters! {
         source_late,
         /// Packets of another feed.
         source_foreign,
-        /// Packets of a capture to destinations that are no line of the input.
-        source_unlisted,
         /// Times that a line fell silent while another was heard.
         source_line_stops,
         /// Packets or messages that could not be parsed.
@@ -70,6 +68,20 @@ tickcast_reliability::counters! {
         source_saturated,
         /// Files that ended within a record.
         source_truncated,
+        /// Frames of a file that carry the feed; messages of a file without frames.
+        source_used_frames,
+        /// Frames of a capture that are known to carry no feed.
+        source_harmless_frames,
+        /// Frames of a capture that belong to another protocol, destination or feed.
+        source_foreign_frames,
+        /// Frames of a capture that could not be read whole.
+        source_damaged_frames,
+        /// Bytes of a file that could not be read.
+        source_damaged_bytes,
+        /// Errors for which a file that was read to its end is not whole; the log states each.
+        source_faults,
+        /// Times that a wait of a paced file was cut to 10 s.
+        source_capped_waits,
         /// Frames of a capture skipped: not UDP, fragmented, damaged, or of an unsupported link type.
         source_skipped_frames,
         /// Frames of a capture that were cut off when captured.

@@ -103,7 +103,7 @@ pub fn itch(bytes: &[u8]) {
         checks.silent += held.empty_from(0);
         if is_file {
             sequence += 1;
-            decoder.message(sequence, received_at, payload, &mut checks);
+            decoder.message(SourcePosition::new(0, sequence), received_at, payload, &mut checks);
         } else {
             let packet = Packet {
                 received_at,

@@ -152,9 +152,21 @@ fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
     let whole = capture(20);
     let path = file(&folder, &whole[..whole.len() - 3]);
     let (socket, to) = unicast();
-    let (came, summary) = replay(&path, &socket, &to, &["--speed", "max"]);
-    assert_eq!(came.len(), 39);
+    let path = path.display().to_string();
+    let done = run(&[
+        "replay", &path, "--to", &to, "--json", "--quiet", "--speed", "max",
+    ]);
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(summary["passed_over"]["truncated"], 1);
+    let faults = summary["faults"].to_string();
+    assert!(
+        faults.contains("cut off within the record at byte"),
+        "{faults}"
+    );
+    let mut buffer = [0; 64];
+    let came = std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count();
+    assert_eq!(came, 39);
 }
 
 #[test]
@@ -234,25 +246,27 @@ fn when_nobody_listens_it_says_so() {
 }
 
 #[test]
-fn damaged_recording_is_sent_up_to_damage() {
+fn damaged_recording_is_sent_but_for_its_damage() {
     let folder = tempfile::tempdir().unwrap();
-    let mut bytes = capture(10);
-    // A record with an impossible length.
-    bytes.extend([0xff; 64]);
+    // A record with an impossible length, between sound ones.
+    let (start, end) = (capture(10), capture(10));
+    let bytes = [&start[..], &[0xff; 64], &end[24..]].concat();
     let path = file(&folder, &bytes).display().to_string();
     let (socket, to) = unicast();
     let done = run(&["replay", &path, "--to", &to, "--quiet", "--json"]);
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("20 packets were sent before that"), "{said}");
     let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(
-        (&summary["packets"], &summary["whole"]),
-        (&20.into(), &false.into())
+    assert_eq!(summary["packets"], 40);
+    let (from, to) = (start.len(), start.len() + 64);
+    let faults = summary["faults"].to_string();
+    assert!(
+        faults.contains(&format!("bytes {from} to {to} (64)")),
+        "{faults}"
     );
     let mut buffer = [0; 64];
     let came = std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count();
-    assert_eq!(came, 20);
+    assert_eq!(came, 40);
 }
 
 #[test]
