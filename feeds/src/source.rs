@@ -6,7 +6,8 @@
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use crate::arbiter::LineStats;
+/// Buckets of the skew histogram.
+pub const SKEW_BUCKETS: usize = 24;
 
 /// One packet of a feed: a UDP payload, or one message of a file.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +114,44 @@ pub trait Decoder: Send {
 
     /// Returns the venue messages seen so far by type byte, without heartbeats.
     fn counts(&self) -> &MessageCounts;
+}
+
+/// Counts of one line, in messages unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineStats {
+    /// Packets of the source's sessions.
+    pub packets: u64,
+    /// Messages that this line brought first.
+    pub first: u64,
+    /// Messages that came after they were declared lost.
+    pub late: u64,
+    /// Messages that had been delivered before.
+    pub duplicates: u64,
+    /// Messages that this line left out.
+    pub missing: u64,
+    /// The most packets that a message came after its place on this line.
+    pub reorder_depth: u64,
+    /// Duplicates by how long after the first copy they came: bucket n counts packets less than
+    /// 2^n µs behind, the last one all others.
+    pub skew: [u64; SKEW_BUCKETS],
+    /// Whether the line is silent while another is heard.
+    pub is_stopped: bool,
+}
+
+impl LineStats {
+    /// Returns the skew in µs that this share of the duplicates does not exceed, rounded up to a
+    /// power of two; 0 without duplicates.
+    #[must_use]
+    pub fn skew_us(&self, share: f64) -> u64 {
+        let all: u64 = self.skew.iter().sum();
+        let rank = (all as f64 * share).ceil() as u64;
+        let mut below = 0;
+        let bucket = self.skew.iter().position(|count| {
+            below += count;
+            below >= rank && below > 0
+        });
+        bucket.map_or(0, |bucket| 1 << bucket)
+    }
 }
 
 /// Returns how much later `at` is than `than`, saturated to 32 bits.

@@ -7,6 +7,7 @@ use tickcast_reliability::types::Nanos;
 use super::holding::Holding;
 use super::ranges::{Ranges, Taken};
 use crate::planted::{Bug, planted};
+use crate::source::{LineStats, SKEW_BUCKETS};
 
 /// Holes of one line remembered at most.
 const HOLES_MAX: usize = 1024;
@@ -15,46 +16,6 @@ const MARKS_MAX: usize = 1024;
 /// A line that is silent for so many waits is not waited for: a shorter silence may be a loss of
 /// its own, and a pause of the market.
 const SILENT_WAITS: u64 = 4;
-/// Buckets of the skew histogram.
-pub const SKEW_BUCKETS: usize = 24;
-
-/// Counts of one line, in messages unless stated otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineStats {
-    /// Packets of the source's sessions.
-    pub packets: u64,
-    /// Messages that this line brought first.
-    pub first: u64,
-    /// Messages that came after they were declared lost.
-    pub late: u64,
-    /// Messages that had been delivered before.
-    pub duplicates: u64,
-    /// Messages that this line left out.
-    pub missing: u64,
-    /// The most packets that a message came after its place on this line.
-    pub reorder_depth: u64,
-    /// Duplicates by how long after the first copy they came: bucket n counts packets less than
-    /// 2^n µs behind, the last one all others.
-    pub skew: [u64; SKEW_BUCKETS],
-    /// Whether the line is silent while another is heard.
-    pub is_stopped: bool,
-}
-
-impl LineStats {
-    /// Returns the skew in µs that this share of the duplicates does not exceed, rounded up to a
-    /// power of two; 0 without duplicates.
-    #[must_use]
-    pub fn skew_us(&self, share: f64) -> u64 {
-        let all: u64 = self.skew.iter().sum();
-        let rank = (all as f64 * share).ceil() as u64;
-        let mut below = 0;
-        let bucket = self.skew.iter().position(|count| {
-            below += count;
-            below >= rank && below > 0
-        });
-        bucket.map_or(0, |bucket| 1 << bucket)
-    }
-}
 
 /// A packet that lies beyond a missing message.
 #[derive(Clone, Copy, Debug)]

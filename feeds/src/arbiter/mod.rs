@@ -28,13 +28,12 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 use self::candidate::Candidate;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
-pub use self::line::{LineStats, SKEW_BUCKETS};
 pub use self::protocol::{Blocks, Head, Kind, Listen, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
 use crate::planted::{Bug, planted};
-use crate::source::{Incident, Packet};
+use crate::source::{Incident, LineStats, Packet};
 
 /// Heartbeats in a row below the next sequence that a restarted count takes: fewer may be
 /// stragglers.

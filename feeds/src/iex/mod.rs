@@ -15,9 +15,9 @@ use self::{
     normalise::{PUBLISHER_ID, Stamp},
     transport::{IexTp, SegmentNote},
 };
-use crate::arbiter::{Arbiter, LineStats, Lines, Listen};
+use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::instruments::{self, Instruments, Symbol};
-use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
+use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
 /// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The first segment decides
 /// which.

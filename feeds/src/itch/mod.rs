@@ -13,9 +13,9 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 
 pub use self::clock::TradeDate;
 use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
-use crate::arbiter::{Arbiter, LineStats, Lines, Listen};
+use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::moldudp64::MoldUdp64;
-use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
+use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
 /// Facts that an [`ItchDecoder`] needs beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use super::{Feed, Other, Recorded, RecordedLine, Recording, RecordingError, Selection};
-use crate::arbiter::{Holding, LineStats};
+use crate::arbiter::Holding;
 use crate::capture::{
     account::{Account, Class},
     binary_file::BinaryFile,
 };
 use crate::itch::ItchDecoder;
-use crate::source::{Incident, Packet, Sink};
+use crate::source::{Incident, LineStats, Packet, Sink};
 use crate::venues::{Format, Settings};
 
 /// Everything that the files of a recording came to.

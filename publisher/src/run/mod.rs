@@ -442,8 +442,7 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 mod tests {
     use std::time::{Duration, Instant};
 
-    use tickcast_feeds::arbiter::LineStats;
-    use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
+    use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
