@@ -8,19 +8,15 @@ use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN as MOLD_HEADER_LEN};
 pub(crate) struct Held<'a> {
     pub(crate) announced: u64,
     pub(crate) blocks: Vec<&'a [u8]>,
-    /// Whether messages without bytes are not reported.
-    pub(crate) empty_is_silent: bool,
 }
 
-/// A decoder's result for a packet.
+/// The messages that a decoder reported.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Messages that were delivered, or reported one by one as unreadable.
     pub(crate) read: u64,
     /// Messages that were reported as duplicates: the first ones.
     pub(crate) old: u64,
-    /// Number of faults that were reported for the packet itself.
-    pub(crate) refused: u64,
 }
 
 impl<'a> Held<'a> {
@@ -51,7 +47,6 @@ impl<'a> Held<'a> {
         Self {
             announced: 1,
             blocks: vec![message],
-            empty_is_silent: false,
         }
     }
 
@@ -67,7 +62,6 @@ impl<'a> Held<'a> {
         Self {
             announced: announced.into(),
             blocks,
-            empty_is_silent: false,
         }
     }
 
@@ -75,25 +69,5 @@ impl<'a> Held<'a> {
     pub(crate) fn empty_from(&self, old: u64) -> u64 {
         let rest = self.blocks.iter().skip(old as usize);
         rest.filter(|block| block.is_empty()).count() as u64
-    }
-
-    /// Asserts that every whole message was read, or that the packet was refused as a whole. Without a
-    /// reported fault, every announced message must be present.
-    pub(crate) fn assert_accounted_for(&self, tally: &Tally) {
-        let silent = match self.empty_is_silent {
-            true => self.empty_from(tally.old),
-            false => 0,
-        };
-        let whole = (self.blocks.len() as u64).saturating_sub(tally.old) - silent;
-        let refused_as_one = tally.refused == 1 && tally.read == 0 && tally.old == 0;
-        assert!(
-            tally.read == whole || refused_as_one,
-            "{tally:?} of {whole} messages"
-        );
-        assert!(tally.refused <= 1, "{tally:?}");
-        if tally.refused == 0 {
-            let sum = tally.read + tally.old + silent;
-            assert_eq!(sum, self.announced, "{tally:?} of those announced");
-        }
     }
 }
