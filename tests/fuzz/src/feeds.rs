@@ -149,7 +149,8 @@ fn iex(bytes: &[u8], protocol: u16) {
 
 /// What holds of every decoder: a message is at least one well-formed record, all of one
 /// instrument; positions go on without a hole, but for gaps that were told and what could not be
-/// read; a new session or a reset is another ordinal; no message is told of twice; and what was counted by its type was too.
+/// read; a new session or a reset is another ordinal; no message is told of twice; and what was
+/// counted by its type was too.
 #[derive(Default)]
 struct Checks {
     /// Where the next message stands.
