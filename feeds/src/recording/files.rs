@@ -146,7 +146,10 @@ impl Files {
     }
 
     pub(super) fn paths(&self) -> Vec<PathBuf> {
-        let paths = self.files.iter().map(|file| file.capture.path().into());
+        let paths = self
+            .files
+            .iter()
+            .map(|file| file.capture.path().to_path_buf());
         paths.collect()
     }
 }

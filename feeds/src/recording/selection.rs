@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn destination_without_a_recognised_feed_needs_a_format() {
         let named = only(&["239.1.1.3:1"]);
-        assert_eq!(named.choose(&[], 1, None), []);
+        assert!(named.choose(&[], 1, None).is_empty());
         let chosen = named.choose(&[], 1, Some(Format::IexTp));
         let expected = feed(Format::IexTp, &[(0, "239.1.1.3:1")]);
         assert_eq!(

@@ -481,7 +481,7 @@ fn itch_time(message: &[u8]) -> u64 {
 
 fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, PublisherError> {
     let source_id = input.source.0;
-    let failed = |error| match error {
+    let failed = |error: RecordingError| match error {
         RecordingError::Capture(source) => PublisherError::Capture { source_id, source },
         source => PublisherError::Recording { source_id, source },
     };
