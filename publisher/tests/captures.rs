@@ -91,7 +91,8 @@ fn lines_of_captures_complete_each_other() {
             (&source["messages_total"], &source["gaps"]),
             (&json!(42), &json!(0))
         );
-        let missing = source["lines"].as_array().unwrap().iter();
+        let lines = &summary["sources"][0]["lines"];
+        let missing = lines.as_array().unwrap().iter();
         let missing: Vec<_> = missing.map(|line| line["missing"].clone()).collect();
         assert_eq!(missing, [4, 0], "{source:#}");
         assert_eq!(source["duplicates"], 38);
