@@ -619,7 +619,9 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
     let group = group();
     let mut input = simulator(1_000_000);
     input["wait_for_subscribers"] = json!(0);
-    let config = config(group, input);
+    let mut config = config(group, input);
+    // The longest listening there is: 2 s, so that a busy machine does not miss the first publisher.
+    config["heartbeat"] = json!({ "idle_us": 700_000, "ambient_us": 700_000 });
     let first = Publisher::start(&config);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");

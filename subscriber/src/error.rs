@@ -182,7 +182,7 @@ pub enum SubscribeError {
 /// # use tickcast_subscriber::{Start, Subscriber, ChannelId};
 /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
 /// let error = subscriber.rejoin(ChannelId(9), Start::Oldest).unwrap_err();
-/// assert!(error.to_string().starts_with("channel 9 is not followed"));
+/// assert!(error.to_string().starts_with("the subscriber does not follow channel 9"));
 /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -349,7 +349,7 @@ mod tests {
         }
         assert_eq!(
             instruments.like("AAPX"),
-            "it knows 7, like AAPL, AAP, AA, A, MSFT"
+            "7 are known, for example AAPL, AAP, AA, A, MSFT"
         );
     }
 }

@@ -90,8 +90,8 @@ static void wrong_handles(void) {
     EXPECT(ARGUMENT, "monitor", tickcast_monitor_channels(NULL));
     EXPECT_NULL(ARGUMENT, "directory", tickcast_directory_symbol(NULL, 1));
     EXPECT(ARGUMENT, "event", tickcast_event_text(NULL, NULL, 0));
-    EXPECT(HANDLE, "no handle", tickcast_subscriber_poll((TickcastSubscriber *)&nothing, ignore, NULL));
-    EXPECT(HANDLE, "no handle", tickcast_subscriber_free((TickcastSubscriber *)8));
+    EXPECT(HANDLE, "not a handle", tickcast_subscriber_poll((TickcastSubscriber *)&nothing, ignore, NULL));
+    EXPECT(HANDLE, "not a handle", tickcast_subscriber_free((TickcastSubscriber *)8));
     MUST(tickcast_subscriber_free(NULL) == 0 && tickcast_reader_free(NULL) == 0);
     MUST(tickcast_builder_free(NULL) == 0 && tickcast_running_free(NULL) == 0);
     MUST(tickcast_monitor_free(NULL) == 0 && tickcast_directory_free(NULL) == 0);

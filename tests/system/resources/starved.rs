@@ -233,7 +233,7 @@ fn full_file_system_is_reported_before_start() {
             config(None, &small.join("state")),
             [
                 "state_dir: can't write",
-                "No space left on device (os error 28); make room",
+                "No space left on device (os error 28); free space on its file system",
             ],
         ),
     ] {

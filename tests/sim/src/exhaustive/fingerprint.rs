@@ -24,7 +24,7 @@ use super::BEGIN;
 
 /// Struct and field of everything left out; the module documentation gives the reasons.
 const LEFT_OUT: [(&str, &str); 11] = [
-    ("Receiver", "counters"),
+    ("EpochStream", "counters"),
     ("Session", "bucket"),
     ("RepairCore", "repair"),
     ("RepairCore", "joiners"),
