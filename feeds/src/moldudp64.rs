@@ -3,7 +3,7 @@
 //! Messages are walked by their length on the wire, never by what a type should measure. The
 //! sequence is followed by [`crate::arbiter`]; requests for repair are not made here.
 
-use crate::arbiter::{Blocks, Head, Kind, Protocol};
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes before the message blocks: session (10), sequence (8), count (2).
@@ -17,7 +17,7 @@ pub type Session = [u8; 10];
 
 /// The header of a downstream packet, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MoldHeader {
     /// The session the sequence belongs to.
     pub session: Session,
     /// Sequence of the first message; without messages, of the next one to come.
@@ -26,7 +26,7 @@ pub struct Header {
     pub count: u16,
 }
 
-impl Header {
+impl MoldHeader {
     /// Splits a packet into its header and its message blocks; `None` when it is too short.
     #[inline]
     #[must_use]
@@ -72,18 +72,21 @@ impl Protocol for MoldUdp64 {
     type Blocks<'a> = MoldBlocks<'a>;
 
     #[inline(always)]
-    fn read<'a>(&mut self, payload: &'a [u8]) -> Result<(Head<()>, MoldBlocks<'a>), Incident> {
-        let Some((header, blocks)) = Header::split(payload) else {
+    fn read<'a>(
+        &mut self,
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<()>, MoldBlocks<'a>), Incident> {
+        let Some((header, blocks)) = MoldHeader::split(payload) else {
             let reason = "MoldUDP64 packet shorter than its 20-byte header";
             return Err(Incident::Malformed { reason });
         };
         let (kind, count) = match header.count {
-            END_OF_SESSION => (Kind::End, 0),
-            count => (Kind::Data, count),
+            END_OF_SESSION => (PacketKind::End, 0),
+            count => (PacketKind::Data, count),
         };
         let mut session = [0; 16];
         session[..10].copy_from_slice(&header.session);
-        let head = Head {
+        let head = PacketHead {
             session: u128::from_le_bytes(session),
             first: header.sequence,
             count: count.into(),

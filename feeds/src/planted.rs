@@ -4,7 +4,7 @@
 /// A mistake that somebody might make in arbitration.
 #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub enum ArbiterBug {
     /// An early packet is dropped instead of held.
     EarlyDropped,
     /// Early packets are released in the order of arrival.
@@ -53,7 +53,7 @@ pub enum Bug {
 
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
-pub(crate) const fn planted(_: Bug) -> bool {
+pub(crate) const fn planted(_: ArbiterBug) -> bool {
     false
 }
 
@@ -64,19 +64,19 @@ pub(crate) use switch::planted;
 
 #[cfg(feature = "planted-bugs")]
 mod switch {
-    use super::Bug;
+    use super::ArbiterBug;
     use std::cell::Cell;
 
     thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static PLANTED: Cell<Option<ArbiterBug>> = const { Cell::new(None) };
     }
 
     /// Plants a bug in everything that this thread runs from now on; `None`: no bug.
-    pub fn plant(bug: Option<Bug>) {
+    pub fn plant(bug: Option<ArbiterBug>) {
         PLANTED.set(bug);
     }
 
-    pub(crate) fn planted(bug: Bug) -> bool {
+    pub(crate) fn planted(bug: ArbiterBug) -> bool {
         PLANTED.get() == Some(bug)
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     iex::{IexDecoder, transport::Segment},
     instruments::Instruments,
     itch::{self, ItchDecoder, ItchSettings},
-    moldudp64::Header,
+    moldudp64::MoldHeader,
     source::Decoder,
 };
 
@@ -108,7 +108,7 @@ impl Format {
 /// Returns whether the packet consists of ITCH message blocks from end to end. A packet without
 /// messages is not recognised.
 fn is_mold_with_itch(payload: &[u8]) -> bool {
-    let Some((header, mut blocks)) = Header::split(payload) else {
+    let Some((header, mut blocks)) = MoldHeader::split(payload) else {
         return false;
     };
     let mut count = 0_u64;
@@ -117,7 +117,7 @@ fn is_mold_with_itch(payload: &[u8]) -> bool {
         let Some((message, rest)) = rest.split_at_checked(len) else {
             return false;
         };
-        if itch::messages::Message::read(message).is_err() {
+        if itch::messages::ItchMessage::read(message).is_err() {
             return false;
         }
         count += 1;

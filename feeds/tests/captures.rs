@@ -12,7 +12,7 @@ use common::data_dir;
 use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::capture::account::Reason;
-use tickcast_feeds::capture::finding::Finding;
+use tickcast_feeds::capture::finding::CaptureFinding;
 use tickcast_feeds::capture::{Capture, CaptureError, CaptureFormat, CaptureStats};
 use tickcast_reliability::types::Nanos;
 
@@ -234,7 +234,7 @@ fn frames_of(stats: &CaptureStats, reason: Reason) -> u64 {
     stats.account.of(reason).frames
 }
 
-fn findings(bytes: &[u8]) -> Vec<Finding> {
+fn findings(bytes: &[u8]) -> Vec<CaptureFinding> {
     let mut capture = open(bytes).unwrap();
     drain(&mut capture);
     capture.findings().kept().to_vec()
@@ -535,7 +535,10 @@ fn another_file_behind_the_first_is_read_too() {
             files[0].len() as u64,
             (files[0].len() + files[1].len()) as u64,
         );
-        assert_eq!(begins, [at, then].map(|at| Finding::AnotherFile { at }));
+        assert_eq!(
+            begins,
+            [at, then].map(|at| CaptureFinding::AnotherFile { at })
+        );
     }
 }
 
@@ -571,15 +574,15 @@ fn wrong_fractions_and_jumps_are_findings() {
     ];
     let found = findings(&[&start[..], &records.concat()].concat());
     let expected = [
-        Finding::Fraction {
+        CaptureFinding::Fraction {
             at: at(1),
             ns: 1_000_001_000,
         },
-        Finding::Jump {
+        CaptureFinding::Jump {
             at: at(2),
             by: Nanos(98_999_999_000),
         },
-        Finding::StepBack {
+        CaptureFinding::StepBack {
             at: at(3),
             by: Nanos::from_secs(100),
         },
@@ -743,7 +746,7 @@ fn a_corrupt_gzip_stream_is_an_error_with_its_place() {
 fn skipped(bytes: &[u8]) -> Vec<(u64, u64)> {
     let found = findings(bytes).into_iter();
     let ranges = found.map(|finding| match finding {
-        Finding::Skipped { from, to } => (from, to),
+        CaptureFinding::Skipped { from, to } => (from, to),
         other => panic!("{other}"),
     });
     ranges.collect()

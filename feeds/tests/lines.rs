@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use common::data_dir;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_feeds::arbiter::{Arbiter, Blocks, Head, Holding, Kind, Lines, Listen, Protocol};
+use tickcast_feeds::arbiter::{
+    Arbiter, Blocks, Holding, Lines, Listen, PacketHead, PacketKind, Protocol,
+};
 use tickcast_feeds::capture::Capture;
-use tickcast_feeds::itch::messages::Message;
+use tickcast_feeds::itch::messages::ItchMessage;
 use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
 use tickcast_reliability::types::{Nanos, SourcePosition};
@@ -45,16 +47,19 @@ impl Protocol for Mdp3 {
     type Note = ();
     type Blocks<'a> = WholePacket<'a>;
 
-    fn read<'a>(&mut self, payload: &'a [u8]) -> Result<(Head<()>, WholePacket<'a>), Incident> {
+    fn read<'a>(
+        &mut self,
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<()>, WholePacket<'a>), Incident> {
         let Some((sequence, messages)) = payload.split_first_chunk::<4>() else {
             let reason = "an MDP3 packet is shorter than its sequence";
             return Err(Incident::Malformed { reason });
         };
-        let head = Head {
+        let head = PacketHead {
             session: 0,
             first: u32::from_le_bytes(*sequence).into(),
             count: 1,
-            kind: Kind::Data,
+            kind: PacketKind::Data,
             sent_at: 0,
             note: (),
         };
@@ -134,7 +139,7 @@ fn arbitrate<P: Protocol>(protocol: P, lines: Lines, arrivals: &[Arrival]) -> (A
 }
 
 const fn itch() -> MoldUdp64 {
-    MoldUdp64::new(|message| Message::read(message).is_ok())
+    MoldUdp64::new(|message| ItchMessage::read(message).is_ok())
 }
 
 fn intake(file: &str) -> Option<Vec<Arrival>> {

@@ -551,31 +551,31 @@ fn lines_of_all_seeds_keep_every_invariant() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_planted_bug_is_found() {
-    use tickcast_feeds::planted::{Bug, plant};
+    use tickcast_feeds::planted::{ArbiterBug, plant};
 
     let bugs = [
-        Bug::EarlyDropped,
-        Bug::ReleasedByArrival,
-        Bug::OverlapDelivered,
-        Bug::OverlapDropped,
-        Bug::GapOneShort,
-        Bug::GapUnreported,
-        Bug::JoinIsGap,
-        Bug::JoinedAtOnce,
-        Bug::LateIsDuplicate,
-        Bug::OneLineSuffices,
-        Bug::WaitsForever,
-        Bug::SilentLineAwaited,
-        Bug::StopUnreported,
-        Bug::HeartbeatIgnored,
-        Bug::SessionBelieved,
-        Bug::SessionPacketsDropped,
-        Bug::PreviousForgotten,
-        Bug::JumpBelieved,
-        Bug::HoldUnbounded,
-        Bug::EndForgets,
-        Bug::ReorderedIsMissing,
-        Bug::DuplicateIsFirst,
+        ArbiterBug::EarlyDropped,
+        ArbiterBug::ReleasedByArrival,
+        ArbiterBug::OverlapDelivered,
+        ArbiterBug::OverlapDropped,
+        ArbiterBug::GapOneShort,
+        ArbiterBug::GapUnreported,
+        ArbiterBug::JoinIsGap,
+        ArbiterBug::JoinedAtOnce,
+        ArbiterBug::LateIsDuplicate,
+        ArbiterBug::OneLineSuffices,
+        ArbiterBug::WaitsForever,
+        ArbiterBug::SilentLineAwaited,
+        ArbiterBug::StopUnreported,
+        ArbiterBug::HeartbeatIgnored,
+        ArbiterBug::SessionBelieved,
+        ArbiterBug::SessionPacketsDropped,
+        ArbiterBug::PreviousForgotten,
+        ArbiterBug::JumpBelieved,
+        ArbiterBug::HoldUnbounded,
+        ArbiterBug::EndForgets,
+        ArbiterBug::ReorderedIsMissing,
+        ArbiterBug::DuplicateIsFirst,
     ];
     let mut unfound = Vec::new();
     for bug in bugs {

@@ -8,10 +8,10 @@
 
 use tickcast_reliability::types::Nanos;
 
-use super::protocol::{Blocks, Head, Listen, Protocol};
+use super::protocol::{Blocks, Listen, PacketHead, Protocol};
 use super::queue::Held;
 use super::{Arbiter, Arrived, FOREIGN};
-use crate::planted::{Bug, planted};
+use crate::planted::{ArbiterBug, planted};
 use crate::source::Incident;
 
 /// Packets in a row that confirm a candidate.
@@ -47,14 +47,14 @@ impl<P: Protocol> Arbiter<P> {
     pub(super) fn is_far(&self, first: u64) -> bool {
         let is_first = self.is_joining && self.queue.is_empty();
         let known = self.next.max(self.announced).max(self.queue.end());
-        !is_first && first > known.saturating_add(FAR) && !planted(Bug::JumpBelieved)
+        !is_first && first > known.saturating_add(FAR) && !planted(ArbiterBug::JumpBelieved)
     }
 
     /// Takes a packet of another session.
     pub(super) fn other_session(
         &mut self,
         arrived: Arrived<'_>,
-        head: &Head<P::Note>,
+        head: &PacketHead<P::Note>,
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
@@ -80,7 +80,7 @@ impl<P: Protocol> Arbiter<P> {
     pub(super) fn consider_jump(
         &mut self,
         arrived: Arrived<'_>,
-        head: &Head<P::Note>,
+        head: &PacketHead<P::Note>,
         out: &mut impl Listen<P>,
     ) {
         self.add(Key::Ahead, arrived, head, out);
@@ -108,7 +108,7 @@ impl<P: Protocol> Arbiter<P> {
         // The end of the input does not shorten the time: a last packet may be a damaged one.
         let is_due = self.now >= candidate.since.after(self.holding.session());
         let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
-        if candidate.in_a_row >= needed || is_alone || planted(Bug::SessionBelieved) {
+        if candidate.in_a_row >= needed || is_alone || planted(ArbiterBug::SessionBelieved) {
             self.accept(out);
             if is_over {
                 self.settle(true, out);
@@ -122,7 +122,7 @@ impl<P: Protocol> Arbiter<P> {
         &mut self,
         key: Key,
         arrived: Arrived<'_>,
-        head: &Head<P::Note>,
+        head: &PacketHead<P::Note>,
         out: &mut impl Listen<P>,
     ) {
         if self.candidate.as_ref().is_some_and(|it| it.key != key) {
@@ -159,7 +159,7 @@ impl<P: Protocol> Arbiter<P> {
                 let next = self.next;
                 self.begin_run(left_at.unwrap_or(1));
                 self.previous = self.session.replace(session).map(|before| (before, next));
-                if planted(Bug::PreviousForgotten) {
+                if planted(ArbiterBug::PreviousForgotten) {
                     self.previous = None;
                 }
                 self.newest_sent_at = 0;
@@ -174,7 +174,7 @@ impl<P: Protocol> Arbiter<P> {
             }
         }
         for held in candidate.packets {
-            if planted(Bug::SessionPacketsDropped) {
+            if planted(ArbiterBug::SessionPacketsDropped) {
                 continue;
             }
             if let Ok((head, blocks)) = self.protocol.read(&held.bytes) {

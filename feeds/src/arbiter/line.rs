@@ -6,7 +6,7 @@ use tickcast_reliability::types::Nanos;
 
 use super::holding::Holding;
 use super::ranges::{Ranges, Taken};
-use crate::planted::{Bug, planted};
+use crate::planted::{ArbiterBug, planted};
 use crate::source::{LineStats, SKEW_BUCKETS};
 
 /// Holes of one line remembered at most.
@@ -76,7 +76,7 @@ impl Line {
         }
         let since = *self.silent_since.get_or_insert(now);
         let stops = !self.stats.is_stopped
-            && !planted(Bug::StopUnreported)
+            && !planted(ArbiterBug::StopUnreported)
             && now >= since.after(holding.stopped());
         self.stats.is_stopped |= stops;
         stops
@@ -109,7 +109,7 @@ impl Line {
         if first > self.next {
             self.holes.push(self.next, first, self.stats.packets);
         } else {
-            let taken = match planted(Bug::ReorderedIsMissing) {
+            let taken = match planted(ArbiterBug::ReorderedIsMissing) {
                 true => Taken::default(),
                 false => self.holes.take(first, end),
             };
@@ -168,7 +168,7 @@ impl Line {
     pub(super) fn lags(&self, now: Nanos, holding: &Holding) -> bool {
         self.behind_since
             .is_some_and(|since| now >= since.after(Nanos(SILENT_WAITS * holding.wait().0)))
-            && !planted(Bug::SilentLineAwaited)
+            && !planted(ArbiterBug::SilentLineAwaited)
     }
 
     /// Returns the messages of the session that the line left out so far.

@@ -28,11 +28,11 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 use self::candidate::Candidate;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
-pub use self::protocol::{Blocks, Head, Kind, Listen, Protocol};
+pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use crate::planted::{Bug, planted};
+use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet};
 
 /// Heartbeats in a row below the next sequence that a restarted count takes: fewer may be
@@ -205,7 +205,7 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Ends the input: releases everything that waits, and declares what is missing.
     pub fn finish(&mut self, out: &mut impl Listen<P>) {
-        if self.session.is_some() && !planted(Bug::EndForgets) {
+        if self.session.is_some() && !planted(ArbiterBug::EndForgets) {
             self.settle(true, out);
         }
         for line in &mut self.lines {
@@ -218,7 +218,7 @@ impl<P: Protocol> Arbiter<P> {
     fn consider(
         &mut self,
         arrived: Arrived<'_>,
-        head: Head<P::Note>,
+        head: PacketHead<P::Note>,
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
@@ -229,7 +229,7 @@ impl<P: Protocol> Arbiter<P> {
                 self.session = Some(head.session);
                 self.is_unnumbered = head.first == 0;
                 self.is_joining =
-                    !self.expect_from_one && !self.is_unnumbered && !planted(Bug::JoinIsGap);
+                    !self.expect_from_one && !self.is_unnumbered && !planted(ArbiterBug::JoinIsGap);
                 self.next = 1;
                 self.own(arrived, head, blocks, out);
             }
@@ -248,7 +248,7 @@ impl<P: Protocol> Arbiter<P> {
     fn own(
         &mut self,
         arrived: Arrived<'_>,
-        mut head: Head<P::Note>,
+        mut head: PacketHead<P::Note>,
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
@@ -281,14 +281,14 @@ impl<P: Protocol> Arbiter<P> {
         self.heard(arrived.line, &head, out);
         self.lines[arrived.line].mark(first, self.next, self.now);
         if head.count == 0 {
-            if !planted(Bug::HeartbeatIgnored) {
+            if !planted(ArbiterBug::HeartbeatIgnored) {
                 self.announced = self.announced.max(first);
             }
             self.is_joining &= first > self.next;
-            if head.kind == Kind::End {
+            if head.kind == PacketKind::End {
                 self.end_at = Some(first);
             }
-        } else if end <= self.next || (first < self.next && planted(Bug::OverlapDropped)) {
+        } else if end <= self.next || (first < self.next && planted(ArbiterBug::OverlapDropped)) {
             self.old(arrived.line, first, end.min(self.next), out);
         } else if first <= self.next {
             self.is_joining = false;
@@ -299,7 +299,7 @@ impl<P: Protocol> Arbiter<P> {
             self.deliver(arrived.line, at, received_at, &head, blocks, out);
         } else if let Some(at) = self.queue.covers(first, end) {
             self.duplicate(arrived.line, head.count, Some(at), out);
-        } else if !planted(Bug::EarlyDropped) {
+        } else if !planted(ArbiterBug::EarlyDropped) {
             let held = self.held(arrived, first, end);
             self.queue.insert(held);
         }
@@ -319,7 +319,7 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Records a packet of the source on a line.
     #[inline]
-    fn heard(&mut self, line: usize, head: &Head<P::Note>, out: &mut impl Listen<P>) {
+    fn heard(&mut self, line: usize, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let end = head.first + head.count;
         if self.lines[line].heard() {
             out.incident(Incident::LineBack { line: line as u8 });
@@ -344,7 +344,7 @@ impl<P: Protocol> Arbiter<P> {
         line: usize,
         arrived_at: Nanos,
         received_at: Nanos,
-        head: &Head<P::Note>,
+        head: &PacketHead<P::Note>,
         mut blocks: P::Blocks<'a>,
         out: &mut impl Listen<P>,
     ) {
@@ -352,7 +352,7 @@ impl<P: Protocol> Arbiter<P> {
         let mut sequence = head.first;
         out.packet(received_at, &head.note);
         for message in blocks.by_ref() {
-            if sequence >= next || planted(Bug::OverlapDelivered) {
+            if sequence >= next || planted(ArbiterBug::OverlapDelivered) {
                 out.message(SourcePosition::new(self.ordinal, sequence), message);
             }
             sequence += 1;
@@ -370,7 +370,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Takes messages that lie before the next one.
     fn old(&mut self, line: usize, first: u64, end: u64, out: &mut impl Listen<P>) {
         let late = match self.missed.take(first, end).messages {
-            _ if planted(Bug::LateIsDuplicate) => 0,
+            _ if planted(ArbiterBug::LateIsDuplicate) => 0,
             late => late,
         };
         if late > 0 {
@@ -391,7 +391,7 @@ impl<P: Protocol> Arbiter<P> {
         first_at: Option<Nanos>,
         out: &mut impl Listen<P>,
     ) {
-        if planted(Bug::DuplicateIsFirst) {
+        if planted(ArbiterBug::DuplicateIsFirst) {
             self.lines[line].stats.first += messages;
         } else {
             self.lines[line].stats.duplicates += messages;
@@ -421,9 +421,9 @@ impl<P: Protocol> Arbiter<P> {
             if !is_over && !self.is_closed(end) {
                 break;
             }
-            if !self.is_joining && !planted(Bug::GapUnreported) {
+            if !self.is_joining && !planted(ArbiterBug::GapUnreported) {
                 let gap = gap.get_or_insert((self.next_position(), 0));
-                gap.1 += end - self.next - u64::from(planted(Bug::GapOneShort));
+                gap.1 += end - self.next - u64::from(planted(ArbiterBug::GapOneShort));
             }
             self.is_joining = false;
             self.missed.push(self.next, end, 0);
@@ -466,15 +466,17 @@ impl<P: Protocol> Arbiter<P> {
         let (now, holding) = (self.now, &self.holding);
         let since = self.hole.map_or(now, |(_, since)| since);
         if self.queue.exceeds(holding.packets_max, holding.bytes_max) {
-            return !planted(Bug::HoldUnbounded);
+            return !planted(ArbiterBug::HoldUnbounded);
         }
-        if planted(Bug::WaitsForever) {
+        if planted(ArbiterBug::WaitsForever) {
             return false;
         }
-        if now >= since.after(holding.wait()) || (self.is_joining && planted(Bug::JoinedAtOnce)) {
+        if now >= since.after(holding.wait())
+            || (self.is_joining && planted(ArbiterBug::JoinedAtOnce))
+        {
             return true;
         }
-        if planted(Bug::OneLineSuffices) {
+        if planted(ArbiterBug::OneLineSuffices) {
             let mut lines = self.lines.iter();
             return lines.any(|line| line.has_passed(end, now, holding));
         }
@@ -486,12 +488,12 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     /// Returns whether a packet was sent so shortly before the newest that it is a copy.
-    const fn trails(&self, head: &Head<P::Note>) -> bool {
+    const fn trails(&self, head: &PacketHead<P::Note>) -> bool {
         head.sent_at < self.newest_sent_at && self.newest_sent_at - head.sent_at <= RESEND_NS
     }
 
     /// Returns whether a packet before the next message says that the venue restarted its count.
-    fn restarts(&mut self, head: &Head<P::Note>) -> bool {
+    fn restarts(&mut self, head: &PacketHead<P::Note>) -> bool {
         if head.sent_at > 0 {
             return if head.count == 0 && head.first == 1 {
                 !self.trails(head)
@@ -499,7 +501,7 @@ impl<P: Protocol> Arbiter<P> {
                 head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
             };
         }
-        if head.count > 0 || head.kind == Kind::End {
+        if head.count > 0 || head.kind == PacketKind::End {
             return false;
         }
         self.heartbeats_behind += 1;

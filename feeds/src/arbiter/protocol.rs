@@ -6,7 +6,7 @@ use crate::source::Incident;
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// Messages, or without any a heartbeat that names the next sequence.
     Data,
     /// The end of the session; names the next sequence.
@@ -15,7 +15,7 @@ pub enum Kind {
 
 /// The header of a packet, as far as arbitration needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head<N> {
+pub struct PacketHead<N> {
     /// The session, in any injective coding.
     pub session: u128,
     /// Sequence of the first message; without messages, of the next one to come.
@@ -23,7 +23,7 @@ pub struct Head<N> {
     /// Number of messages.
     pub count: u64,
     /// The kind of the packet.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Time at which the venue sent it, UTC; 0 if the protocol has none.
     pub sent_at: u64,
     /// Facts that the packet's messages need.
@@ -53,7 +53,7 @@ pub trait Protocol {
     fn read<'a>(
         &mut self,
         payload: &'a [u8],
-    ) -> Result<(Head<Self::Note>, Self::Blocks<'a>), Incident>;
+    ) -> Result<(PacketHead<Self::Note>, Self::Blocks<'a>), Incident>;
 
     /// Returns whether a message is of a known type and length.
     fn is_known(&self, message: &[u8]) -> bool;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tickcast_reliability::types::Nanos;
 
-use crate::planted::{Bug, planted};
+use crate::planted::{ArbiterBug, planted};
 
 /// Buffers that exist from the start, and their length.
 const BUFFERS: usize = 64;
@@ -71,7 +71,7 @@ impl Queue {
     /// Adds a packet.
     pub(super) fn insert(&mut self, held: Held) {
         self.bytes += held.bytes.len();
-        let at = if planted(Bug::ReleasedByArrival) {
+        let at = if planted(ArbiterBug::ReleasedByArrival) {
             self.packets.len()
         } else {
             self.packets.partition_point(|it| it.first <= held.first)

@@ -19,7 +19,7 @@ use self::framing::{Framing, Unit};
 use super::{
     CaptureError, CaptureFault,
     account::{Account, Reason},
-    finding::{Finding, Findings},
+    finding::{CaptureFinding, Findings},
     input::Input,
     open_input,
 };
@@ -227,7 +227,7 @@ impl BinaryFile {
         }
         self.session = self.session.saturating_add(1);
         self.sequence = sequence;
-        self.findings.add(Finding::AnotherFile { at });
+        self.findings.add(CaptureFinding::AnotherFile { at });
     }
 
     fn judge(&mut self) -> Result<Judged, CaptureFault> {
@@ -296,7 +296,7 @@ impl BinaryFile {
             self.stats.account.add(Reason::Padding, 0, to - from);
         } else {
             self.stats.account.add(Reason::Skipped, 0, to - from);
-            self.findings.add(Finding::Skipped { from, to });
+            self.findings.add(CaptureFinding::Skipped { from, to });
         }
         Ok(())
     }
@@ -312,14 +312,14 @@ impl BinaryFile {
         } else if left > 0 || self.input.is_cut() {
             self.stats.truncated = 1;
             self.stats.account.add(Reason::Truncated, 0, left as u64);
-            self.findings.add(Finding::Truncated { at });
+            self.findings.add(CaptureFinding::Truncated { at });
         }
         let tail = self.input.tail();
         self.stats.account.add(Reason::Padding, 0, tail.zeros);
         if tail.trailing > 0 {
             let bytes = tail.trailing;
             self.stats.account.add(Reason::Trailing, 0, bytes);
-            self.findings.add(Finding::Trailing { bytes });
+            self.findings.add(CaptureFinding::Trailing { bytes });
         }
         self.ended = true;
     }
@@ -421,7 +421,7 @@ mod tests {
         let (messages, file) = drain(&bytes);
         assert_eq!((messages.len(), file.session(), file.sequence()), (3, 1, 1));
         let at = 2 * EVENT.len() as u64 + 2;
-        assert_eq!(file.findings().kept(), [Finding::AnotherFile { at }]);
+        assert_eq!(file.findings().kept(), [CaptureFinding::AnotherFile { at }]);
         assert!(!file.findings().is_damage());
     }
 
@@ -528,7 +528,10 @@ mod tests {
         assert_eq!(file.stats().account.of(Reason::Padding).bytes, 99);
         let trailing = [&bytes[..], b"trailing"].concat();
         let (_, file) = drain(&trailing);
-        assert_eq!(file.findings().kept(), [Finding::Trailing { bytes: 8 }]);
+        assert_eq!(
+            file.findings().kept(),
+            [CaptureFinding::Trailing { bytes: 8 }]
+        );
         bytes.truncate(bytes.len() - 4);
         assert_eq!(drain(&bytes).1.stats().truncated, 1);
     }
@@ -542,7 +545,7 @@ mod tests {
         let bytes = [&zero[..], b"\0\0~junk"].concat();
         let (messages, file) = drain(&bytes);
         assert_eq!(messages.len(), 1);
-        let skipped = Finding::Skipped { from: 14, to: 21 };
+        let skipped = CaptureFinding::Skipped { from: 14, to: 21 };
         assert_eq!(file.findings().kept(), [skipped]);
     }
 

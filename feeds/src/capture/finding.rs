@@ -10,7 +10,7 @@ const KEPT_MAX: usize = 64;
 /// One finding. Offsets are in bytes after decompression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Finding {
+pub enum CaptureFinding {
     /// The framing was lost and found again.
     Skipped {
         /// First byte that is no sound record.
@@ -75,7 +75,7 @@ pub enum Finding {
     },
 }
 
-impl Finding {
+impl CaptureFinding {
     /// Returns whether the finding forbids the verdict "whole".
     #[must_use]
     pub const fn is_damage(&self) -> bool {
@@ -89,7 +89,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CaptureFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Skipped { from, to } => write!(
@@ -147,7 +147,7 @@ impl fmt::Display for Finding {
 /// Findings in the order of the file, bounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    kept: Vec<Finding>,
+    kept: Vec<CaptureFinding>,
     more: u64,
     is_damage: bool,
 }
@@ -155,7 +155,7 @@ pub struct Findings {
 impl Findings {
     /// Returns the findings kept.
     #[must_use]
-    pub fn kept(&self) -> &[Finding] {
+    pub fn kept(&self) -> &[CaptureFinding] {
         &self.kept
     }
 
@@ -187,7 +187,7 @@ impl Findings {
         notes.map(ToString::to_string).collect()
     }
 
-    pub(crate) fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, finding: CaptureFinding) {
         self.is_damage |= finding.is_damage();
         if self.kept.len() < KEPT_MAX {
             self.kept.push(finding);

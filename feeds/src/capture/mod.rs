@@ -33,7 +33,7 @@ use self::{
     account::{Account, Reason, Row},
     binary_file::BinaryFile,
     error::CaptureFault,
-    finding::{Finding, Findings},
+    finding::{CaptureFinding, Findings},
     fragments::{Reassembled, Reassembly},
     frame::{Content, Link, Skip},
     input::Input,
@@ -235,7 +235,7 @@ impl Capture {
                 .account
                 .add(Reason::Structure, 0, pcap::FILE_HEADER_LEN as u64);
             if reader.is_finer() {
-                self.findings.add(Finding::NanosecondsTaken);
+                self.findings.add(CaptureFinding::NanosecondsTaken);
             }
         }
     }
@@ -270,7 +270,7 @@ impl Capture {
                 Step::Skipped => {
                     account.add(Reason::Skipped, 0, bytes);
                     let (from, to) = (offset, offset + bytes);
-                    self.findings.add(Finding::Skipped { from, to });
+                    self.findings.add(CaptureFinding::Skipped { from, to });
                 }
                 Step::Unreadable => {
                     self.stats.frames += 1;
@@ -299,7 +299,7 @@ impl Capture {
         if begins.is_some() && self.input.offset() > 0 && !is_section_of_same {
             let at = self.input.offset();
             if let Some((_, reader)) = open_reader(&mut self.input)? {
-                self.findings.add(Finding::AnotherFile { at });
+                self.findings.add(CaptureFinding::AnotherFile { at });
                 self.reader = reader;
                 self.begin_file();
             }
@@ -324,14 +324,14 @@ impl Capture {
         if len > 0 || self.input.is_cut() {
             self.stats.account.add(Reason::Truncated, 0, len as u64);
             self.stats.truncated = 1;
-            self.findings.add(Finding::Truncated { at });
+            self.findings.add(CaptureFinding::Truncated { at });
         }
         let tail = self.input.tail();
         self.stats.account.add(Reason::Padding, 0, tail.zeros);
         if tail.trailing > 0 {
             let bytes = tail.trailing;
             self.stats.account.add(Reason::Trailing, 0, bytes);
-            self.findings.add(Finding::Trailing { bytes });
+            self.findings.add(CaptureFinding::Trailing { bytes });
         }
         self.reader = Reader::Ended;
     }
@@ -339,7 +339,7 @@ impl Capture {
     /// Reports a time that can't be right, and steps of more than a minute.
     fn check_time(&mut self, frame: &RawFrame, at: u64) {
         if let Some(ns) = frame.excess {
-            self.findings.add(Finding::Fraction { at, ns });
+            self.findings.add(CaptureFinding::Fraction { at, ns });
         }
         let (now, last) = (frame.received_at, self.last_at);
         if now == Nanos::ZERO {
@@ -349,12 +349,12 @@ impl Capture {
         let finding = if last == Nanos::ZERO {
             return;
         } else if now > last.after(STEP_MAX) {
-            Finding::Jump {
+            CaptureFinding::Jump {
                 at,
                 by: now.since(last),
             }
         } else if now.after(STEP_MAX) < last {
-            Finding::StepBack {
+            CaptureFinding::StepBack {
                 at,
                 by: last.since(now),
             }
@@ -417,8 +417,8 @@ impl Capture {
         if is_new && self.unreadable.len() < UNREADABLE_MAX {
             self.unreadable.push(no_link);
             self.findings.add(match no_link {
-                NoLink::Type(link) => Finding::UnknownLink { link, at },
-                NoLink::Interface(interface) => Finding::UnknownInterface {
+                NoLink::Type(link) => CaptureFinding::UnknownLink { link, at },
+                NoLink::Interface(interface) => CaptureFinding::UnknownInterface {
                     interface,
                     block: match &self.reader {
                         Reader::PcapNg(reader) => reader.blocks(),

@@ -11,7 +11,7 @@ use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use self::{
-    messages::{Message, MessageError},
+    messages::{IexMessage, MessageError},
     normalise::{PUBLISHER_ID, Stamp},
     transport::{IexTp, SegmentNote},
 };
@@ -85,7 +85,7 @@ impl Normaliser {
             ($($kind:literal => $variant:ident($layout:ident),)+) => {
                 match bytes.first() {
                     $(Some($kind) => if let Some(read) = messages::$layout::read(bytes) {
-                        return self.tell($kind, &Message::$variant(read), place, sink);
+                        return self.tell($kind, &IexMessage::$variant(read), place, sink);
                     })+
                     _ => {}
                 }
@@ -102,7 +102,7 @@ impl Normaliser {
 
     #[inline(never)]
     fn seldom(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
-        let message = match Message::read(bytes) {
+        let message = match IexMessage::read(bytes) {
             Ok(message) => message,
             Err(MessageError::Unknown { kind }) => {
                 self.counts.add(kind);
@@ -124,7 +124,7 @@ impl Normaliser {
     }
 
     #[inline(always)]
-    fn tell(&mut self, kind: u8, message: &Message, place: &Place, sink: &mut dyn Sink) {
+    fn tell(&mut self, kind: u8, message: &IexMessage, place: &Place, sink: &mut dyn Sink) {
         self.counts.add(kind);
         self.batch.clear();
         let (time, symbol) = message.about();

@@ -6,8 +6,8 @@
 
 use tickcast_reliability::types::SourcePosition;
 
-use super::messages::Message;
-use crate::arbiter::{Blocks, Head, Kind, Protocol};
+use super::messages::IexMessage;
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes of the segment header.
@@ -16,14 +16,14 @@ const VERSION: u8 = 1;
 
 /// Which feed a segment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feed {
+pub enum IexFeed {
     /// Top of book: TOPS 1.5 or 1.6.
     Tops,
     /// Price levels: DEEP 1.0.
     Deep,
 }
 
-impl Feed {
+impl IexFeed {
     const fn of(protocol: u16) -> Option<Self> {
         match protocol {
             0x8002 | 0x8003 => Some(Self::Tops),
@@ -37,7 +37,7 @@ impl Feed {
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     /// The feed.
-    pub feed: Feed,
+    pub feed: IexFeed,
     /// The venue's channel; each has its own sequence.
     pub channel: u32,
     /// The venue's session.
@@ -68,7 +68,7 @@ impl<'a> Segment<'a> {
         if header[0] != VERSION {
             return Err("the IEX-TP version is not 1");
         }
-        let Some(feed) = Feed::of(u16_at(header, 2)) else {
+        let Some(feed) = IexFeed::of(u16_at(header, 2)) else {
             return Err("the IEX-TP message protocol is neither TOPS 1.5, TOPS 1.6 nor DEEP 1.0");
         };
         let first = u64_at(header, 24);
@@ -134,14 +134,14 @@ impl<'a> Iterator for Messages<'a> {
 /// decides which.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IexTp {
-    of: Option<(Feed, u32)>,
+    of: Option<(IexFeed, u32)>,
 }
 
 /// Facts of a segment that its messages need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentNote {
     /// The feed.
-    pub feed: Feed,
+    pub feed: IexFeed,
     /// When the venue sent the segment, ns since 1970, UTC.
     pub sent_at: u64,
 }
@@ -154,7 +154,7 @@ impl Protocol for IexTp {
     fn read<'a>(
         &mut self,
         payload: &'a [u8],
-    ) -> Result<(Head<SegmentNote>, Messages<'a>), Incident> {
+    ) -> Result<(PacketHead<SegmentNote>, Messages<'a>), Incident> {
         let segment = Segment::read(payload).map_err(|reason| Incident::Malformed { reason })?;
         let (feed, channel) = *self.of.get_or_insert((segment.feed, segment.channel));
         if feed != segment.feed {
@@ -165,11 +165,11 @@ impl Protocol for IexTp {
             let reason = "two IEX channels are mixed in one source, give each a source of its own";
             return Err(Incident::Foreign { reason });
         }
-        let head = Head {
+        let head = PacketHead {
             session: segment.session.into(),
             first: segment.first,
             count: segment.count.into(),
-            kind: Kind::Data,
+            kind: PacketKind::Data,
             sent_at: segment.sent_at,
             note: SegmentNote {
                 feed,
@@ -180,7 +180,7 @@ impl Protocol for IexTp {
     }
 
     fn is_known(&self, message: &[u8]) -> bool {
-        Message::read(message).is_ok()
+        IexMessage::read(message).is_ok()
     }
 }
 

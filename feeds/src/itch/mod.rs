@@ -58,7 +58,7 @@ impl ItchDecoder {
     /// A decoder that has seen nothing yet.
     #[must_use]
     pub fn new(settings: ItchSettings) -> Self {
-        let protocol = MoldUdp64::new(|message| messages::Message::read(message).is_ok());
+        let protocol = MoldUdp64::new(|message| messages::ItchMessage::read(message).is_ok());
         Self {
             arbiter: Arbiter::new(protocol, settings.lines, settings.expect_from_one),
             normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),

@@ -20,7 +20,7 @@ use tickcast_reliability::types::Nanos;
 
 use self::files::{Files, Held};
 pub use self::inspection::{FeedReport, Inspection, LineReport};
-pub use self::selection::{Destination, NotADestination, Selection};
+pub use self::selection::{FeedDestination, NotADestination, Selection};
 pub use self::survey::{Feed, RecordedLine};
 use self::survey::{Survey, channel};
 pub use self::timeline::Timeline;
@@ -101,7 +101,7 @@ fn list(feeds: &[Feed]) -> String {
 
 /// One packet of a feed.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordedPacket<'a> {
+pub struct FeedPacket<'a> {
     /// Index of its feed.
     pub feed: usize,
     /// Index of its line in the feed.
@@ -224,7 +224,7 @@ impl Recording {
         clippy::should_implement_trait,
         reason = "it lends from the recording, which an iterator cannot"
     )]
-    pub fn next(&mut self) -> Result<Option<RecordedPacket<'_>>, CaptureError> {
+    pub fn next(&mut self) -> Result<Option<FeedPacket<'_>>, CaptureError> {
         while self.part_at >= self.current.payload.len() {
             if !self.take_next()? {
                 return Ok(None);
@@ -237,7 +237,7 @@ impl Recording {
             _ => rest.len(),
         };
         self.part_at += len;
-        Ok(Some(RecordedPacket {
+        Ok(Some(FeedPacket {
             feed,
             line,
             received_at: self.current.received_at,
@@ -414,7 +414,7 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) -> Result<()
 
 /// Returns the length of the first of several MoldUDP64 packets; of all bytes, if they are one.
 fn first_mold_len(bytes: &[u8]) -> usize {
-    let Some((header, blocks)) = moldudp64::Header::split(bytes) else {
+    let Some((header, blocks)) = moldudp64::MoldHeader::split(bytes) else {
         return bytes.len();
     };
     let count = match header.count {
@@ -432,7 +432,7 @@ fn first_mold_len(bytes: &[u8]) -> usize {
             None => return bytes.len(),
         }
     }
-    let next = moldudp64::Header::split(rest);
+    let next = moldudp64::MoldHeader::split(rest);
     let is_next = next.is_some_and(|(next, _)| next.session == header.session);
     if is_next {
         bytes.len() - rest.len()

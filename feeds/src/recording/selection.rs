@@ -11,7 +11,7 @@ use crate::venues::Format;
 /// One destination that is wanted, as `GROUP:PORT`, or `GROUP:PORT#CHANNEL` for one IEX channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Destination {
+pub struct FeedDestination {
     /// Group or host, and port.
     pub address: SocketAddr,
     /// The channel of IEX-TP; `None`: all.
@@ -26,7 +26,7 @@ pub struct NotADestination {
     pub text: String,
 }
 
-impl FromStr for Destination {
+impl FromStr for FeedDestination {
     type Err = NotADestination;
 
     fn from_str(text: &str) -> Result<Self, NotADestination> {
@@ -40,7 +40,7 @@ impl FromStr for Destination {
     }
 }
 
-impl TryFrom<String> for Destination {
+impl TryFrom<String> for FeedDestination {
     type Error = NotADestination;
 
     fn try_from(text: String) -> Result<Self, NotADestination> {
@@ -48,13 +48,13 @@ impl TryFrom<String> for Destination {
     }
 }
 
-impl From<Destination> for String {
-    fn from(destination: Destination) -> Self {
+impl From<FeedDestination> for String {
+    fn from(destination: FeedDestination) -> Self {
         destination.to_string()
     }
 }
 
-impl fmt::Display for Destination {
+impl fmt::Display for FeedDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)?;
         match self.channel {
@@ -68,12 +68,12 @@ impl fmt::Display for Destination {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The destinations of the feed, in the order of its lines; empty: the only feed there is.
-    pub only: Vec<Destination>,
+    pub only: Vec<FeedDestination>,
     /// Whether each feed is wanted.
     pub all_feeds: bool,
 }
 
-impl Destination {
+impl FeedDestination {
     /// Returns whether a packet to an address is wanted.
     #[must_use]
     pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
@@ -131,7 +131,7 @@ impl Selection {
             if is_other || feed.lines.iter().any(is_there) {
                 continue;
             }
-            let destination = Destination {
+            let destination = FeedDestination {
                 channel: named.channel.or(channel),
                 ..*named
             };
@@ -146,7 +146,7 @@ impl Selection {
     }
 
     /// Returns whether a destination and its channel are wanted.
-    fn wants(&self, destination: Destination) -> bool {
+    fn wants(&self, destination: FeedDestination) -> bool {
         self.only.is_empty()
             || self.only.iter().any(|only| {
                 only.address == destination.address
@@ -232,10 +232,10 @@ mod tests {
     #[test]
     fn destination_is_written_as_it_is_read() {
         for text in ["239.1.2.3:26400", "239.1.2.3:26400#2", "[ff02::9]:1"] {
-            assert_eq!(text.parse::<Destination>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<FeedDestination>().unwrap().to_string(), text);
         }
         for text in ["239.1.2.3", "239.1.2.3:1#x", "#1", ""] {
-            assert!(text.parse::<Destination>().is_err(), "{text}");
+            assert!(text.parse::<FeedDestination>().is_err(), "{text}");
         }
     }
 }

@@ -9,11 +9,11 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
-use super::selection::Destination;
+use super::selection::FeedDestination;
 use crate::{
     iex::transport::Segment,
     itch::messages::message_len,
-    moldudp64::{Header, Session},
+    moldudp64::{MoldHeader, Session},
     venues::Format,
 };
 
@@ -27,7 +27,7 @@ pub struct RecordedLine {
     /// Index of the file.
     pub file: usize,
     /// Destination of the packets.
-    pub destination: Destination,
+    pub destination: FeedDestination,
 }
 
 /// A feed of a recording.
@@ -100,7 +100,7 @@ impl Survey {
             true => detect_beginning(payload)?,
             false => Format::detect(payload)?,
         };
-        let destination = Destination {
+        let destination = FeedDestination {
             address: to,
             channel: channel(format, payload),
         };
@@ -189,7 +189,7 @@ fn detect_beginning(payload: &[u8]) -> Option<Format> {
     if Segment::read(payload).is_ok() {
         return Some(Format::IexTp);
     }
-    let (header, blocks) = Header::split(payload)?;
+    let (header, blocks) = MoldHeader::split(payload)?;
     let (len, message) = blocks.split_first_chunk::<2>()?;
     let is_sound = (header.session.iter()).all(|c| c.is_ascii_graphic() || *c == b' ')
         && message_len(*message.first()?) == Some(u16::from_be_bytes(*len).into());
@@ -219,7 +219,7 @@ fn each_message(format: Format, payload: &[u8], mut each: impl FnMut(Number, &[u
             }
         }
         Format::MoldUdp64Itch50 => {
-            let Some((header, mut blocks)) = Header::split(payload) else {
+            let Some((header, mut blocks)) = MoldHeader::split(payload) else {
                 return;
             };
             let mut sequence = header.sequence;

@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tickcast_feeds::arbiter::Holding;
-use tickcast_feeds::recording::Destination;
+use tickcast_feeds::recording::FeedDestination;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
@@ -62,7 +62,7 @@ pub struct CaptureConfig {
     /// Destinations of the feed in captures, as `239.1.2.3:26400`, or `239.1.2.3:26400#2` for one
     /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
     #[serde(default)]
-    pub only: Vec<Destination>,
+    pub only: Vec<FeedDestination>,
     /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
     #[serde(default)]
     pub reorder_us: Option<u32>,

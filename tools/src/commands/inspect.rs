@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tickcast_feeds::capture::account::{Class, Row};
-use tickcast_feeds::recording::{Destination, Inspection, LineReport, RecordingError, Selection};
+use tickcast_feeds::recording::{
+    FeedDestination, Inspection, LineReport, RecordingError, Selection,
+};
 use tickcast_feeds::venues::{Format, Settings};
 
 use tickcast_tools::exit::{Exit, ToolError};
@@ -21,7 +23,7 @@ pub(crate) struct Args {
     /// Inspect the feed at these destinations, one for each line: GROUP:PORT, or GROUP:PORT#CHANNEL
     /// for one channel of IEX.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
-    only: Vec<Destination>,
+    only: Vec<FeedDestination>,
     /// Inspect every feed of the captures.
     #[arg(long, conflicts_with = "only")]
     all_feeds: bool,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tickcast_feeds::recording::{Destination, Timeline};
+use tickcast_feeds::recording::{FeedDestination, Timeline};
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Send only a capture's packets to these original destinations: one line of several, or one
     /// channel of IEX as GROUP:PORT#CHANNEL.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
-    only: Vec<Destination>,
+    only: Vec<FeedDestination>,
     /// Wait at most this many seconds for a packet.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     gap_max: f64,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tickcast_feeds::capture::binary_file::BinaryFile;
 use tickcast_feeds::capture::{Capture, CaptureError, CapturedDatagram, RecordedFile};
-use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, Header};
-use tickcast_feeds::recording::Destination;
+use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, MoldHeader};
+use tickcast_feeds::recording::FeedDestination;
 use tickcast_reliability::types::Nanos;
 
 use crate::exit::ToolError;
@@ -45,7 +45,7 @@ impl PassedOver {
 /// A file's packets in order, for any number of rounds.
 pub struct Packets<'a> {
     path: &'a Path,
-    only: &'a [Destination],
+    only: &'a [FeedDestination],
     source: Source,
     earlier: PassedOver,
     /// The packet that was read last.
@@ -64,7 +64,7 @@ impl<'a> Merged<'a> {
     ///
     /// # Errors
     /// Returns the errors of [`Packets::open`].
-    pub fn open(paths: &'a [PathBuf], only: &'a [Destination]) -> Result<Self, ToolError> {
+    pub fn open(paths: &'a [PathBuf], only: &'a [FeedDestination]) -> Result<Self, ToolError> {
         let files = paths.iter().map(|path| Packets::open(path, only));
         Ok(Self {
             files: files.collect::<Result<_, _>>()?,
@@ -136,7 +136,7 @@ impl<'a> Packets<'a> {
     ///
     /// # Errors
     /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE.
-    pub fn open(path: &'a Path, only: &'a [Destination]) -> Result<Self, ToolError> {
+    pub fn open(path: &'a Path, only: &'a [FeedDestination]) -> Result<Self, ToolError> {
         Ok(Self {
             path,
             only,
@@ -244,7 +244,7 @@ impl Source {
 }
 
 /// Returns whether a datagram is wanted: its destination, and its channel if it is IEX-TP.
-fn wants(only: &[Destination], datagram: &CapturedDatagram<'_>) -> bool {
+fn wants(only: &[FeedDestination], datagram: &CapturedDatagram<'_>) -> bool {
     only.is_empty()
         || only
             .iter()
@@ -314,7 +314,7 @@ impl MoldPackets {
             count += 1;
         }
         let is_end = count == 0;
-        let header = Header {
+        let header = MoldHeader {
             session: session_name(self.session),
             sequence: self.sequence,
             count: if is_end { END_OF_SESSION } else { count },
