@@ -79,7 +79,7 @@ impl FeedDestination {
     pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
         let is_of_channel = self
             .channel
-            .is_none_or(|channel| channel(Format::IexTp, payload) == Some(channel));
+            .is_none_or(|wanted| channel(Format::IexTp, payload) == Some(wanted));
         self.address == address && is_of_channel
     }
 }
