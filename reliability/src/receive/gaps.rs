@@ -465,7 +465,7 @@ mod tests {
         found(&mut gaps, 10, 10, 3);
         assert_eq!(gaps.iter().count(), 2);
         assert_eq!(gaps.open(Origin::Live), 6);
-        // One that was refused was asked for, although that counts as no try.
+        // A refused run was asked for, although a refusal counts as no attempt.
         gaps.visit(range(0, 100), |gap| {
             (gap.attempts, gap.refused) = (0, true);
             Visit::Continue
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn joined_run_belongs_to_its_episode() {
         let mut gaps = Gaps::default();
-        // One that is over already.
+        // This episode is over already.
         found(&mut gaps, 2, 2, 1);
         assert!(gaps.fill(Sequence(2)).unwrap().1.is_some());
         found(&mut gaps, 5, 6, 1);

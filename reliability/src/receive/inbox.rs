@@ -67,7 +67,7 @@ pub struct InboxView {
     pub newest: Sequence,
 }
 
-/// What stands in one slot.
+/// The content of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// This sequence or a later one, and its length in bytes.

@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(lines.next_check(silence), Nanos(125));
         assert_eq!(lines.check(Nanos(124), silence), None);
         assert_eq!(lines.check(Nanos(125), silence), Some(LineChange::Down(B)));
-        // One that came back sooner had never been silent.
+        // A line that came back sooner had never been silent.
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.check(Nanos(0), silence), None);
         lines.heard(A, Sequence(1), Nanos(99));

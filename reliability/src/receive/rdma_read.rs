@@ -62,7 +62,7 @@ pub(crate) struct Readable {
     cursor: Option<Cursor>,
 }
 
-/// What a control page says of the publisher.
+/// The publisher's state on a control page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageView {
     /// Whether the publisher's heartbeat has moved since the last READ.
@@ -71,7 +71,7 @@ pub(crate) struct PageView {
     pub sent: Sequence,
 }
 
-/// What a READ found in the slot of a sequence.
+/// The content that a READ found in the slot of a sequence.
 pub(crate) enum ReadSlot<'a> {
     /// The datagram with that sequence.
     Whole(Datagram<'a>),

@@ -3,8 +3,8 @@
 //! influence behaviour.
 //!
 //! These fields are left out, only of the struct that is named:
-//! - `Receiver.counters`: no core reads a counter except to report it. The counters that a check
-//!   reads are added beside the core (`receive/mod.rs`).
+//! - `EpochStream.counters`: no core reads a counter except to report it. The counters that a check
+//!   reads are added beside the core (`receiver.rs`).
 //! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets. Their
 //!   bursts exceed all repairs of a small world, so that no repair ever waits for credit.
 //! - `Peer.heard_at`: a publisher closes a connection after 2 s without a JOIN or 60 s without a
@@ -177,7 +177,7 @@ mod tests {
 
     #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
-    struct Receiver {
+    struct EpochStream {
         name: &'static str,
         at: Nanos,
         counters: (Nanos, [u8; 2]),
@@ -190,13 +190,13 @@ mod tests {
     #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
     struct Other {
-        receivers: Vec<Receiver>,
+        receivers: Vec<EpochStream>,
         counters: u8,
         since: u8,
     }
 
-    fn core(at: u64, counter: u8, next: u64) -> Receiver {
-        Receiver {
+    fn core(at: u64, counter: u8, next: u64) -> EpochStream {
+        EpochStream {
             name: "\\\"} counters: 5",
             at: Nanos(at),
             counters: (Nanos(at), [counter; 2]),
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_field_of_the_same_name_counts_in_any_other_struct() {
         let mut printer = Printer::default();
-        let with = |counters: u8, since: u8, inner: u8| Receiver {
+        let with = |counters: u8, since: u8, inner: u8| EpochStream {
             others: vec![Other {
                 receivers: vec![core(1, inner, 2)],
                 counters,
@@ -249,7 +249,7 @@ mod tests {
         let mut printer = Printer::default();
         let one = printer.of(&core(1, 1, 2), BEGIN);
         let name = "\\\"} counters: 6";
-        let other = Receiver {
+        let other = EpochStream {
             name,
             ..core(1, 1, 2)
         };
