@@ -125,7 +125,10 @@ fn messages(reader: Box<dyn Read + Send>, len: usize) -> Gave {
     let stats = *file.stats();
     assert_eq!(stats.messages, gave.given.len() as u64);
     assert!(stats.truncated <= 1 && file.position() <= len as u64);
-    assert!(gave.failed || file.position() == len as u64, "every byte is read");
+    assert!(
+        gave.failed || file.position() == len as u64,
+        "every byte is read"
+    );
     let account = stats.account.total();
     assert_eq!(account.frames, stats.account.of(Reason::Datagram).frames);
     gave.messages = stats;

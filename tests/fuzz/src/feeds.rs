@@ -98,15 +98,16 @@ pub fn itch(bytes: &[u8]) {
             true => Held::message(payload),
             false => Held::in_mold(payload),
         };
-<<<<<<< HEAD
         // An empty message uses up a sequence but is not reported.
-=======
-        // An empty message uses up its sequence, and is none.
->>>>>>> h/i1
         checks.silent += held.empty_from(0);
         if is_file {
             sequence += 1;
-            decoder.message(SourcePosition::new(0, sequence), received_at, payload, &mut checks);
+            decoder.message(
+                SourcePosition::new(0, sequence),
+                received_at,
+                payload,
+                &mut checks,
+            );
         } else {
             let packet = Packet {
                 received_at,
@@ -152,19 +153,12 @@ fn iex(bytes: &[u8], protocol: u16) {
     assert_eq!(decoder.counts().total(), told, "counted by type");
 }
 
-<<<<<<< HEAD
 /// Invariants of every decoder:
 /// - A message is at least one well-formed record, all of one instrument.
 /// - Positions are contiguous, except for reported gaps and unreadable messages.
 /// - A new session or a reset has another ordinal.
 /// - No message of a packet is reported twice.
 /// - The counters by type include every message with a known length.
-=======
-/// What holds of every decoder: a message is at least one well-formed record, all of one
-/// instrument; positions go on without a hole, but for gaps that were told and what could not be
-/// read; a new session or a reset is another ordinal; no message is told of twice; and what was
-/// counted by its type was too.
->>>>>>> h/i1
 #[derive(Default)]
 struct Checks {
     /// Expected position of the next message.
@@ -175,19 +169,11 @@ struct Checks {
     is_new: bool,
     /// Maximum number of sequences of unreported messages.
     silent: u64,
-<<<<<<< HEAD
     /// Tally of all packets.
     packet: Tally,
     /// Number of messages that all packets announced.
     announced: u64,
     /// Totals of messages: delivered, of unknown type, and shorter than their type.
-=======
-    /// Of all packets.
-    packet: Tally,
-    /// Messages that all packets announced.
-    announced: u64,
-    /// Messages in all: delivered, of no known type, and shorter than their type.
->>>>>>> h/i1
     delivered: u64,
     unknown: u64,
     short: u64,
