@@ -47,6 +47,8 @@ struct File {
     capture: Capture,
     /// Datagrams that were read and not returned.
     ahead: VecDeque<Held>,
+    /// The error behind them.
+    failed: Option<CaptureError>,
 }
 
 impl Files {
@@ -54,6 +56,7 @@ impl Files {
         let file = |capture| File {
             capture,
             ahead: VecDeque::new(),
+            failed: None,
         };
         Self {
             files: captures.into_iter().map(file).collect(),
@@ -71,18 +74,24 @@ impl Files {
         file.is_some_and(|file| file.capture.size().is_some())
     }
 
-    /// Reads another datagram of a file, and keeps it; `None` at the end of that file.
-    pub(super) fn read_ahead(&mut self, file: usize) -> Result<Option<&Held>, CaptureError> {
-        let Some(File { capture, ahead }) = self.files.get_mut(file) else {
-            return Ok(None);
-        };
-        let Some(datagram) = capture.next()? else {
-            return Ok(None);
+    /// Reads another datagram of a file, and keeps it; `None` at the end of that file. An error is
+    /// kept too, until everything before it is returned.
+    pub(super) fn read_ahead(&mut self, index: usize) -> Option<&Held> {
+        let file = self.files.get_mut(index)?;
+        if file.failed.is_some() {
+            return None;
+        }
+        let datagram = match file.capture.next() {
+            Ok(datagram) => datagram?,
+            Err(error) => {
+                file.failed = Some(error);
+                return None;
+            }
         };
         let mut held = self.spare.pop().unwrap_or_default();
-        held.fill(file, &datagram);
-        ahead.push_back(held);
-        Ok(ahead.back())
+        held.fill(index, &datagram);
+        file.ahead.push_back(held);
+        file.ahead.back()
     }
 
     /// Makes the earliest datagram of all files the current one; `false` at the end of all. One
@@ -90,8 +99,9 @@ impl Files {
     pub(super) fn next(&mut self, current: &mut Held) -> Result<bool, CaptureError> {
         let mut earliest: Option<(Nanos, usize)> = None;
         for file in 0..self.files.len() {
-            if self.front(file).is_none() {
-                self.read_ahead(file)?;
+            if self.front(file).is_none() && self.read_ahead(file).is_none() {
+                let failed = self.files.get_mut(file).and_then(|it| it.failed.take());
+                failed.map_or(Ok(()), Err)?;
             }
             if let Some(at) = self.front(file)
                 && earliest.is_none_or(|(than, _)| at < than)

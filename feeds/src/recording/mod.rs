@@ -181,7 +181,7 @@ impl Recording {
         let mut files = Files::new(captures);
         let mut survey = Survey::default();
         for file in 0..files.len() {
-            read_survey(&mut files, file, &mut survey)?;
+            read_survey(&mut files, file, &mut survey);
         }
         let mut all = survey.feeds();
         if let Some(format) = format {
@@ -385,7 +385,7 @@ impl Recording {
 }
 
 /// Reads the first packets of a file, and compares them.
-fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) -> Result<(), CaptureError> {
+fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
     let is_regular = files.is_regular(file);
     let packets_max = match is_regular {
         true => SURVEY_PACKETS,
@@ -393,7 +393,7 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) -> Result<()
     };
     let mut bytes = 0;
     for _ in 0..packets_max {
-        let Some(packet) = files.read_ahead(file)? else {
+        let Some(packet) = files.read_ahead(file) else {
             break;
         };
         bytes += packet.payload.len();
@@ -409,7 +409,6 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) -> Result<()
             break;
         }
     }
-    Ok(())
 }
 
 /// Returns the length of the first of several MoldUDP64 packets; of all bytes, if they are one.

@@ -172,11 +172,12 @@ fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
 #[test]
 fn binary_file_messages_become_one_ended_session() {
     let folder = tempfile::tempdir().unwrap();
-    // System events 40 us apart: three share a packet, because they lie within 100 us.
+    // System events (start of market hours) 40 us apart: three share a packet, because they lie within
+    // 100 us.
     let message = |n: u64| {
         let mut message = b"\x00\x0cS\0\0\0\0".to_vec();
         message.extend(&(n * 40_000).to_be_bytes()[2..]);
-        message.push(b'O');
+        message.push(b'Q');
         message
     };
     let path = file(&folder, &(0..7).flat_map(message).collect::<Vec<_>>());
