@@ -127,6 +127,8 @@ pub struct LineStats {
     pub late: u64,
     /// Messages that had been delivered before.
     pub duplicates: u64,
+    /// Messages of packets that are not of the source's sessions.
+    pub foreign: u64,
     /// Messages that this line left out.
     pub missing: u64,
     /// The most packets that a message came after its place on this line.

@@ -71,7 +71,7 @@ impl<P: Protocol> Arbiter<P> {
             return;
         }
         if !self.is_sound(blocks) {
-            return out.incident(FOREIGN);
+            return self.refuse(arrived.line, head.count, FOREIGN, out);
         }
         self.add(Key::Session(head.session), arrived, head, out);
     }
@@ -142,8 +142,7 @@ impl<P: Protocol> Arbiter<P> {
         if candidate.packets.len() < PACKETS_MAX {
             candidate.packets.push(held);
         } else {
-            self.queue.recycle(held.bytes);
-            out.incident(FOREIGN);
+            self.drop_foreign(held, out);
         }
         self.settle(false, out);
     }
@@ -177,7 +176,8 @@ impl<P: Protocol> Arbiter<P> {
             if planted(ArbiterBug::SessionPacketsDropped) {
                 continue;
             }
-            if let Ok((head, blocks)) = self.protocol.read(&held.bytes) {
+            if let Ok((mut head, blocks)) = self.protocol.read(&held.bytes) {
+                head.count = held.end - held.first;
                 let arrived = Arrived {
                     line: held.line,
                     received_at: held.received_at,
@@ -193,9 +193,13 @@ impl<P: Protocol> Arbiter<P> {
     fn give_up(&mut self, out: &mut impl Listen<P>) {
         let packets = self.candidate.take().map(|it| it.packets);
         for held in packets.unwrap_or_default() {
-            self.queue.recycle(held.bytes);
-            out.incident(FOREIGN);
+            self.drop_foreign(held, out);
         }
+    }
+
+    fn drop_foreign(&mut self, held: Held, out: &mut impl Listen<P>) {
+        self.refuse(held.line, held.end - held.first, FOREIGN, out);
+        self.queue.recycle(held.bytes);
     }
 
     /// Returns the next sequence of a session, if that is the previous one.

@@ -58,10 +58,9 @@ impl Line {
         }
     }
 
-    /// Records a packet of the source; returns whether the line had stopped.
+    /// Records that one of several lines sent a packet; returns whether it had stopped.
     #[inline]
     pub(super) fn heard(&mut self) -> bool {
-        self.stats.packets += 1;
         self.behind_since = None;
         self.silent_since = None;
         std::mem::take(&mut self.stats.is_stopped)
@@ -83,7 +82,7 @@ impl Line {
     }
 
     /// Records the messages `first..end` of a packet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&mut self, first: u64, end: u64) {
         if first == self.next {
             self.next = end;

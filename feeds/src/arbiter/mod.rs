@@ -185,7 +185,8 @@ impl<P: Protocol> Arbiter<P> {
             self.heartbeats_behind = 0;
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
             self.heard(line, &head, out);
-            return self.deliver(line, self.now, packet.received_at, &head, blocks, out);
+            self.remember(self.now);
+            return self.deliver(line, head.first, blocks, packet.received_at, head.note, out);
         }
         let arrived = Arrived {
             line,
@@ -222,6 +223,15 @@ impl<P: Protocol> Arbiter<P> {
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
+        // A false count must not stand for messages that another packet brings.
+        let held = count(blocks.clone());
+        if held == 0 && head.count > 0 {
+            return out.incident(refusal(blocks));
+        }
+        let head = PacketHead {
+            count: held,
+            ..head
+        };
         match self.session {
             Some(session) if session == head.session => self.own(arrived, head, blocks, out),
             Some(_) => self.other_session(arrived, &head, blocks, out),
@@ -233,8 +243,14 @@ impl<P: Protocol> Arbiter<P> {
                 self.next = 1;
                 self.own(arrived, head, blocks, out);
             }
-            None => out.incident(refusal(blocks)),
+            None => self.refuse(arrived.line, head.count, refusal(blocks), out),
         }
+    }
+
+    /// Drops a packet that is not taken, and counts its messages.
+    fn refuse(&mut self, line: usize, messages: u64, reason: Incident, out: &mut impl Listen<P>) {
+        self.lines[line].stats.foreign += messages;
+        out.incident(reason);
     }
 
     /// Returns whether a source may begin with a packet: nothing is at stake, so one that was cut
@@ -252,12 +268,6 @@ impl<P: Protocol> Arbiter<P> {
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
-        // A false count must not stand for messages that another packet brings.
-        let held = blocks.clone().fold(0, |held, _| held + 1);
-        if held == 0 && head.count > 0 {
-            return out.incident(refusal(blocks));
-        }
-        head.count = held;
         if head.first == 0 && self.is_unnumbered {
             head.first = self.next;
         }
@@ -295,8 +305,9 @@ impl<P: Protocol> Arbiter<P> {
             if first < self.next {
                 self.old(arrived.line, first, self.next, out);
             }
-            let (at, received_at) = (self.now, arrived.received_at);
-            self.deliver(arrived.line, at, received_at, &head, blocks, out);
+            self.remember(self.now);
+            let (line, received_at) = (arrived.line, arrived.received_at);
+            self.deliver(line, first, blocks, received_at, head.note, out);
         } else if let Some(at) = self.queue.covers(first, end) {
             self.duplicate(arrived.line, head.count, Some(at), out);
         } else if !planted(ArbiterBug::EarlyDropped) {
@@ -318,39 +329,50 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     /// Records a packet of the source on a line.
-    #[inline]
+    #[inline(always)]
     fn heard(&mut self, line: usize, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let end = head.first + head.count;
-        if self.lines[line].heard() {
-            out.incident(Incident::LineBack { line: line as u8 });
-        }
+        let brought = &mut self.lines[line];
+        brought.stats.packets += 1;
         if head.count > 0 {
-            self.lines[line].advance(head.first, end);
+            brought.advance(head.first, end);
         }
         if self.lines.len() > 1 {
             let end = if head.count > 0 { end } else { 0 };
-            for (n, other) in self.lines.iter_mut().enumerate() {
-                if n != line && other.other_heard(end, self.now, &self.holding) {
-                    out.incident(Incident::LineStopped { line: n as u8 });
-                }
+            self.heard_beside_others(line, end, out);
+        }
+    }
+
+    /// Records on all lines that one of several sent a packet, with messages up to `end`.
+    #[inline(never)]
+    fn heard_beside_others(&mut self, line: usize, end: u64, out: &mut impl Listen<P>) {
+        if self.lines[line].heard() {
+            out.incident(Incident::LineBack { line: line as u8 });
+        }
+        for (n, other) in self.lines.iter_mut().enumerate() {
+            if n != line && other.other_heard(end, self.now, &self.holding) {
+                out.incident(Incident::LineStopped { line: n as u8 });
             }
         }
     }
 
     /// Passes on the new messages of a packet that begins at the next one or before.
-    #[inline(always)]
-    fn deliver<'a>(
+    ///
+    /// This is the only copy of the listener's code, so that the compiler inlines all of that. The
+    /// arguments are in registers.
+    #[inline(never)]
+    fn deliver(
         &mut self,
         line: usize,
-        arrived_at: Nanos,
+        first: u64,
+        mut blocks: P::Blocks<'_>,
         received_at: Nanos,
-        head: &PacketHead<P::Note>,
-        mut blocks: P::Blocks<'a>,
+        note: P::Note,
         out: &mut impl Listen<P>,
     ) {
         let next = self.next;
-        let mut sequence = head.first;
-        out.packet(received_at, &head.note);
+        let mut sequence = first;
+        out.packet(received_at, &note);
         for message in blocks.by_ref() {
             if sequence >= next || planted(ArbiterBug::OverlapDelivered) {
                 out.message(SourcePosition::new(self.ordinal, sequence), message);
@@ -359,11 +381,16 @@ impl<P: Protocol> Arbiter<P> {
         }
         self.next = next.max(sequence);
         self.lines[line].stats.first += self.next - next;
-        if self.lines.len() > 1 {
-            self.recent.push(next, arrived_at);
-        }
         if let Some(reason) = blocks.fault() {
             out.incident(Incident::Malformed { reason });
+        }
+    }
+
+    /// Remembers when the next message arrived, to compare the lines.
+    #[inline(always)]
+    fn remember(&mut self, arrived_at: Nanos) {
+        if self.lines.len() > 1 {
+            self.recent.push(self.next, arrived_at);
         }
     }
 
@@ -446,8 +473,9 @@ impl<P: Protocol> Arbiter<P> {
         if held.end > self.next
             && let Ok((head, blocks)) = self.protocol.read(&held.bytes)
         {
-            let (at, received_at) = (held.arrived_at, held.received_at);
-            self.deliver(held.line, at, received_at, &head, blocks, out);
+            self.remember(held.arrived_at);
+            let (line, received_at) = (held.line, held.received_at);
+            self.deliver(line, held.first, blocks, received_at, head.note, out);
         }
         self.queue.recycle(held.bytes);
     }
@@ -529,6 +557,11 @@ impl<P: Protocol> Arbiter<P> {
 const FOREIGN: Incident = Incident::Foreign {
     reason: "the packet is not of this feed",
 };
+
+/// Returns the number of whole messages.
+fn count<'a>(blocks: impl Blocks<'a>) -> u64 {
+    blocks.fold(0, |count, _| count + 1)
+}
 
 /// Returns whether the messages fill the packet as its header says.
 fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {

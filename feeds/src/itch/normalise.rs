@@ -418,7 +418,7 @@ impl Normaliser {
     }
 
     /// Names a stock that no directory message announced, once.
-    #[inline]
+    #[inline(always)]
     fn name(&mut self, stamp: Stamp, stock: Stock) {
         // As whole words: compared in one go.
         let told = self.symbols[usize::from(stamp.locate)];

@@ -120,6 +120,8 @@ tickcast_reliability::counters! {
         input_line_late,
         /// Messages that had been delivered before.
         input_line_duplicates,
+        /// Messages of packets of another feed or session.
+        input_line_foreign,
         /// Messages that the line left out.
         input_line_missing,
         /// Packets that a message came after its place, at most (a gauge).
@@ -233,6 +235,7 @@ impl SourceShared {
             counters.input_line_first.set(stats.first);
             counters.input_line_late.set(stats.late);
             counters.input_line_duplicates.set(stats.duplicates);
+            counters.input_line_foreign.set(stats.foreign);
             counters.input_line_missing.set(stats.missing);
             counters.input_line_reorder_depth.set(stats.reorder_depth);
             counters.input_line_skew_p50_us.set(stats.skew_us(0.5));

@@ -132,6 +132,7 @@ fn summary(inspection: &Inspection) -> Value {
                     "first": stats.first,
                     "duplicates": stats.duplicates,
                     "late": stats.late,
+                    "foreign": stats.foreign,
                     "missing": stats.missing,
                     "reorder_depth": stats.reorder_depth,
                     "skew_p50_us": stats.skew_us(0.5),
