@@ -9,7 +9,7 @@
 //! - A message that was delivered before is a duplicate; a message that was passed over is late.
 //! - The first packet may have any sequence: messages before it are no loss, unless
 //!   `expect_from_one`.
-//! - Another session, or a sequence far ahead, is a candidate at first: see [`candidate`].
+//! - Another session, or a sequence far ahead, is a candidate until it is confirmed.
 //! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
 //!   heartbeats below the next sequence, or by the time at which it sent the packet.
 //! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets

@@ -75,7 +75,7 @@ pub enum RecordingError {
     Nothing {
         /// The files.
         files: Vec<PathBuf>,
-        /// What is in them, and remedies.
+        /// The content of the files, and remedies.
         clues: Vec<String>,
     },
 }

@@ -6,18 +6,17 @@
 //!
 //! 1. `planted`: the deliberate bugs, and the seeds that find them
 //! 2. `grid`: the measured cost of loss
-//! 3. `lines`: the lines of a source, before its decoder
-//! 4. `exhaustive`: every order of a few events
-//! 5. `journal`: flight records of runs, replayed
-//! 6. `world`: one run: it drives the actors, applies incidents, and runs the checks
-//! 7. `report`: totals over runs
-//! 8. `actors`: publishers, subscribers, standbys
-//! 9. `checks`: no event is untrue; no message is sent too soon, too often or too late
-//! 10. `feed`: the feed of a channel, and the checks on its publisher's output
-//! 11. `network`: datagrams, bytes and copies in flight
-//! 12. `faults`: the plan of a run, and its faults
-//! 13. `trace`: the event log
-//! 14. `truth`: the record of everything published
+//! 3. `exhaustive`: every order of a few events
+//! 4. `journal`: flight records of runs, replayed
+//! 5. `world`: one run: it drives the actors, applies incidents, and runs the checks
+//! 6. `report`: totals over runs
+//! 7. `actors`: publishers, subscribers, standbys
+//! 8. `checks`: no event is untrue; no message is sent too soon, too often or too late
+//! 9. `feed`: the feed of a channel, and the checks on its publisher's output
+//! 10. `network`: datagrams, bytes and copies in flight
+//! 11. `faults`: the plan of a run, and its faults
+//! 12. `trace`: the event log
+//! 13. `truth`: the record of everything published
 
 pub mod actors;
 pub mod checks;
@@ -26,7 +25,6 @@ pub mod faults;
 pub mod feed;
 pub mod grid;
 pub mod journal;
-pub mod lines;
 pub mod network;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;

@@ -120,7 +120,7 @@ impl Framing {
             Some(Unit::EndMark { len }) => {
                 let behind = at + len;
                 bytes.len() == behind || {
-                    // What follows is the next day, or zeros.
+                    // The next day or zeros follow.
                     let next = &bytes[behind..];
                     next.iter().all(|byte| *byte == 0)
                         || self.unit(bytes, behind).is_some_and(|unit| {

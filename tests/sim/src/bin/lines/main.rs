@@ -1,6 +1,11 @@
 //! Runs seeds of the simulation of lines, and prints totals. Exit codes: 0 no violation, 1 a violation,
 //! 2 usage.
 
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod run;
+mod world;
+
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,7 +29,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     #[cfg(feature = "planted-bugs")]
     if args.planted {
-        return tickcast_sim::lines::planted::show();
+        return planted::show();
     }
     let Some(seeds) = tickcast_sim::seeds_of(&args.seeds) else {
         eprintln!(
@@ -56,7 +61,7 @@ fn run_all(seeds: Range<u64>) -> u64 {
                     if seed >= seeds.end {
                         break;
                     }
-                    if let Err(what) = tickcast_sim::lines::run(seed) {
+                    if let Err(what) = run::run(seed) {
                         violations.fetch_add(1, Relaxed);
                         eprintln!("VIOLATION in seed {seed}: {what}");
                         eprintln!(

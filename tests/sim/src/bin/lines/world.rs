@@ -5,13 +5,13 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_feeds::arbiter::Holding;
 use tickcast_reliability::types::Nanos;
 
-pub(super) const fn us(us: u64) -> Nanos {
+pub(crate) const fn us(us: u64) -> Nanos {
     Nanos::from_us(us)
 }
 
 /// The kind of a packet on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// Messages `first..end` of a session.
     Messages(u16, u64, u64),
     /// A heartbeat of a session that names the next sequence, or its end.
@@ -21,27 +21,27 @@ pub(super) enum What {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Arrival {
-    pub(super) at: Nanos,
-    pub(super) line: usize,
-    pub(super) what: What,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Arrival {
+    pub(crate) at: Nanos,
+    pub(crate) line: usize,
+    pub(crate) what: What,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// One seed's world.
-pub(super) struct World {
-    pub(super) holding: Holding,
-    pub(super) lines: usize,
+pub(crate) struct World {
+    pub(crate) holding: Holding,
+    pub(crate) lines: usize,
     /// Whether nothing exceeds the limits, so that all that arrives is in time.
-    pub(super) is_calm: bool,
-    pub(super) sessions: u16,
+    pub(crate) is_calm: bool,
+    pub(crate) sessions: u16,
     /// When each line dies, if it does.
-    pub(super) deaths: Vec<Option<Nanos>>,
-    pub(super) arrivals: Vec<Arrival>,
-    pub(super) ends_at: Nanos,
+    pub(crate) deaths: Vec<Option<Nanos>>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) ends_at: Nanos,
 }
 
-pub(super) fn content(session: u16, sequence: u64) -> [u8; 10] {
+pub(crate) fn content(session: u16, sequence: u64) -> [u8; 10] {
     let mut bytes = [0; 10];
     bytes[..2].copy_from_slice(&session.to_be_bytes());
     bytes[2..].copy_from_slice(&sequence.to_be_bytes());
@@ -71,7 +71,7 @@ fn messages(session: u16, first: u64, end: u64) -> Vec<u8> {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let is_calm = !seed.is_multiple_of(4);
         let holding = Holding {
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Returns the longest time for which other lines were heard between two packets of a line.
-    pub(super) fn silence(&self, line: usize) -> Nanos {
+    pub(crate) fn silence(&self, line: usize) -> Nanos {
         let (mut since, mut longest) = (None, Nanos::ZERO);
         for arrival in self.arrivals.iter().filter(|it| it.what != What::Foreign) {
             if arrival.line == line {

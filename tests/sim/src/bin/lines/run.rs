@@ -6,10 +6,6 @@
 //! longer than the limits. At the end: everything that arrived in time was delivered, late is what
 //! came after its place, and the lines' counts balance.
 
-#[cfg(feature = "planted-bugs")]
-pub mod planted;
-mod world;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_feeds::arbiter::{Arbiter, Lines, Listen};
@@ -17,7 +13,7 @@ use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use self::world::{Arrival, What, World, content, us};
+use crate::world::{Arrival, What, World, content, us};
 
 /// Time between two polls.
 const POLL: Nanos = Nanos::from_us(500);
@@ -112,7 +108,7 @@ struct Arrived {
 ///
 /// # Errors
 /// The first broken invariant, with its time.
-pub fn run(seed: u64) -> Result<(), String> {
+pub(crate) fn run(seed: u64) -> Result<(), String> {
     let world = World::new(seed);
     let lines = Lines {
         count: world.lines,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use tickcast_feeds::planted::{ArbiterBug, plant};
 
-use super::run;
+use crate::run::run;
 
 /// Seeds, from 0 on, within which each bug must be found; none of them may fail without a bug.
 const SEEDS: u64 = 400;
@@ -37,8 +37,7 @@ const BUGS: [ArbiterBug; 22] = [
 ];
 
 /// Hunts every bug and prints a table. Exit codes: 0 all found and no false alarm, 1 otherwise.
-#[must_use]
-pub fn show() -> ExitCode {
+pub(crate) fn show() -> ExitCode {
     let mut missed = 0;
     println!("| bug | found at seed | what the simulation says |");
     println!("|---|---|---|");
