@@ -86,7 +86,7 @@ fn print(inspection: &Inspection, output: &mut Output) -> Result<(), ToolError> 
         ))?;
         for LineReport { line, stats } in &feed.lines {
             output.line(format_args!(
-                "  line {} of file {}: {} first, {} duplicates, {} late, {} missing",
+                "  line {} of file {}: {} messages first, {} duplicates, {} late, {} missing",
                 line.destination,
                 line.file + 1,
                 thousands(stats.first),

@@ -1,5 +1,8 @@
 //! An inspection reports each line of a feed, and its exit code is the verdict.
 
+use std::fs::File;
+use std::process::{Command, Output};
+
 use crate::common::{data, run, text};
 use serde_json::{Value, json};
 
@@ -39,4 +42,37 @@ fn lines_of_one_feed_are_reported_and_their_union_is_whole() {
     );
     let faults = one["faults"].to_string();
     assert!(faults.contains("4 messages are missing"), "{faults}");
+}
+
+#[test]
+fn pipe_and_standard_input_give_the_result_of_the_file() {
+    let Some(path) = data("intake/01_eth_us.pcap") else {
+        return;
+    };
+    let result = |done: &Output| {
+        let said = text(&done.stderr);
+        let summary: Value = serde_json::from_slice(&done.stdout).expect(&said);
+        (done.status.code(), summary["feeds"].clone())
+    };
+    let of_file = result(&run(&["inspect", &path.display().to_string(), "--json"]));
+    assert_eq!(of_file.0, Some(0), "{:#}", of_file.1);
+    assert_eq!(of_file.1[0]["messages"], json!(42));
+
+    let piped = Command::new(env!("CARGO_BIN_EXE_tickcast"))
+        .args(["inspect", "-", "--json"])
+        .stdin(File::open(&path).unwrap())
+        .output();
+    assert_eq!(result(&piped.unwrap()), of_file);
+
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("day.pcap");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let writer = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || std::fs::write(fifo, std::fs::read(path).unwrap())
+    });
+    let read = run(&["inspect", &fifo.display().to_string(), "--json"]);
+    writer.join().unwrap().unwrap();
+    assert_eq!(result(&read), of_file);
 }
