@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_gives_no_id_but_still_knows_the_old_ones() {
+    fn full_instrument_table_still_resolves_known_symbols() {
         let mut table = Instruments::new(1, 1);
         assert!(table.resolve(Symbol(*b"A       ")).is_some());
         assert_eq!(table.resolve(Symbol(*b"B       ")), None);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn every_symbol_keeps_its_id_while_the_table_grows() {
+    fn instrument_id_is_stable_while_table_grows() {
         let mut table = Instruments::new(5, 20_000);
         let symbol = |n: u32| Symbol(*format!("S{n:<7}").as_bytes().first_chunk().unwrap());
         for n in 0..20_000 {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_names_symbol_and_id_as_text() {
+    fn symbol_mapping_carries_symbol_and_id_as_text() {
         let record = mapping(Symbol(*b"BRK.B   "), 4_294_967_295, 38, 7);
         assert_eq!(record.stype_in_symbol().unwrap(), "BRK.B");
         assert_eq!(record.stype_out_symbol().unwrap(), "4294967295");

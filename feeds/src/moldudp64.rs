@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_join_is_no_gap_but_what_is_missed_after_it_is_one() {
+    fn late_mold_join_reports_no_gap_for_earlier_messages() {
         let mut mold = follower(false);
         assert_eq!(
             run(&mut mold, &packet(S, 70, 2, &[b"a", b""])),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_delivered_from_its_first_new_message() {
+    fn overlapping_mold_packet_emits_only_new_messages() {
         let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 2, &[b"a", b"b"]));
         let overlap = packet(S, 2, 3, &[b"b", b"c", b"d"]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_reveals_a_gap_at_the_tail_once() {
+    fn mold_heartbeat_reveals_tail_gap_once() {
         let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 1, &[b"a"]));
         assert!(
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_session_starts_at_one_and_the_one_before_is_old() {
+    fn new_mold_session_starts_at_one_and_retires_previous() {
         let mut mold = follower(false);
         run(&mut mold, &packet(S, 9, 1, &[b"a"]));
         let first = packet(T, 3, 1, &[b"b"]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_cut_within_message_gives_prefix_then_gap() {
+    fn mold_packet_cut_mid_message_emits_prefix_then_gap() {
         let mut mold = follower(false);
         let mut cut = packet(S, 1, 3, &[b"aa", b"bb", b"cc"]);
         cut.truncate(cut.len() - 1);

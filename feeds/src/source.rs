@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_exact_within_32_bits_and_clamped_beyond() {
+    fn clamped_difference_saturates_beyond_32_bits() {
         let edges = [0, 1, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 63, u64::MAX];
         for at in edges
             .into_iter()

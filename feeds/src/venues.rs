@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_format_has_a_name_that_finds_it() {
+    fn format_name_round_trips_through_parse() {
         for format in Format::ALL {
             assert_eq!(format.to_string().parse(), Ok(format));
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_recognised_by_whole_packets_only() {
+    fn format_detection_requires_whole_packet() {
         let mut deep = vec![0; 40];
         deep[..4].copy_from_slice(&[1, 0, 0x04, 0x80]);
         deep[24] = 1;

@@ -252,7 +252,7 @@ fn fault(bytes: &[u8]) -> CaptureError {
 }
 
 #[test]
-fn pcap_is_read_in_both_orders_and_both_resolutions_gzip_or_not() {
+fn pcap_reads_any_byte_order_resolution_and_gzip() {
     let frames = [plain(b"one"), plain(b"two")];
     for order in [Order::Little, Order::Big] {
         for (fraction_ns, stamp) in [(1, STAMP_NS), (1_000, STAMP_NS / 1_000 * 1_000)] {
@@ -376,7 +376,7 @@ fn simple_block_has_no_time_obsolete_block_has() {
 }
 
 #[test]
-fn every_link_layer_leads_to_the_same_datagram() {
+fn link_layers_yield_same_datagram() {
     let ip = ipv4(17, 0, &udp(b"x"));
     let ip6 = ipv6(17, &udp(b"x"));
     let sll = [&[0; 14][..], &[8, 0], &ip].concat();
@@ -412,7 +412,7 @@ fn gre(flags: u16, kind: u16, fields: &[u8], inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_encapsulation_leads_to_the_same_datagram() {
+fn encapsulations_lead_to_the_same_datagram() {
     let ip = ipv4(17, 0, &udp(b"x"));
     let inner = plain(b"x");
     let stamped = |version: u16, len: usize| {
@@ -614,7 +614,7 @@ fn ipv6_extension_headers_are_skipped() {
 }
 
 #[test]
-fn what_is_no_whole_udp_is_counted_by_reason_and_skipped() {
+fn incomplete_or_non_udp_frame_is_counted_by_reason() {
     let datagram = udp(b"x");
     let mut short_udp = datagram.clone();
     short_udp[5] = 7;
@@ -660,13 +660,13 @@ fn padding_of_a_short_frame_is_no_payload() {
 }
 
 #[test]
-fn the_flag_dont_fragment_makes_no_fragment() {
+fn dont_fragment_flag_is_not_a_fragment() {
     let frame = ethernet(&[], 0x0800, &ipv4(17, 0x4000, &udp(b"x")));
     assert_eq!(payloads(&pcap(&[frame])), [b"x"]);
 }
 
 #[test]
-fn a_snapped_packet_is_given_and_flagged() {
+fn snapped_packet_is_delivered_and_flagged() {
     let frame = plain(b"0123456789");
     let snapped = &frame[..frame.len() - 4];
     let order = Order::Little;
@@ -733,7 +733,7 @@ fn several_gzip_members_are_one_file() {
 }
 
 #[test]
-fn a_corrupt_gzip_stream_is_an_error_with_its_place() {
+fn corrupt_gzip_stream_is_reported_as_damaged() {
     let mut file = gzip(&pcap(&[plain(b"one")]));
     let crc = file.len() - 8;
     file[crc] ^= 1;
@@ -809,7 +809,7 @@ fn unknown_link_is_error_in_pcap_counted_in_pcapng() {
 }
 
 #[test]
-fn one_damaged_record_costs_at_most_itself() {
+fn damaged_record_costs_at_most_itself() {
     let frames: Vec<_> = (0..12_u8)
         .map(|n| plain(&vec![n; 20 + usize::from(n)]))
         .collect();
@@ -875,7 +875,7 @@ fn check_cost(bytes: &[u8], whole: &[Vec<u8>], n: usize, case: &str) {
 }
 
 #[test]
-fn files_that_are_no_captures_are_told_apart_in_sentences() {
+fn unreadable_capture_is_refused_with_specific_error() {
     let dir = std::env::temp_dir().join(format!("tickcast-captures-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let write = |name: &str, bytes: &[u8]| {
@@ -922,7 +922,7 @@ fn files_that_are_no_captures_are_told_apart_in_sentences() {
 }
 
 #[test]
-fn a_reader_that_gives_single_bytes_makes_no_difference() {
+fn single_byte_reads_yield_same_capture() {
     struct Slow(Cursor<Vec<u8>>);
     impl std::io::Read for Slow {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -946,7 +946,7 @@ fn a_reader_that_gives_single_bytes_makes_no_difference() {
 }
 
 #[test]
-fn the_real_cme_capture_is_a_pcapng_whatever_its_name_says() {
+fn cme_capture_is_detected_as_pcapng_despite_name() {
     let Some(dir) = data_dir() else { return };
     let mut capture = Capture::open(dir.join("cme-mdp3/Cme.Mdp3.Sbe.v6.1.pcap")).unwrap();
     assert_eq!(capture.format(), CaptureFormat::PcapNg);
@@ -973,7 +973,7 @@ fn survives(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
+    fn arbitrary_capture_bytes_cause_no_panic(bytes in vec(any::<u8>(), 0..300)) {
         survives(&bytes);
         for magic in [&[0xd4, 0xc3, 0xb2, 0xa1][..], &[0xa1, 0xb2, 0x3c, 0x4d]] {
             survives(&[magic, &bytes].concat());
@@ -984,7 +984,7 @@ proptest! {
     }
 
     #[test]
-    fn any_mutation_of_a_capture_is_read_without_panic(
+    fn mutated_capture_causes_no_panic(
         form in 0..5_usize,
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
         cut in any::<prop::sample::Index>(),

@@ -150,7 +150,7 @@ fn stream_joined_midway_has_no_initial_gap() {
 }
 
 #[test]
-fn a_gap_is_reported_with_its_exact_size_and_only_once() {
+fn iex_gap_is_reported_once_with_exact_size() {
     let recorded = run_segments(&[Seg::deep(1, 2), Seg::deep(10, 1), Seg::deep(11, 1)]);
     assert_eq!(recorded.positions(), [(0, 1), (0, 2), (0, 10), (0, 11)]);
     assert_eq!(recorded.incidents, [gap(0, 3, 7)]);
@@ -166,7 +166,7 @@ fn heartbeat_next_sequence_finds_tail_gap() {
 }
 
 #[test]
-fn the_other_line_with_other_segmentation_adds_nothing_twice() {
+fn line_with_other_segmentation_adds_no_duplicates() {
     let recorded = run_segments(&[
         Seg::deep(1, 3),
         Seg::deep(1, 2),
@@ -181,7 +181,7 @@ fn the_other_line_with_other_segmentation_adds_nothing_twice() {
 }
 
 #[test]
-fn a_heartbeat_with_first_sequence_1_starts_the_sequence_again() {
+fn heartbeat_at_sequence_one_resets_iex_sequence() {
     let recorded = run_segments(&[
         Seg::deep(1, 3),
         Seg::deep(1, 0).at(NOON + 46 * SECOND),
@@ -204,7 +204,7 @@ fn reset_with_standing_or_stepped_clock_is_found() {
 }
 
 #[test]
-fn the_other_lines_first_heartbeat_that_comes_late_is_no_reset() {
+fn late_first_heartbeat_of_other_line_is_no_reset() {
     let recorded = run_segments(&[
         Seg::deep(1, 3),
         Seg::deep(1, 0).at(NOON - 1_000),
@@ -272,7 +272,7 @@ fn impossible_first_sequence_keeps_stream() {
 }
 
 #[test]
-fn no_two_messages_share_the_last_position_there_is() {
+fn segment_reaching_last_position_is_malformed() {
     let last = (1 << 48) - 1;
     let recorded = run_segments(&[Seg::deep(last - 2, 1), Seg::deep(last - 1, 2)]);
     assert_eq!(recorded.positions(), [(0, last as u64 - 2)]);
@@ -283,7 +283,7 @@ fn no_two_messages_share_the_last_position_there_is() {
 // Messages of unexpected length.
 
 #[test]
-fn a_longer_message_is_read_and_a_shorter_one_costs_only_itself() {
+fn overlong_message_is_read_and_short_one_is_dropped() {
     let good = level(b'8', 1, b"ZVZZT   ", 100, 10_0000);
     let longer = [good.clone(), vec![0xee; 9]].concat();
     let shorter = good[..29].to_vec();
@@ -297,7 +297,7 @@ fn a_longer_message_is_read_and_a_shorter_one_costs_only_itself() {
 }
 
 #[test]
-fn every_type_is_refused_one_byte_short_of_its_length() {
+fn message_one_byte_short_is_malformed_for_all_types() {
     let lengths = [
         (b'S', 10),
         (b'D', 31),
@@ -325,7 +325,7 @@ fn every_type_is_refused_one_byte_short_of_its_length() {
 }
 
 #[test]
-fn an_unknown_message_is_counted_by_its_type_and_passed_over() {
+fn unknown_iex_message_is_counted_and_skipped() {
     let unknown = vec![b'z', 1, 2, 3];
     let good = level(b'5', 1, b"ZVZZT   ", 1, 1);
     let (decoder, recorded) = run(&[Seg::of(vec![unknown, good]).bytes()]);
@@ -341,7 +341,7 @@ fn an_unknown_message_is_counted_by_its_type_and_passed_over() {
 }
 
 #[test]
-fn cut_packet_gives_whole_messages_then_gap() {
+fn cut_iex_packet_emits_whole_messages_then_gap() {
     let whole = Seg::deep(1, 3).bytes();
     let cut = whole[..whole.len() - 1].to_vec();
     let (_, recorded) = run(&[cut, Seg::deep(4, 1).bytes()]);
@@ -351,7 +351,7 @@ fn cut_packet_gives_whole_messages_then_gap() {
 }
 
 #[test]
-fn what_a_cut_packet_lost_the_other_line_fills() {
+fn messages_lost_in_cut_packet_are_filled_by_other_line() {
     let whole = Seg::deep(1, 3).bytes();
     let (_, recorded) = run(&[whole[..whole.len() - 1].to_vec(), whole]);
     assert_eq!(recorded.positions(), [(0, 1), (0, 2), (0, 3)]);
@@ -403,7 +403,7 @@ fn bytes_after_the_payload_are_the_networks_padding() {
 }
 
 #[test]
-fn a_packet_of_something_else_is_malformed() {
+fn packet_of_foreign_protocol_is_malformed() {
     let mut version = Seg::deep(1, 1).bytes();
     version[0] = 2;
     let plus = Seg {
@@ -432,7 +432,7 @@ fn tops_and_deep_in_one_source_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_full_instrument_table_drops_new_symbols_and_says_so() {
+fn full_instrument_table_drops_new_symbol_as_malformed() {
     let mut decoder = IexDecoder::new(Instruments::new(1, 1), Lines::default());
     let mut recorded = Recorded::default();
     let symbols = [b"A       ", b"B       ", b"A       "];
@@ -501,7 +501,7 @@ fn level_is_mbp_record_with_total_and_last_flag() {
 }
 
 #[test]
-fn a_trade_break_is_a_cancelled_trade() {
+fn trade_break_is_decoded_as_cancelled_trade() {
     let recorded = run_segments(&[Seg::tops(vec![
         trade(b'T', b"A       ", 5, 1_0000),
         trade(b'B', b"A       ", 5, 1_0000),
@@ -530,7 +530,7 @@ fn unrepresentable_price_is_undefined_and_reported() {
 }
 
 #[test]
-fn an_unknown_time_of_receipt_is_replaced_and_flagged() {
+fn unknown_receive_time_is_replaced_and_flagged() {
     let payload = Seg::deep(1, 1).bytes();
     let mut recorded = Recorded::default();
     let packet = Packet {
@@ -553,7 +553,7 @@ fn an_unknown_time_of_receipt_is_replaced_and_flagged() {
 }
 
 #[test]
-fn statuses_say_what_the_message_says_and_no_more() {
+fn iex_status_message_maps_to_status_record() {
     let halt = [message(b'H', b'H', b"A       "), b"T1  ".to_vec()].concat();
     let pause = [message(b'H', b'P', b"A       "), b"MCB2".to_vec()].concat();
     let short = [message(b'P', 1, b"A       "), b"A".to_vec()].concat();
@@ -620,7 +620,7 @@ fn symbol_of(decoder: &IexDecoder, id: u32) -> String {
 }
 
 #[test]
-fn the_auction_fixture_has_its_fields() {
+fn auction_fixture_fields_are_decoded() {
     let Some((decoder, recorded)) =
         fixture("iex-tops/Tops.IexTp.v1.5_AuctionInformationMessage.pcap")
     else {
@@ -647,7 +647,7 @@ fn the_auction_fixture_has_its_fields() {
 }
 
 #[test]
-fn the_official_price_fixture_has_its_fields() {
+fn official_price_fixture_fields_are_decoded() {
     let Some((decoder, recorded)) = fixture("iex-tops/Tops.IexTp.v1.5_OfficialPriceMessage.pcap")
     else {
         return;
@@ -661,7 +661,7 @@ fn the_official_price_fixture_has_its_fields() {
 }
 
 #[test]
-fn the_operational_halt_fixture_has_its_four_messages() {
+fn operational_halt_fixture_yields_four_messages() {
     let Some((decoder, recorded)) =
         fixture("iex-tops/Tops.IexTp.v1.5_OperationalHaltStatusMessage.pcap")
     else {
@@ -685,7 +685,7 @@ fn the_operational_halt_fixture_has_its_four_messages() {
 }
 
 #[test]
-fn the_quote_fixtures_have_their_fields() {
+fn quote_fixture_fields_are_decoded() {
     for version in ["1.5", "1.6"] {
         let name = format!("iex-tops/Tops.IexTp.v{version}_QuoteUpdateMessage.pcap");
         let Some((decoder, recorded)) = fixture(&name) else {
@@ -705,7 +705,7 @@ fn the_quote_fixtures_have_their_fields() {
 }
 
 #[test]
-fn the_directory_fixture_has_its_fields_and_all_its_neighbours() {
+fn directory_fixture_fields_and_counts_are_decoded() {
     let Some((decoder, recorded)) =
         fixture("iex-tops/Tops.IexTp.v1.5_SecurityDirectoryMessage.pcap")
     else {
@@ -762,7 +762,7 @@ fn iex_fixtures_decode_to_their_fields() {
 }
 
 #[test]
-fn the_deep_fixtures_have_their_fields() {
+fn deep_fixture_fields_are_decoded() {
     let Some((decoder, recorded)) =
         fixture("iex-deep/Deep.IexTp.v1.0_PriceLevelBuyUpdateMessage.pcap")
     else {
@@ -891,12 +891,12 @@ fn any_segment() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_decoded_without_panic(packets in vec(vec(any::<u8>(), 0..200), 0..8)) {
+    fn arbitrary_iex_bytes_cause_no_panic(packets in vec(vec(any::<u8>(), 0..200), 0..8)) {
         run(&packets);
     }
 
     #[test]
-    fn any_mutation_of_segments_keeps_positions_in_order(
+    fn mutated_iex_segments_keep_position_order(
         packets in vec(any_segment(), 1..12),
         edits in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
@@ -941,7 +941,7 @@ proptest! {
 }
 
 #[test]
-fn a_symbol_of_odd_bytes_is_still_a_symbol() {
+fn symbol_with_non_ascii_bytes_is_escaped() {
     let odd = [0xff, 0xfe, 0, b' ', b'A', 0, b' ', b' '];
     let recorded = run_segments(&[Seg::of(vec![level(b'8', 1, &odd, 1, 1)])]);
     let mapping = &recorded.all::<SymbolMappingMsg>()[0];

@@ -103,7 +103,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn each_spoilt_file_gives_its_right_answer() {
+fn spoilt_files_give_their_right_answers() {
     let mut wrong = Vec::new();
     for (name, messages, whole, texts) in CASES {
         let Some(inspection) = inspect(name, &[]) else {
@@ -231,7 +231,7 @@ fn named_destinations_are_the_lines_in_their_order() {
 }
 
 #[test]
-fn one_named_line_of_two_misses_its_messages() {
+fn named_line_of_two_misses_its_messages() {
     let Some(inspection) = inspect(LINES_AB, &[LINE_A]) else {
         return;
     };
@@ -295,7 +295,7 @@ fn symbol_of_a_swapped_first_packet_is_known() {
 }
 
 #[test]
-fn a_dns_query_is_foreign_and_costs_nothing() {
+fn dns_query_is_foreign_and_costs_nothing() {
     let name = "12_dns_then_exec_of_resting_order.pcap";
     let Some(inspection) = inspect(name, &[]) else {
         return;

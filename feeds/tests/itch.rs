@@ -412,7 +412,7 @@ fn directory() -> Vec<u8> {
 }
 
 #[test]
-fn a_directory_message_defines_its_stock() {
+fn itch_directory_message_defines_instrument() {
     let told = decode(&[directory()]);
     let definition = &told.all::<InstrumentDefMsg>()[0];
     assert_eq!(definition.raw_symbol().unwrap(), "ZVZZT");
@@ -469,7 +469,7 @@ fn execution_is_trade_fill_cancel_with_one_last() {
 }
 
 #[test]
-fn an_execution_at_another_price_is_a_trade_only_when_it_prints() {
+fn execution_with_price_is_trade_only_if_printable() {
     let execute = |printable: &[u8]| {
         let (reference, shares) = (9_u64.to_be_bytes(), 100_u32.to_be_bytes());
         let (number, price) = (555_u64.to_be_bytes(), 1_234_600_u32.to_be_bytes());
@@ -605,7 +605,7 @@ fn imbalances_keep_far_near_and_reference_price_apart() {
 }
 
 #[test]
-fn what_concerns_a_stocks_trading_is_a_status() {
+fn trading_state_message_is_decoded_as_status() {
     let status = |kind, body: &[&[u8]]| last_words(&[message(kind, 7, body)])[1].clone();
     let stock: &[u8] = b"ZVZZT   ";
     for (state, reason, words) in [
@@ -629,7 +629,7 @@ fn what_concerns_a_stocks_trading_is_a_status() {
 }
 
 #[test]
-fn what_concerns_the_venue_is_of_instrument_0() {
+fn venue_message_is_decoded_for_instrument_zero() {
     let told = |kind, body: &[&[u8]]| last_words(&[message(kind, 0, body)]);
     for (code, words) in [
         (b"O", "None Scheduled ~~~"),
@@ -660,7 +660,7 @@ fn what_concerns_the_venue_is_of_instrument_0() {
 }
 
 #[test]
-fn what_concerns_auctions_and_participants_is_a_statistic() {
+fn auction_and_participant_messages_become_statistics() {
     let stock: &[u8] = b"ZVZZT   ";
     let stats = |kind, body: &[&[u8]]| {
         let message = message(kind, 7, body);
@@ -702,7 +702,7 @@ fn what_concerns_auctions_and_participants_is_a_statistic() {
 }
 
 #[test]
-fn a_direct_listing_keeps_its_prices_apart() {
+fn direct_listing_prices_map_to_separate_fields() {
     let [min, max, near, lower, upper] = [11_u32, 22, 33, 44, 55].map(u32::to_be_bytes);
     let near_time = 36_000_000_000_001_u64.to_be_bytes();
     let body: [&[u8]; 8] = [
@@ -907,7 +907,7 @@ fn binary_file(path: &Path) -> (ItchDecoder, Recorded, BinaryFile) {
 }
 
 #[test]
-fn a_days_first_thousand_messages_are_its_directory() {
+fn first_thousand_messages_of_day_are_directory() {
     let Some(data) = data_dir() else { return };
     let path = data.join("nasdaq-itch50-binaryfile/bbekele_sample.itch");
     let (decoder, told, file) = binary_file(&path);
@@ -984,7 +984,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_bytes_at_all_make_it_panic(
+    fn arbitrary_itch_bytes_cause_no_panic(
         packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)
     ) {
         let (mut decoder, mut told) = (decoder(), Recorded::default());

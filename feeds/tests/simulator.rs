@@ -162,7 +162,7 @@ fn packets(config: &SimulatorConfig, seed: u64) -> Vec<(Nanos, Vec<u8>)> {
 }
 
 #[test]
-fn the_books_a_subscriber_builds_are_the_simulators_own() {
+fn subscriber_books_equal_simulator_books() {
     for seed in [1, 2] {
         let mut simulator = Simulator::new(&config(), seed).unwrap();
         let (mut decoder, mut books) = (decoder(), Books::default());
@@ -279,7 +279,7 @@ fn lossy_line_drops_are_missing_to_the_message() {
 }
 
 #[test]
-fn a_quiet_line_carries_heartbeats() {
+fn quiet_line_carries_heartbeats() {
     let config = SimulatorConfig {
         symbols: 1,
         messages: 0,
@@ -318,7 +318,7 @@ fn a_quiet_line_carries_heartbeats() {
 }
 
 #[test]
-fn a_day_opens_with_its_directory_and_closes_in_order() {
+fn simulated_day_starts_with_directory_and_ends_on_time() {
     let config = SimulatorConfig {
         names: vec!["ZVZZT".into()],
         messages: 0,
@@ -419,7 +419,7 @@ fn arrivals_come_at_the_configured_rate_and_cluster() {
 }
 
 #[test]
-fn many_symbols_of_unequal_activity_all_have_a_book() {
+fn simulator_defines_all_symbols_at_maximum_count() {
     let config = SimulatorConfig {
         symbols: u16::MAX,
         messages: 1,
@@ -462,7 +462,7 @@ fn market_without_bounds_trades_beyond_midnight() {
 }
 
 #[test]
-fn a_config_that_makes_no_market_is_refused() {
+fn simulator_with_zero_symbols_is_refused() {
     let config = SimulatorConfig {
         symbols: 0,
         ..SimulatorConfig::default()
@@ -480,7 +480,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_config_that_is_accepted_makes_a_day_that_ends(
+    fn accepted_simulator_config_yields_day_that_ends(
         (symbols, depth, payload_max) in (1_u16..9, 2_u32..60, 128_u16..9_000),
         (messages, duration_ms) in (1_u64..3_000, 0_u64..2_000),
         (base_per_s, branching, skew) in (1e-3..1e6, 0.0..0.999, 0.0..4.0),

@@ -56,7 +56,7 @@ fn ends_whole(publisher: Publisher) {
 }
 
 #[test]
-fn a_body_of_any_length_is_refused_unread_and_costs_nothing() {
+fn announced_body_length_is_ignored_by_admin_port() {
     let mut publisher = publisher();
     for len in ["99999999999", "18446744073709551615", "-1", "1e99"] {
         let head = format!("POST /metrics HTTP/1.1\r\nContent-Length: {len}\r\n\r\n");
@@ -73,7 +73,7 @@ fn a_body_of_any_length_is_refused_unread_and_costs_nothing() {
 }
 
 #[test]
-fn an_endless_head_is_cut_at_8_kib() {
+fn request_head_over_8_kib_is_refused() {
     let mut publisher = publisher();
     let head = |len: usize| {
         let mut head = b"GET /healthz HTTP/1.1\r\nA: ".to_vec();
@@ -141,7 +141,7 @@ fn unread_client_delays_neither_others_nor_end() {
 }
 
 #[test]
-fn a_connection_carries_one_request_and_head_has_no_body() {
+fn admin_connection_serves_one_request_and_closes() {
     let publisher = publisher();
     let twice = b"GET /healthz HTTP/1.1\r\n\r\n".repeat(2);
     let answer = ask(&publisher, &twice);

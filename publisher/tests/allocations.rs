@@ -165,7 +165,7 @@ fn allocates_nothing(publisher: InlinePublisher) {
 }
 
 #[test]
-fn a_published_and_driven_tick_allocates_nothing_over_udp() {
+fn published_tick_over_udp_allocates_nothing() {
     for gso in [true, false] {
         allocates_nothing(open(&[udp(gso)], &Value::Null, false));
     }

@@ -30,7 +30,7 @@ fn publish(file: &Path, more: &[(&str, Value)]) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn every_quote_and_trade_of_a_tops_capture_is_published() {
+fn tops_capture_quotes_and_trades_are_all_published() {
     let Some(file) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -62,7 +62,7 @@ fn resets_and_the_cut_end_of_a_deep_capture_are_counted() {
 }
 
 #[test]
-fn a_run_can_be_cut_short_by_records() {
+fn records_max_ends_run_early() {
     let Some(file) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };

@@ -82,7 +82,7 @@ fn plan(config: &Value) -> Result<Plan, String> {
 }
 
 #[test]
-fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
+fn invalid_config_error_names_path_value_and_remedy() {
     let second = json!({
         "id": 2, "name": "b",
         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.2:7500" }] }],
@@ -441,7 +441,7 @@ fn kept_rings_need_memory_and_no_standby_or_readers() {
 }
 
 #[test]
-fn impossible_standby_is_refused_doubtful_warned() {
+fn invalid_standby_config_is_refused_risky_one_warned() {
     let standby = || {
         let mut config = good();
         config["admin"] = json!("127.0.0.1:0");
@@ -576,7 +576,7 @@ fn short_ring_is_warning_with_needed_length() {
 }
 
 #[test]
-fn a_flight_record_is_on_tmpfs_and_has_a_size() {
+fn flight_record_needs_tmpfs_and_valid_size() {
     for (record, expected) in [
         (json!({ "directory": "/etc" }), "flight_record.directory"),
         (
@@ -601,7 +601,7 @@ fn a_flight_record_is_on_tmpfs_and_has_a_size() {
 }
 
 #[test]
-fn every_example_passes_the_check_and_fits_the_schema() {
+fn example_configs_pass_check_and_schema() {
     let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -641,7 +641,7 @@ fn every_example_passes_the_check_and_fits_the_schema() {
 }
 
 #[test]
-fn a_wrong_config_is_exit_code_2_and_one_that_is_missing_too() {
+fn invalid_or_missing_config_exits_with_code_2() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.json");
     let mut ring = good();
@@ -666,7 +666,7 @@ fn a_wrong_config_is_exit_code_2_and_one_that_is_missing_too() {
 }
 
 #[test]
-fn what_a_library_says_of_a_config_is_said_with_a_remedy() {
+fn config_parse_error_is_reported_with_remedy() {
     let mut named = good();
     named["control"] = json!("localhost:17900");
     let said = plan(&named).unwrap_err();
@@ -686,7 +686,7 @@ fn what_a_library_says_of_a_config_is_said_with_a_remedy() {
 }
 
 #[test]
-fn check_says_how_many_symbols_each_pattern_matches() {
+fn config_check_counts_symbols_per_pattern() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
     let mut config = good();
@@ -783,7 +783,7 @@ fn verbs_fan_out_without_device_is_refused() {
 }
 
 #[test]
-fn ring_file_is_told_where_it_can_lie_and_if_taken() {
+fn shm_ring_path_is_validated_and_must_be_unique() {
     let shm = |path: &str| json!({ "transport": "shm", "path": path });
     let with = |fan_outs: Vec<Value>| {
         let mut config = good();

@@ -155,7 +155,7 @@ fn handler_messages_arrive_in_order_with_positions() {
 }
 
 #[test]
-fn silent_handler_looks_alive_and_is_repaired() {
+fn idle_handler_record_is_sent_confirmed_and_repaired() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -253,7 +253,7 @@ fn overflow_is_reported_to_caller_and_stream_exactly() {
 }
 
 #[test]
-fn a_message_for_no_datagram_is_refused_counted_and_told() {
+fn oversized_message_is_refused_and_reported_lost() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -316,7 +316,7 @@ fn record_with_false_header_is_refused_alone() {
 }
 
 #[test]
-fn however_many_names_there_are_all_are_told_and_none_is_a_loss() {
+fn directory_larger_than_queue_is_sent_without_loss() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&short_queue(group, 1_000));
@@ -473,7 +473,7 @@ fn dropping_a_publisher_sends_what_was_published_and_no_end() {
 }
 
 #[test]
-fn a_panic_in_a_handler_takes_nothing_else_down() {
+fn handler_panic_leaves_publisher_running() {
     let group = group();
     let mut listener = Listener::new(group);
     let mut publisher = open(&config(group));
@@ -493,7 +493,7 @@ fn a_panic_in_a_handler_takes_nothing_else_down() {
 }
 
 #[test]
-fn a_config_that_is_wrong_for_handlers_says_what_to_do() {
+fn invalid_handler_config_is_refused_with_remedy() {
     let fails = |change: &dyn Fn(&mut Value)| {
         let mut config = config(group());
         change(&mut config);
@@ -569,7 +569,7 @@ fn missing_verbs_error_names_setting() {
 }
 
 #[test]
-fn a_writer_can_be_moved_and_a_monitor_shared() {
+fn writer_is_send_and_monitor_is_sync() {
     fn is_send<T: Send>() {}
     fn is_shared<T: Clone + Send + Sync>() {}
     is_send::<ChannelWriter>();
@@ -598,7 +598,7 @@ fn heartbeats_go_on_after_end_until_the_subscriber_has_it() {
 }
 
 #[test]
-fn in_steady_state_publishing_allocates_nothing() {
+fn steady_state_publishing_allocates_nothing() {
     let mut publisher = open(&config(group()));
     let monitor = publisher.monitor();
     let mut channel = publisher.channel("all").unwrap();
@@ -658,7 +658,7 @@ fn run_example(name: &str, input: &str, publish: impl FnOnce(&mut Listener)) -> 
 }
 
 #[test]
-fn the_first_example_publishes_its_trade() {
+fn first_trade_example_publishes_its_trade() {
     let summary = run_example("first_trade", "", |listener| {
         assert_eq!(sizes(listener), [200]);
     });
@@ -667,7 +667,7 @@ fn the_first_example_publishes_its_trade() {
 }
 
 #[test]
-fn own_handler_publishes_and_reports_unread() {
+fn own_handler_example_publishes_and_reports_malformed() {
     let packets = "T,1,10150,200\nQ,1,10149,300,10151,400\nrubbish\nT,1,10152,100\n";
     let summary = run_example("own_handler", packets, |listener| {
         let (bytes, records) = listener.records();
@@ -690,7 +690,7 @@ fn own_handler_publishes_and_reports_unread() {
 }
 
 #[test]
-fn reopened_publisher_continues_and_tells_handlers() {
+fn reopened_publisher_resumes_its_epoch_and_position() {
     let rings = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = tempfile::tempdir().unwrap();
     let group = group();

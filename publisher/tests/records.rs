@@ -386,7 +386,7 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
 }
 
 #[test]
-fn a_full_hop_is_told_exactly_and_never_holds_the_writer_up() {
+fn full_queue_loss_is_exact_and_never_blocks_writer() {
     let (told, summary) = flood(|config| {
         config["threads"] = json!({ "queue_batches": 2, "idle": { "sleep": { "us": 5_000 } } });
         config["channels"][0]["slots"] = json!(65_536);
@@ -395,7 +395,7 @@ fn a_full_hop_is_told_exactly_and_never_holds_the_writer_up() {
 }
 
 #[test]
-fn one_thread_for_all_takes_records_too() {
+fn inline_mode_accepts_records_without_loss() {
     let (told, _) = flood(|config| {
         config["threads"] = json!({ "mode": "inline" });
         config["channels"][0]["slots"] = json!(65_536);
@@ -404,7 +404,7 @@ fn one_thread_for_all_takes_records_too() {
 }
 
 #[test]
-fn a_signal_removes_the_socket_and_publishes_what_was_written() {
+fn sigterm_removes_records_socket_and_exits_cleanly() {
     let setting = Setting::new(|config| config["end_when_inputs_end"] = json!(false));
     let mut writer = setting.connect();
     writer.write_all(&trade(1)).unwrap();

@@ -128,12 +128,12 @@ fn published_arrives_numbered_and_repaired_exactly() {
 }
 
 #[test]
-fn one_thread_for_all_publishes_the_same() {
+fn inline_mode_publishes_whole_simulated_day() {
     a_simulated_day_arrives_whole("inline");
 }
 
 #[test]
-fn a_signal_ends_the_session_with_end() {
+fn sigterm_ends_session_with_end_datagram() {
     let group = group();
     let mut input = simulator(1_000_000);
     input["wait_for_subscribers"] = json!(0);
@@ -172,7 +172,7 @@ fn a_signal_ends_the_session_with_end() {
 }
 
 #[test]
-fn an_audit_file_that_can_not_be_written_is_told_and_counted() {
+fn unwritable_audit_file_is_logged_and_counted() {
     let mut input = simulator(1_000_000);
     input["wait_for_subscribers"] = json!(0);
     let mut publisher = Publisher::start_with(&config(group(), input), &["--audit", "/dev/full"]);
@@ -259,7 +259,7 @@ fn endless_write_requests_are_audited_few_and_closed() {
 }
 
 #[test]
-fn a_subscriber_that_lost_something_is_a_finding() {
+fn subscriber_loss_sets_publisher_exit_code_1() {
     let group = group();
     let publisher = Publisher::start(&config(group, simulator(200)));
     let mut listener = Listener::new(group);
@@ -330,7 +330,7 @@ fn garbage_on_the_control_port_closes_that_connection_only() {
 }
 
 #[test]
-fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
+fn metrics_series_exist_from_start_unknown_path_is_404() {
     let group = group();
     let mut publisher = Publisher::start(&config(group, simulator(100)));
     let metrics = publisher.get("/metrics");
@@ -365,7 +365,7 @@ fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
 }
 
 #[test]
-fn a_gap_in_a_live_feed_is_told_in_the_stream_in_its_place() {
+fn live_feed_gap_is_published_as_source_loss() {
     let group = group();
     let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });
     let publisher = Publisher::start(&config(group, input));
@@ -565,7 +565,7 @@ fn unwritten_session_end_has_summary_and_exit_2() {
 }
 
 #[test]
-fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
+fn unreadable_capture_is_refused_at_startup() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
     for (file, expected) in [

@@ -58,7 +58,7 @@ fn round(
 }
 
 #[test]
-fn a_tick_is_published_and_delivered_without_an_allocation() {
+fn tick_is_published_and_delivered_without_allocation() {
     let (mut publisher, mut subscriber) = sides();
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
@@ -109,7 +109,7 @@ fn journal_allocates_only_at_segment_start() {
 }
 
 #[test]
-fn the_counter_sees_what_is_allocated() {
+fn allocation_counter_counts_an_allocation() {
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![0u8; 64])));
     assert_eq!(counted.count_total, 1);
 }

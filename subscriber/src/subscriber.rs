@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId};
+#[cfg(feature = "testing")]
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::delivery::{Deliver, Delivery, Item};
 use tickcast_reliability::types::{ChannelId, Nanos};
-use tickcast_transport::Receive;
-use tickcast_transport::faults::FaultyReceiver;
 use tickcast_transport::host::clock::{Clock, SystemClock};
+#[cfg(feature = "testing")]
+use tickcast_transport::{Receive, faults::FaultyReceiver};
 
 use crate::config::endpoints::Endpoints;
 use crate::config::filter::InstrumentFilter;
@@ -20,7 +22,8 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::application::ToApplication;
 use crate::dispatch::conflate::{CellWriter, LatestReader};
 use crate::error::{ChannelError, FilterError, SubscribeError};
-use crate::io::ChannelInput;
+#[cfg(feature = "testing")]
+use crate::io::channel_input::ChannelInput;
 use crate::io::driver::Driver;
 use crate::observe::directory::Directory;
 use crate::observe::latency::ChannelLatency;

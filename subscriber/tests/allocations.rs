@@ -96,7 +96,7 @@ fn polling_with(
 }
 
 #[test]
-fn a_polled_tick_allocates_nothing() {
+fn polled_tick_allocates_nothing() {
     polling(
         &ChannelBuilder::new("all")
             .filter(InstrumentFilter::ids(1..=20))
@@ -106,12 +106,12 @@ fn a_polled_tick_allocates_nothing() {
 }
 
 #[test]
-fn a_run_that_is_polled_whole_allocates_nothing() {
+fn polled_record_run_allocates_nothing() {
     polling(&ChannelBuilder::new("all"), by_run);
 }
 
 #[test]
-fn a_conflated_tick_allocates_nothing() {
+fn conflated_tick_allocates_nothing() {
     polling(
         &ChannelBuilder::new("all").delivery(Delivery::Latest),
         by_record,
@@ -119,7 +119,7 @@ fn a_conflated_tick_allocates_nothing() {
 }
 
 #[test]
-fn a_tick_that_was_missing_and_is_repaired_allocates_nothing() {
+fn repaired_tick_allocations_are_bounded() {
     let faults = FaultConfig {
         drop: 0.05,
         ..FaultConfig::default()
@@ -132,7 +132,7 @@ fn a_tick_that_was_missing_and_is_repaired_allocates_nothing() {
 }
 
 #[test]
-fn a_tick_read_from_the_local_ring_allocates_nothing() {
+fn ring_read_tick_allocates_nothing() {
     allocates_nothing(reading);
 }
 

@@ -39,7 +39,7 @@ fn is_here(program: &str) -> bool {
 }
 
 #[test]
-fn the_header_is_what_cbindgen_makes_of_the_sources() {
+fn header_matches_cbindgen_output() {
     let capi = root().join("subscriber/capi");
     let config = cbindgen::Config::from_file(capi.join("cbindgen.toml")).expect("a config");
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -74,7 +74,7 @@ fn the_header_is_what_cbindgen_makes_of_the_sources() {
 }
 
 #[test]
-fn the_examples_in_the_header_compile_as_c_and_as_cpp() {
+fn header_examples_compile_as_c_and_cpp() {
     let header = std::fs::read_to_string(root().join("subscriber/include/tickcast.h"));
     let header = header.expect("the header");
     let examples = header.split("```c\n").skip(1);
@@ -403,7 +403,7 @@ fn hello_in_c_and_in_cpp_prints_every_record_and_event() {
 }
 
 #[test]
-fn hello_in_c_and_in_cpp_says_that_its_channel_is_unknown() {
+fn hello_examples_report_unknown_channel() {
     let publisher = publisher(2_000, 1);
     let mut sources = vec!["hello.c"];
     if is_here("c++") {
@@ -475,17 +475,17 @@ fn follow_every_way(options: &[&str], runner: &[&str], name: &str, messages: u64
 }
 
 #[test]
-fn the_same_powers_from_c_as_from_rust() {
+fn c_program_follows_by_poll_split_and_run() {
     follow_every_way(&[], &[], "powers", 30_000);
 }
 
 #[test]
-fn a_program_with_the_static_library_within_does_the_same() {
+fn statically_linked_c_program_follows_all_ways() {
     follow_every_way(&["-static-library"], &[], "powers-static", 5_000);
 }
 
 #[test]
-fn every_misuse_from_c_is_an_error_that_says_what_to_do() {
+fn c_api_misuse_is_an_error_with_remedy() {
     let misuse = INSTALLED.compile(&test_source("misuse.c"), &[], "misuse");
     let publisher = publisher(20_000, 1);
     let output = INSTALLED
@@ -520,7 +520,7 @@ fn cpp_wrapper_throws_and_loses_nothing_on_exception() {
 /// The library itself is compiled without sanitizers. The address sanitizer sees only its allocations,
 /// and the thread sanitizer nothing of it, so that run checks the C side for races.
 #[test]
-fn the_c_programs_are_clean_under_sanitizers() {
+fn c_programs_are_clean_under_sanitizers() {
     let ignored = INSTALLED.path("ignored");
     std::fs::write(&ignored, "called_from_lib:libtickcast.so\n").expect("a file");
     let thread_options = format!("suppressions={}", ignored.display());

@@ -202,7 +202,7 @@ fn order() -> MboMsg {
 }
 
 #[test]
-fn a_data_datagram_is_as_the_page_says() {
+fn data_datagram_matches_protocol_page() {
     let header = Header {
         count: 2,
         flags: datagram_flags::LAST_OF_BURST,
@@ -235,7 +235,7 @@ fn unknown_extensions_are_skipped_under_the_crc() {
 }
 
 #[test]
-fn a_heartbeat_is_as_the_page_says() {
+fn heartbeat_datagram_matches_protocol_page() {
     let heartbeat = Heartbeat {
         next_interval_us: 10_000,
         hold_off_us: 250,
@@ -258,7 +258,7 @@ fn a_heartbeat_is_as_the_page_says() {
 }
 
 #[test]
-fn both_events_are_as_the_page_says() {
+fn stream_event_datagrams_match_protocol_page() {
     let lost = StreamEvent::SourceLost {
         source: SourceId(7),
         reason: SourceLossReason::Overflow,
@@ -328,7 +328,7 @@ fn check_control(file: &str, channel: ChannelId, message: &Message<'_>, name: &s
 }
 
 #[test]
-fn what_joins_is_as_the_page_says() {
+fn join_messages_match_protocol_page() {
     let wanted = |channel, start, confirmed_epoch| JoinChannel {
         channel,
         start,
@@ -405,7 +405,7 @@ fn what_joins_is_as_the_page_says() {
 }
 
 #[test]
-fn what_answers_a_join_is_as_the_page_says() {
+fn welcome_and_rejected_match_protocol_page() {
     let line = |group: &str, sender| UdpLine {
         group: group.parse().expect("an address"),
         sender,
@@ -518,7 +518,7 @@ fn what_answers_a_join_is_as_the_page_says() {
 }
 
 #[test]
-fn a_question_and_both_its_answers_are_as_the_page_says() {
+fn nack_and_its_answers_match_protocol_page() {
     let range = |first, last| {
         SequenceRange::new(Sequence(first), Sequence(last)).expect("a range is not empty")
     };
@@ -560,7 +560,7 @@ fn a_question_and_both_its_answers_are_as_the_page_says() {
 }
 
 #[test]
-fn what_tells_how_far_each_side_is_is_as_the_page_says() {
+fn progress_status_and_grant_match_protocol_page() {
     let progress = Message::Progress(Progress {
         epoch: EPOCH,
         sequence: Sequence(989),
@@ -664,7 +664,7 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
 }
 
 #[test]
-fn every_golden_file_is_checked_here() {
+fn golden_files_are_all_checked() {
     let me = include_str!("golden.rs");
     let files: BTreeSet<_> = std::fs::read_dir(golden(""))
         .expect("the folder of golden files")

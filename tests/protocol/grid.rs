@@ -3,7 +3,7 @@
 use tickcast_sim::grid::cells;
 
 #[test]
-fn the_committed_grid_has_every_row() {
+fn committed_grid_has_all_rows() {
     let committed = include_str!("../golden/grid.md");
     let rows = committed.lines().filter(|line| line.starts_with("| "));
     assert_eq!(rows.count(), cells(usize::MAX).len() + 1);

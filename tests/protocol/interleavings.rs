@@ -122,7 +122,7 @@ fn local_ring_reads_are_whole_beside_running_writer() {
 }
 
 #[test]
-fn who_sees_a_closed_ring_sees_all_that_was_committed_to_it() {
+fn closed_ring_shows_all_committed_entries() {
     in_every_order(3, || {
         let words = Arc::new(Words::new(2 * ENTRY as usize).unwrap());
         let writing = Arc::clone(&words);
@@ -164,7 +164,7 @@ fn cell_is_read_whole_with_its_version() {
 }
 
 #[test]
-fn a_waiter_never_misses_a_notification() {
+fn waiter_never_misses_a_notification() {
     in_every_order(3, || {
         let shared = Arc::new((Notifier::new(), AtomicBool::new(false)));
         let ringing = Arc::clone(&shared);
@@ -274,7 +274,7 @@ fn ring_reads_are_whole_or_overrun() {
 }
 
 #[test]
-fn slot_of_dead_writer_is_given_to_nobody() {
+fn slot_left_open_by_dead_writer_reads_as_lapped() {
     in_every_order(3, || {
         let ring = Arc::new(Ring::new());
         let writing = Arc::clone(&ring);
@@ -295,7 +295,7 @@ fn slot_of_dead_writer_is_given_to_nobody() {
 }
 
 #[test]
-fn a_slot_is_whole_for_who_looks_at_nothing_but_the_slot() {
+fn slot_version_alone_guarantees_whole_copy() {
     in_every_order(3, || {
         let ring = Arc::new(Ring::new());
         let writing = Arc::clone(&ring);
@@ -360,7 +360,7 @@ fn unguarded_checker_finds_torn_slot() {
 /// Checks that the checker finds the defects that these files guard against. Each case leaves one guard
 /// out.
 #[test]
-fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
+fn checker_detects_missing_claim_or_fence() {
     let torn = catch_unwind(|| {
         in_every_order(3, || {
             let words = Arc::new(Words::new(ENTRY as usize).unwrap());
@@ -401,7 +401,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
 /// The program of the next test. It runs as a process, because its deadlock ends the checker.
 #[test]
 #[ignore = "it must fail; the next test runs it"]
-fn ringing_first_and_telling_later() {
+fn notification_before_store_deadlocks() {
     in_every_order(3, || {
         let shared = Arc::new((Notifier::new(), AtomicBool::new(false)));
         let ringing = Arc::clone(&shared);
@@ -417,12 +417,12 @@ fn ringing_first_and_telling_later() {
 }
 
 #[test]
-fn the_checker_finds_a_sleeper_that_nobody_wakes() {
+fn checker_detects_lost_wakeup() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--ignored",
             "--exact",
-            "ringing_first_and_telling_later",
+            "notification_before_store_deadlocks",
             "--nocapture",
         ])
         .output()

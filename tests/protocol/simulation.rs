@@ -262,7 +262,7 @@ fn seeds_that_found_errors_stay_whole() {
 }
 
 #[test]
-fn a_seed_replays_to_the_same_event_log_and_another_does_not() {
+fn simulation_log_is_deterministic_per_seed() {
     for seed in 0..PROFILES.len() as u64 {
         let (first, second) = (simulate(seed), simulate(seed));
         assert_eq!(

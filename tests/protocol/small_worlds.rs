@@ -9,7 +9,7 @@ use tickcast_sim::exhaustive::worlds;
 /// The search runs a core once for each of its states and inputs, and memoizes outputs and next state. On
 /// any path these must equal those of a core that runs for every input.
 #[test]
-fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
+fn memoized_core_matches_running_core() {
     let mut random = 1_u64;
     for mut plan in worlds(true) {
         plan.faults.ticks += 2;

@@ -146,7 +146,7 @@ fn assert_the_same(ours: &Ours, report: &Value, summary: &Value) {
 }
 
 #[test]
-fn stranger_ends_with_publishers_records_under_loss() {
+fn independent_subscriber_matches_records_under_loss() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 10_000, 3)));
     let Some(clean) = Running::start(&publisher, "0", &[]) else {
         return;
@@ -168,7 +168,7 @@ fn stranger_ends_with_publishers_records_under_loss() {
 }
 
 #[test]
-fn late_stranger_from_oldest_splices_to_live() {
+fn independent_late_joiner_splices_history_to_live() {
     let mut config = one_channel(&[free_group()], endless(5_000, 1));
     config["channels"][0]["slots"] = 131_072.into();
     let publisher = Publisher::start(&config);
@@ -199,7 +199,7 @@ fn late_stranger_from_oldest_splices_to_live() {
 }
 
 #[test]
-fn stranger_takes_first_copy_and_repairs_double_loss() {
+fn independent_subscriber_merges_lines_and_repairs() {
     let lines = [free_group(), free_group()];
     let publisher = Publisher::start(&one_channel(&lines, simulated(10_000, 10_000, 2)));
     let Some(lossy) = Running::start(&publisher, "0.1", &["--seed", "7"]) else {
@@ -218,7 +218,7 @@ fn stranger_takes_first_copy_and_repairs_double_loss() {
 }
 
 #[test]
-fn stranger_in_large_group_scouts_or_holds_off() {
+fn independent_subscribers_scout_or_hold_off() {
     let mut config = one_channel(&[free_group()], simulated(10_000, 5_000, 3));
     config["repair"] = serde_json::json!({ "large_group": 3, "rtt_us": 2_000 });
     let publisher = Publisher::start(&config);
@@ -242,7 +242,7 @@ fn stranger_in_large_group_scouts_or_holds_off() {
 }
 
 #[test]
-fn stranger_follows_killed_publisher_and_names_loss() {
+fn independent_subscriber_follows_restarted_publisher() {
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let control = reserved.local_addr().expect("its address").to_string();
     drop(reserved);

@@ -553,7 +553,7 @@ fn changed(
 }
 
 #[test]
-fn what_both_sides_said_when_version_1_was_frozen_never_changes() {
+fn version_1_conversation_is_frozen() {
     let text = std::fs::read_to_string(TALK).expect("the talk is there");
     let lines = talk()
         .iter()
@@ -592,7 +592,7 @@ fn publisher_version_1_serves_current_and_next() {
 }
 
 #[test]
-fn what_a_later_version_adds_is_passed_over_by_both_sides() {
+fn later_version_additions_are_ignored_by_both_sides() {
     let then = talk();
     let newer = changed(&then, grown, extended);
     assert_ne!(newer, then);
@@ -601,7 +601,7 @@ fn what_a_later_version_adds_is_passed_over_by_both_sides() {
 }
 
 #[test]
-fn no_common_version_is_told_and_ends() {
+fn join_without_common_version_is_rejected() {
     let then = talk();
     let frame = |nth: usize| match &then[nth] {
         Line::Says(frame) | Line::Answers(frame) => &frame[..],
@@ -636,7 +636,7 @@ fn no_common_version_is_told_and_ends() {
 }
 
 #[test]
-fn two_sides_that_are_both_ahead_agree_on_the_newer_version() {
+fn newest_common_version_is_agreed() {
     let mut publisher = Publisher::new(speaks(1, 2));
     let subscriber = Subscriber::new(speaks(1, 2));
     publisher.hears(&subscriber.join).expect("a message");

@@ -239,7 +239,7 @@ fn lock_on_the_path_of_a_tick(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn no_lock_is_on_the_path_of_a_tick() {
+fn tick_path_takes_no_lock() {
     holds(lock_on_the_path_of_a_tick);
     let tree = Tree::read();
     for path in LOCKING.iter().chain(&HOT) {

@@ -70,7 +70,7 @@ fn dead_link(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_link_between_documents_leads_somewhere() {
+fn document_links_all_resolve() {
     holds_for_all(dead_link);
     let text = "[a](B.md) [b](B.md#some-words) [c](https://x.org/y)\n[d](../src)\n\
                 [e](C.md)\n[f](B.md#other)\n[g](#a-1)\n# A 1\n";
@@ -153,7 +153,7 @@ fn dead_citation(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_document_and_section_that_code_cites_exists() {
+fn cited_documents_and_sections_exist() {
     holds_for_all(dead_citation);
     let text = "//! (docs/P.md §1, §2.1).\n//! docs/P.md §3\n// `docs/P.md`\n    /// docs/Q.md\n\
                 let a = \"docs/R.md\";\n";
@@ -243,7 +243,7 @@ fn failure_without_test(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_row_of_failures_names_a_test_that_exists() {
+fn failure_table_rows_name_existing_tests() {
     holds_for_all(failure_without_test);
     let table = "# F\n| input | behaviour | counter | test |\n|---|---|---|:---|\n\
                  | a | b | `c` | `it_is_counted` |\n| a | b | `it_is_counted` | by hand |\n\

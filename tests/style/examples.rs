@@ -101,7 +101,7 @@ fn without_failure(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_public_item_of_the_libraries_has_an_example() {
+fn public_library_items_have_examples() {
     holds_for_all(without_example);
     let items: usize = product(Tree::read())
         .iter()

@@ -165,7 +165,7 @@ fn folders_import_downwards_only() {
 }
 
 #[test]
-fn an_upward_import_is_found_in_every_form() {
+fn upward_import_is_detected_in_all_forms() {
     let lib = "//! 1. [`top`]: x\n//! 2. `mid`: x\n//! 3. `low`: x\n//! 4. `gone`: x\n\
                pub use self::top::{A, B};\npub use tickcast_x::L;\npub use tickcast_y as y;\n";
     let mid = "use crate::low::C;\nuse crate::top::D;\nuse crate::{low::E, top::{F, G}};\n\
@@ -204,7 +204,7 @@ fn an_upward_import_is_found_in_every_form() {
 }
 
 #[test]
-fn a_src_of_sixteen_entries_is_found() {
+fn source_folder_of_sixteen_entries_is_detected() {
     let names: Vec<String> = (0..ENTRIES_MAX).map(|n| format!("a/src/m{n}.rs")).collect();
     let list: String = (0..ENTRIES_MAX)
         .map(|n| format!("//! {n}. `m{n}`: x\n"))

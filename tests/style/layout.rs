@@ -30,7 +30,7 @@ fn too_long(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn no_file_is_too_long_to_read_in_one_go() {
+fn source_file_length_is_limited() {
     for source in &Tree::read().files {
         let lines = product_lines(source);
         if lines > LINES_LISTED {
@@ -83,7 +83,7 @@ fn lints_missing(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn every_crate_has_the_lints_of_the_workspace() {
+fn crates_inherit_workspace_lints() {
     holds_for_all(lints_missing);
     let good = "[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n";
     let root = "[workspace.package]\n[workspace.lints.rust]\nmissing_docs = \"warn\"\n";
@@ -126,7 +126,7 @@ fn bugs_enabled(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn no_build_for_use_has_a_deliberate_bug() {
+fn product_builds_enable_no_planted_bugs() {
     holds_for_all(bugs_enabled);
     let own = "[features]\n# planted-bugs: none\nplanted-bugs = []\n";
     let default = "[features]\ndefault = [\"planted-bugs\"]\nplanted-bugs = []\n";
@@ -197,7 +197,7 @@ fn upward_import(tree: &Tree) -> Vec<(String, Violation)> {
 }
 
 #[test]
-fn no_crate_reaches_upwards() {
+fn crates_have_no_upward_dependencies() {
     holds_for_all(upward_import);
     let files = [
         (

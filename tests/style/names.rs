@@ -47,7 +47,7 @@ fn public_types_share_no_name() {
 }
 
 #[test]
-fn a_name_of_two_public_types_is_found() {
+fn name_shared_by_public_types_is_detected() {
     let text = "pub struct A;\npub(crate) struct B;\n#[cfg(test)]\nmod tests {\n    pub struct C;\n}\n\
                 pub trait D {}\n";
     let files = [

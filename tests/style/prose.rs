@@ -52,6 +52,10 @@ const ENTRY_MAX: usize = 100;
 /// The longest name of a test, in characters.
 const TEST_NAME_MAX: usize = 60;
 
+/// Words that hide the subject of a test's name, because they open it.
+const HEADLESS_NAME: &str =
+    "^(?:an?|the|it|each|every|no|nobody|nothing|one|who|whoever|what|which|if|where|when|how)_";
+
 fn is_rewritten(path: &str) -> bool {
     REWRITTEN.iter().any(|done| path.starts_with(done))
 }
@@ -206,11 +210,12 @@ fn changelog_entries_fit_one_line() {
     assert_eq!(lines_found(long_entry, "README.md", &text), []);
 }
 
-fn long_test_name(source: &Source) -> Vec<Violation> {
+fn unclear_test_name(source: &Source) -> Vec<Violation> {
     if !source.is_rust() {
         return Vec::new();
     }
     let function = pattern(r"\bfn\s+(\w+)(\s*:)?");
+    let headless = pattern(HEADLESS_NAME);
     let (mut found, mut is_test) = (Vec::new(), false);
     for (i, line) in source.code.lines().enumerate() {
         is_test |= line.trim() == "#[test]";
@@ -225,17 +230,22 @@ fn long_test_name(source: &Source) -> Vec<Violation> {
             let what = format!("test name of {count} characters, at most {TEST_NAME_MAX}");
             found.push(violation(i + 1, what));
         }
+        if headless.is_match(&name[1]) {
+            let what = format!("`{}`: a test's name begins with its subject", &name[1]);
+            found.push(violation(i + 1, what));
+        }
     }
     found
 }
 
 #[test]
-fn test_names_are_short() {
-    holds(long_test_name);
-    let long = "a".repeat(TEST_NAME_MAX + 1);
+fn test_names_are_short_and_name_their_subject() {
+    holds(unclear_test_name);
+    let long = "b".repeat(TEST_NAME_MAX + 1);
     let text = format!(
         "fn {long}() {{}}\n#[test]\n#[ignore]\nfn {long}() {{}}\n#[test]\nfn b() {{}}\n\
-         fn {long}: A;\nfn b: {long};\n"
+         fn {long}: A;\nfn b: {long};\n#[test]\nfn what_is_b() {{}}\nfn what_is_b() {{}}\n"
     );
-    assert_eq!(lines_found(long_test_name, "feeds/src/a.rs", &text), [4, 7]);
+    let found = lines_found(unclear_test_name, "feeds/src/a.rs", &text);
+    assert_eq!(found, [4, 7, 10]);
 }

@@ -43,7 +43,7 @@ fn unfinished(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn nothing_says_of_itself_that_it_is_unfinished() {
+fn files_contain_no_unfinished_markers() {
     holds(unfinished);
     let bad = concat!(
         "a // TO",
@@ -65,7 +65,7 @@ fn machine_path(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn nothing_names_a_path_of_one_machine() {
+fn files_contain_no_machine_specific_paths() {
     holds(machine_path);
     let bad = concat!(
         "`/hom",
@@ -89,7 +89,7 @@ fn registry_host(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn no_file_names_a_package_registry() {
+fn files_name_no_package_registry() {
     holds(registry_host);
     let bad = concat!(
         "index.crates",
@@ -110,7 +110,7 @@ fn second_word_for_one_thing(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn a_nack_is_called_nack_everywhere() {
+fn nack_is_spelled_the_same_everywhere() {
     holds(second_word_for_one_thing);
     let bad = concat!("a NA", "K\nna", "k_timer\na NACK\nsnake snak\n");
     assert_eq!(lines_found(second_word_for_one_thing, "a.rs", bad), [1, 2]);
@@ -148,7 +148,7 @@ fn stray_bytes(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn no_file_holds_stray_bytes() {
+fn files_contain_no_stray_bytes() {
     holds(stray_bytes);
     let bad = "a \nb\tc\nd\r\ne\u{200b}\n\u{1}f";
     assert_eq!(lines_found(stray_bytes, "a.md", bad), [1, 3, 4, 5, 5]);

@@ -238,7 +238,7 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
 }
 
 #[test]
-fn every_nack_is_answered_however_strange() {
+fn nack_of_any_range_or_epoch_is_answered() {
     let (publisher, mut followers) = under_way();
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let mut peer = Peer::connect(&publisher);
@@ -309,7 +309,7 @@ fn every_nack_is_answered_however_strange() {
 }
 
 #[test]
-fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
+fn nack_flood_by_non_reading_peer_is_disconnected() {
     let (publisher, mut followers) = under_way();
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let mut peer = Peer::connect(&publisher);
@@ -350,7 +350,7 @@ fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
 }
 
 #[test]
-fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
+fn forged_end_ends_no_session_and_loss_is_exact() {
     let group = free_group();
     let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
     let builder = publisher.subscriber().channel("all").source_specific(false);
@@ -442,7 +442,7 @@ fn join_frame(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn trickled_join_is_cut_off_and_harms_nobody() {
+fn trickled_join_is_disconnected_others_undisturbed() {
     let (publisher, mut followers) = narrow(32, 200_000);
     // A head that announces the maximum length, and a body that arrives byte by byte.
     let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
@@ -467,7 +467,7 @@ fn trickled_join_is_cut_off_and_harms_nobody() {
 }
 
 #[test]
-fn connection_flood_is_bounded_and_follower_unharmed() {
+fn connection_flood_is_bounded_follower_undisturbed() {
     let (publisher, mut followers) = narrow(8, 60_000_000);
     let open = || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));

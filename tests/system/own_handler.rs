@@ -114,7 +114,7 @@ fn handler_messages_reach_subscriber_at_five_percent() {
 }
 
 #[test]
-fn strangers_records_arrive_whole_at_five_percent_loss() {
+fn independent_handler_records_arrive_whole_under_loss() {
     const MESSAGES: u64 = 20_000;
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("records.sock");

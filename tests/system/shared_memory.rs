@@ -78,7 +78,7 @@ fn memory_alone_delivers_all_and_file_goes_with_it() {
 }
 
 #[test]
-fn who_waits_instead_of_polling_gets_everything_too() {
+fn waiting_shm_subscriber_receives_all_records() {
     let place = Place::new("waits");
     let publisher = Publisher::start(&by_memory(&place.0, simulated(5_000, 10_000, 1)));
     let mut one = follower(&publisher, "waits");
@@ -171,7 +171,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn subscribers_that_are_killed_harm_nobody() {
+fn killed_shm_subscriber_leaves_others_undisturbed() {
     let place = Place::new("readers");
     let folder = tempfile::tempdir().expect("a folder");
     let publisher = Publisher::start(&by_memory(&place.0, endless(20_000, 4)));
@@ -197,7 +197,7 @@ fn subscribers_that_are_killed_harm_nobody() {
 }
 
 #[test]
-fn who_is_overrun_is_told_to_the_record() {
+fn overrun_shm_subscriber_counts_loss_exactly() {
     let place = Place::new("overrun");
     let mut config = by_memory(&place.0, endless(20_000, 2));
     config["channels"][0]["slots"] = 256.into();
@@ -230,7 +230,7 @@ fn who_is_overrun_is_told_to_the_record() {
 }
 
 #[test]
-fn two_publishers_never_share_a_ring() {
+fn shm_ring_in_use_is_refused_to_second_publisher() {
     let place = Place::new("two");
     let config = by_memory(&place.0, endless(20_000, 1));
     let first = Publisher::start(&config);
@@ -254,7 +254,7 @@ fn two_publishers_never_share_a_ring() {
 }
 
 #[test]
-fn who_can_not_map_the_ring_takes_the_network() {
+fn subscriber_unable_to_map_ring_uses_udp() {
     let place = Place::new("network");
     let mut config = one_channel(&[free_group()], simulated(20_000, 20_000, 3));
     let fan_outs = config["channels"][0]["fan_out"].as_array_mut();

@@ -49,7 +49,7 @@ impl Area for JournalFile {
         // SAFETY: the mapping is `len` bytes of initialised memory that stay where they are until it is
         // dropped; this process alone has the file's lock and nothing else here refers to it, so that the
         // exclusive borrow holds for the bytes too; others read them through the file. Exercised by
-        // `tests::what_was_written_is_in_the_file_and_the_one_before_is_kept`.
+        // `tests::new_journal_file_keeps_previous_one`.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_in_the_file_and_the_one_before_is_kept() {
+    fn new_journal_file_keeps_previous_one() {
         let path = PathBuf::from(format!("/dev/shm/tickcast-record-{}", std::process::id()));
         let mut first = JournalFile::create(&path, 4096).unwrap();
         first.bytes()[7] = 1;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_while_a_record_is_read_is_left_out() {
+    fn segment_overwritten_during_journal_read_is_omitted() {
         let (segments, segment_len) = (8_u64, 4096_u64);
         let mut record = vec![1_u8; 4096 + (segments * segment_len) as usize];
         record[..8].copy_from_slice(b"TCFLIGHT");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_before_it_is_opened() {
+    fn journal_path_not_regular_file_is_refused() {
         let pipe = std::env::temp_dir().join(format!("tickcast-pipe-{}", std::process::id()));
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());

@@ -10,13 +10,12 @@
 //! 5. `faults`: seeded loss, reordering and damage around any [`Receive`]
 //! 6. `journal_file`: the file that a flight journal is kept in
 //!
-//! `memory` and `faults` need the feature `testing`.
+//! `memory` needs the feature `testing`.
 //!
 //! Two crates lie below these folders: [`verbs`] (`tickcast-verbs`, all of RDMA), and
 //! `tickcast-transport-base` with the traits and the [`host`].
 
 pub mod control;
-#[cfg(feature = "testing")]
 pub mod faults;
 pub mod journal_file;
 #[cfg(feature = "testing")]

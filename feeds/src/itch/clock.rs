@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_day_of_the_change_time_goes_on_from_midnight() {
+    fn itch_clock_continues_from_midnight_on_dst_change() {
         assert_eq!(
             clock(2025, 3, 9).utc(3 * HOUR),
             utc("2025-03-09T04:00:00-04:00")
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_day_can_be_taken_from_when_the_first_packet_came() {
+    fn session_date_is_derived_from_first_packet_time() {
         let late_evening = Nanos(utc("2023-08-23T01:30:00Z"));
         let clock = SessionClock::new(TradeDate::Received, late_evening);
         assert_eq!(clock.utc(0), utc("2023-08-22T04:00:00Z"));

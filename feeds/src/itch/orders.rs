@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_does_what_a_map_does() {
+    fn order_table_agrees_with_hash_map() {
         let seed = 7;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut orders = Orders::new(1 << 20);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_counts_and_goes_on() {
+    fn full_order_table_counts_refused_inserts() {
         let mut orders = Orders::new(10_000);
         for n in 0..10_000 {
             assert!(orders.insert(n, order(n)));

@@ -50,7 +50,7 @@ mod tests {
     const MAX: Nanos = Nanos::from_secs(10);
 
     #[test]
-    fn one_stamp_a_year_ahead_costs_one_capped_wait() {
+    fn stamp_a_year_ahead_costs_one_capped_wait() {
         let s = Nanos::from_secs;
         let mut time = Timeline::default();
         assert_eq!(time.advance(s(100), MAX), s(0));

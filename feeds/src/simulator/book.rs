@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_price_goes_first_and_at_one_price_the_oldest() {
+    fn book_orders_follow_price_time_priority() {
         let mut book = Book::default();
         for (reference, price) in [(1, 100), (2, 102), (3, 101), (4, 102)] {
             book.add(order(reference, Side::Bid, price, 10)).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_would_cross_is_not_let_in() {
+    fn crossing_order_is_refused_by_book() {
         let mut book = Book::default();
         book.add(order(1, Side::Ask, 100, 1)).unwrap();
         assert!(book.add(order(2, Side::Bid, 100, 1)).is_none());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_book_does_what_a_sorted_list_does() {
+    fn book_agrees_with_sorted_list() {
         let seed = 11;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut book = Book::default();

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_a_market_and_what_would_not_be_one_is_named() {
+    fn simulator_defaults_pass_and_config_faults_are_named() {
         assert_eq!(SimulatorConfig::default().check(), Ok(()));
         assert!(fault(|c| c.arrivals.branching = 1.0).contains("arrivals.branching is 1"));
         assert!(fault(|c| c.arrivals.branching = f64::NAN).contains("arrivals.branching"));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_file_names_only_what_differs_and_nothing_unknown() {
+    fn simulator_config_fills_defaults_and_refuses_unknown() {
         let config: SimulatorConfig =
             serde_json::from_str(r#"{"symbols": 3, "arrivals": {"branching": 0.5}}"#).unwrap();
         let arrivals = Arrivals {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn every_symbol_has_a_name_of_its_own() {
+    fn simulator_symbol_names_are_unique() {
         let config = SimulatorConfig {
             symbols: u16::MAX,
             names: vec!["ZVZZT".into(), "AAAC".into()],

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_rate_is_the_base_over_one_minus_the_branching_ratio() {
+    fn hawkes_mean_rate_matches_branching_ratio() {
         for (seed, branching) in [(1, 0.0), (2, 0.5), (3, 0.8)] {
             let gaps = gaps(seed, branching);
             let rate = gaps.len() as f64 / gaps.iter().sum::<f64>();

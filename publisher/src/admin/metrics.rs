@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_can_not_break_out_of_its_label() {
+    fn metric_label_value_is_escaped() {
         assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
     }
 }

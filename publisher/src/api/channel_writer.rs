@@ -424,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_beyond_all_clocks_is_no_short_one() {
+    fn deadline_of_maximum_wait_does_not_overflow() {
         let now = Instant::now();
         assert_eq!(end_of(Duration::ZERO, now), now);
         assert_eq!(end_of(DIRECTORY_WAIT, now), now + DIRECTORY_WAIT);

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "testing")]
 use tickcast_transport::faults::FaultConfig;
 
 /// Makes a service the standby of another publisher. It mirrors that publisher's rings and receives
@@ -32,8 +33,9 @@ pub struct StandbyConfig {
     /// Time the publisher may take to hand over, in milliseconds.
     #[serde(default = "hand_over_default")]
     pub hand_over_ms: u64,
-    /// Seeded faults between the network and the mirror, for tests; null: none.
-    #[serde(default)]
+    /// Seeded faults between the network and the mirror, for tests.
+    #[cfg(feature = "testing")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultConfig>,
 }
 

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_broken_off_or_no_http_is_an_error() {
+    fn truncated_or_non_http_response_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let answers = ["", "HTTP/1.1 200 OK\r\nA: b", "SSH-2.0\r\n\r\n"];

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stood_still_just_as_it_read_had_paused() {
+    fn pause_between_clock_read_and_drop_is_counted() {
         let ms = Nanos::from_ms;
         let paused = |stopped: u64| {
             let mut drops = Drops::default();

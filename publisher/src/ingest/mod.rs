@@ -671,7 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_is_paced_by_its_own_times() {
+    fn recording_is_paced_by_its_timestamps() {
         let mut pacer = Pacer::new(Pace::Times(2.0));
         let s = Nanos::from_secs;
         assert!(pacer.is_due(s(100), s(5), 0));
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_holds_on_average() {
+    fn message_rate_pace_holds_on_average() {
         let mut pacer = Pacer::new(Pace::MessagesPerS(1000));
         let mut messages = 0;
         for ms in 0..500 {

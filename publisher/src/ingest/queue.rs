@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_live_input_loses_is_told_in_its_place() {
+    fn live_input_loss_is_reported_in_stream_order() {
         let (mut sender, receiver) = ingest_queue(1, 0, true);
         for n in 1..=4 {
             assert_eq!(sender.push(at(n), &message(n as u32)), n == 1);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn it_allocates_no_more_when_other_messages_are_the_large_ones() {
+    fn queue_allocates_nothing_when_large_message_moves() {
         let (small, mut large) = (message(1), RecordBatch::default());
         (0..40).for_each(|id| large.extend(message(id).records()));
         let (mut sender, receiver) = ingest_queue(4, 0, true);
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn each_message_arrives_or_is_lost_in_order() {
+    fn queued_message_arrives_or_is_lost_in_order() {
         let (mut sender, receiver) = ingest_queue(4, 0, true);
         const MESSAGES: u64 = 200_000;
         let feed = std::thread::spawn(move || {
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn accepted_before_close_is_taken_none_after() {
+    fn queue_close_delivers_exactly_accepted_messages() {
         for round in 0..200 {
             let (mut sender, receiver) = ingest_queue(1024, 0, true);
             let feed = std::thread::spawn(move || {
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_whose_publish_thread_falls_behind_allocates_nothing() {
+    fn feed_with_slow_publish_thread_allocates_nothing() {
         let (mut sender, receiver) = ingest_queue(8, 9, true);
         let message = message(1);
         let all = 8 * BATCH_LEN as u64;
@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_notices_that_nobody_takes_its_messages() {
+    fn feed_detects_dropped_queue_receiver() {
         let (mut sender, receiver) = ingest_queue(2, 0, false);
         drop(receiver);
         sender.message(at(1), &message(1));

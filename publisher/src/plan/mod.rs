@@ -506,6 +506,7 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
         let remedy = "it must be from 100 to 600000 (ten minutes)";
         return wrong("standby.hand_over_ms", &standby.hand_over_ms, remedy);
     }
+    #[cfg(feature = "testing")]
     if let Some(Err(error)) = standby.faults.as_ref().map(|faults| faults.check()) {
         return Err(ConfigError::value("standby.faults", "the faults", error));
     }

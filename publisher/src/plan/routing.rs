@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_means_nothing_is_refused() {
+    fn meaningless_symbol_rule_is_refused() {
         for bad in ["", "A*B", "M-A", "A B", "*A", "A-M*", "0-9*"] {
             assert!(SymbolRule::parse(bad).is_err(), "{bad:?}");
         }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_gives_less_than_was_published_differs() {
+    fn source_replaying_fewer_messages_mismatches() {
         for (messages, each) in [(9, 2), (1_000, 2), (1_000, 5)] {
             let ring = published(messages, each);
             let shorter = (1..messages).map(|n| (n, n));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_gives_nothing_again_differs() {
+    fn source_replaying_nothing_mismatches() {
         let ring = published(50, 3);
         assert_eq!(after(&ring, 3, std::iter::empty()), [true; 2]);
     }

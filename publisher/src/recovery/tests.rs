@@ -169,7 +169,7 @@ fn damaged_control_page_continues_only_if_unchanged() {
 }
 
 #[test]
-fn only_what_can_be_read_again_or_resumed_is_gone_on_with() {
+fn epoch_continues_only_with_repeatable_inputs() {
     let simulator = json!({ "source": 1, "kind": "simulator" });
     let own = json!({ "source": 2, "kind": "own" });
     for (other, why) in [
@@ -234,7 +234,7 @@ fn start_without_kept_ring_fails_unchanged() {
 }
 
 #[test]
-fn unkept_epoch_is_nobodys_and_none_repeats() {
+fn epoch_is_never_reused_after_lost_or_stale_state() {
     let mut left = Left::new();
     let first = left.publish(3);
     left.config["inputs"][0]["seed"] = json!(9);
@@ -265,7 +265,7 @@ fn unkept_epoch_is_nobodys_and_none_repeats() {
 }
 
 #[test]
-fn what_was_found_of_a_ring_is_said() {
+fn unusable_ring_is_reported_with_its_reason() {
     let left = Left::new();
     assert_eq!(left.why(), "no ring of channel all was kept");
     left.publish(3);
@@ -369,7 +369,7 @@ fn input_speed_keeps_epoch_other_file_opens_new() {
 }
 
 #[test]
-fn a_session_is_ended_by_its_last_datagram_too() {
+fn end_datagram_in_ring_marks_session_ended() {
     let left = Left::new();
     let mut opened = left.open().unwrap();
     // The publisher is killed before the state file records the end.

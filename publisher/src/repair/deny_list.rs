@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_told_apart_and_reasons_are_kept() {
+    fn deny_list_parses_names_addresses_and_reasons() {
         let mut bans = DenyList::new(DenyList::BANNED, None);
         let text = "# who\n\nrisk-1  left the desk # 2026\n10.0.0.7\n2001:db8::1 a stranger\n";
         assert!(bans.take(text));

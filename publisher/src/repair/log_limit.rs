@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_allowed_at_once_and_a_rate_for_good() {
+    fn log_limit_allows_burst_then_sustained_rate() {
         let mut limit = LogLimit::new(400, 10.0);
         let log = |limit: &LogLimit, count: u64| (0..count).filter(|_| limit.allow()).count();
         let now = Nanos::from_secs;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_is_allowed_once_an_interval() {
+    fn log_limit_of_one_allows_one_line_per_interval() {
         let mut limit = LogLimit::new(1, 0.1);
         let allowed = [2, 3, 10_001, 10_002, 19_000, 20_002].map(Nanos::from_ms);
         let allowed = allowed.map(|now| limit.allow_at(now));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lack_of_descriptors_is_reported_with_a_remedy() {
+    fn descriptor_shortage_is_reported_with_remedy() {
         let mut warnings = Warnings::default();
         let mut check = |at_ms, accept_errors, errno: i32| {
             let stats = ServerStats {

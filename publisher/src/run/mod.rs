@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_thread_that_panics_ends_the_service_with_an_error() {
+    fn feed_thread_panic_ends_service_with_error() {
         let config = r#"{ "name": "test", "control": "127.0.0.1:0", "interface": "lo", "linger_ms": 0,
             "end_when_inputs_end": false,
             "inputs": [{ "source": 7, "kind": "simulator", "seed": 3, "symbols": 20, "messages": 100 }],

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn where_repair_has_a_core_of_its_own_nobody_gives_way() {
+    fn dedicated_repair_core_disables_yielding() {
         let mut yield_to_repair = YieldToRepair::to(None);
         assert!(!yield_to_repair.idle(Nanos::ZERO) && !yield_to_repair.busy(Nanos::from_secs(1)));
         assert_eq!(yield_to_repair.look_at, Nanos::MAX, "nor looks");

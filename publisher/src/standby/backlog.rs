@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mirror_had_and_was_cut_from_it_is_lost() {
+    fn released_message_cut_from_mirror_is_lost() {
         let mut backlog = Backlog::new([A].into_iter(), 9);
         let records = message();
         for n in 1..=4 {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_venue_sequence_is_found_in_this_session_or_the_one_before() {
+    fn venue_sequence_is_found_in_current_or_prior_session() {
         let mut backlog = Backlog::new([A].into_iter(), 9);
         assert_eq!(backlog.find(0, 1), Found::NotYet);
         let records = message();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_of_the_source_is_kept_until_the_mirror_is_past_it() {
+    fn source_loss_is_kept_until_mirror_passes_it() {
         let mut backlog = Backlog::new([A].into_iter(), 9);
         backlog.take(0, &SourceItem::Lost(&SourceLoss::gap(at(5), 3)), to(&[0]));
         backlog.trim(&[vec![(A, at(6))]]);

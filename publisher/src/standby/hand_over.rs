@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_over_is_told_again_that_it_does_and_nobody_else_is() {
+    fn takeover_confirmation_repeats_for_one_standby_only() {
         let names = ["b", "c"].map(String::from).to_vec();
         let (mut it, shared, now) = (HandOver::to(names), shared(), Instant::now());
         it.ask(&request("b", &[]), &shared, now);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn only_named_standby_of_epoch_takes_over_once() {
+    fn takeover_needs_named_standby_and_current_epoch() {
         let names = ["b", "c"].map(String::from).to_vec();
         let (mut it, shared, now) = (HandOver::to(names), shared(), Instant::now());
         let stranger = why(it.ask(&request("d", &[]), &shared, now));

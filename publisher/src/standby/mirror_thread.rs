@@ -70,6 +70,7 @@ impl Mirrors {
             builder = builder.interface(interface);
         }
         builder = builder.latency(false);
+        #[cfg(feature = "testing")]
         if let Some(faults) = &standby.faults {
             builder = builder.faults(faults.clone());
         }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_standby_that_has_ended() {
+    fn ended_standby_fails_pending_and_new_promotions() {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
         let first = state.superseding(Reason::Forced).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_superseded_by_a_standby_that_could_not_open() {
+    fn standby_failing_to_open_supersedes_no_publisher() {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
         let superseding = state.superseding(Reason::Forced).unwrap();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publisher_whose_flight_record_finds_no_place_runs_without() {
+    fn publisher_runs_without_unwritable_flight_record() {
         let config = Config::parse(
             r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [],
                 "flight_record": { "directory": "/dev/null/records" },

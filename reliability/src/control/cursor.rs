@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_as_it_was_written_and_nobodys_says_nothing() {
+    fn cursor_report_round_trips_and_unclaimed_is_silent() {
         let words = cursor(5, &REPORT);
         assert_eq!(CursorState::of(&words), CursorState::Reported(5, REPORT));
         assert_eq!(CursorState::of(&[0; 8]), CursorState::Silent);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crc_is_that_of_the_page() {
+    fn cursor_report_crc_matches_protocol_example() {
         // The example in docs/PROTOCOL.md §6.7.
         let words = Report {
             number: 1,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_claimed_once_then_reported_to_one_report_at_a_time() {
+    fn cursor_is_claimed_once_then_reports_one_at_a_time() {
         let at = RemoteAccess {
             address: 64,
             len: 64,

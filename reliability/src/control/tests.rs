@@ -140,7 +140,7 @@ fn samples() -> Vec<Message<'static>> {
 }
 
 #[test]
-fn every_message_comes_back_as_it_was_written_from_any_split() {
+fn control_message_round_trips_and_partial_is_awaited() {
     for message in samples() {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);
@@ -158,7 +158,7 @@ fn every_message_comes_back_as_it_was_written_from_any_split() {
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_refused_before_it_is_awaited() {
+fn control_body_beyond_limit_is_refused_from_head_alone() {
     let head = [0xff, 0xff, 0xff, 0x7f, JOIN, 0, 0, 0];
     let read = Message::read(&head, BODY_LEN_MAX_TO_PUBLISHER);
     assert!(matches!(
@@ -171,7 +171,7 @@ fn a_body_beyond_the_limit_is_refused_before_it_is_awaited() {
 }
 
 #[test]
-fn a_nack_with_an_empty_range_or_too_many_is_refused() {
+fn nack_with_empty_range_or_bad_count_is_refused() {
     let nack = |first: u64, last: u64, count: u16| {
         let mut frame = vec![0; FRAME_HEAD_LEN];
         frame[0..4].copy_from_slice(&32u32.to_le_bytes());
@@ -194,7 +194,7 @@ fn a_nack_with_an_empty_range_or_too_many_is_refused() {
 }
 
 #[test]
-fn an_offer_of_verbs_names_groups_senders_and_the_key() {
+fn verbs_fan_out_offer_round_trips_as_json() {
     let text = r#"{"transport":"verbs","lines":[{"group":"239.9.2.3","sender":"10.0.0.1","gid":"::ffff:10.0.0.1"}],"q_key":1953063787}"#;
     let sender = Ipv4Addr::new(10, 0, 0, 1);
     let offer = FanOutOffer::Verbs {
@@ -210,7 +210,7 @@ fn an_offer_of_verbs_names_groups_senders_and_the_key() {
 }
 
 #[test]
-fn an_offer_of_repair_names_read_only_where_that_can_be_had() {
+fn repair_offer_omits_read_when_unavailable() {
     for (read, text) in [
         (false, r#"{"transport":"verbs","address":"10.0.0.1:7410"}"#),
         (
@@ -230,7 +230,7 @@ fn an_offer_of_repair_names_read_only_where_that_can_be_had() {
 }
 
 #[test]
-fn an_offer_of_an_unknown_transport_does_not_spoil_the_welcome() {
+fn offer_of_unknown_transport_parses_as_unknown() {
     let offer = r#"{"transport":"carrier_pigeon","loft":3}"#;
     assert_eq!(
         serde_json::from_str::<FanOutOffer>(offer).unwrap(),
@@ -342,7 +342,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
 }
 
 #[test]
-fn every_refusal_and_the_word_of_the_end_come_back() {
+fn refusals_and_end_status_round_trip() {
     let through = |message: Message<'_>| {
         let mut frame = Vec::new();
         message.write(ChannelId(1), &mut frame);
@@ -385,13 +385,13 @@ fn every_refusal_and_the_word_of_the_end_come_back() {
 }
 
 #[test]
-fn the_largest_bodies_are_those_that_the_protocol_names() {
+fn control_body_limits_match_protocol() {
     assert_eq!(BODY_LEN_MAX_TO_PUBLISHER, 65_536);
     assert_eq!(BODY_LEN_MAX_TO_SUBSCRIBER, 16_777_216);
 }
 
 #[test]
-fn an_offer_goes_back_to_what_can_be_had_of_epochs_before() {
+fn offer_oldest_includes_history_of_earlier_epochs() {
     let Message::Welcome(mut welcome) = samples().swap_remove(1) else {
         panic!("the second sample is a WELCOME");
     };
@@ -412,7 +412,7 @@ fn an_offer_goes_back_to_what_can_be_had_of_epochs_before() {
 }
 
 #[test]
-fn an_offer_speaks_of_epochs_before_only_where_there_are_any() {
+fn offer_omits_lineage_and_history_when_absent() {
     let Message::Welcome(mut welcome) = samples().swap_remove(1) else {
         panic!("the second sample is a WELCOME");
     };

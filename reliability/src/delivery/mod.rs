@@ -476,7 +476,7 @@ mod tests {
 
     // Logs and tools show these texts; programs match on the variants.
     #[test]
-    fn an_overrun_names_its_sequences_within_one_epoch_only() {
+    fn overrun_sequence_range_exists_within_one_epoch_only() {
         let place = |epoch, sequence, record| Place {
             epoch: Epoch(epoch),
             sequence: Sequence(sequence),
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_says_in_words_what_happened() {
+    fn event_text_describes_its_content() {
         let loss = |records| {
             Event::Lost(Loss {
                 sequences: SequenceRange {

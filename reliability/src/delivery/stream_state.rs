@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_events_come_to_is_the_last_that_each_of_them_said() {
+    fn stream_state_reflects_latest_events() {
         let joined = Event::Joined { after: Sequence(0) };
         let changed = Event::EpochChanged {
             from: Epoch(1),

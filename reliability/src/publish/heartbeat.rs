@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn after_data_heartbeats_come_soon_and_then_ever_more_rarely() {
+    fn heartbeats_after_data_start_fast_and_back_off() {
         let mut schedule = HeartbeatSchedule::new(HeartbeatConfig::default(), Nanos::ZERO);
         let times = run(&mut schedule, Nanos::from_ms(60));
         assert_eq!(times[..6], [20, 40, 80, 160, 320, 640]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn under_constant_data_only_the_ambient_ones_come() {
+    fn heartbeats_under_constant_data_are_ambient_only() {
         let mut schedule = HeartbeatSchedule::new(HeartbeatConfig::default(), Nanos::ZERO);
         let mut times = Vec::new();
         for us in (0..1_000_000).step_by(10) {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_or_needless_timeout_does_no_harm() {
+    fn late_heartbeat_timeout_emits_one_not_backlog() {
         let mut schedule = HeartbeatSchedule::new(HeartbeatConfig::default(), Nanos::ZERO);
         assert_eq!(schedule.handle_timeout(Nanos::from_us(19)), None);
         let late = Nanos::from_secs(5);

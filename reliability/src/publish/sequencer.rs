@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_records_is_what_a_message_of_each_would_be() {
+    fn record_run_is_sequenced_like_single_messages() {
         let (mut by_runs, mut batched) = (sequencer(1, 1), sequencer(1, 1));
         let mut n = 1;
         // Longer than a slot, as long as one (17), of another source, none.
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_large_for_a_slot_is_told_in_the_stream_as_lost() {
+    fn oversized_message_is_sealed_as_source_loss() {
         let mut s = sequencer(1, 1);
         let mut large = RecordBatch::default();
         for instrument in [9, 4] {
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_not_completed_is_never_overwritten() {
+    fn uncompleted_slot_is_never_overwritten() {
         let mut s = sequencer(1, 1);
         let publish = |s: &mut Sequencer| {
             s.publish(&message(1), A, at(1), UTC)?;
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_follows_the_end() {
+    fn sequencer_refuses_all_input_after_end() {
         let mut s = sequencer(1, 1);
         s.publish(&message(1), A, at(1), UTC).unwrap();
         assert_eq!(s.end(UTC), Ok(Sequence(2)), "what was open goes before it");
@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_filled_to_its_last_byte() {
+    fn datagram_is_filled_to_last_byte() {
         let mut s = sequencer(1, 1);
         let rows = |count| {
             let mut batch = RecordBatch::default();
@@ -800,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_loss_counts_its_messages_and_one_where_nobody_knows() {
+    fn source_loss_of_unknown_size_counts_one_message() {
         let mut s = sequencer(1, 1);
         let lost = |messages| StreamEvent::SourceLost {
             source: B,
@@ -827,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_record_numbers_are_kept_free() {
+    fn last_record_numbers_are_reserved() {
         let left = |left: u64| {
             let mut s = sequencer(1, u64::MAX - left);
             s.publish(&message(1), A, at(1), UTC).is_ok()
@@ -836,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_changes_is_kept_from_the_next_seal_on() {
+    fn session_change_is_in_checkpoint_after_next_seal() {
         let mut s = sequencer(1, 1);
         let reader = s.ring().reader();
         for (n, name) in (1..).zip([[1; 16], [2; 16]]) {
@@ -853,7 +853,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_fan_outs_word_never_goes_back() {
+    fn completed_sequence_never_moves_backwards() {
         let mut s = sequencer(1, 1);
         s.set_completed(Sequence(4));
         s.set_completed(Sequence(2));

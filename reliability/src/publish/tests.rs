@@ -72,7 +72,7 @@ fn send(core: &mut PublisherCore, fan_out: FanOutId) -> (u64, Vec<(Header, Heart
 }
 
 #[test]
-fn what_was_sealed_and_not_sent_before_goes_out_as_it_is() {
+fn unsent_sealed_slots_are_sent_after_reopen() {
     let mut before = core(1, 2);
     (1..=9).for_each(|us| publish(&mut before, us));
     before.handle_posted(F0, Sequence(4));
@@ -94,7 +94,7 @@ fn what_was_sealed_and_not_sent_before_goes_out_as_it_is() {
 }
 
 #[test]
-fn each_fan_out_sends_every_slot_once_and_in_order() {
+fn fan_out_sends_slots_once_in_order() {
     let mut core = core(1, 2);
     publish(&mut core, 1);
     publish(&mut core, 2);
@@ -116,7 +116,7 @@ fn each_fan_out_sends_every_slot_once_and_in_order() {
 }
 
 #[test]
-fn a_heartbeat_reports_what_its_own_fan_out_has_sent() {
+fn heartbeat_reports_sent_state_of_own_fan_out() {
     let mut core = core(1, 2);
     core.set_group(7, 20);
     publish(&mut core, 0);
@@ -161,7 +161,7 @@ fn delayed_heartbeat_promises_state_at_send() {
 }
 
 #[test]
-fn before_the_first_datagram_heartbeats_say_that_there_is_none() {
+fn heartbeat_before_first_datagram_reports_none_retained() {
     let mut core = core(10, 1);
     core.handle_timeout(now(20));
     let (header, _) = send(&mut core, F0).1[0];
@@ -199,7 +199,7 @@ fn data_restarts_the_heartbeats_and_stop_ends_them() {
 }
 
 #[test]
-fn a_stalled_fan_out_never_holds_up_the_feed_or_the_others() {
+fn stalled_fan_out_never_blocks_feed_or_others() {
     let mut core = core((1 << 32) - 500, 2);
     let (mut skipped, mut resets) = (0, 0);
     for n in 0..1_000 {
@@ -231,7 +231,7 @@ fn a_stalled_fan_out_never_holds_up_the_feed_or_the_others() {
 }
 
 #[test]
-fn a_fan_out_that_posts_but_never_completes_is_reset_too() {
+fn fan_out_without_completions_is_reset() {
     let mut core = core(1, 1);
     for n in 0..60 {
         publish(&mut core, n);
@@ -247,7 +247,7 @@ fn a_fan_out_that_posts_but_never_completes_is_reset_too() {
 }
 
 #[test]
-fn events_that_nobody_takes_do_not_pile_up() {
+fn unpolled_publisher_events_are_bounded() {
     let mut core = core(1, 1);
     let mut large = RecordBatch::default();
     large.put(&InstrumentDefMsg::default());
@@ -331,7 +331,7 @@ fn fan_out_margin_is_bounded_eighth_of_ring() {
 }
 
 #[test]
-fn resets_that_nobody_has_heard_of_are_told_as_one() {
+fn unpolled_fan_out_resets_merge_into_one_event() {
     let mut core = core(1, 2);
     for n in 0..180 {
         publish(&mut core, n);
@@ -389,7 +389,7 @@ fn fan_out_completes_only_posted_in_order() {
 }
 
 #[test]
-fn a_heartbeat_announces_no_less_than_a_microsecond() {
+fn publisher_timeout_before_heartbeat_due_emits_none() {
     let mut core = core(1, 1);
     core.handle_timeout(now(20));
     assert_eq!(send(&mut core, F0).1[0].1.next_interval_us, 20);
@@ -400,7 +400,7 @@ fn a_heartbeat_announces_no_less_than_a_microsecond() {
 }
 
 #[test]
-fn a_message_too_large_is_told_to_the_driver_as_well() {
+fn oversized_message_emits_source_lost_event() {
     let mut core = core(1, 1);
     let mut large = RecordBatch::default();
     (0..2).for_each(|_| large.put(&InstrumentDefMsg::default()));
@@ -485,7 +485,7 @@ fn waiting_losses_are_bounded_by_event_room() {
 }
 
 #[test]
-fn the_venues_name_of_a_session_stands_in_the_checkpoint() {
+fn venue_session_name_is_stored_in_checkpoint() {
     let mut core = core(1, 1);
     core.set_session(SOURCE, *b"0000000001\0\0\0\0\0\0");
     publish(&mut core, 1);

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_fit_each_other() {
+    fn receiver_config_defaults_pass_check() {
         assert_eq!(ReceiverConfig::default().check(), Ok(()));
     }
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_fits_fits_and_one_less_does_not() {
+    fn receiver_config_minimums_pass_and_one_less_fails() {
         let default = ReceiverConfig::default();
         let within = |us, nack_retry_us, reorder_grace_us| ReceiverConfig {
             delivery: Delivery::OrderedWithin(Nanos::from_us(us)),

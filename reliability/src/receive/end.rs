@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_confirmed_end_is_reached() {
+    fn end_is_reached_only_when_confirmed() {
         let mut end = EndState::default();
         end.hear(Sequence(7));
         assert!(!end.is_reached(Sequence(8)) && !end.is_confirmed());

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_run_is_settled_once_with_what_came_and_what_did_not() {
+    fn filled_gap_resolves_once_with_recovered_and_lost() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 5, 8, 100);
         assert_eq!(gaps.fill(Sequence(6)).unwrap().1, None);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_next_to_each_other_join_only_before_they_are_asked_for() {
+    fn adjacent_gaps_merge_only_before_first_request() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 5, 6, 1);
         found(&mut gaps, 7, 9, 2);
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_of_a_run_that_is_asked_for_becomes_a_run_of_its_own() {
+    fn requested_part_of_gap_is_split_off() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 10, 100, 1);
         gaps.visit(range(0, 20), |gap| {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_that_changes_nothing_splits_nothing() {
+    fn gap_visit_without_change_causes_no_split() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 10, 100, 1);
         gaps.visit(range(20, 30), |_| Visit::Continue);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_changes_no_more_than_the_part_that_it_was_shown() {
+    fn gap_visit_changes_only_visited_range() {
         let mut gaps = Gaps::default();
         found(&mut gaps, 10, 20, 1);
         gaps.visit(range(12, 14), |gap| {
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_sequence_of_all_can_be_missing_and_come() {
+    fn gap_at_last_sequence_number_can_be_filled() {
         let mut gaps = Gaps::default();
         found(&mut gaps, u64::MAX - 1, u64::MAX, 1);
         assert!(gaps.fill(Sequence(u64::MAX)).unwrap().1.is_none());
@@ -541,7 +541,7 @@ mod tests {
 
     /// Random operations beside a plain set of numbers: both must agree after every step.
     #[test]
-    fn any_run_of_operations_agrees_with_a_plain_set() {
+    fn gap_operations_agree_with_set_model() {
         for seed in 0..200 {
             let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
             let mut gaps = Gaps::default();
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_joined_only_by_what_is_of_the_same_discovery() {
+    fn adjacent_gap_of_other_discovery_is_kept_apart() {
         let note = |gaps: &mut Gaps, sequence, at, class, origin, joins| {
             let range = SequenceRange::one(Sequence(sequence));
             gaps.found(range, Nanos(at), first(at), class, origin, joins);
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_too_long_is_replayed_unless_it_was_asked_for() {
+    fn long_gap_is_replayed_unless_already_requested() {
         for (attempts, class) in [(0, NackClass::Replay), (1, NackClass::Repair)] {
             let mut gaps = Gaps::default();
             found(&mut gaps, 5, 8, 1);
@@ -692,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_changes_what_it_narrowed_to_and_stops_when_told() {
+    fn gap_visit_changes_narrowed_range_and_stops_on_request() {
         let mut gaps = Gaps::default();
         for first in [10, 20, 30] {
             found(&mut gaps, first, first + 4, 1);

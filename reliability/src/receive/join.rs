@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn live_is_taken_once_behind_history() {
+    fn join_becomes_live_once_after_history() {
         let mut join = JoinState::new((64, 256));
         assert!(!join.is_live(), "not welcomed yet");
         join.set_epoch(Epoch(5), Lineage::default());

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_changes_all_the_time_puts_nothing_off() {
+    fn line_down_is_not_postponed_by_changing_interval() {
         let mut lines = Lines::new(2, Nanos(0));
         lines.heard(A, Sequence(1), Nanos(10));
         let mut down = None;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_waits_for_the_slower_live_line() {
+    fn gap_waits_for_slower_live_line() {
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.heard(A, Sequence(10), Nanos(1)), None);
         assert!(!lines.all_passed(Sequence(9)));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_line_goes_down_once_and_holds_nothing_up() {
+    fn silent_line_goes_down_once_and_blocks_no_gap() {
         let mut lines = Lines::new(2, Nanos(0));
         lines.heard(A, Sequence(10), Nanos(90));
         assert_eq!(lines.check(Nanos(99), Nanos(100)), None);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn when_everything_is_silent_no_single_line_is_blamed() {
+    fn line_stays_up_while_all_lines_are_silent() {
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.check(Nanos(500), Nanos(100)), None);
         let mut one = Lines::new(1, Nanos(0));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_check_is_when_the_quieter_line_would_go_down() {
+    fn next_check_is_due_when_quieter_line_would_go_down() {
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.next_check(Nanos(100)), Nanos::MAX);
         lines.heard(A, Sequence(1), Nanos(50));
@@ -314,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_not_announced_is_ignored() {
+    fn unannounced_line_is_ignored() {
         let mut lines = Lines::new(1, Nanos(0));
         assert_eq!(lines.heard(B, Sequence(7), Nanos(1)), None);
         assert!(!lines.all_passed(Sequence(7)));
     }
 
     #[test]
-    fn a_channel_has_one_line_or_two_whatever_is_said() {
+    fn line_count_is_clamped_to_one_or_two() {
         let counts = [0, 1, 2, 9].map(|count| Lines::new(count, Nanos(0)).count());
         assert_eq!(counts, [1, 1, 2, 2]);
     }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_line_blames_nobody_for_quarter_silence() {
+    fn line_down_after_total_silence_waits_quarter_interval() {
         let silence = Nanos(100);
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.check(Nanos(0), silence), None);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_that_is_silent_itself_blames_nobody() {
+    fn line_down_requires_recently_heard_other_line() {
         let silence = Nanos(100);
         let mut lines = Lines::new(2, Nanos(0));
         lines.heard(A, Sequence(1), Nanos(50));

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_had_makes_it_begin_anew_behind_it() {
+    fn mirror_restarts_at_datagram_after_hole() {
         let (mut mirror, memory) = mirror_of(&offer(5, 1, 0));
         let mut publisher = publisher(5, 1, 1);
         (1..=9).for_each(|n| {
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_as_lost_of_a_source_is_not_to_be_told_again() {
+    fn mirror_position_advances_to_reported_source_loss() {
         let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
         let mut of = publisher(5, 1, 1);
         publish(&mut of, 1, 10, 2);
@@ -710,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_at_the_end_of_the_ring_or_below_leaves_it_empty() {
+    fn mirror_cut_before_oldest_slot_is_empty() {
         for last in [6, 14] {
             let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
             let mut before = publisher(5, 1, 1);
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_publisher_decided_replaces_what_was_taken() {
+    fn mirror_slot_is_replaced_by_publisher_copy() {
         let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
         let (mut own, mut twin) = (publisher(5, 1, 1), publisher(5, 1, 1));
         publish(&mut own, 1, 1, 2);
@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_heartbeats_and_what_is_too_long_are_refused() {
+    fn mirror_refuses_foreign_heartbeat_and_oversized_datagram() {
         let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
         let mut of_epoch_4 = publisher(4, 1, 1);
         publish(&mut of_epoch_4, 1, 1, 1);

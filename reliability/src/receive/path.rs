@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_requested_repairs_are_answers() {
+    fn requested_repair_is_answer_but_inbox_write_is_not() {
         let is_answer = |via, path| Arrival { via, path }.is_answer();
         assert!(is_answer(Via::Repair, ArrivalPath::Other));
         assert!(is_answer(Via::Repair, ArrivalPath::Read));

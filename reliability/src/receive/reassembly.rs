@@ -858,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_in_a_row_are_one_and_stand_before_what_follows_them() {
+    fn consecutive_losses_merge_before_next_delivery() {
         let mut bench = Bench::new(false);
         bench.data(10, 100, 2);
         bench.data(14, 109, 1);
@@ -904,7 +904,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_can_not_be_lost_any_more() {
+    fn loss_range_excludes_delivered_sequences() {
         let mut bench = Bench::new(false);
         bench.data(10, 100, 1);
         bench.lose(1, 10, LossCause::Window);
@@ -943,7 +943,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_words_on_one_sequence_the_first_stands() {
+    fn second_anchor_for_same_sequence_is_ignored() {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Window);
         bench.reassembly.set_anchor(Sequence(13), RecordNumber(130));
@@ -1052,7 +1052,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_moves_forward_only() {
+    fn reassembly_start_moves_forward_only() {
         let mut bench = Bench::new(false);
         bench.reassembly.begin_at(Sequence(14), RecordNumber(0));
         bench.reassembly.begin_at(Sequence(12), RecordNumber(120));
@@ -1171,7 +1171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_that_is_repeated_is_told_with_one_change_only() {
+    fn repeated_records_count_for_one_epoch_change_only() {
         let mut bench = Bench::new(false);
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
@@ -1214,7 +1214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_to_be_repeated_is_forgotten_with_its_line() {
+    fn epoch_restart_discards_pending_repeats() {
         let mut bench = Bench::new(false);
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
@@ -1230,7 +1230,7 @@ mod tests {
     }
 
     #[test]
-    fn two_epoch_changes_merge_repeat_counts() {
+    fn repeat_counts_merge_across_two_epoch_changes() {
         let mut bench = Bench::new(true);
         bench.data(10, 100, 1);
         bench.data(13, 105, 2);

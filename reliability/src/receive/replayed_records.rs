@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_has_exactly_what_was_added_and_not_passed(
+        fn already_delivered_set_agrees_with_model(
             added in proptest::collection::vec((1u64..60, 0u64..9), 0..20),
             next in 1u64..70,
             (from, len) in (1u64..70, 0u64..20),

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_comes_back_once_and_is_remembered_after() {
+    fn window_slot_is_released_once_and_stays_seen() {
         let mut window = Window::new(8, 20);
         window.hold(held(u64::MAX, 7), &[1, 2, 3]);
         let (seen, bytes) = window.waiting_at(Sequence(u64::MAX)).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_is_news_once_and_over_when_the_publishers_copy_came() {
+    fn window_contest_is_new_once_until_confirmed() {
         let mut window = Window::new(8, 16);
         window.delivered(held(3, 1));
         window.hold(held(4, 1), &[4]);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_room_for_a_power_of_two_of_whole_words() {
+    fn window_span_is_power_of_two_and_slot_len_whole_words() {
         let window = Window::new(5, 17);
         assert_eq!((window.span(), window.slot_len()), (8, 24));
         assert!(window.seen(Sequence::NONE).is_none(), "nothing was held");

@@ -586,7 +586,7 @@ pub(crate) fn headed<R: WireRecord>(words: &[u64]) -> impl Iterator<Item = u64> 
 pub fn words_as_bytes(words: &[u64]) -> &[u8] {
     // SAFETY: a `u64` slice is initialised memory without padding, `u8` needs no alignment, and
     // the length in bytes is that of the same allocation. Exercised by
-    // `tests::a_batch_gives_back_what_was_pushed`.
+    // `tests::record_batch_iterates_pushed_records`.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_gives_back_what_was_pushed() {
+    fn record_batch_iterates_pushed_records() {
         let batch = batch();
         assert_eq!(batch.bytes().len(), 56 + 520 + 48);
         let mut records = batch.records();
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_extended_by_whole_runs() {
+    fn record_batch_extend_appends_all_records() {
         let (source, mut copy) = (batch(), batch());
         copy.extend(source.records());
         copy.extend(RecordBatch::default().records());
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_record_says_its_own_length() {
+    fn records_check_accepts_batch_and_empty_input() {
         let batch = batch();
         let checked = Records::check(batch.bytes(), 3).unwrap();
         assert_eq!(checked.count(), 3);
@@ -854,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_whatever_is_on_the_wire_and_nothing_else() {
+    fn record_batch_push_bytes_accepts_exactly_one_record() {
         let source = batch();
         let mut copy = RecordBatch::with_capacity(1_000);
         assert!(copy.is_empty() && copy.words.capacity() >= 1_000 / RECORD_ALIGN);

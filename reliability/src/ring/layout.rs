@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_geometry_that_can_not_be_is_refused_by_name() {
+    fn geometry_with_bad_slot_len_or_count_is_refused() {
         for slot_len in [0, 64, 960, 1025, 1480, 9024, u32::MAX] {
             assert_eq!(
                 Geometry::new(slot_len, 16),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_the_control_page_do_not_overlap() {
+    fn control_page_fields_do_not_overlap() {
         const {
             assert!(offset::FIRST_RECORD + 8 <= offset::SEALED);
             assert!(offset::STATE + 8 <= offset::HEARTBEAT_AT);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_and_the_smallest_ring_are_possible() {
+    fn geometry_accepts_smallest_and_largest_ring() {
         let bounds = [(1024, 16), (8960, 16), (1024, 1 << 31), (8960, 1 << 31)];
         assert!(
             bounds

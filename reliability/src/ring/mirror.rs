@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_held_is_replaced_and_last_names_next() {
+    fn ring_replace_ignores_unheld_and_updates_next_record() {
         let mut ring = ring(20);
         // The slots of 4 and 21 now hold 20 and 5.
         for out in [4, 21] {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_slot_is_neither_taken_nor_put_in_place() {
+    fn mirror_ring_refuses_datagram_longer_than_slot() {
         let mut ring = ring(1);
         let fits = [3; SLOT_LEN - 64];
         let full = Err(RingError::SlotFull {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_no_whole_word_is_taken_to_its_last_byte() {
+    fn datagram_of_partial_word_length_is_taken_in_full() {
         let mut ring = ring(0);
         let bytes = datagram(5, 1, 1, &[9; 13]);
         assert_eq!(with(&bytes, |datagram| ring.take(datagram)), Ok(()));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_begins_anew_has_no_checkpoints_any_more() {
+    fn restarted_mirror_ring_has_no_checkpoints() {
         let mut ring = ring(3);
         let checkpoint = |source| Checkpoint {
             source: SourceId(source),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lineage_stands_in_the_control_page_as_the_protocol_says() {
+    fn lineage_layout_in_control_page_matches_protocol() {
         let mut ring = ring(0);
         let continued = |epoch| Continued {
             epoch: Epoch(epoch),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_epoch_of_the_lineage_sealed_is_out_of_the_ring() {
+    fn ring_drops_slots_of_forgotten_epochs() {
         let forgotten = |last| {
             Some(Continued {
                 epoch: Epoch(4),

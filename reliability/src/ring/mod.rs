@@ -143,7 +143,7 @@ struct Words {
 }
 
 // SAFETY: the words are atomics in memory that `memory` keeps valid, and it is `Send + Sync`.
-// Exercised by `tests::a_reader_that_is_lapped_never_gets_a_mixture`.
+// Exercised by `tests::lapped_reader_never_copies_torn_slot`.
 unsafe impl Send for Words {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Words {}
@@ -240,7 +240,7 @@ impl OwnWords {
         let len = len.min(size_of_val(words));
         // SAFETY: `len` is at most the length of the words, which belong to the ring. Only the ring's one
         // writer stores to them, and only through `&mut self`, which the borrow excludes; others only load
-        // them. Exercised by `tests::what_was_sealed_is_read_back_by_writer_and_readers`.
+        // them. Exercised by `tests::sealed_slot_is_readable_by_writer_and_reader`.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len) }
     }
 }
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_read_back_by_writer_and_readers() {
+    fn sealed_slot_is_readable_by_writer_and_reader() {
         let (mut writer, memory) = ring(1);
         let reader = RingReader::attach(memory).unwrap();
         assert_eq!(reader.identity(), &identity(1));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_out_of_the_ring_before_it_is_written_again() {
+    fn ring_open_laps_oldest_slot_before_write() {
         let (mut writer, memory) = ring(1);
         let reader = RingReader::attach(memory).unwrap();
         let mut buffer = [0; 128];
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_takes_what_fits_and_not_a_byte_more() {
+    fn slot_append_beyond_room_is_refused() {
         let (mut writer, _) = ring(1);
         assert_eq!(writer.append(&[0; 8]), Err(RingError::NotOpen));
         writer.open().unwrap();
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_page_tells_what_the_writer_says() {
+    fn control_page_reflects_writer_state() {
         let (mut writer, memory) = ring(10);
         let reader = RingReader::attach(memory).unwrap();
         assert_eq!(reader.sent_by_all(), Sequence(9));
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_during_which_the_ring_comes_round_is_none() {
+    fn slot_copy_lapped_midway_is_detected() {
         thread_local! {
             /// The writer that runs while a slot is half copied.
             static WRITER: std::cell::RefCell<Option<RingWriter>> = const {
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_lapped_never_gets_a_mixture() {
+    fn lapped_reader_never_copies_torn_slot() {
         // Every word of the payload of sequence s is s, and its length depends on s. Slots are long, so
         // that a copy takes long enough to be overtaken. Without the second check of the sequence word,
         // this fails.
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_knows_its_room_and_what_the_ring_holds() {
+    fn ring_writer_reports_room_and_retained_slots() {
         let (mut writer, memory) = ring(1);
         assert_eq!(memory.len(), 4096 + 16 * 1024);
         assert_eq!((writer.room(), writer.payload_max()), (960, 960));
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_fan_outs_tell_apart_how_far_they_sent() {
+    fn sent_sequence_is_tracked_per_fan_out() {
         let memory = Arc::new(HeapMemory::new(geometry()));
         let eight = RingIdentity {
             fan_outs: 8,
@@ -856,7 +856,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_page_is_laid_out_as_the_protocol_says() {
+    fn control_page_layout_matches_protocol() {
         let (mut writer, memory) = ring(10);
         write(&mut writer, &[1; 8], 3);
         writer.set_sent(FanOutId(1), Sequence(10));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_was_sealed_and_not_told_yet_counts() {
+    fn slot_sealed_but_unpublished_is_recovered() {
         let mut ring = a_ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
         let whole = ring.slot(Sequence(3)).map(<[u8]>::to_vec);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_ended_and_not_told_so_yet_has_ended() {
+    fn end_sealed_but_unpublished_is_recovered() {
         let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 1, &[7; 56]);
         let ring = reopened(ring).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_control_word_is_found_or_harmless() {
+    fn overwritten_control_word_is_refused_or_has_no_effect() {
         let (mut refused, mut same) = (0, 0);
         for left in left_behind() {
             let reopen =
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_can_not_be_is_refused() {
+    fn inconsistent_checkpoint_is_refused_on_reopen() {
         let spoilt: [&dyn Fn(&mut RingWriter); 4] = [
             &|ring| assert!(checkpoint(ring, A, 6)),
             &|ring| ring.words_mut().store(checkpoint_offset(1), 1),

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_live_rate_is_that_of_whole_frames_smoothed_by_a_quarter() {
+    fn live_rate_is_smoothed_by_quarter_over_whole_frames() {
         let (mut ring, mut channel) = channel(64);
         let at = |ms| Nanos(1_000).after(Nanos::from_ms(ms));
         channel.measure(at(0));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn view_tells_sent_held_and_over() {
+    fn channel_view_reports_sent_and_retained_ranges() {
         let (mut ring, channel) = channel(64);
         let view = channel.view();
         assert_eq!(

@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_asker_of_a_small_group_is_answered_at_once() {
+    fn first_nack_in_small_group_is_answered_by_unicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         assert_eq!(log.answer(S, 8), Answer::Unicast);
     }
 
     #[test]
-    fn when_enough_of_the_group_ask_it_is_multicast_once() {
+    fn nack_threshold_of_group_triggers_one_multicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_doubles_the_hold_off_and_a_quiet_second_halves_it() {
+    fn hold_off_doubles_on_crowd_and_halves_after_quiet() {
         let mut log = log();
         let crowd = |log: &mut RepairLog, sequence: u64, at: Nanos, askers: u64| {
             for peer in 0..askers {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_or_switched_off_is_answered_by_unicast() {
+    fn displaced_sequence_or_disabled_log_gets_unicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         log.ask(S.plus(ENTRIES as u64), PeerId(1), us(0));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_sequence_takes_the_place_of_an_older_one() {
+    fn newer_sequence_displaces_older_repair_log_entry() {
         let mut log = log();
         let newer = S.plus(ENTRIES as u64);
         log.ask(S, PeerId(1), us(0));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_for_something_old_makes_nothing_newer_forgotten() {
+    fn nack_for_old_sequence_evicts_no_newer_entry() {
         let mut log = log();
         let newer = S.plus(ENTRIES as u64);
         for round in 0..3u64 {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spans_of_the_log_include_their_last_microsecond() {
+    fn repair_log_intervals_include_last_microsecond() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_of_another_sequence_changes_nothing_here() {
+    fn send_of_colliding_sequence_keeps_repair_log_entry() {
         let other = S.plus(ENTRIES as u64);
         let mut log = log();
         for peer in 1..=3 {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_asks_again_and_again_is_no_crowd_and_many_are() {
+    fn hold_off_crowd_requires_distinct_peers() {
         let mut log = RepairLog::new(&RepairConfig::default());
         for n in 0..40 {
             for _ in 0..CROWD {

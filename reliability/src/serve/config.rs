@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_go_together_and_nonsense_is_named() {
+    fn repair_config_defaults_pass_and_faults_are_named() {
         let good = RepairConfig::default();
         assert_eq!(good.check(), Ok(()));
         assert_eq!(good.check_against_retry(20), Ok(()));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn small_groups_are_never_told_to_wait() {
+    fn hold_off_of_small_group_is_zero() {
         let config = RepairConfig::default();
         assert_eq!(config.hold_off_us(0), 0);
         assert_eq!(config.hold_off_us(63), 0);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_allowed_and_one_beyond_is_not() {
+    fn repair_config_limits_are_inclusive() {
         let good = RepairConfig::default();
         let with = |change: fn(&mut RepairConfig)| {
             let mut config = good;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_a_racks() {
+    fn repair_config_defaults_have_rack_sizes() {
         let good = RepairConfig::default();
         let bursts = [
             good.repair_burst_bytes,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_on_the_way_until_it_has_arrived() {
+    fn answer_is_in_flight_until_driver_reports_arrival() {
         let mut way = InFlight::default();
         give(&mut way, [1]);
         assert_eq!(way.rest_of(0, run(1, 1)), Some(run(1, 1)), "nobody tells");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_does_not_grow_for_ever() {
+    fn in_flight_run_length_is_bounded() {
         let mut way = InFlight::default();
         way.has_left(0);
         give(&mut way, 1..=RUN_LEN_MAX + 1);

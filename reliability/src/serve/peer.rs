@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_names_channels_within_the_limit_and_a_replay_none() {
+    fn join_channel_count_is_checked_by_purpose() {
         let refused = |join: Join| {
             check_join(&join, WireVersions::default())
                 .err()
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_work_while_anything_waits_for_it() {
+    fn peer_with_pending_output_or_ranges_has_work() {
         let run = |n| crate::types::SequenceRange::one(crate::types::Sequence(n));
         let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp);
         assert!(!peer.has_work() && !peer.is_closing());

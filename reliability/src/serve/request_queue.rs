@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_exactly_what_was_asked_for_once_each_in_order(
+        fn pending_ranges_agree_with_set_model(
             asked in proptest::collection::vec((1u64..200, 0u64..20), 1..60),
             answered in proptest::collection::vec(1u64..220, 0..40),
             floor in 1u64..220,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_runs_is_bounded_but_touching_ones_join() {
+    fn pending_run_count_is_bounded_and_adjacent_runs_merge() {
         let mut pending = PendingRanges::default();
         assert_eq!(insert(&mut pending, run(10, 20), 2), Some(11));
         assert_eq!(insert(&mut pending, run(30, 40), 2), Some(11));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_as_new_has_no_empty_part() {
+    fn newly_pending_parts_are_never_empty() {
         let mut pending = PendingRanges::default();
         insert(&mut pending, run(10, 20), 9);
         assert!(!pending.is_empty());

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_under_way_than_may_be() {
+    fn mirror_writes_in_flight_are_bounded() {
         let mut writer = writer(1);
         let mut begun = 0;
         while let Some(chosen) = writer.choose(|_| held(1, 1_000)) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_of_another_shape_is_refused() {
+    fn inbox_with_wrong_shape_is_refused() {
         for slots in [0, 8, 24, 64] {
             let begun = MirrorWriter::default().begin(0, inbox(slots), geometry(), Sequence(1));
             assert_eq!(begun, Err(MirrorRefusal::Shape), "{slots}");

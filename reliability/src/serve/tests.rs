@@ -314,7 +314,7 @@ fn rejection(bench: &mut Bench, peer: u64, got: &[Got]) -> Rejected {
 }
 
 #[test]
-fn a_join_is_welcomed_with_what_the_ring_holds() {
+fn join_offer_describes_ring_contents() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let offer = bench.join(0).channels.remove(0);
     assert_eq!((offer.newest, offer.oldest), (Sequence(0), Sequence(1)));
@@ -412,7 +412,7 @@ fn impossible_join_is_rejected_with_remedy() {
 }
 
 #[test]
-fn a_connection_beyond_the_limit_is_told_so() {
+fn connection_beyond_limit_is_rejected_as_too_many() {
     let config = RepairConfig {
         peers_max: 2,
         ..RepairConfig::default()
@@ -519,7 +519,7 @@ fn unavailable_range_is_refused_with_reason_and_oldest() {
 }
 
 #[test]
-fn the_end_is_repaired_as_any_other() {
+fn end_datagram_is_repaired_like_data() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(3);
     bench.ring.open().unwrap();
@@ -536,7 +536,7 @@ fn the_end_is_repaired_as_any_other() {
 }
 
 #[test]
-fn what_is_overwritten_while_it_waits_is_refused() {
+fn nacked_slots_overwritten_in_queue_are_refused() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(64);
     bench.repair(0, 30, 50);
@@ -630,7 +630,7 @@ fn false_claim_counts_at_most_ring_slots() {
 }
 
 #[test]
-fn a_greedy_peer_does_not_starve_another() {
+fn greedy_peer_does_not_starve_another() {
     let config = RepairConfig {
         repair_bytes_per_s: 1_000_000,
         repair_burst_bytes: 10_000,
@@ -687,7 +687,7 @@ fn greedy_requester_is_refused_by_budget_alone() {
 }
 
 #[test]
-fn one_subscriber_gets_no_more_than_its_own_budget() {
+fn subscriber_repairs_stay_within_its_own_budget() {
     let config = RepairConfig {
         subscriber_bytes_per_s: 100_000,
         subscriber_burst_bytes: 10_000,
@@ -714,7 +714,7 @@ fn one_subscriber_gets_no_more_than_its_own_budget() {
 }
 
 #[test]
-fn what_many_want_is_multicast_once() {
+fn repair_wanted_by_many_is_multicast_once() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 16);
     bench.publish(20);
     for peer in 0..16 {
@@ -738,7 +738,7 @@ fn what_many_want_is_multicast_once() {
 }
 
 #[test]
-fn what_is_multicast_is_charged_to_no_subscriber() {
+fn multicast_repair_is_charged_to_no_subscriber() {
     let config = RepairConfig {
         subscriber_bytes_per_s: 1,
         subscriber_burst_bytes: BURST_BYTES_MIN,
@@ -761,7 +761,7 @@ fn what_is_multicast_is_charged_to_no_subscriber() {
 }
 
 #[test]
-fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
+fn long_run_wanted_by_many_is_multicast_once_per_sequence() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 1_024, 80);
     bench.publish(300);
     let mut sent = Vec::new();
@@ -783,7 +783,7 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
 
 /// A multicast answers all waiting peers, however long the budget delays it: a later unicast is useless.
 #[test]
-fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
+fn multicast_repair_answers_waiting_and_late_requests() {
     let config = RepairConfig {
         repair_bytes_per_s: 1_000_000,
         repair_burst_bytes: 10_000,
@@ -869,7 +869,7 @@ fn repeated_nack_counts_only_new_part() {
 }
 
 #[test]
-fn two_long_missed_runs_are_both_remembered() {
+fn distant_missed_runs_are_each_multicast_once() {
     for apart in [64, 1_024, 2_048, 4_032] {
         let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
         bench.publish(6_000);
@@ -1097,7 +1097,7 @@ fn full_link_answers_all_requests_with_one_status() {
 }
 
 #[test]
-fn nobody_has_reached_an_end_that_no_status_told() {
+fn end_is_not_reached_before_a_status_confirms_it() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(20);
     bench.ring.open().unwrap();
@@ -1123,7 +1123,7 @@ fn nobody_has_reached_an_end_that_no_status_told() {
 }
 
 #[test]
-fn a_slow_subscriber_is_reported_once() {
+fn slow_subscriber_is_reported_once() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(40);
     bench.events();
@@ -1151,7 +1151,7 @@ fn a_slow_subscriber_is_reported_once() {
 }
 
 #[test]
-fn a_claim_of_a_higher_epoch_is_counted_and_has_no_effect() {
+fn higher_epoch_claim_is_counted_and_ignored() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let mut claim = join("equities");
     claim.channels[0].confirmed_epoch = Epoch(u64::MAX);
@@ -1212,7 +1212,7 @@ fn replay_runs_on_its_own_connection_and_ends_with_the_session() {
 }
 
 #[test]
-fn a_replay_that_could_never_catch_up_is_refused() {
+fn replay_that_cannot_catch_up_is_refused() {
     let config = RepairConfig {
         joiner_bytes_per_s: 1_000_000,
         ..RepairConfig::default()
@@ -1275,7 +1275,7 @@ fn silent_connections_are_closed_in_time() {
 }
 
 #[test]
-fn everyone_is_told_when_the_publisher_goes() {
+fn publisher_shutdown_rejects_all_connections() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
     bench.core.shut_down();
     let got = bench.drain();
@@ -1287,7 +1287,7 @@ fn everyone_is_told_when_the_publisher_goes() {
 }
 
 #[test]
-fn all_are_told_to_rejoin_when_publisher_changes() {
+fn publisher_hand_over_asks_all_peers_to_rejoin() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
     bench.core.hand_over();
     let got = bench.drain();
@@ -1304,7 +1304,7 @@ fn all_are_told_to_rejoin_when_publisher_changes() {
 }
 
 #[test]
-fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
+fn requested_sequences_are_all_accounted_for_in_random_runs() {
     for seed in 0..60 {
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -1361,7 +1361,7 @@ fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
 }
 
 #[test]
-fn a_connection_that_does_not_begin_with_join_is_told_so() {
+fn connection_not_starting_with_join_is_rejected() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     for (peer, first) in [
         (1, Message::Progress(progress(1))),
@@ -1431,7 +1431,7 @@ fn subscriber_is_slow_from_half_to_quarter_ring() {
 }
 
 #[test]
-fn denied_peer_is_told_and_all_connections_close() {
+fn banned_peer_is_rejected_and_its_connections_close() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     bench.connect(1, further(session));
@@ -1462,7 +1462,7 @@ fn denied_peer_is_told_and_all_connections_close() {
 }
 
 #[test]
-fn a_refusal_says_when_to_ask_again() {
+fn refusal_carries_its_retry_delay() {
     let config = RepairConfig {
         pending_ranges_max: 1,
         subscriber_bytes_per_s: 1_000_000,
@@ -1551,7 +1551,7 @@ fn joiners_share_budget_without_double_promise() {
 }
 
 #[test]
-fn all_joiners_together_get_no_more_than_their_budget() {
+fn joiners_share_one_replay_budget() {
     let config = RepairConfig {
         joiner_bytes_per_s: 1,
         joiner_burst_bytes: 10_000,
@@ -1580,7 +1580,7 @@ fn ring_guard_is_bounded_quarter_of_slots() {
 }
 
 #[test]
-fn untaken_notices_are_bounded_but_closures_are_told() {
+fn undrained_claim_events_are_bounded_but_closes_are_kept() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let mut claims = join("equities");
     claims.channels[0].confirmed_epoch = Epoch(EPOCH.0 + 1);
@@ -1683,7 +1683,7 @@ fn clock_is_needed_each_tick_for_silence() {
 }
 
 #[test]
-fn early_or_late_comer_is_told_when_to_return() {
+fn full_or_ending_server_rejects_with_retry_delay() {
     let config = RepairConfig {
         peers_max: 1,
         ..RepairConfig::default()
@@ -1969,7 +1969,7 @@ fn channels_of_one_publisher_are_kept_apart() {
 }
 
 #[test]
-fn only_its_own_session_ends_with_a_replay_that_is_replaced() {
+fn replay_connection_is_replaced_only_by_its_own_session() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(9);
     let (a, b) = (bench.join(1).session, bench.join(2).session);
@@ -2054,7 +2054,7 @@ fn nack_connection_is_answered_and_no_subscriber() {
 }
 
 #[test]
-fn all_connections_of_a_session_draw_on_one_budget() {
+fn session_connections_share_one_budget() {
     let config = RepairConfig {
         subscriber_bytes_per_s: 1_000,
         subscriber_burst_bytes: BURST_BYTES_MIN,
@@ -2101,7 +2101,7 @@ fn nack_connection_shares_requesters_bound() {
 }
 
 #[test]
-fn strangers_session_is_refused_nack_link_ends_with_own() {
+fn nack_connection_needs_known_session_and_ends_with_it() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
     let got = bench.connect(5, further(session ^ 1));
@@ -2134,7 +2134,7 @@ fn strangers_session_is_refused_nack_link_ends_with_own() {
 }
 
 #[test]
-fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
+fn nack_connection_may_be_idle_and_is_offered_in_welcome() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let address = "10.0.0.1:7410".parse().unwrap();
     let offers = vec![RepairOffer::Verbs {
@@ -2247,7 +2247,7 @@ fn join_all(channels: impl Iterator<Item = u16>) -> Join {
 }
 
 #[test]
-fn of_many_channels_none_is_passed_over() {
+fn nacks_on_many_channels_are_all_served() {
     const CHANNELS: u16 = 5;
     let (mut core, _rings) = core_of(CHANNELS);
     let (now, mut out) = (Now::default(), Vec::new());

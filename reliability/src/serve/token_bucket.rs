@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_lets_more_pass_than_rate_and_burst_allow(
+        fn token_bucket_never_exceeds_rate_and_burst(
             rate in 1u64..20_000_000_000,
             burst in 1u64..1_000_000,
             steps in proptest::collection::vec((0u64..5_000_000, 1usize..9_000), 1..200),
@@ -132,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_announced_as_available_passes_then_and_not_before(
+        fn token_bucket_availability_time_is_exact(
             rate in 1u64..1_000_000_000,
             burst in 9_000u64..100_000,
             bytes in 1usize..9_000,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_gives_no_credit_twice() {
+    fn token_bucket_gains_no_credit_from_backward_clock() {
         let mut bucket = TokenBucket::new(1_000, 100, Nanos::from_secs(10));
         assert!(bucket.take(Nanos::from_secs(10), 100));
         assert!(!bucket.take(Nanos::from_secs(1), 1));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_burst_never_passes_and_that_is_said() {
+    fn request_above_burst_is_never_available() {
         let bucket = TokenBucket::new(1_000, 100, Nanos::ZERO);
         assert_eq!(bucket.available_at(101), Nanos::MAX);
     }

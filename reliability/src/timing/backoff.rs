@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_groups_ask_at_once_and_of_large_ones_only_scouts_do() {
+    fn hold_off_spares_small_groups_and_large_group_scouts() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 1);
         assert_eq!(timer.first(), Nanos::ZERO);
         for (group, scouts) in [(64u32, 7), (100, 7), (1_000, 10), (1_024, 11)] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_said_to_be_alone_or_nobody_asks_at_once() {
+    fn group_of_at_most_two_nacks_without_hold_off() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 1);
         for group in [0, 1, 2] {
             timer.advise_hold_off(Nanos(1_000), group);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advised_hold_off_is_bounded_and_zero_means_at_once() {
+    fn advised_hold_off_is_bounded_and_zero_disables_it() {
         let mut timer = NackTimer::new(Nanos::ZERO, 5);
         timer.advise_hold_off(Nanos::from_secs(3_600), u32::MAX);
         let longest = (0..2_000).map(|_| timer.first()).max().unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_without_a_welcome_is_late_after_its_time() {
+    fn attempt_without_welcome_is_late_after_timeout() {
         let mut link = Link::new(LinkTimers::default(), 7);
         link.want(Nanos(5));
         assert!(link.start_if_due(Nanos(5)));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_nobody_wants_is_never_tried() {
+    fn unwanted_link_is_never_tried() {
         let mut link = Link::new(LinkTimers::default(), 7);
         assert!(!link.is_wanted() && !link.start_if_due(Nanos::MAX));
         assert_eq!(link.next_due(), Nanos::MAX);

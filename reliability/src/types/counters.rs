@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_is_listed_with_its_meaning_from_the_start() {
+    fn counters_are_listed_with_help_text_from_the_start() {
         let counters = RepairCounters::default();
         counters.answered.add(3);
         let mut seen = Vec::new();

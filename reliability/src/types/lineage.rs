@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_of_a_sequence_is_the_oldest_that_reaches_so_far() {
+    fn lineage_maps_sequence_to_oldest_epoch_reaching_it() {
         let of = lineage(&[(5, 20, 70), (3, 20, 70), (2, 10, 31)]);
         let epochs = [1, 10, 11, 20, 21].map(|s| of.epoch_of(Epoch(9), Sequence(s)).0);
         assert_eq!(epochs, [2, 2, 3, 3, 9], "of epoch 5 nothing was mirrored");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_rises_is_possible() {
+    fn lineage_with_unordered_or_zero_entries_is_invalid() {
         assert!(Lineage::default().is_possible(Epoch(1)));
         assert!(lineage(&[(5, 20, 70), (3, 20, 70), (2, 0, 1)]).is_possible(Epoch(6)));
         for wrong in [
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lineage_grows_at_its_new_end_and_forgets_the_oldest() {
+    fn lineage_prepends_new_epoch_and_drops_the_oldest() {
         let mut of = Lineage::default();
         for n in 1..=Lineage::MAX as u64 {
             let (grown, dropped) = of.continued(continued(n, n * 10, n * 10 + 1));

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_knows_its_ends_and_is_never_empty() {
+    fn sequence_range_is_never_empty_and_its_len_saturates() {
         assert_eq!(SequenceRange::new(Sequence(5), Sequence(4)), None);
         let range = SequenceRange::new(Sequence(u64::MAX - 1), Sequence(u64::MAX)).unwrap();
         assert_eq!(range.len(), 2);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_position_orders_by_session_before_sequence() {
+    fn source_position_orders_by_session_before_sequence() {
         let before = SourcePosition::new(1, SourcePosition::SEQUENCE_MAX + 7);
         let after = SourcePosition::new(2, 1);
         assert!(before < after);

@@ -20,7 +20,7 @@ pub(crate) fn crc32c_of(header: &[u8; HEADER_LEN], with_relay: bool, rest: &[u8]
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq") {
         // SAFETY: the processor has the features of the target function, which was just detected.
-        // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`.
+        // Exercised by `tests::crc_matches_reference_at_any_length`.
         return unsafe { x86::by_streams(header, with_relay, rest) };
     }
     plainly(header, with_relay, rest)
@@ -98,7 +98,7 @@ mod x86 {
     fn long(crc: u64, words: &[[u8; 8]]) -> u64 {
         if words.len() >= FOLDED_MIN && is_wide() {
             // SAFETY: the processor has the features of the target function, which was just detected.
-            // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`, where it has them.
+            // Exercised by `tests::crc_matches_reference_at_any_length`, where it has them.
             return unsafe { folded(crc, words) };
         }
         by_thirds(crc, words)
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_crc_of_all_bytes_of_any_length() {
+    fn crc_matches_reference_at_any_length() {
         let all = bytes(70_000);
         let (header, rest) = all.split_first_chunk().expect("there are more");
         // Check the crate against the bitwise definition (RFC 3720, B.4).
@@ -226,7 +226,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn both_ways_of_long_ones_give_the_same() {
+    fn crc_by_folding_matches_crc_by_thirds() {
         if !x86::is_wide() {
             println!("SKIPPED: this processor has no AVX-512 with VPCLMULQDQ");
             return;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_is_another_one_anywhere_makes_another_crc() {
+    fn crc_changes_with_any_flipped_bit() {
         let header = [7; HEADER_LEN];
         let mut rest = bytes(1_400);
         let whole = crc32c_of(&header, false, &rest);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_records_make_is_not_made_up() {
+    fn record_count_without_matching_length_is_refused() {
         assert_eq!(records_of(1, 41), None);
         assert_eq!(records_of(2, 48), None);
         assert_eq!(records_of(0, 0), Some(Vec::new()));

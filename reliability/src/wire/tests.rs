@@ -30,7 +30,7 @@ fn sealed(header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_field_stands_at_its_offset() {
+fn header_fields_are_at_their_offsets() {
     let bytes = header().to_bytes(0x9192_9394);
     let expected: [u8; HEADER_LEN] = [
         b'T', b'K', 1, 1, 0x02, 0x01, 0, 0, // magic, version, kind, channel, count
@@ -48,7 +48,7 @@ fn every_field_stands_at_its_offset() {
 }
 
 #[test]
-fn the_relay_byte_is_the_only_one_outside_the_crc() {
+fn relay_byte_alone_is_outside_the_crc() {
     let good = sealed(
         &Header {
             payload_len: 16,
@@ -92,7 +92,7 @@ fn padding_is_ignored_and_a_cut_datagram_is_refused() {
 }
 
 #[test]
-fn a_header_extension_is_skipped_and_covered_by_the_crc() {
+fn header_extension_is_skipped_and_covered_by_the_crc() {
     let long = Header {
         header_len: 80,
         payload_len: 8,
@@ -158,7 +158,7 @@ fn bodies_come_back_as_they_were_written() {
 }
 
 #[test]
-fn an_event_that_concerns_too_many_instruments_concerns_all() {
+fn event_with_too_many_instruments_applies_to_all() {
     let mut body = Vec::new();
     StreamEvent::SourceLost {
         source: SourceId(1),
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn a_valid_header_with_arbitrary_lengths_never_panics(
+    fn header_with_arbitrary_lengths_never_panics(
         lens in any::<(u8, u16)>(),
         rest in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -264,7 +264,7 @@ fn kinds_states_and_reasons_have_fixed_numbers() {
 }
 
 #[test]
-fn a_datagram_that_is_not_ours_is_refused_by_name() {
+fn malformed_header_is_refused_with_a_specific_error() {
     let good = sealed(&header(), &[]);
     let refused = |change: fn(&mut [u8])| {
         let mut bytes = good.clone();
@@ -304,7 +304,7 @@ fn a_datagram_that_is_not_ours_is_refused_by_name() {
 }
 
 #[test]
-fn only_data_carries_records() {
+fn records_are_read_from_data_datagrams_only() {
     let payload = [0; 8];
     let of = |kind| Header {
         kind,

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_sides_agree_on_the_newest_version_that_both_speak() {
+    fn version_negotiation_picks_newest_common_version() {
         let spoken = |oldest, newest| WireVersions::new(oldest, newest).unwrap();
         let agreed = |ours: WireVersions, theirs: WireVersions| ours.agreed(&theirs.all());
         for (ours, theirs, version) in [

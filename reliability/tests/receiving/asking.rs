@@ -28,7 +28,7 @@ fn missing_one(config: ReceiverConfig, lines: usize) -> (Publisher, Alone) {
 }
 
 #[test]
-fn a_gap_is_asked_for_when_its_grace_is_over_and_not_before() {
+fn gap_is_nacked_exactly_when_its_reorder_grace_ends() {
     let config = ReceiverConfig {
         reorder_grace_us: 50,
         ..quiet()
@@ -47,7 +47,7 @@ fn a_gap_is_asked_for_when_its_grace_is_over_and_not_before() {
 }
 
 #[test]
-fn unanswered_request_backs_off_then_path_falls() {
+fn unanswered_nack_backs_off_then_path_is_exhausted() {
     let config = ReceiverConfig {
         nack_tries: 4,
         ..quiet()
@@ -96,7 +96,7 @@ fn down_link_or_no_repair_sends_and_awaits_nothing() {
 }
 
 #[test]
-fn while_answers_flow_towards_a_gap_its_turn_is_awaited() {
+fn gap_is_not_nacked_again_while_earlier_answers_arrive() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let sent: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
@@ -147,7 +147,7 @@ fn answer_beyond_or_before_gap_delays_nothing() {
 }
 
 #[test]
-fn what_was_never_asked_for_or_just_now_awaits_no_answer() {
+fn new_or_just_nacked_gap_is_not_delayed_by_other_answers() {
     let config = ReceiverConfig {
         reorder_grace_us: 50,
         ..quiet()
@@ -176,7 +176,7 @@ fn what_was_never_asked_for_or_just_now_awaits_no_answer() {
 }
 
 #[test]
-fn any_word_on_connection_proves_life() {
+fn repair_message_proves_publisher_alive() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -209,7 +209,7 @@ fn any_word_on_connection_proves_life() {
 }
 
 #[test]
-fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
+fn silence_after_end_emits_no_event_and_no_request() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -258,7 +258,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
 }
 
 #[test]
-fn a_gap_waits_for_the_other_line_but_no_longer_than_the_skew() {
+fn gap_waits_for_other_line_at_most_line_skew() {
     let config = ReceiverConfig {
         line_skew_us: 500,
         ..quiet()
@@ -288,7 +288,7 @@ fn a_gap_waits_for_the_other_line_but_no_longer_than_the_skew() {
 }
 
 #[test]
-fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
+fn temporary_refusal_is_waited_out_without_using_a_try() {
     let config = ReceiverConfig {
         nack_tries: 1,
         ..quiet()
@@ -353,7 +353,7 @@ fn rtt_counts_only_single_requests() {
 }
 
 #[test]
-fn a_refusal_for_good_is_a_loss_of_just_what_was_refused() {
+fn permanent_refusal_loses_only_the_refused_range() {
     for (reason, cause) in [
         (RefusalReason::TooSlow, LossCause::Burst),
         (RefusalReason::Malformed, LossCause::Refused),
@@ -407,7 +407,7 @@ fn refusal_from_other_epoch_only_asks_for_status() {
 }
 
 #[test]
-fn only_a_first_answer_to_a_question_measures_the_round_trip() {
+fn rtt_is_measured_only_from_the_answer_to_a_first_nack() {
     // (how the missing datagram arrives, whether its delay counts as an RTT)
     type Arrival = fn(&mut Alone, &[u8]);
     let cases: [(Arrival, bool); 3] = [
@@ -440,7 +440,7 @@ fn only_a_first_answer_to_a_question_measures_the_round_trip() {
 }
 
 #[test]
-fn an_alarm_is_asked_about_at_once_and_once() {
+fn fencing_violation_is_nacked_immediately_and_once() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
@@ -457,7 +457,7 @@ fn an_alarm_is_asked_about_at_once_and_once() {
 }
 
 #[test]
-fn many_impostors_are_queried_in_few_ranges() {
+fn fencing_violations_are_nacked_in_few_ranges() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
@@ -547,7 +547,7 @@ fn publishers_word_counts_twice_or_with_multicast() {
 }
 
 #[test]
-fn silence_is_told_and_the_publishers_word_then_counts_at_once() {
+fn silence_is_reported_and_one_status_then_confirms_loss() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         follow_us: 1_000,
@@ -585,7 +585,7 @@ fn silence_is_told_and_the_publishers_word_then_counts_at_once() {
 }
 
 #[test]
-fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
+fn unanswered_status_requests_fall_back_to_progress_us() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         follow_us: 1_000,
@@ -678,7 +678,7 @@ fn silence_rejoins_groups_while_publisher_answers() {
 }
 
 #[test]
-fn progress_says_how_far_it_is() {
+fn progress_reports_sequence_heard_and_lost_records() {
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
     alone.later(9_999_999);
     assert!(alone.receiver.take_progress(alone.now).is_none());
@@ -745,7 +745,7 @@ fn sequence_jump_is_contested_beyond_ring_or_burst() {
 }
 
 #[test]
-fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
+fn datagram_beyond_confirmed_end_leaves_no_gap() {
     let mut publisher = Publisher::new(5, 1);
     let mut twin = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
@@ -786,7 +786,7 @@ fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
 }
 
 #[test]
-fn the_end_is_believed_from_the_publisher_alone() {
+fn end_of_stream_needs_publisher_confirmation() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     alone.hear(A, &publisher.publish(1));
@@ -815,7 +815,7 @@ fn the_end_is_believed_from_the_publisher_alone() {
 }
 
 #[test]
-fn what_has_no_records_that_can_be_read_is_lost_as_such() {
+fn unreadable_or_oversized_datagram_is_declared_lost() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let header = publisher.header(tickcast_reliability::wire::Kind::Data, 3, 8);
@@ -858,7 +858,7 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
 }
 
 #[test]
-fn what_came_late_is_told_from_what_came_twice() {
+fn late_datagram_is_distinguished_from_duplicate() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..quiet()
@@ -888,7 +888,7 @@ fn what_came_late_is_told_from_what_came_twice() {
 }
 
 #[test]
-fn a_heartbeat_of_an_unknown_state_is_counted_and_has_no_effect() {
+fn heartbeat_of_unknown_state_is_counted_and_ignored() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     publisher.publish(1);
@@ -900,7 +900,7 @@ fn a_heartbeat_of_an_unknown_state_is_counted_and_has_no_effect() {
 }
 
 #[test]
-fn a_loss_before_a_heartbeat_is_counted_by_its_record_number() {
+fn loss_before_heartbeat_is_sized_by_its_record_number() {
     let mut publisher = Publisher::new(5, 1);
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
@@ -968,7 +968,7 @@ fn contested_in_ended_epoch_is_queried_no_more() {
 }
 
 #[test]
-fn what_lies_just_beyond_the_window_wakes_nobody() {
+fn gap_just_beyond_the_window_sets_no_timer() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..quiet()

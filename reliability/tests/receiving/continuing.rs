@@ -44,7 +44,7 @@ fn published(publisher: &mut Publisher, counts: &[u16]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn laggard_gets_rest_of_old_epoch_then_new() {
+fn lagging_receiver_gets_rest_of_old_epoch_then_new() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &old);
     world.answer = false;
@@ -132,7 +132,7 @@ fn old_epochs_tail_is_not_redelivered() {
 }
 
 #[test]
-fn in_arrival_order_nothing_comes_twice_either() {
+fn arrival_order_across_promotion_repeats_no_record() {
     let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         ..quiet()
@@ -200,7 +200,7 @@ fn losses_beyond_cut_vanish_and_reported_ones_stay() {
 }
 
 #[test]
-fn a_loss_that_waits_to_be_told_ends_where_the_old_epoch_does() {
+fn pending_loss_ends_at_the_old_epoch_cut() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
         ..quiet()
@@ -266,7 +266,7 @@ fn publisher_death_after_reported_end_is_followed() {
 }
 
 #[test]
-fn zombies_tail_is_nobodys_rest_from_anyone() {
+fn zombie_tail_after_promotion_is_dropped() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     let sent = published(&mut old, &[1; 3]);
@@ -299,7 +299,7 @@ fn zombies_tail_is_nobodys_rest_from_anyone() {
 }
 
 #[test]
-fn two_promotions_are_followed_in_one_go_or_one_by_one() {
+fn promotions_are_followed_together_or_one_by_one() {
     let mut first = Publisher::new(5, 1);
     let mut slow = Alone::welcomed(quiet(), &first, Start::Live, 1);
     let mut quick = Alone::welcomed(quiet(), &first, Start::Live, 1);
@@ -353,7 +353,7 @@ fn other_line_is_other_epoch_from_its_start() {
 }
 
 #[test]
-fn who_comes_later_begins_in_the_history_of_the_old_epoch() {
+fn late_joiner_starts_in_history_of_the_old_epoch() {
     let mut old = Publisher::new(5, 1);
     published(&mut old, &[2; 6]);
     old.oldest = 3;
@@ -403,7 +403,7 @@ fn who_comes_later_begins_in_the_history_of_the_old_epoch() {
 }
 
 #[test]
-fn a_welcome_whose_line_can_not_be_ends_the_connection() {
+fn welcome_with_impossible_lineage_ends_the_connection() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &old);
     world.hear(A, &old.publish(1));
@@ -424,7 +424,7 @@ fn a_welcome_whose_line_can_not_be_ends_the_connection() {
 }
 
 #[test]
-fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
+fn ring_read_after_promotion_accepts_the_sealing_epoch() {
     let mut old = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::Live, 1);
     world.repairs = vec![tickcast_reliability::control::RepairOffer::Verbs {
@@ -570,7 +570,7 @@ fn mirroring(publisher: &Publisher) -> Alone {
 }
 
 #[test]
-fn a_mirror_begins_anew_with_an_epoch_of_another_line() {
+fn mirror_restarts_with_an_epoch_of_another_lineage() {
     let mut old = Publisher::new(5, 1);
     let mut alone = mirroring(&old);
     for bytes in published(&mut old, &[2; 4]) {
@@ -591,7 +591,7 @@ fn a_mirror_begins_anew_with_an_epoch_of_another_line() {
 }
 
 #[test]
-fn a_ring_of_another_shape_is_not_mirrored_in_the_one_there_is() {
+fn mirror_is_dropped_when_the_ring_geometry_changes() {
     let mut old = Publisher::new(5, 1);
     let sent = published(&mut old, &[2; 4]);
     let (on, anew) = (old.promoted(6, 4), Publisher::new(6, 1));

@@ -92,7 +92,7 @@ fn cursor_is_claimed_and_reports_at_interval() {
 }
 
 #[test]
-fn one_that_another_session_has_claimed_stays_alone() {
+fn cursor_claimed_by_another_session_is_left_untouched() {
     let publisher = Publisher::new(5, 1);
     let mut world = joined_with(&publisher, |world| world.cursor_words[0] = SESSION + 1);
     later(&mut world, &publisher, 100_000);
@@ -104,7 +104,7 @@ fn one_that_another_session_has_claimed_stays_alone() {
 }
 
 #[test]
-fn nothing_more_is_begun_before_the_device_has_answered() {
+fn cursor_operation_waits_for_the_previous_completion() {
     let publisher = Publisher::new(5, 1);
     let mut world = joined_with(&publisher, |world| world.reads = false);
     later(&mut world, &publisher, 50_000);
@@ -156,7 +156,7 @@ fn late_cursor_is_claimed_and_later_grant_ignored() {
 }
 
 #[test]
-fn full_connection_begins_nothing_and_wakes_nobody() {
+fn full_connection_starts_no_cursor_claim_and_no_timer() {
     for (reads, writes) in [(0, 2), (4, 0)] {
         let publisher = Publisher::new(5, 1);
         let mut world = joined_with(&publisher, |world| {
@@ -170,7 +170,7 @@ fn full_connection_begins_nothing_and_wakes_nobody() {
 }
 
 #[test]
-fn a_report_under_way_takes_no_room_from_a_read() {
+fn cursor_report_in_flight_uses_no_read_capacity() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined_with(&publisher, |world| {
         (world.limits.reads, world.limits.writes) = (2, 1);

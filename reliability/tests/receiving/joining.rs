@@ -250,7 +250,7 @@ fn zombie_welcome_rejoins_and_silence_starts_at_join() {
 }
 
 #[test]
-fn a_join_says_who_asks_for_what_and_later_where_it_stands() {
+fn join_carries_its_start_and_rejoin_its_position() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::new(&[(CHANNEL, Start::Oldest)]);
     assert_eq!(hand.core.poll_timeout(), hand.now);
@@ -278,7 +278,7 @@ fn a_join_says_who_asks_for_what_and_later_where_it_stands() {
 }
 
 #[test]
-fn an_attempt_that_takes_too_long_is_given_up_and_tried_again() {
+fn connection_attempt_times_out_and_is_retried() {
     let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
     hand.clock();
     assert_eq!(
@@ -302,7 +302,7 @@ fn an_attempt_that_takes_too_long_is_given_up_and_tried_again() {
 }
 
 #[test]
-fn a_welcome_that_does_not_fit_breaks_the_connection_off() {
+fn invalid_welcome_closes_the_connection() {
     let publisher = Publisher::new(5, 1);
     type Change = fn(&mut Welcome);
     let cases: [Change; 6] = [
@@ -336,7 +336,7 @@ fn a_welcome_that_does_not_fit_breaks_the_connection_off() {
 }
 
 #[test]
-fn a_rejection_is_passed_on_and_its_wait_kept() {
+fn rejection_is_reported_and_its_retry_delay_kept() {
     let publisher = Publisher::new(5, 1);
     let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
     hand.clock();
@@ -357,7 +357,7 @@ fn a_rejection_is_passed_on_and_its_wait_kept() {
 }
 
 #[test]
-fn a_peer_that_says_what_only_subscribers_say_is_no_publisher() {
+fn subscriber_message_from_publisher_is_a_protocol_error() {
     let publisher = Publisher::new(5, 1);
     for wrong in [
         Message::Leave,
@@ -402,7 +402,7 @@ fn status_of_higher_epoch_rejoins_lower_is_ignored() {
 }
 
 #[test]
-fn each_channel_has_a_receiver_of_its_own() {
+fn channels_have_separate_receivers() {
     let first = Publisher::new(5, 1);
     let second = Publisher::new(6, 1);
     let mut hand = Hand::new(&[(CHANNEL, Start::Live), (SECOND, Start::Live)]);
@@ -449,7 +449,7 @@ fn each_channel_has_a_receiver_of_its_own() {
 }
 
 #[test]
-fn the_session_is_over_when_every_channel_has_ended() {
+fn session_ends_only_after_all_channels_ended() {
     let mut ended = Publisher::new(5, 1);
     ended.end();
     let mut hand = Hand::new(&[(CHANNEL, Start::Live), (SECOND, Start::Live)]);
@@ -467,7 +467,7 @@ fn the_session_is_over_when_every_channel_has_ended() {
 }
 
 #[test]
-fn many_gaps_are_asked_for_in_as_many_messages_as_it_takes() {
+fn nack_ranges_beyond_message_limit_are_split() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     hand.sent();
@@ -570,7 +570,7 @@ fn answering_replay_is_not_idle_broken_one_retries() {
 }
 
 #[test]
-fn no_replay_connection_means_replay_beside_repair() {
+fn replay_falls_back_to_repair_after_failed_connections() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let mut hand = Hand::joined(&publisher, Start::Oldest);
@@ -593,7 +593,7 @@ fn no_replay_connection_means_replay_beside_repair() {
 }
 
 #[test]
-fn a_refusal_reaches_the_channel_that_it_is_about() {
+fn refusal_is_routed_to_its_channel() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     hand.hear(&publisher.publish(1));
@@ -606,7 +606,7 @@ fn a_refusal_reaches_the_channel_that_it_is_about() {
 }
 
 #[test]
-fn who_leaves_says_so_and_declares_what_is_open() {
+fn leave_is_sent_and_open_gap_is_declared_lost() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     hand.hear(&publisher.publish(1));
@@ -730,7 +730,7 @@ fn unconfirmed_end_leaves_silence_to_next_epoch() {
 }
 
 #[test]
-fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
+fn rejoin_keeps_stream_state_and_reports_its_recovery() {
     // Rejoin on request, or because the channel has another number.
     for moves in [false, true] {
         let mut publisher = Publisher::new(5, 1);
@@ -784,7 +784,7 @@ fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
 }
 
 #[test]
-fn a_welcome_does_not_change_on_how_many_lines_one_listens() {
+fn listened_line_count_survives_welcome_and_rejoin() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = restless_on(2, &publisher);
     hand.core.handle_listening(hand.now, CHANNEL, 1);
@@ -811,7 +811,7 @@ fn a_welcome_does_not_change_on_how_many_lines_one_listens() {
 }
 
 #[test]
-fn a_line_that_was_down_and_is_none_any_more_is_told_to_be_up() {
+fn removed_line_that_was_down_is_reported_up() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = restless_on(2, &publisher);
     hand.hear(&publisher.publish(1));
@@ -825,7 +825,7 @@ fn a_line_that_was_down_and_is_none_any_more_is_told_to_be_up() {
 }
 
 #[test]
-fn as_many_lines_are_followed_as_are_offered() {
+fn followed_lines_match_the_offered_fan_out() {
     // A gap of line A waits for line B only if there is a line B.
     let waits = |fan_outs: Vec<FanOutOffer>| {
         let mut publisher = Publisher::new(5, 1);
@@ -870,7 +870,7 @@ fn fewer_lines_than_fan_out_wait_for_none_missing() {
 }
 
 #[test]
-fn start_at_sequence_knows_loss_where_possible() {
+fn start_at_sequence_declares_loss_of_known_size_exactly() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(3)));
     let begun = |publisher: &Publisher, epoch, sequence| {
@@ -917,7 +917,7 @@ fn start_at_sequence_knows_loss_where_possible() {
 }
 
 #[test]
-fn a_welcome_begins_goes_on_changes_the_epoch_or_is_a_zombies() {
+fn welcome_resumes_changes_epoch_or_is_zombie() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     alone.hear(A, &old.publish(2));
@@ -1009,7 +1009,7 @@ fn another_number_of_lines_is_followed_from_a_fresh_start() {
 }
 
 #[test]
-fn a_verdict_that_is_an_input_is_believed() {
+fn crc_verdict_passed_as_input_is_trusted() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::joined(&publisher, Start::Live);
     let mut aligned = AlignedCopy::default();
@@ -1125,7 +1125,7 @@ fn broken_replay_requests_move_to_next_connection() {
 }
 
 #[test]
-fn an_epoch_that_ended_has_no_tail_that_is_lost() {
+fn ended_epoch_leaves_no_lost_tail() {
     let mut old = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
     let end = old.end();
@@ -1163,7 +1163,7 @@ fn confirmed_epoch_end_has_no_tail_despite_gaps() {
 }
 
 #[test]
-fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
+fn replay_in_flight_is_capped_at_its_limit() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let few = ReceiverConfig {
@@ -1233,7 +1233,7 @@ fn older_epoch_start_never_returns_to_older() {
 }
 
 #[test]
-fn all_runs_of_a_replay_together_are_no_more_than_is_allowed() {
+fn replay_limit_covers_all_split_runs_together() {
     let mut publisher = Publisher::new(5, 1);
     (0..20).for_each(|_| drop(publisher.publish(1)));
     let few = ReceiverConfig {

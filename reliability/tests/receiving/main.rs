@@ -28,7 +28,7 @@ use tickcast_reliability::wire::{
 use world::*;
 
 #[test]
-fn an_end_that_nobody_confirms_ends_no_session() {
+fn forged_end_does_not_end_the_session() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -126,7 +126,7 @@ fn in_order_datagrams_are_delivered_without_request() {
 }
 
 #[test]
-fn many_gaps_are_asked_for_in_one_go_and_delivered_in_order() {
+fn gaps_are_nacked_in_one_message_and_filled_in_order() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     for n in 1..=20u64 {
@@ -178,7 +178,7 @@ fn lost_tail_is_found_by_heartbeat_and_end_repaired() {
 }
 
 #[test]
-fn a_heartbeat_that_overtakes_or_lags_makes_no_phantom_gap() {
+fn early_or_late_heartbeat_creates_no_phantom_gap() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let early = publisher.heartbeat();
@@ -239,7 +239,7 @@ fn datagram_of_unconfirmed_epoch_or_jump_is_counted() {
 }
 
 #[test]
-fn a_leap_that_the_publisher_confirms_is_followed_by_replay() {
+fn confirmed_sequence_jump_is_followed_by_replay() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));
@@ -289,7 +289,7 @@ fn overwritten_is_declared_lost_to_record_in_order() {
 }
 
 #[test]
-fn no_repair_names_every_gap_and_tail() {
+fn disabled_repair_declares_gaps_and_tail_lost() {
     let config = ReceiverConfig {
         repair: false,
         ..immediate()
@@ -346,7 +346,7 @@ fn deadline_repairs_or_abandons_and_drops_late_copy() {
 }
 
 #[test]
-fn in_arrival_order_nothing_waits_and_each_datagram_comes_once() {
+fn arrival_order_delivers_datagrams_once_without_waiting() {
     let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         ..immediate()
@@ -367,7 +367,7 @@ fn in_arrival_order_nothing_waits_and_each_datagram_comes_once() {
 }
 
 #[test]
-fn two_lines_hide_single_loss_and_nack_common() {
+fn second_line_fills_single_loss_and_common_loss_is_nacked() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::Live, 2);
     world.settle(&publisher);
@@ -476,7 +476,7 @@ fn silent_publisher_is_dead_and_gaps_lost() {
 }
 
 #[test]
-fn unanswered_requests_retry_then_rebuild_link() {
+fn unanswered_nack_retries_then_rebuilds_the_link() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.answer = false;
@@ -628,7 +628,7 @@ fn confirmed_epoch_is_followed_and_old_tail_reported() {
 }
 
 #[test]
-fn two_contents_raise_alarm_and_repair_decides() {
+fn conflicting_datagrams_raise_violation_settled_by_repair() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let mut impostor = Publisher::new(5, 1);
@@ -777,7 +777,7 @@ fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
 }
 
 #[test]
-fn any_fault_seed_delivers_or_declares_everything() {
+fn random_fault_run_delivers_or_declares_all_records() {
     let seeds = std::env::var("TICKCAST_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -829,7 +829,7 @@ fn live_gaps_are_nacked_during_replay() {
 }
 
 #[test]
-fn history_without_a_deadline_wakes_nobody_for_one() {
+fn history_under_a_deadline_policy_sets_no_deadline_timer() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..20 {
         publisher.publish(1);
@@ -881,7 +881,7 @@ fn vanished_publisher_ends_gaps_and_connection() {
 }
 
 #[test]
-fn a_subscriber_that_leaves_counts_nothing_as_open() {
+fn leave_clears_the_open_gap_counter() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.answer = false;
@@ -896,7 +896,7 @@ fn a_subscriber_that_leaves_counts_nothing_as_open() {
 }
 
 #[test]
-fn a_status_that_overtakes_our_own_socket_declares_nothing_lost() {
+fn early_status_declares_no_loss_of_queued_datagrams() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(50)),
         ..immediate()
@@ -917,7 +917,7 @@ fn a_status_that_overtakes_our_own_socket_declares_nothing_lost() {
 }
 
 #[test]
-fn a_status_that_overtakes_our_own_socket_asks_for_nothing() {
+fn early_status_triggers_no_nack_for_queued_datagrams() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let sent: Vec<_> = (0..90).map(|_| publisher.publish(1)).collect();
@@ -996,7 +996,7 @@ fn slowly_opened_replay_connection_is_used() {
 }
 
 #[test]
-fn in_arrival_order_the_end_waits_for_what_is_still_missing() {
+fn arrival_order_end_waits_for_missing_datagrams() {
     let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         ..immediate()
@@ -1013,7 +1013,7 @@ fn in_arrival_order_the_end_waits_for_what_is_still_missing() {
 }
 
 #[test]
-fn in_arrival_order_a_full_window_holds_nothing_up() {
+fn arrival_order_is_not_blocked_by_a_full_window() {
     let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         window_slots: 16,
@@ -1033,7 +1033,7 @@ fn in_arrival_order_a_full_window_holds_nothing_up() {
 }
 
 #[test]
-fn one_stall_does_not_poison_the_round_trip() {
+fn process_stall_does_not_inflate_the_rtt() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let s: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
@@ -1062,7 +1062,7 @@ fn one_stall_does_not_poison_the_round_trip() {
 }
 
 #[test]
-fn an_answer_that_was_lost_is_asked_for_again_while_others_flow() {
+fn lost_answer_is_nacked_again_while_others_arrive() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(20)),
         ..immediate()
@@ -1095,7 +1095,7 @@ fn an_answer_that_was_lost_is_asked_for_again_while_others_flow() {
 }
 
 #[test]
-fn a_start_in_a_newer_epoch_does_not_follow_an_older_one() {
+fn start_in_newer_epoch_does_not_follow_an_older_one() {
     let publisher = Publisher::new(5, 1);
     let mut world = World::new(immediate(), Start::At(Epoch(9), Sequence(100)), 1);
     world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
@@ -1111,7 +1111,7 @@ fn a_start_in_a_newer_epoch_does_not_follow_an_older_one() {
 }
 
 #[test]
-fn a_zombie_is_not_hammered_with_connections() {
+fn zombie_publisher_is_reconnected_with_back_off() {
     let mut world = World::joined(immediate(), &Publisher::new(9, 1));
     let mut zombie = Publisher::new(5, 1);
     world.cut(LinkDownReason::Closed);
@@ -1131,7 +1131,7 @@ fn a_zombie_is_not_hammered_with_connections() {
 }
 
 #[test]
-fn an_unknown_record_number_is_no_fact() {
+fn unknown_record_number_yields_no_zero_size_loss() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let a = publisher.publish(3);
@@ -1156,7 +1156,7 @@ fn an_unknown_record_number_is_no_fact() {
 }
 
 #[test]
-fn a_gap_that_is_found_later_has_its_whole_deadline() {
+fn later_gap_gets_its_own_full_deadline() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(10)),
         ..immediate()
@@ -1181,7 +1181,7 @@ fn a_gap_that_is_found_later_has_its_whole_deadline() {
 }
 
 #[test]
-fn a_forged_interval_does_not_blind_us() {
+fn forged_heartbeat_interval_does_not_hide_staleness() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let a = publisher.publish(1);
@@ -1233,7 +1233,7 @@ fn idle_lines_with_slow_heartbeats_do_not_flap() {
 }
 
 #[test]
-fn a_pause_of_the_subscriber_loses_nothing_while_the_link_is_up() {
+fn subscriber_pause_causes_no_loss_on_a_live_link() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     let s: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
@@ -1249,7 +1249,7 @@ fn a_pause_of_the_subscriber_loses_nothing_while_the_link_is_up() {
 }
 
 #[test]
-fn a_long_backlog_is_asked_for_as_replay() {
+fn long_backlog_is_requested_as_replay() {
     let config = ReceiverConfig {
         window_slots: 16,
         burst_max: 50,

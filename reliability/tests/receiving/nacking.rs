@@ -43,7 +43,7 @@ fn asked(world: &mut World) -> Vec<(Path, u64)> {
 }
 
 #[test]
-fn while_it_answers_the_nack_connection_alone_is_asked() {
+fn answering_nack_connection_gets_all_nacks() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![RepairOffer::Unknown, offer()], true);
     assert!(world.core.is_nack_up());
@@ -77,7 +77,7 @@ fn while_it_answers_the_nack_connection_alone_is_asked() {
 }
 
 #[test]
-fn without_an_offer_or_a_driver_that_can_tcp_is_all_there_is() {
+fn nacks_use_tcp_without_an_offer_or_capable_driver() {
     for (repairs, usable) in [
         (vec![], true),
         (vec![RepairOffer::Unknown], true),
@@ -157,7 +157,7 @@ fn late_answers_lengthen_timeout_once() {
 }
 
 #[test]
-fn one_that_gave_way_stays_below_and_has_all_its_tries_there() {
+fn gap_moved_to_tcp_stays_there_with_all_its_tries() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.answer = false;
@@ -181,7 +181,7 @@ fn one_that_gave_way_stays_below_and_has_all_its_tries_there() {
 }
 
 #[test]
-fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
+fn broken_nack_connection_moves_open_gaps_to_tcp() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(&publisher, vec![offer()], true);
     world.rc_answers = false;
@@ -288,7 +288,7 @@ fn read_link_follows_repair_link_and_session() {
 }
 
 #[test]
-fn history_and_doubts_are_none_of_its_business() {
+fn history_and_violations_bypass_the_nack_connection() {
     let mut publisher = Publisher::new(5, 1);
     for _ in 0..20 {
         publisher.publish(1);
@@ -444,7 +444,7 @@ fn refusal_counts_as_answer_of_its_connection() {
 }
 
 #[test]
-fn an_attempt_that_fails_is_no_connection_that_broke() {
+fn failed_nack_connect_is_not_counted_as_link_down() {
     let publisher = Publisher::new(5, 1);
     let mut world = World::new(quiet(), Start::Live, 1);
     world.repairs = vec![offer()];

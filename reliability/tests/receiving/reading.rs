@@ -83,7 +83,7 @@ fn begun(world: &World) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_is_missing_is_read_and_nobody_is_asked() {
+fn missing_slots_are_read_without_a_nack() {
     for ladder in [RepairOrder::Read, RepairOrder::ReadThenNack] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(ladder, &publisher);
@@ -108,7 +108,7 @@ fn what_is_missing_is_read_and_nobody_is_asked() {
 }
 
 #[test]
-fn each_ladder_makes_the_connections_that_it_needs() {
+fn repair_order_determines_the_connections_made() {
     let publisher = Publisher::new(5, 1);
     for (ladder, paths) in [
         (RepairOrder::Read, vec![Path::Repair, Path::Read]),
@@ -131,7 +131,7 @@ fn each_ladder_makes_the_connections_that_it_needs() {
 }
 
 #[test]
-fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
+fn read_connection_needs_an_offer_and_a_capable_driver() {
     let mut publisher = Publisher::new(5, 1);
     for (read, usable) in [(false, true), (true, false)] {
         let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
@@ -168,7 +168,7 @@ fn run_is_read_in_pieces_within_the_ring() {
 }
 
 #[test]
-fn a_torn_slot_is_read_once_more_and_then_asked_for() {
+fn torn_slot_is_read_again_then_nacked() {
     for (ladder, next) in [
         (RepairOrder::Read, Path::Repair),
         (RepairOrder::ReadThenNack, Path::Nack),
@@ -196,7 +196,7 @@ fn a_torn_slot_is_read_once_more_and_then_asked_for() {
 }
 
 #[test]
-fn a_slot_of_another_epoch_or_channel_is_not_believed() {
+fn read_slot_of_other_epoch_or_channel_is_rejected() {
     for spoilt in [4, 8] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(RepairOrder::Read, &publisher);
@@ -216,7 +216,7 @@ fn a_slot_of_another_epoch_or_channel_is_not_believed() {
 }
 
 #[test]
-fn a_lapped_slot_says_at_once_what_is_lost() {
+fn lapped_slot_is_declared_lost_immediately() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -246,7 +246,7 @@ fn a_lapped_slot_says_at_once_what_is_lost() {
 }
 
 #[test]
-fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
+fn late_read_falls_back_to_nack_and_is_still_accepted() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::ReadThenNack, &publisher);
     (world.reads, world.rc_answers) = (false, false);
@@ -305,7 +305,7 @@ fn broken_connection_is_rebuilt_with_new_grant() {
 }
 
 #[test]
-fn reads_that_nobody_answers_are_given_up_with_their_connection() {
+fn unanswered_reads_fall_back_then_drop_the_connection() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -335,7 +335,7 @@ fn reads_that_nobody_answers_are_given_up_with_their_connection() {
 }
 
 #[test]
-fn no_tokens_requests_more_then_next_step() {
+fn exhausted_read_tokens_are_requested_then_gap_is_nacked() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
@@ -373,7 +373,7 @@ fn no_tokens_requests_more_then_next_step() {
 }
 
 #[test]
-fn who_was_granted_no_slot_yet_waits_for_none() {
+fn gap_without_slot_token_is_nacked_without_waiting() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
@@ -411,7 +411,7 @@ fn scout_of_large_group_nacks_others_read() {
 }
 
 #[test]
-fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
+fn grant_with_wrong_geometry_or_epoch_is_not_used() {
     for change in 0..2 {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined_with(RepairOrder::Read, &publisher, |world| world.tokens = 0);
@@ -484,7 +484,7 @@ fn publisher_ring_ahead_is_alive_while_page_moves() {
 }
 
 #[test]
-fn a_page_of_another_ring_says_nothing() {
+fn control_page_of_another_ring_is_ignored() {
     for (at, bit) in [(0, 1), (8, 2), (32, 1), (48, 1)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = watchful(&publisher);
@@ -500,7 +500,7 @@ fn a_page_of_another_ring_says_nothing() {
 }
 
 #[test]
-fn what_a_driver_cannot_do_is_not_tried_again() {
+fn unusable_read_path_is_not_retried() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     let now = world.now;
@@ -565,7 +565,7 @@ fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
 }
 
 #[test]
-fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
+fn control_page_progress_is_the_furthest_fan_out() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = watching(&mut publisher);
     // Three fan-outs are in use; the word behind them is unused.
@@ -581,7 +581,7 @@ fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
 }
 
 #[test]
-fn a_page_is_believed_up_to_a_whole_ring_ahead_and_no_further() {
+fn control_page_is_trusted_up_to_one_ring_ahead() {
     for (ahead, missing) in [(0, 0), (1, 1), (SLOTS, SLOTS), (SLOTS + 1, 0)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = watching(&mut publisher);
@@ -726,7 +726,7 @@ fn late_read_answer_lengthens_next_read_timeouts() {
 }
 
 #[test]
-fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
+fn refusal_delay_is_kept_while_a_read_is_in_flight() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -764,7 +764,7 @@ fn read_limits_below_slot_disable_read() {
 }
 
 #[test]
-fn what_is_done_is_told_from_all_that_was_begun_before_it() {
+fn stale_or_out_of_order_read_completion_is_ignored() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
@@ -790,7 +790,7 @@ fn what_is_done_is_told_from_all_that_was_begun_before_it() {
 }
 
 #[test]
-fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
+fn torn_slot_without_token_is_nacked_immediately() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
         world.tokens = SLOT_LEN as u64;

@@ -60,7 +60,7 @@ fn gap_at_burst_limit_is_repaired_longer_replayed() {
 }
 
 #[test]
-fn who_wants_low_latency_rather_loses_a_burst_than_replays_it() {
+fn burst_under_a_deadline_is_lost_not_replayed() {
     for (missing, lost) in [(100, 0), (101, 101)] {
         let config = ReceiverConfig {
             delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
@@ -83,7 +83,7 @@ fn who_wants_low_latency_rather_loses_a_burst_than_replays_it() {
 }
 
 #[test]
-fn many_short_gaps_forming_a_burst_are_replayed() {
+fn gaps_beyond_window_forming_a_burst_are_replayed() {
     let config = ReceiverConfig {
         window_slots: 16,
         burst_max: 20,
@@ -110,7 +110,7 @@ fn many_short_gaps_forming_a_burst_are_replayed() {
 }
 
 #[test]
-fn what_comes_says_how_it_came_and_how_long_it_was_missing() {
+fn record_position_carries_its_path_and_missing_time() {
     let (mut publisher, mut alone) = live(quiet());
     let sent: Vec<_> = (0..4).map(|_| publisher.publish(1)).collect();
     let mut positions: Vec<Position> = Vec::new();
@@ -168,7 +168,7 @@ fn what_comes_says_how_it_came_and_how_long_it_was_missing() {
 }
 
 #[test]
-fn a_gap_that_came_in_part_tells_what_came() {
+fn gap_recovery_is_not_reported_if_last_settled_by_loss() {
     let (mut publisher, mut alone) = live(quiet());
     let sent: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
     alone.hear(A, &sent[0]);
@@ -198,7 +198,7 @@ fn a_gap_that_came_in_part_tells_what_came() {
 }
 
 #[test]
-fn receivers_of_a_large_group_hold_off_as_they_are_told() {
+fn large_group_nacks_wait_the_advised_hold_off() {
     let mut waits = Vec::new();
     let (mut publisher, mut alone) = live(quiet());
     for _ in 0..40 {
@@ -237,7 +237,7 @@ fn silence_is_three_announced_intervals_or_minimum() {
 }
 
 #[test]
-fn the_window_takes_just_as_many_as_it_has_slots() {
+fn window_accepts_exactly_its_slot_count() {
     let config = ReceiverConfig {
         window_slots: 16,
         ..quiet()
@@ -258,7 +258,7 @@ fn the_window_takes_just_as_many_as_it_has_slots() {
 }
 
 #[test]
-fn in_arrival_order_what_falls_out_of_the_window_is_given_up() {
+fn arrival_order_loses_gap_that_leaves_the_window() {
     let (mut publisher, mut alone) = live(arrival());
     let sent: Vec<_> = (0..19).map(|_| publisher.publish(1)).collect();
     alone.hear(A, &sent[0]);
@@ -283,7 +283,7 @@ fn in_arrival_order_what_falls_out_of_the_window_is_given_up() {
 }
 
 #[test]
-fn heard_end_is_final_when_nobody_confirms() {
+fn unconfirmed_end_is_final_once_publisher_is_dead() {
     let config = ReceiverConfig {
         stale_us: 30_000,
         dead_us: 1_000_000,
@@ -330,7 +330,7 @@ fn heartbeat_of_end_hastens_confirmation() {
 }
 
 #[test]
-fn being_live_is_told_once_when_history_is_passed() {
+fn live_event_is_emitted_once_when_history_is_complete() {
     let mut publisher = Publisher::new(5, 1);
     (0..3).for_each(|_| drop(publisher.publish(1)));
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Oldest, 1);
@@ -445,7 +445,7 @@ fn first_of_two_contents_waits_for_repair_path() {
 }
 
 #[test]
-fn bytes_that_are_no_datagram_and_strangers_are_counted_apart() {
+fn malformed_and_unknown_sender_counters_are_separate() {
     let (_, mut alone) = live(quiet());
     alone.hear(A, &[0; 70]);
     alone.receiver.handle_stranger();
@@ -458,7 +458,7 @@ fn bytes_that_are_no_datagram_and_strangers_are_counted_apart() {
 }
 
 #[test]
-fn without_repair_history_is_given_up_like_any_gap() {
+fn history_without_repair_is_lost_after_the_wait() {
     let config = ReceiverConfig {
         repair: false,
         unrepaired_wait_us: 500,
@@ -521,7 +521,7 @@ fn passed_end_is_not_reported_at_publisher_death() {
 }
 
 #[test]
-fn what_lies_beyond_the_window_tells_what_all_before_it_cost() {
+fn datagram_beyond_window_sizes_the_loss_before_it() {
     let config = ReceiverConfig {
         window_slots: 16,
         stale_us: 30_000,

@@ -115,7 +115,7 @@ fn standby_requests_writes_and_takes_them_in_order() {
 }
 
 #[test]
-fn a_slot_that_is_not_whole_is_not_there_yet() {
+fn partly_written_inbox_slot_is_not_taken() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let bytes = publisher.publish(2);
@@ -129,7 +129,7 @@ fn a_slot_that_is_not_whole_is_not_there_yet() {
 }
 
 #[test]
-fn what_is_of_another_channel_or_epoch_is_not_taken() {
+fn inbox_slot_of_another_epoch_is_not_taken() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let mut other = Publisher::new(6, 1);
@@ -142,7 +142,7 @@ fn what_is_of_another_channel_or_epoch_is_not_taken() {
 }
 
 #[test]
-fn what_was_skipped_is_passed_over_and_had_by_repair() {
+fn skipped_inbox_slots_are_passed_over_and_repaired() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let all: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
@@ -165,7 +165,7 @@ fn what_was_skipped_is_passed_over_and_had_by_repair() {
 }
 
 #[test]
-fn an_inbox_that_was_lapped_is_taken_from_what_is_left_of_it() {
+fn lapped_inbox_is_read_from_its_oldest_slot() {
     let mut publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     for _ in 0..SLOTS + 10 {
@@ -180,7 +180,7 @@ fn an_inbox_that_was_lapped_is_taken_from_what_is_left_of_it() {
 }
 
 #[test]
-fn what_is_written_shows_nobody_alive() {
+fn inbox_writes_do_not_prevent_staleness() {
     let mut publisher = Publisher::new(5, 1);
     let config = ReceiverConfig {
         ladder: RepairOrder::Read,
@@ -205,7 +205,7 @@ fn what_is_written_shows_nobody_alive() {
 }
 
 #[test]
-fn a_refusal_ends_it_and_so_does_the_end_of_the_connection() {
+fn inbox_ends_on_refusal_or_disconnect() {
     let publisher = Publisher::new(5, 1);
     let mut of = begun(&publisher);
     let view = |of: &Written| of.world.core.receiver(CHANNEL).unwrap().inbox();
@@ -236,7 +236,7 @@ fn a_refusal_ends_it_and_so_does_the_end_of_the_connection() {
 }
 
 #[test]
-fn nothing_is_asked_for_where_it_is_not_offered() {
+fn inbox_is_not_requested_without_an_offer() {
     let publisher = Publisher::new(5, 1);
     let mut world = world_of(quiet(), false);
     world.settle(&publisher);

@@ -67,7 +67,7 @@ pub(crate) unsafe fn write_text(text: &str, out: *mut c_char, size: usize) -> i6
     if !out.is_null() && size > 0 {
         let count = text.floor_char_boundary(size - 1);
         // SAFETY: `count + 1` is at most `size`, and the caller promises that many bytes. `text` is
-        // ours and so does not overlap. Exercised by `a_text_that_does_not_fit_is_cut_and_ends`.
+        // ours and so does not overlap. Exercised by `text_beyond_buffer_is_truncated_with_nul`.
         unsafe {
             out.copy_from_nonoverlapping(text.as_ptr().cast(), count);
             out.add(count).write(0);
@@ -161,10 +161,10 @@ pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilt
 pub(crate) struct Context(pub(crate) *mut c_void);
 
 // SAFETY: the pointer is never followed here. A caller that passes it with a callback to another thread
-// promises that the callback may use it there. Exercised by `the_same_powers_from_c_as_from_rust`.
+// promises that the callback may use it there. Exercised by `c_program_follows_by_poll_split_and_run`.
 unsafe impl Send for Context {}
 
-// SAFETY: the pointer is never followed here. Exercised by `the_same_powers_from_c_as_from_rust`.
+// SAFETY: the pointer is never followed here. Exercised by `c_program_follows_by_poll_split_and_run`.
 unsafe impl Sync for Context {}
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_does_not_fit_is_cut_and_ends() {
+    fn text_beyond_buffer_is_truncated_with_nul() {
         for (size, expected) in [(9, "Zürich"), (4, "Zü"), (3, "Z"), (1, ""), (0, "?")] {
             let mut out = [b'?', b'?', 0, b'?', b'?', b'?', b'?', b'?', b'?'];
             if size == 0 {

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_at_the_border_and_leaves_its_words() {
+    fn panic_at_c_boundary_sets_last_error() {
         assert_eq!(tickcast_last_status(), 0);
         let code: i32 = number(|| panic!("of its own {}", "accord"));
         assert_eq!((code, tickcast_last_status()), (-9, -9));

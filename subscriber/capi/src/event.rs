@@ -647,7 +647,7 @@ mod tests {
     use tickcast_subscriber::Event as E;
 
     #[test]
-    fn every_event_goes_to_c_and_back_unchanged() {
+    fn event_conversion_to_c_and_back_is_lossless() {
         let place = |n| rust::Place {
             epoch: Epoch(n),
             sequence: Sequence(n + 1),
@@ -747,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_of_a_state_means_what_its_name_says() {
+    fn state_bits_follow_their_events() {
         let mut state = StreamState::default();
         let mut expected = 0;
         for (bit, event) in [

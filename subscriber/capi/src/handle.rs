@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pointer_that_was_given_out_is_a_handle() {
+    fn foreign_pointer_is_refused_as_handle() {
         let _alone = alone();
         let handle = directory();
         assert!(shared(handle, |_| ()).is_ok());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_handle_of_other_kind_is_reported_at_once() {
+    fn busy_handle_of_other_kind_is_refused_at_once() {
         let _alone = alone();
         let handle = give::<Builder>(7).unwrap();
         let used = with(handle, |_| {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_threads_may_wait_nothing_is_ever_held_for_long() {
+    fn shared_handle_slot_is_not_reused_as_exclusive() {
         let _alone = alone();
         // Create more than `RESTING`, so that places are reused.
         let many: Vec<_> = (0..RESTING * 2).map(|_| directory()).collect();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_handle_is_refused_and_failed_only_freed() {
+    fn busy_handle_is_refused_poisoned_can_be_freed() {
         let _alone = alone();
         let handle = directory();
         let address = handle.expose_provenance();

@@ -161,7 +161,7 @@ impl Callback {
     fn call(self, item: &Item) -> bool {
         // SAFETY: the caller promised that the callback can be called with this context, from this
         // thread. The promise covers the call or the thread that received the callback. `item` and its
-        // pointers live until it returns. Exercised by `the_same_powers_from_c_as_from_rust`.
+        // pointers live until it returns. Exercised by `c_program_follows_by_poll_split_and_run`.
         unsafe { (self.on)(self.context.0, from_ref(item)) == 0 }
     }
 

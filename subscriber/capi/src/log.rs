@@ -111,7 +111,7 @@ impl Subscriber for ToCallback {
             let level = code(*metadata.level()) as u32;
             // SAFETY: the caller promised that the callback can be called with this context, by any
             // thread, for the life of the process. The texts live until it returns. Exercised by
-            // `the_same_powers_from_c_as_from_rust`.
+            // `c_program_follows_by_poll_split_and_run`.
             unsafe { (self.on)(self.context.0, level, target.as_ptr(), text.as_ptr()) };
         }
     }

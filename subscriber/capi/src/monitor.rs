@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tickcast_monitor_counters(
             let texts = (CString::new(name), CString::new(help));
             if let (Ok(name), Ok(help)) = texts {
                 // SAFETY: the caller promises that the callback can be called. The texts live until it
-                // returns. Exercised by `the_same_powers_from_c_as_from_rust`.
+                // returns. Exercised by `c_program_follows_by_poll_split_and_run`.
                 unsafe { on(context, name.as_ptr(), help.as_ptr(), value) };
             }
         };

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_price_is_that_of_the_orders_that_are_left() {
+    fn best_price_follows_remaining_orders() {
         let both = [
             order(b'A', b'B', 1, 10, 100),
             order(b'A', b'B', 2, 11, 100),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn two_orders_at_a_price_both_have_to_go() {
+    fn price_level_remains_until_last_order_is_removed() {
         let one_left = [
             order(b'A', b'B', 1, 10, 5),
             order(b'A', b'B', 2, 10, 7),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_what_its_last_update_says() {
+    fn price_level_is_replaced_by_its_last_update() {
         let level = |action: u8, side: u8, price: i64, size: u32| MboMsg {
             flags: FlagSet::new(flags::MBP),
             ..order(action, side, 0, price, size)

@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fill_takes_place_between_its_record_and_the_next() {
+    fn fill_is_applied_before_next_record() {
         let mut engine = engine("2,a,X,buy,10,90000000000\n");
         engine.quoted(1, 1, 100);
         engine.quoted(2, 1, 110);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breach_is_told_once_and_so_is_its_end() {
+    fn limit_breach_and_clear_are_each_reported_once() {
         let mut engine = engine("1,a,X,buy,10,100000000000\n");
         for (number, price) in [(1, 100), (2, 100), (3, 151), (4, 160), (5, 150), (6, 89)] {
             engine.quoted(number, 1, price);
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn where_two_publish_nothing_is_judged_until_a_quote_comes() {
+    fn fencing_violation_freezes_portfolio_until_quote() {
         for wrong_one_delivered in [false, true] {
             let mut engine = engine("0,a,X,buy,10,100000000000\n");
             engine.quoted(1, 1, 100);
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portfolio_is_not_frozen_by_what_it_no_longer_holds() {
+    fn portfolio_is_not_frozen_by_closed_position() {
         let mut engine = engine("0,a,X,buy,10,1\n0,a,Y,buy,1,1\n1,a,Y,sell,1,1\n");
         engine.quoted(1, 1, 100);
         engine.event(50, &lost());
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_at_the_source_freezes_the_instruments_that_it_names() {
+    fn source_loss_freezes_named_instruments() {
         let source_lost = |source, instruments| {
             Event::Stream(StreamEvent::SourceLost {
                 source: SourceId(source),
@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_comes_late_trusts_nothing_before_a_quote() {
+    fn late_join_freezes_portfolio_until_quote() {
         let mut engine = engine("0,a,X,buy,10,1\n");
         let after = Sequence(9);
         engine.event(100, &Event::Joined { after });

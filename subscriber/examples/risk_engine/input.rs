@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_its_line() {
+    fn invalid_fill_is_refused_with_its_line_number() {
         let refused = |row: &str| fills(&(header() + "1,a,X,buy,5,10\n" + row)).unwrap_err();
         for (row, what) in [
             ("1,a,X,bought,5,10", "side is \"bought\""),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_limit_goes_before_that_of_all() {
+    fn named_limit_overrides_wildcard_limit() {
         let text = "subject,name,limit,value\nportfolio,*,gross,100\nportfolio,a,gross,7\n";
         let limits = Limits::read(text).unwrap();
         assert_eq!(limits.of(Kind::Gross, "a"), Some(7 * UNIT));

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_the_middle_else_the_last_trade_else_none() {
+    fn mark_is_mid_price_or_last_trade() {
         let mut market = Market::default();
         assert_eq!(market.mark, None);
         market.apply((&quote(10, UNDEF_PRICE)).into());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_break_of_a_trade_is_no_trade() {
+    fn trade_cancel_does_not_change_mark() {
         let mut market = Market::default();
         market.apply((&trade(7)).into());
         market.apply(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_book_counts_only_after_the_last_record_of_an_event() {
+    fn mark_updates_at_last_record_of_book_event() {
         let mut market = Market::default();
         market.apply((&order(b'A', b'B', 1, 10, true)).into());
         market.apply((&order(b'A', b'A', 2, 20, true)).into());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_market_keeps_its_mark_until_a_whole_quote() {
+    fn suspect_market_keeps_mark_until_valid_quote() {
         let mut market = Market::default();
         market.apply((&quote(10, 12)).into());
         market.is_suspect = true;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_book_is_trusted_again_once_it_was_cleared() {
+    fn suspect_book_is_trusted_after_clear() {
         let mut market = Market::default();
         market.apply((&order(b'A', b'B', 1, 10, true)).into());
         market.apply((&order(b'A', b'A', 2, 20, true)).into());

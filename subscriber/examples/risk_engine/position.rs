@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_position_realises_against_its_average_cost() {
+    fn long_position_sale_realises_against_average_cost() {
         assert_eq!(after(&[(100, 10), (100, 20)]), position(200, 3_000, 0));
         let sold = after(&[(100, 10), (100, 20), (-50, 30)]);
         assert_eq!(sold, position(150, 2_250, 750));
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn a_short_position_realises_when_it_is_bought_back() {
+    fn short_position_realises_pnl_on_buyback() {
         assert_eq!(after(&[(-100, 10)]), position(-100, -1_000, 0));
         assert_eq!(after(&[(-100, 10), (40, 8)]), position(-60, -600, 80));
         assert_eq!(after(&[(-100, 10), (100, 13)]), position(0, 0, -300));
     }
 
     #[test]
-    fn a_fill_through_zero_closes_and_opens_the_rest_at_its_price() {
+    fn fill_through_zero_reopens_at_its_price() {
         assert_eq!(after(&[(10, 100), (-25, 110)]), position(-15, -1_650, 100));
         assert_eq!(after(&[(-10, 100), (25, 110)]), position(15, 1_650, -100));
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_marked_or_at_cost() {
+    fn position_without_mark_is_valued_at_cost() {
         let held = position(-10, -1_000, 5);
         let marked = Value {
             exposure: -900,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_position_at_the_highest_price_does_not_overflow() {
+    fn position_at_max_size_and_price_does_not_overflow() {
         let all = QUANTITY_MAX as i64;
         let mut held = after(&[(all, PRICE_MAX), (-all / 2, PRICE_MAX)]);
         held.fill(-all / 2, PRICE_MAX);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_comes_as_one_and_totals_count_what_was_given() {
+    fn record_run_is_delivered_whole_and_counted() {
         let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
         let shared = Arc::new(Shared {
             channels: [of("a"), of("b")].into(),

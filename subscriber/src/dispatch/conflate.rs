@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_never_sees_half_a_record_and_ends_with_the_last() {
+    fn conflating_reader_sees_no_torn_record() {
         const WRITES: u32 = 4_000_000;
         let mut writer = CellWriter::new();
         let mut reader = writer.reader();

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_lines_count_reaches_the_channels_counters() {
+    fn line_stats_are_summed_in_channel_counters() {
         let line = |n| ReceiveStats {
             buffer_drops: n,
             oversize: 10 * n,

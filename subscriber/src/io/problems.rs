@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_well_again_takes_back_its_own_problem_and_no_other() {
+    fn resolved_problem_clears_only_its_own_entry() {
         let (one, two) = (ChannelId(1), ChannelId(2));
         let mut problems = Problems::default();
         assert!(problems.first().is_none());

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_misspells_is_told_what_is_most_like_it() {
+    fn misspelled_symbol_error_lists_similar_names() {
         let mut instruments = InstrumentNames::default();
         assert_eq!(
             instruments.like("A"),

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn late_start_is_taken_back_and_begun_is_awaited() {
+    fn late_command_is_withdrawn_started_one_awaited() {
         let (commands, receiver) = command_queue();
         let (begin, began) = sync_channel::<CommandReceiver>(0);
         let thread = std::thread::spawn(move || {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_thread_that_ends_without_an_answer_is_told() {
+    fn command_to_ended_worker_fails_with_ended() {
         let (commands, receiver) = command_queue();
         let thread = std::thread::spawn(move || {
             // The receiver ends with this command still pending.

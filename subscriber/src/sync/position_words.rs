@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_comes_back_as_it_was() {
+    fn position_packing_roundtrip_is_lossless() {
         for bits in 0..8 {
             let via = [Via::Repair, Via::Line(LineId(1))][bits & 1];
             let position = Position {

@@ -256,7 +256,7 @@ fn split_record_newer_than_event_shows_by_position() {
 }
 
 #[test]
-fn a_panic_at_a_conflated_record_poisons_the_subscriber() {
+fn panic_on_conflated_record_poisons_subscriber() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
@@ -283,7 +283,7 @@ fn a_panic_at_a_conflated_record_poisons_the_subscriber() {
 }
 
 #[test]
-fn the_newest_quotes_come_before_the_event_behind_them() {
+fn conflated_quotes_are_delivered_before_later_event() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
     let (running, mut reader) = subscriber

@@ -54,7 +54,7 @@ fn waiting_wakes_for_datagrams_and_timers_and_never_spins() {
 }
 
 #[test]
-fn the_descriptor_stands_in_somebody_elses_epoll() {
+fn descriptor_becomes_readable_in_external_poll() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let publisher = Publisher::start();
     let mut seen = Seen::default();
@@ -79,7 +79,7 @@ fn the_descriptor_stands_in_somebody_elses_epoll() {
 }
 
 #[test]
-fn the_descriptor_is_readable_before_a_rejoin_and_after_a_panic() {
+fn descriptor_is_readable_on_rejoin_and_after_panic() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let publisher = Publisher::start();
     let mut seen = Seen::default();
@@ -134,7 +134,7 @@ fn poisoned(publisher: &Publisher) -> Subscriber {
 }
 
 #[test]
-fn a_panicking_closure_poisons_its_subscriber() {
+fn panicking_closure_poisons_its_subscriber() {
     let publisher = Publisher::start();
     let mut subscriber = poisoned(&publisher);
     let monitor = subscriber.monitor();
@@ -164,7 +164,7 @@ fn a_panicking_closure_poisons_its_subscriber() {
 }
 
 #[test]
-fn a_poisoned_subscriber_gets_no_thread() {
+fn poisoned_subscriber_spawn_is_refused() {
     let publisher = Publisher::start();
     let run = poisoned(&publisher).run_pinned(core(), Idle::Yield, |_| {});
     assert!(matches!(run, Err(SpawnError::Poisoned)));
@@ -206,7 +206,7 @@ fn filter_counts_others_and_passes_whole_venue() {
 }
 
 #[test]
-fn a_filter_for_what_nobody_knows_is_refused_with_what_is_known() {
+fn filter_with_unknown_symbol_is_refused_with_hint() {
     let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -332,7 +332,7 @@ fn renumbered_channel_is_followed_by_name() {
 }
 
 #[test]
-fn after_the_end_another_number_of_the_channel_is_no_loss() {
+fn channel_id_change_after_session_end_is_no_loss() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -347,7 +347,7 @@ fn after_the_end_another_number_of_the_channel_is_no_loss() {
 }
 
 #[test]
-fn a_channel_begins_anew_where_it_is_told_to() {
+fn rejoin_restarts_channel_at_requested_start() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -383,7 +383,7 @@ fn a_channel_begins_anew_where_it_is_told_to() {
 }
 
 #[test]
-fn what_is_missing_when_a_channel_begins_anew_is_declared_lost() {
+fn rejoin_declares_open_gaps_lost() {
     let publisher = Publisher::start();
     let config = ReceiverConfig {
         repair: false,
@@ -442,7 +442,7 @@ fn rejection_ends_as_problem_after_welcome() {
 }
 
 #[test]
-fn misspelled_symbol_is_told_once_something_is_out() {
+fn unknown_filter_symbol_is_reported_after_data() {
     let publisher = Publisher::start();
     let wanted = || InstrumentFilter::symbols(["AAPLE"]);
     let channel = || ChannelBuilder::new("all").filter(wanted());
@@ -494,7 +494,7 @@ fn misspelled_symbol_is_told_once_something_is_out() {
 }
 
 #[test]
-fn a_filter_follows_a_symbol_that_moves_to_another_instrument() {
+fn filter_follows_symbol_remapped_to_other_instrument() {
     let publisher = Publisher::listing(&[(7, "FB")]);
     let channel = ChannelBuilder::new("all").filter(InstrumentFilter::symbols(["FB"]));
     let mut seen = Seen::default();
@@ -540,7 +540,7 @@ fn lag_alarm_is_raised_and_cleared() {
 }
 
 #[test]
-fn the_limit_to_join_is_a_problem_that_goes_away() {
+fn join_limit_expiry_is_reported_as_problem() {
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = reserved.local_addr().unwrap();
     drop(reserved);
@@ -649,7 +649,7 @@ fn auto_without_device_takes_udp_verbs_is_problem() {
 }
 
 #[test]
-fn a_transport_that_is_not_offered_is_a_problem_that_says_so() {
+fn unoffered_transport_is_reported_as_problem() {
     let publisher = Publisher::start();
     let builder = publisher.subscriber().transport(Transport::Verbs);
     let mut verbs = builder.channel("all").build().unwrap();

@@ -69,7 +69,7 @@ fn assert_balance(reader: &Reader, seen: &Seen, monitor: &Monitor) {
 }
 
 #[test]
-fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
+fn slow_reader_overrun_is_exact_and_delays_no_other() {
     let publisher = Publisher::start();
     let faults = FaultConfig {
         seed: 9,
@@ -187,7 +187,7 @@ fn overwritten_losses_and_epoch_change_are_counted() {
 }
 
 #[test]
-fn what_was_told_before_the_split_is_in_an_overrun_after_it() {
+fn overrun_after_split_includes_earlier_state() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -293,7 +293,7 @@ fn pinned_subscriber_delivers_all_and_ends() {
 }
 
 #[test]
-fn a_panic_of_the_closure_is_an_error_to_who_joins() {
+fn closure_panic_is_returned_by_thread_join() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let running = subscriber.run_pinned(core(), IDLE, |item| {
@@ -309,7 +309,7 @@ fn a_panic_of_the_closure_is_an_error_to_who_joins() {
 }
 
 #[test]
-fn gone_subscriber_is_joined_to_nobody() {
+fn monitor_of_ended_subscriber_reports_not_joined() {
     let publisher = Publisher::start();
     let build = || publisher.subscriber().channel("all").build().unwrap();
     let mut dropped = build();
@@ -330,7 +330,7 @@ fn gone_subscriber_is_joined_to_nobody() {
 }
 
 #[test]
-fn a_panicking_closure_poisons_its_reader_and_no_other() {
+fn panicking_closure_poisons_only_its_reader() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
     let mut other = reader.clone();
@@ -363,7 +363,7 @@ fn a_panicking_closure_poisons_its_reader_and_no_other() {
 }
 
 #[test]
-fn a_rejoin_before_a_split_is_told_to_the_readers() {
+fn rejoin_before_split_is_reported_to_readers() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
@@ -397,7 +397,7 @@ fn a_rejoin_before_a_split_is_told_to_the_readers() {
 }
 
 #[test]
-fn a_reader_sees_that_the_worker_has_a_problem() {
+fn worker_problem_is_visible_to_reader() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
     assert!(!reader.poll(|_| {}).problem);
@@ -412,7 +412,7 @@ fn a_reader_sees_that_the_worker_has_a_problem() {
 }
 
 #[test]
-fn what_a_filter_leaves_out_is_no_lag_of_a_reader() {
+fn filtered_records_do_not_count_as_reader_lag() {
     let publisher = Publisher::start();
     let channel = ChannelBuilder::new("all").lag_alarm(100);
     let channel = channel.filter(InstrumentFilter::ids([1]));
@@ -460,7 +460,7 @@ fn what_a_filter_leaves_out_is_no_lag_of_a_reader() {
 }
 
 #[test]
-fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
+fn worker_rejoins_and_sets_filters_on_command() {
     let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
     let all = running.monitor().channel_id("all").unwrap();
@@ -585,7 +585,7 @@ fn closure_waiting_for_its_caller_is_refused() {
 }
 
 #[test]
-fn a_closure_that_joins_its_own_thread_gets_an_error() {
+fn join_of_own_thread_is_refused() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let own: Arc<Mutex<Option<Running>>> = Arc::default();
@@ -642,7 +642,7 @@ fn unpinned_split_after_poll_leaves_without_panic() {
 }
 
 #[test]
-fn a_worker_stops_when_it_is_asked_to_or_its_handle_is_dropped() {
+fn worker_stops_on_request_or_handle_drop() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
     assert!(!reader.is_over() && !running.is_finished());
@@ -663,7 +663,7 @@ fn a_worker_stops_when_it_is_asked_to_or_its_handle_is_dropped() {
 }
 
 #[test]
-fn a_ring_of_no_size_and_a_core_that_is_not_there_are_refused() {
+fn split_with_bad_ring_size_or_core_is_refused() {
     let build = || {
         Subscriber::builder("127.0.0.1:1")
             .channel("all")
@@ -677,7 +677,7 @@ fn a_ring_of_no_size_and_a_core_that_is_not_there_are_refused() {
 }
 
 #[test]
-fn a_reader_that_waits_is_woken_by_what_comes() {
+fn waiting_reader_is_woken_by_new_records() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
     let waits = Arc::new(AtomicU64::new(0));
@@ -705,7 +705,7 @@ fn a_reader_that_waits_is_woken_by_what_comes() {
 }
 
 #[test]
-fn lagging_reader_is_told_and_told_when_caught_up() {
+fn lagging_reader_gets_lag_and_caught_up_events() {
     let publisher = Publisher::start();
     let channel = ChannelBuilder::new("all").lag_alarm(50);
     let (running, mut reader) = split(publisher.subscriber().channel(channel));

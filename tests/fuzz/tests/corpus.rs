@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use tickcast_fuzz::{Mutation, TARGETS, corpus};
 
 #[test]
-fn every_input_of_the_corpus_passes_its_target() {
+fn fuzz_corpus_inputs_pass_their_targets() {
     let mut failed = Vec::new();
     for target in TARGETS {
         for (name, bytes) in corpus::inputs(target.name).unwrap() {
@@ -20,7 +20,7 @@ fn every_input_of_the_corpus_passes_its_target() {
 }
 
 #[test]
-fn every_target_has_a_small_corpus_and_every_corpus_a_target() {
+fn fuzz_targets_and_small_corpora_match_one_to_one() {
     let mut sum = 0;
     for target in TARGETS {
         let inputs = corpus::inputs(target.name).unwrap();
@@ -34,7 +34,7 @@ fn every_target_has_a_small_corpus_and_every_corpus_a_target() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_inputs_and_another_one_others() {
+fn mutation_is_deterministic_per_seed() {
     let of = |seed| {
         let mut mutation = Mutation::new(vec![b"one of the corpus".to_vec()], seed);
         let mut next = || {

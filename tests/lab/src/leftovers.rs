@@ -119,7 +119,7 @@ mod tests {
     const NOBODY: u32 = u32::MAX;
 
     #[test]
-    fn what_is_left_is_named_after_a_process_that_is_gone() {
+    fn leftover_of_ended_process_is_recognized() {
         let (living, own) = (1, std::process::id());
         for (name, expected) in [
             (format!("tickcast-{NOBODY}-0"), true),

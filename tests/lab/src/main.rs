@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_and_option_has_help() {
+    fn command_line_help_covers_all_verbs_and_options() {
         tickcast_test_support::assert_has_help(Cli::command());
     }
 }

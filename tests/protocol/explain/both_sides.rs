@@ -84,7 +84,7 @@ fn torn_down_fan_outs_unsent_is_named_on_both_sides() {
 }
 
 #[test]
-fn what_the_network_refused_to_take_is_named_with_its_line() {
+fn refused_send_is_named_with_its_line() {
     let mut both = both(1);
     both.seal(2);
     both.send();
@@ -169,7 +169,7 @@ fn sealed_but_unsent_at_death_is_named() {
 }
 
 #[test]
-fn what_the_source_lost_is_named_on_both_sides_with_its_reason() {
+fn source_loss_is_named_on_both_sides_with_reason() {
     for (reason, origin) in [
         (SourceLossReason::Gap, Origin::SourceLine),
         (SourceLossReason::Overflow, Origin::FeedHop),
@@ -276,7 +276,7 @@ fn oversize_message_differs_from_full_queue() {
 }
 
 #[test]
-fn a_refusal_for_want_of_budget_is_told_with_what_it_came_to() {
+fn budget_refusal_is_reported_with_its_outcome() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
         ..ReceiverConfig::default()

@@ -74,7 +74,7 @@ fn sole_line_without_local_drop_blames_wire_or_queue() {
 }
 
 #[test]
-fn what_the_other_line_brought_was_lost_on_the_wire_of_this_one() {
+fn datagram_only_on_other_line_is_wire_loss() {
     let mut stage = Stage::new(ordered(), 2);
     for sequence in 11..=20 {
         if !(14..=15).contains(&sequence) {
@@ -94,7 +94,7 @@ fn what_the_other_line_brought_was_lost_on_the_wire_of_this_one() {
 }
 
 #[test]
-fn what_both_lines_missed_was_lost_before_they_part() {
+fn loss_on_both_lines_is_blamed_on_send_queue() {
     let mut stage = Stage::new(ordered(), 2);
     for sequence in (11..=13).chain(16..=20) {
         stage.hear(0, sequence..=sequence);
@@ -107,14 +107,14 @@ fn what_both_lines_missed_was_lost_before_they_part() {
 }
 
 #[test]
-fn a_kernels_drop_count_that_rises_names_the_socket_buffer() {
+fn rising_kernel_drop_count_names_socket_buffer() {
     let explained = lose_two(|_| (), |stage| stage.note(dropped(2, 0, 0, 0)));
     assert_eq!(origin_of_two(&explained), Origin::SocketBuffer);
     assert_eq!(only(&explained).buffer_drops, 2);
 }
 
 #[test]
-fn when_nobody_polled_before_it_names_that() {
+fn poll_stall_is_named_as_cause_of_buffer_drops() {
     let stall = Nanos::from_ms(30);
     let explained = lose_two(
         |stage| {
@@ -128,7 +128,7 @@ fn when_nobody_polled_before_it_names_that() {
 }
 
 #[test]
-fn a_stall_that_cost_no_buffer_is_not_blamed() {
+fn poll_stall_without_buffer_drops_is_not_blamed() {
     let explained = lose_two(|stage| stage.note(Note::Stall(Nanos::from_ms(30))), |_| ());
     assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
 }
@@ -148,7 +148,7 @@ fn drops_of_another_time_are_not_blamed() {
 }
 
 #[test]
-fn an_injected_fault_is_named_as_what_it_is() {
+fn injected_fault_is_named_as_origin() {
     let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
     let explained = lose_two(|_| (), |stage| stage.note(injected));
     assert_eq!(origin_of_two(&explained), Origin::Injected(A));
@@ -183,7 +183,7 @@ fn datagrams_longer_than_a_slot_are_named_so() {
 }
 
 #[test]
-fn a_receive_queue_that_broke_or_another_q_key_names_the_device() {
+fn broken_receive_queue_or_foreign_q_key_names_device() {
     for note in [dropped(0, 0, 2, 0), dropped(0, 0, 0, 1)] {
         let explained = lose_two(|_| (), |stage| stage.note(note));
         assert_eq!(origin_of_two(&explained), Origin::Device);
@@ -191,7 +191,7 @@ fn a_receive_queue_that_broke_or_another_q_key_names_the_device() {
 }
 
 #[test]
-fn an_overrun_of_the_ring_in_this_host_is_named() {
+fn shared_ring_overrun_is_named_as_origin() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.overrun(13, 40);
@@ -345,7 +345,7 @@ fn silent_multicast_of_live_publisher_is_named() {
 }
 
 #[test]
-fn what_a_publisher_had_sent_last_goes_with_it() {
+fn gap_open_at_publisher_death_names_publisher() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(14));
@@ -360,7 +360,7 @@ fn what_a_publisher_had_sent_last_goes_with_it() {
 }
 
 #[test]
-fn what_an_epoch_took_with_it_is_named() {
+fn gap_open_at_epoch_change_names_epoch_change() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.disconnect();
@@ -379,7 +379,7 @@ fn what_an_epoch_took_with_it_is_named() {
 }
 
 #[test]
-fn what_the_ring_no_longer_held_when_we_joined_is_named() {
+fn history_gone_from_ring_at_join_is_named() {
     let mut stage = Stage::starting(ordered(), 1, Start::At(EPOCH, Sequence(3)));
     stage.wait_ms(1);
     stage.refuse(3, 7, RefusalReason::Window, 8);
@@ -396,7 +396,7 @@ fn what_the_ring_no_longer_held_when_we_joined_is_named() {
 }
 
 #[test]
-fn what_was_sent_while_we_joined_the_group_is_no_ones_wire() {
+fn gap_during_group_join_is_not_wire_loss() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 14..=15);
     stage.repair(11..=13);
@@ -410,7 +410,7 @@ fn what_was_sent_while_we_joined_the_group_is_no_ones_wire() {
 }
 
 #[test]
-fn what_the_publisher_never_had_is_named_by_its_own_word() {
+fn source_loss_event_names_its_origin() {
     for (reason, origin) in [
         (SourceLossReason::Gap, Origin::SourceLineOrInput),
         (SourceLossReason::Overflow, Origin::FeedHop),
@@ -472,7 +472,7 @@ fn another_content_under_the_same_number_names_an_impostor() {
 }
 
 #[test]
-fn what_was_overwritten_in_the_local_ring_is_the_applications() {
+fn local_ring_overrun_blames_the_application() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=20);
     stage.note(Note::Overrun(CHANNEL, 6));
@@ -483,7 +483,7 @@ fn what_was_overwritten_in_the_local_ring_is_the_applications() {
 }
 
 #[test]
-fn what_was_overtaken_on_its_line_came_late_and_was_not_lost() {
+fn overtaken_datagram_on_its_line_is_late_not_lost() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 14..=14);
@@ -589,7 +589,7 @@ fn stalled_application_explains_lateness() {
 }
 
 #[test]
-fn what_an_injected_fault_held_back_was_late_for_that() {
+fn injected_delay_is_named_as_cause_of_lateness() {
     let held_back = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
@@ -639,7 +639,7 @@ fn datagram_on_both_lines_after_status_was_late() {
 }
 
 #[test]
-fn what_was_sent_again_by_multicast_says_so() {
+fn gap_filled_by_multicast_repair_is_named() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=15);
@@ -691,7 +691,7 @@ fn deadline_refusal_and_no_repair_name_loss_cause() {
 }
 
 #[test]
-fn what_is_found_by_a_heartbeat_and_still_open_is_told_as_open() {
+fn gap_found_by_heartbeat_is_reported_open() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(14));
@@ -717,7 +717,7 @@ fn gap_parts_lost_in_different_places_are_separate() {
 }
 
 #[test]
-fn two_hosts_records_separate_wire_from_common_loss() {
+fn two_host_records_separate_wire_from_common_loss() {
     let host = |lost: &[u64]| {
         let mut stage = Stage::new(ordered(), 1);
         for sequence in (11..=30).filter(|it| !lost.contains(it)) {
@@ -740,7 +740,7 @@ fn two_hosts_records_separate_wire_from_common_loss() {
 }
 
 #[test]
-fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
+fn datagram_before_welcome_of_epoch_is_not_wire_loss() {
     let next = Epoch(EPOCH.0 + 1);
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
@@ -769,7 +769,7 @@ fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
 }
 
 #[test]
-fn two_processes_of_one_host_do_not_blame_publisher() {
+fn records_of_one_host_do_not_blame_publisher() {
     let process = |boot_id: &str| {
         let mut stage = Stage::in_host(ordered(), 1, Start::Live, boot_id);
         stage.hear(0, 11..=12);
@@ -966,7 +966,7 @@ fn truncated_nack_record_claims_nothing_more() {
 }
 
 #[test]
-fn a_record_that_heard_nobody_takes_no_other_ones_place() {
+fn record_without_datagrams_never_replaces_earlier_one() {
     let name = format!("tickcast-explanations-{}.flight", std::process::id());
     let path = std::path::Path::new("/dev/shm").join(name);
     let before = path.with_extension("flight.before");

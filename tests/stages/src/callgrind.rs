@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_callee_s_cost_is_counted_once_and_by_whose_code_it_is() {
+    fn callee_cost_is_counted_once_by_owning_object() {
         let text = "events: Ir\n\nob=(7) /x/counts\nfl=(1) ???\nfn=(2) a::work\n10 300\n+3 100\n\
             cob=(3) /lib/libc.so.6\ncfn=(4) memcpy\ncalls=5 0 \n* 4000\nfn=(9) b\n1 200\n\n\
             ob=(3)\nfn=(4)\n0 40\n\ntotals: 640\n";

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn stage_table_round_trips_and_refuses_bad_rows() {
         let reason = "it does | more";
         let grown = table().renewed(&STAGES, &counts(99.0, 50.0), &here(), reason);
         let grown = grown.expect("the reason is given");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_may_grow_by_three_percent_and_no_more() {
+    fn stage_growth_up_to_three_percent_is_accepted() {
         let (table, here) = (table(), here());
         let judged = |ours, libc| table.judge(&table.rows[0], &count(ours, libc), &here);
         assert!(matches!(judged(92.7, 10.0), Some(Verdict::Within(_))));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_comparable_is_compared() {
+    fn comparison_is_limited_to_comparable_counts() {
         let table = table();
         let judged = |count, here| table.judge(&table.rows[0], &count, &here);
         assert_eq!(judged(count(500.0, 0.0), elsewhere(true)), None);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_needs_a_reason_and_no_hand_edit() {
+    fn stage_growth_or_manual_edit_needs_a_reason() {
         let refused = table().renewed(&STAGES, &counts(99.0, 50.0), &here(), "");
         let told = "pack grew by 10.0 % (lowest: 100.0)".to_owned();
         assert_eq!(refused, Err(vec![told]));
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stage_counts_by_does_not_change_without_a_reason() {
+    fn stage_unit_change_needs_a_reason() {
         let mut by_datagram = STAGES;
         by_datagram[1].per = "datagram";
         let renewed = |reason| table().renewed(&by_datagram, &counts(90.0, 99.0), &here(), reason);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_the_host_has_a_part_in_grows_without_a_reason() {
+    fn inexact_stage_grows_without_a_reason() {
         let stages = STAGES.map(|stage| Stage {
             is_exact: false,
             ..stage
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_kept_where_only_our_part_grew() {
+    fn reason_is_kept_if_only_own_code_grew() {
         let less_libc = BTreeMap::from([("pack", count(94.0, 6.0))]);
         let unsaid = table().renewed(&STAGES, &less_libc, &here(), "");
         assert_eq!(
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_goes_to_the_rows_alone_that_grew() {
+    fn reason_is_stored_only_in_grown_rows() {
         let both = counts(92.6, 55.0);
         let next = table().renewed(&STAGES, &both, &here(), "it reads more");
         let next = next.expect("a reason");
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_table_forgets_lowest_only_when_told() {
+    fn foreign_table_resets_lowest_only_on_request() {
         for there in [elsewhere(true), elsewhere(false)] {
             let refused = table().renewed(&STAGES, &counts(99.0, 60.0), &there, "so it is");
             let refused = refused.expect_err("nothing can be compared");

@@ -56,7 +56,7 @@ fn unknown_stage_is_error_with_list() {
 }
 
 #[test]
-fn what_is_not_compared_fails_where_it_must_be() {
+fn uncompared_stage_fails_with_must_compare() {
     if !has_valgrind() {
         return;
     }
@@ -67,7 +67,7 @@ fn what_is_not_compared_fails_where_it_must_be() {
 }
 
 #[test]
-fn no_valgrind_counts_nothing_and_fails_if_required() {
+fn missing_valgrind_skips_or_fails_if_required() {
     let (_folder, table) = table_by("release build by");
     let nowhere = Some("/nowhere");
     assert_ends(&table, nowhere, &[], 0, "SKIPPED: valgrind");
@@ -99,7 +99,7 @@ fn foreign_table_is_not_overwritten_in_silence() {
 }
 
 #[test]
-fn the_compiler_that_is_told_is_the_one_that_built_it() {
+fn reported_compiler_is_the_build_compiler() {
     if !has_valgrind() {
         return;
     }

@@ -117,7 +117,7 @@ fn deep10_goes_through_whole_with_its_resets_and_its_cut_end() {
 }
 
 #[test]
-fn no_repair_tops16_names_ranges_and_balances() {
+fn unrepaired_tops16_run_names_ranges_and_balances() {
     let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -138,7 +138,7 @@ fn no_repair_tops16_names_ranges_and_balances() {
 }
 
 #[test]
-fn every_itch_capture_goes_through_whole() {
+fn itch_captures_arrive_whole_under_faults() {
     let Some(folder) = data("nasdaq-itch50-moldudp64") else {
         return;
     };

@@ -240,8 +240,8 @@ fn ran_in_own_network(test: &str) -> bool {
 }
 
 #[test]
-fn every_command_of_the_first_hour_works() {
-    let name = test_name(module_path!(), "every_command_of_the_first_hour_works");
+fn readme_and_first_day_commands_all_work() {
+    let name = test_name(module_path!(), "readme_and_first_day_commands_all_work");
     if ran_in_own_network(&name) {
         return;
     }

@@ -91,7 +91,7 @@ fn assert_nacks_balance(summary: &serde_json::Value) {
 }
 
 #[test]
-fn no_repair_names_losses_and_sum_is_published() {
+fn unrepaired_losses_and_deliveries_sum_to_published() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
     let config = ReceiverConfig {
         repair: false,
@@ -158,7 +158,7 @@ fn deadline_and_arrival_order_are_never_silent() {
 }
 
 #[test]
-fn a_lost_end_is_repaired() {
+fn lost_end_datagram_is_repaired() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(2_000, 20_000, 1)));
     let faults = FaultConfig {
         script: vec![Scripted::DropEnd { channel: None }],

@@ -40,7 +40,7 @@ fn forgotten_membership_is_found_and_rejoined() {
 
 /// Datagrams of a second publisher on the group are dropped, and the application gets an event.
 #[test]
-fn second_publisher_on_a_group_is_told_to_the_application() {
+fn second_publisher_on_group_raises_an_event() {
     let config = one_channel(&[free_group()], endless(5_000, 1));
     let publisher = Publisher::start(&config);
     let mut other = config;

@@ -199,13 +199,13 @@ fn absent_subscriber_delays_no_record_of_others() {
 }
 
 #[test]
-fn two_hundred_who_join_at_once_delay_no_record_of_the_others() {
+fn mass_join_delays_no_other_subscriber() {
     let outcome = assert_undisturbed(&joiners(), 0..3, |plan| plan.absent = 3..3 + JOINERS);
     assert!(outcome.tally.history > 10_000, "{:?}", outcome.tally);
 }
 
 #[test]
-fn two_hundred_orphans_return_one_by_one() {
+fn orphaned_subscribers_reconnect_with_jitter() {
     const SUBSCRIBERS: usize = 200;
     let (dies, lives) = (ms(100), ms(400));
     let mut plan = calm(SUBSCRIBERS, ms(2_500));

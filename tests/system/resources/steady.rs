@@ -206,7 +206,7 @@ fn traced(way: &str) {
 }
 
 #[test]
-fn a_polled_tick_costs_no_system_call_but_receiving_it() {
+fn polled_tick_costs_only_its_receive_system_call() {
     let _turn = tickcast_test_support::machine::exclusive();
     traced("poll");
 }

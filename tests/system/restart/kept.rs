@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_reliability::record::words_as_bytes;
 use tickcast_reliability::ring::{CONTROL_PAGE_LEN, offset};
-use tickcast_reliability::wire::{CrcVerdict, Datagram, SEQUENCE_OFFSET};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use tickcast_test_support::{Publisher, endless, free_group, one_channel};
+
+/// Number of words that a half-written slot holds behind its header: a part of a record.
+const RECORD_WORDS: usize = 3;
 
 /// A publisher's config that keeps its rings and its address.
 pub struct Kept {
@@ -102,7 +105,12 @@ impl Ring {
     /// Returns the words of this sequence's slot. The ring must not have wrapped.
     fn slot(&self, sequence: u64) -> Vec<u64> {
         let len = self.word(offset::SLOT_LEN) as usize;
-        self.words(CONTROL_PAGE_LEN + sequence as usize * len, len / 8)
+        self.words(self.slot_at(sequence), len / 8)
+    }
+
+    /// Returns the offset of this sequence's slot in the file.
+    fn slot_at(&self, sequence: u64) -> usize {
+        CONTROL_PAGE_LEN + sequence as usize * self.word(offset::SLOT_LEN) as usize
     }
 }
 
@@ -111,12 +119,27 @@ impl Kept {
         Ring(File::open(self.ring()).expect("the ring is there"))
     }
 
-    /// Returns whether the slot after the last sealed one is half written. The publisher must be stopped.
-    pub fn is_half_written(&self) -> bool {
+    /// Writes records without a header into the slot after the last complete one, as a publisher does that
+    /// is killed within a slot. Does nothing when that slot is half written already. The publisher must be
+    /// stopped or gone.
+    pub fn half_write_next_slot(&self) {
         let ring = self.file();
-        let next = ring.word(offset::SEALED) + 1;
-        let words = ring.slot(next);
-        words[SEQUENCE_OFFSET / 8] != next && words.iter().any(|word| *word != 0)
+        let complete = |sequence| ring.slot(sequence)[SEQUENCE_OFFSET / 8] == sequence;
+        let sealed = ring.word(offset::SEALED);
+        let next = if complete(sealed + 1) {
+            sealed + 2
+        } else {
+            sealed + 1
+        };
+        if ring.slot(next).iter().all(|word| *word == 0) {
+            let written = &ring.slot(sealed)[HEADER_LEN / 8..][..RECORD_WORDS];
+            let at = ring.slot_at(next) + HEADER_LEN;
+            let file = File::options().write(true).open(self.ring());
+            let write = |file: File| file.write_all_at(words_as_bytes(written), at as u64);
+            file.and_then(write).expect("the slot is written");
+        }
+        assert!(ring.slot(next).iter().any(|word| *word != 0));
+        assert!(!complete(next));
     }
 
     /// Returns the contents of the ring. The publisher must be stopped or gone.

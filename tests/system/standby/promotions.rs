@@ -155,7 +155,7 @@ fn rounds(how: How, drop: f64) {
 }
 
 #[test]
-fn a_hand_over_loses_nothing_and_says_how_long_it_took() {
+fn handover_loses_nothing_and_reports_its_duration() {
     let _turn = tickcast_test_support::machine::exclusive();
     rounds(How::HandedOver, 0.0);
 }

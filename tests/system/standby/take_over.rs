@@ -168,7 +168,7 @@ fn channels_of_one_input_continue_at_own_mirror() {
 }
 
 #[test]
-fn standby_with_other_channel_order_is_handed_over() {
+fn handover_to_reversed_channel_order_succeeds() {
     sharing_an_input(|channels| channels.reverse(), |_| (), "handed_over");
 }
 
@@ -414,7 +414,7 @@ fn mute_standby_waits_for_publishers_death() {
 }
 
 #[test]
-fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
+fn messages_evicted_by_standby_are_source_loss() {
     // The standby's feed runs far ahead of the publisher's sealed datagrams, and it keeps few messages.
     let messages = 50_000;
     let (mut a, b) = pair(1, |first, second| {
@@ -459,7 +459,7 @@ fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
 }
 
 #[test]
-fn the_command_says_by_its_exit_code_what_a_promotion_came_to() {
+fn promote_exit_code_reports_the_outcome() {
     let (a, b) = pair(1, |_, _| {});
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);

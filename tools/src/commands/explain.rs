@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_at_other_time_is_told_from_no_gap() {
+    fn gap_outside_requested_time_has_its_own_error() {
         let settings = SubscriberSettings {
             name: "overrun".into(),
             channels: Vec::new(),
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_of_the_first_day_that_has_it_or_of_its_own_date() {
+    fn time_resolves_to_first_matching_day_or_own_date() {
         for (text, seconds) in [
             ("14:30:00", 0.0),
             ("14:30:01.5", 1.5),
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_and_never_taken_for_another() {
+    fn malformed_time_is_refused_with_an_example() {
         for text in [
             "",
             "yesterday",

@@ -420,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_is_live_oldest_or_a_place() {
+    fn start_option_accepts_live_oldest_or_position() {
         assert_eq!(start("live"), Ok(Start::Live));
         assert_eq!(start("oldest"), Ok(Start::Oldest));
         assert_eq!(start("7:12"), Ok(Start::At(Epoch(7), Sequence(12))));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_may_have_a_deadline() {
+    fn delivery_option_accepts_a_deadline() {
         let within = Delivery::OrderedWithin(Nanos::from_us(500));
         assert_eq!(delivery("within:500"), Ok(within));
         for wrong in ["within", "within:", "within:1s", "latest"] {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_override_names_group_port_and_sender() {
+    fn line_override_parses_group_port_and_sender() {
         let it = line("a-l=239.255.1.2:7000@127.0.0.1").unwrap();
         assert_eq!(it.channel.as_deref(), Some("a-l"));
         assert_eq!(it.line.group.to_string(), "239.255.1.2:7000");

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_told_in_words() {
+    fn promotion_answer_is_printed_as_text() {
         let refused = json!({ "state": "refused", "why": "the publisher continues" });
         assert_eq!(
             in_words(&refused),

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_orphaned_before_it_was_tied_never_runs() {
+    fn child_orphaned_before_pdeathsig_never_runs() {
         let said = |parent: u32| {
             let tied = killed_with_us(Command::new("echo").arg("it ran"));
             let own = std::process::id().to_string();

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_whoever_started_us_ignores_stays_ignored() {
+    fn inherited_ignored_signal_is_detected() {
         let nohup = "Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
         assert!(ignores(nohup, SIGHUP));
         assert!(!ignores(nohup, SIGINT));

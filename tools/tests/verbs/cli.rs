@@ -23,7 +23,7 @@ fn help_names_every_verb_and_the_exit_codes() {
 }
 
 #[test]
-fn every_option_of_every_verb_has_a_help_text() {
+fn help_output_describes_options_of_all_verbs() {
     for verb in ["demo", "listen", "replay", "simulate", "inject", "doctor"] {
         let done = run(&[verb, "--help"]);
         assert_eq!(done.status.code(), Some(0));
@@ -44,7 +44,7 @@ fn every_option_of_every_verb_has_a_help_text() {
 }
 
 #[test]
-fn what_is_not_understood_is_a_usage_error() {
+fn invalid_command_line_is_a_usage_error() {
     for args in [
         &[][..],
         &["dance"],
@@ -63,7 +63,7 @@ fn what_is_not_understood_is_a_usage_error() {
 }
 
 #[test]
-fn the_version_is_on_stdout() {
+fn version_is_printed_to_stdout() {
     let done = run(&["--version"]);
     assert_eq!(done.status.code(), Some(0));
     assert_eq!(

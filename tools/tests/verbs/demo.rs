@@ -120,7 +120,7 @@ fn subscribers_reach_digest_on_any_network() {
 }
 
 #[test]
-fn no_repair_names_lost_ranges_and_balances() {
+fn unrepaired_demo_lists_lost_ranges_and_balances() {
     let options = [
         "--no-repair",
         "--records",
@@ -169,7 +169,7 @@ fn no_repair_names_lost_ranges_and_balances() {
 }
 
 #[test]
-fn a_real_capture_goes_through_whole() {
+fn demo_of_tops_capture_delivers_all_under_faults() {
     let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -218,7 +218,7 @@ fn damaged_capture_is_not_whole() {
 }
 
 #[test]
-fn what_can_not_be_run_is_refused_with_a_sentence() {
+fn demo_that_cannot_run_is_refused_with_reason() {
     let publisher = publisher_bin();
     let publisher = publisher.to_str().unwrap();
     let cases = [

@@ -151,7 +151,7 @@ fn existing_record_is_kept_and_open_one_refused() {
 }
 
 #[test]
-fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
+fn killed_publisher_leaves_explainable_flight_record() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut publisher = Publisher::recorded(folder.path());
     let heard = folder.path().join("heard.flight");
@@ -302,7 +302,7 @@ fn own_interface_drop_differs_from_wire() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_with_a_sentence() {
+fn invalid_flight_record_is_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     for (bytes, words) in [

@@ -126,7 +126,7 @@ fn missing(came: &[Vec<u8>], channel: u16, last: u64) -> BTreeSet<u64> {
 }
 
 #[test]
-fn a_relay_without_faults_keeps_every_byte_and_the_order() {
+fn relay_without_faults_keeps_bytes_and_order() {
     let (came, report) = relay(&[], 200);
     let sent: Vec<_> = (1..=200)
         .flat_map(|s| [1, 2].map(|channel| datagram(channel, s, Kind::Data)))
@@ -191,14 +191,14 @@ fn damaged_or_cut_is_missed_but_not_dropped() {
 }
 
 #[test]
-fn the_same_seed_does_the_same_to_the_same_datagrams() {
+fn relay_with_same_seed_drops_same_datagrams() {
     let options = ["--seed", "5", "--drop", "0.1"];
     let lists = |(_, report): (_, Value)| [1, 2].map(|channel| listed(&report, channel, "dropped"));
     assert_eq!(lists(relay(&options, 500)), lists(relay(&options, 500)));
 }
 
 #[test]
-fn a_script_in_a_plan_happens_for_certain() {
+fn scripted_plan_drops_exactly_its_datagrams() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.json");
     let script = json!({"seed": 12, "script": [
@@ -224,7 +224,7 @@ fn a_script_in_a_plan_happens_for_certain() {
 }
 
 #[test]
-fn a_signal_ends_the_relay_with_its_report_on_stdout() {
+fn sigterm_ends_relay_with_report_on_stdout() {
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("ready.json");
     let (from, to) = (group(), group());
@@ -258,7 +258,7 @@ fn a_signal_ends_the_relay_with_its_report_on_stdout() {
 }
 
 #[test]
-fn what_can_not_be_relayed_is_refused_with_a_sentence() {
+fn invalid_relay_options_are_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let bad_plan = folder.path().join("plan.json");
     std::fs::write(&bad_plan, r#"{"drops": 0.1}"#).unwrap();

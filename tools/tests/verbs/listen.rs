@@ -217,7 +217,7 @@ fn injected_drops_equal_unrepaired_losses() {
 }
 
 #[test]
-fn it_stops_after_as_many_records_as_asked_for() {
+fn listen_stops_after_requested_record_count() {
     let publisher = Publisher::start(3_000, 1);
     let (printed, summary, code) = listen(&publisher.control, &["--records", "100", "--quiet"]);
     assert_eq!((printed.lines().count(), code), (100, 0));
@@ -226,7 +226,7 @@ fn it_stops_after_as_many_records_as_asked_for() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn listen_ends_quietly_when_stdout_closes() {
     let publisher = Publisher::start(20_000, 1);
     let args = [
         "listen",
@@ -253,7 +253,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
-fn where_no_publisher_answers_it_gives_up_and_says_so() {
+fn listen_without_publisher_times_out_with_reason() {
     // A socket that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
@@ -302,7 +302,7 @@ fn unknown_channel_is_refused_in_publishers_words() {
 }
 
 #[test]
-fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
+fn gap_open_at_leave_is_lost_with_exit_code_1() {
     let mut left_with_gaps = 0;
     // Datagrams are taken in batches, so gaps in the last batch were not requested yet.
     let common = ["--idle", "sleep:20000", "--format", "count-json", "--quiet"];
@@ -330,7 +330,7 @@ fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
 }
 
 #[test]
-fn who_never_joined_is_told_so_whatever_ended_it() {
+fn unjoined_listen_exits_3_however_it_ends() {
     let base = ["listen", "--connect", "127.0.0.1:1", "--channel", "x"];
     let done = run(&[&base[..], &["--duration", "0.3"]].concat());
     let said = text(&done.stderr);
@@ -354,7 +354,7 @@ fn who_never_joined_is_told_so_whatever_ended_it() {
 }
 
 #[test]
-fn groups_that_can_not_be_joined_are_a_finding_with_the_reason() {
+fn unjoinable_group_is_a_finding_with_reason() {
     let publisher = Publisher::start(100, 1);
     let args = [
         "listen",
@@ -431,7 +431,7 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn it_may_start_before_the_publisher() {
+fn listen_may_start_before_its_publisher() {
     // The address must be known in advance, so take a port that is free now.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -95,7 +95,7 @@ fn unicast() -> (UdpSocket, String) {
 }
 
 #[test]
-fn every_payload_arrives_in_order_at_one_host() {
+fn replay_sends_payloads_in_order_to_one_host() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(50));
     let (socket, to) = unicast();
@@ -110,7 +110,7 @@ fn every_payload_arrives_in_order_at_one_host() {
 }
 
 #[test]
-fn one_line_of_two_is_sent_to_a_group_as_often_as_asked_for() {
+fn replay_filters_one_line_and_loops_as_requested() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20));
     let group = group();
@@ -132,7 +132,7 @@ fn one_line_of_two_is_sent_to_a_group_as_often_as_asked_for() {
 }
 
 #[test]
-fn it_stops_after_as_many_packets_as_asked_for() {
+fn replay_stops_after_packets_max() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20));
     let (socket, to) = unicast();
@@ -147,7 +147,7 @@ fn it_stops_after_as_many_packets_as_asked_for() {
 }
 
 #[test]
-fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
+fn truncated_recording_is_sent_to_the_cut_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let whole = capture(20);
     let path = file(&folder, &whole[..whole.len() - 3]);
@@ -202,7 +202,7 @@ fn binary_file_messages_become_one_ended_session() {
 }
 
 #[test]
-fn a_real_capture_is_sent_packet_for_packet() {
+fn replay_of_tops_capture_matches_packet_for_packet() {
     let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -232,7 +232,7 @@ fn a_real_capture_is_sent_packet_for_packet() {
 }
 
 #[test]
-fn when_nobody_listens_it_says_so() {
+fn replay_to_closed_port_reports_no_listener() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20)).display().to_string();
     let (socket, to) = unicast();
@@ -271,7 +271,7 @@ fn damaged_recording_is_sent_but_for_its_damage() {
 }
 
 #[test]
-fn a_summary_goes_into_a_pipe_or_link_and_never_takes_its_place() {
+fn summary_is_written_through_pipe_or_symlink() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(2)).display().to_string();
     let (_socket, to) = unicast();
@@ -321,7 +321,7 @@ fn a_summary_goes_into_a_pipe_or_link_and_never_takes_its_place() {
 }
 
 #[test]
-fn what_can_not_be_replayed_is_refused_with_a_sentence() {
+fn invalid_replay_input_is_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let junk = file(&folder, b"no capture at all").display().to_string();
     let cases = [
@@ -359,7 +359,7 @@ fn what_can_not_be_replayed_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
+fn publisher_accepts_replayed_capture_as_live_feed() {
     const PACKETS: u64 = 13_022;
     let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;

@@ -171,7 +171,7 @@ impl CarrierStream {
     pub(super) fn unconfirmed(&self) -> Option<usize> {
         match self {
             // SAFETY: TIOCOUTQ writes one c_int, which is what this getter expects. Exercised by
-            // `what_was_given_and_has_not_arrived_is_told_before_a_question`.
+            // `unconfirmed_bytes_are_reported_before_each_nack`.
             Self::Tcp(stream) => unsafe {
                 let bytes = ioctl(stream, Getter::<TIOCOUTQ, c_int>::new()).ok()?;
                 usize::try_from(bytes).ok()

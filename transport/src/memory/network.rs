@@ -295,7 +295,7 @@ fn read_slot(memory: &dyn RingMemory, offset: usize, words: &mut [u64]) {
         // SAFETY: `post` checked that the slot lies in `memory` on an 8-byte boundary, its last
         // word whole, and the memory stays mapped while we hold it; the access is atomic, as the
         // writer's are. Exercised by tests/local/memory.rs
-        // `a_slot_written_before_its_send_completed_goes_out_corrupted`.
+        // `slot_overwritten_before_completion_is_sent_corrupted`.
         *word = unsafe { AtomicU64::from_ptr(first.add(i)) }.load(Ordering::Relaxed);
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_id_is_read_or_an_error_and_never_zeros() {
+    fn invalid_or_zero_boot_id_is_refused() {
         let text = "01234567-89ab-cdef-0011-223344556677\n";
         let id = boot_id_of(text).unwrap();
         assert_eq!(boot_id_text(id), "0123456789abcdef0011223344556677");

@@ -60,7 +60,7 @@ impl ReadOnlyMapping {
 // SAFETY: the mapping stays at one address, page-aligned, until it is dropped; its bytes are
 // initialised, because its owner reserves all of them before it announces the file, and never
 // makes it shorter. Nothing here writes them, nor could. Exercised by
-// `tests/local/shm.rs::a_reader_can_not_write_what_it_maps` and the conformance suite.
+// `tests/local/shm.rs::shm_reader_mapping_is_read_only` and the conformance suite.
 unsafe impl RingMemory for ReadOnlyMapping {
     fn as_ptr(&self) -> *mut u8 {
         self.map.as_mut_ptr()

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reset_no_line_remembers_how_far_ahead_it_was() {
+    fn fan_out_reset_realigns_lines_after_stall() {
         let (mut fan_out, far) = fan_out(2);
         let slots = Numbers::new();
         let (mut on_a, mut on_b) = (Vec::new(), Vec::new());
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_tried_again_after_a_while_and_sent_where_they_pass() {
+    fn refused_gso_runs_are_retried_until_accepted() {
         let (mut fan_out, receiver, cut_again) = uncut();
         let slots = Wide(vec![[7; 64]; 1 + 64]);
         let mut bytes = [0; 64];
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_network_refuses_is_counted_and_the_other_line_goes_on() {
+    fn refused_send_is_counted_while_other_line_continues() {
         let (mut fan_out, mut far) = fan_out(2);
         drop(far.remove(0));
         let posted = fan_out.post(&Numbers::new(), up_to(1, 5)).unwrap();

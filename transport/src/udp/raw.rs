@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_send_arrives_as_datagrams_of_that_length() {
+    fn gso_send_arrives_as_segments_of_set_length() {
         let (from, to) = (
             UdpSocket::bind("127.0.0.1:0").unwrap(),
             UdpSocket::bind("127.0.0.1:0").unwrap(),

@@ -50,7 +50,7 @@ pub(super) struct ReceiveBatch {
 }
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it. Exercised by
-// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `udp_fan_out_can_move_to_another_thread`.
 unsafe impl Send for ReceiveBatch {}
 
 /// The contents of one buffer.
@@ -183,7 +183,7 @@ impl ReceiveBatch {
         let len = (header.msg_len as usize).min(self.buffer_len);
         // SAFETY: the buffers are initialised memory of `CacheLine`s, which are bytes without
         // padding; buffer `i` has `stride` of them, at least `len` bytes. Exercised by
-        // tests/local/udp.rs `a_datagram_longer_than_the_buffers_is_dropped_and_counted`.
+        // tests/local/udp.rs `oversize_udp_datagram_is_dropped_and_counted`.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.buffers.at(i * self.stride).cast::<u8>(), len)
         };
@@ -228,7 +228,7 @@ fn control_messages(header: &libc::msghdr) -> (Option<u32>, Option<usize>) {
     let (mut drops, mut segment) = (None, None);
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen`, both of our own batch, and
     // the CMSG functions stay within it; the values, 32 bits each, are read unaligned. Exercised by
-    // tests/local/udp.rs `the_kernels_drops_are_counted_when_the_buffer_is_tiny` and
+    // tests/local/udp.rs `kernel_receive_buffer_drops_are_counted` and
     // `runs_arrive_as_the_datagrams_that_were_posted`.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_taken_apart_into_its_datagrams() {
+    fn gro_buffer_is_split_into_datagrams() {
         assert_eq!(taken_apart(b"", None), [b""], "an empty one is one too");
         assert_eq!(taken_apart(b"abc", None), [b"abc"]);
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_not_aligned_is_put_aside() {
+    fn unaligned_datagram_is_copied_to_aligned_buffer() {
         let mut aside = Aside::new(24);
         let bytes: Vec<u8> = (0..40).collect();
         let at = bytes.as_ptr().addr().next_multiple_of(8) - bytes.as_ptr().addr();

@@ -100,7 +100,7 @@ pub(super) struct SendBatch {
 
 // SAFETY: the addresses inside are of the struct's own arrays, which move with it, or of slots
 // that are used only while a `Gathered` borrows them. Exercised by
-// tests/local/udp.rs `a_fan_out_may_move_to_another_thread`.
+// tests/local/udp.rs `udp_fan_out_can_move_to_another_thread`.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_padded_to_the_longest_and_its_last_not_at_all() {
+    fn gso_run_is_padded_except_last_datagram() {
         assert_eq!(messages(&[], 1472), []);
         assert_eq!(messages(&[1464], 1472), [(1, 1472, 0)]);
         assert_eq!(messages(&[1464; 3], 1472), [(3, 1472, 16)]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_where_padding_would_cost_more_than_an_eighth() {
+    fn gso_run_ends_when_padding_exceeds_an_eighth() {
         // A short datagram may end a run, and the next one starts another.
         assert_eq!(
             messages(&[1472, 120, 1472, 1472], 1472),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_fits_a_packet_and_its_segments_the_network() {
+    fn gso_run_respects_packet_mtu_and_batch_limits() {
         let runs = messages(&[1472; 64], 1472);
         assert_eq!(runs, [(44, 1472, 0), (20, 1472, 0)]);
         assert_eq!(messages(&[1472; 2], 1471), [(1, 1472, 0); 2]);

@@ -137,7 +137,7 @@ fn noticed(kind: Kind, broken: Broken, case: fn(Bench) -> Verdict, words: &str) 
 }
 
 #[test]
-fn the_suite_notices_a_transport_that_breaks_its_promise() {
+fn conformance_suite_detects_broken_transports() {
     let case = cases::everything_arrives_once_and_in_order;
     for kind in [Kind::Memory, Kind::UDP] {
         for (broken, words) in [
@@ -169,7 +169,7 @@ fn suite_detects_reader_that_breaks_its_promise() {
 }
 
 #[test]
-fn the_suite_notices_a_fan_out_that_lets_go_of_slots_too_early() {
+fn conformance_suite_detects_early_slot_completion() {
     let case = cases::nothing_is_sent_that_was_overwritten_while_it_was_posted;
     noticed(Kind::Memory, Broken::CompletesEarly, case, "out of order");
 }

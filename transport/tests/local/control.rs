@@ -90,7 +90,7 @@ fn first_peer(server: &mut ControlServer, seen: &mut Vec<Seen>) -> ConnectionId 
 }
 
 #[test]
-fn a_frame_that_comes_in_pieces_is_handed_over_whole() {
+fn fragmented_control_frame_is_reassembled() {
     let (mut server, address) = server(ServerConfig::default());
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -124,7 +124,7 @@ fn a_frame_that_comes_in_pieces_is_handed_over_whole() {
 }
 
 #[test]
-fn what_was_given_and_has_not_arrived_is_told_before_a_question() {
+fn unconfirmed_bytes_are_reported_before_each_nack() {
     let (mut server, address) = server(ServerConfig::default());
     let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     stream.set_recv_buffer_size(8 << 10).unwrap();
@@ -178,7 +178,7 @@ fn what_was_given_and_has_not_arrived_is_told_before_a_question() {
 }
 
 #[test]
-fn what_is_no_message_closes_the_connection_with_the_reason() {
+fn malformed_message_closes_connection_with_reason() {
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0],
@@ -256,7 +256,7 @@ fn unread_peer_has_bounded_backlog_and_close_reason() {
 }
 
 #[test]
-fn a_peer_that_never_joins_is_reported_once() {
+fn peer_without_join_is_reported_overdue_once() {
     let config = ServerConfig {
         join_timeout: Duration::from_millis(20),
         linger: Duration::from_millis(20),
@@ -386,7 +386,7 @@ fn address_is_bounded_in_connections() {
 }
 
 #[test]
-fn a_flood_of_connections_is_let_in_a_few_at_a_time() {
+fn connection_flood_is_accepted_in_small_batches() {
     let (mut server, address) = server(ServerConfig::default());
     let flood: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(address).unwrap())
@@ -644,7 +644,7 @@ fn client_finds_late_and_restarted_server() {
 }
 
 #[test]
-fn a_connection_attempt_ends_after_its_time() {
+fn unanswered_connection_attempt_times_out() {
     // An address of the documentation range never answers. Without a route the attempt fails at once, which
     // passes too.
     let nobody = "192.0.2.1:9".parse().unwrap();
@@ -668,7 +668,7 @@ fn a_connection_attempt_ends_after_its_time() {
 }
 
 #[test]
-fn a_long_welcome_arrives_whole_although_a_poll_reads_little() {
+fn long_message_is_received_across_short_reads() {
     let (mut server, address) = server(ServerConfig {
         backlog_bytes_max: 8 << 20,
         ..ServerConfig::default()

@@ -99,14 +99,14 @@ fn everything() -> FaultConfig {
 }
 
 #[test]
-fn an_injector_of_nothing_changes_nothing() {
+fn injector_without_faults_passes_all_unchanged() {
     let (out, injector) = run(FaultConfig::default(), 1000);
     assert_eq!(out, (1..=1000).collect::<Vec<_>>());
     assert!(injector.log().entries().is_empty());
 }
 
 #[test]
-fn the_same_seed_decides_the_same_and_another_does_not() {
+fn fault_sequence_is_determined_by_seed() {
     let (first, one) = run(everything(), 5000);
     let (second, two) = run(everything(), 5000);
     assert_eq!(first, second);
@@ -122,7 +122,7 @@ fn the_same_seed_decides_the_same_and_another_does_not() {
 }
 
 #[test]
-fn one_fault_does_not_shift_the_dice_of_another() {
+fn drop_decisions_are_independent_of_other_faults() {
     let base = FaultConfig {
         drop: 0.1,
         ..FaultConfig::default()
@@ -145,7 +145,7 @@ fn one_fault_does_not_shift_the_dice_of_another() {
 }
 
 #[test]
-fn what_is_missing_is_exactly_what_was_dropped_or_damaged() {
+fn missing_datagrams_match_fault_log() {
     let (out, injector) = run(everything(), 20_000);
     let arrived: BTreeSet<u64> = out.iter().copied().collect();
     let missing: BTreeSet<u64> = (1..=20_000).filter(|n| !arrived.contains(n)).collect();
@@ -157,7 +157,7 @@ fn what_is_missing_is_exactly_what_was_dropped_or_damaged() {
 }
 
 #[test]
-fn every_probability_is_kept_within_chance() {
+fn fault_rates_match_configured_probabilities() {
     // Five standard deviations: sqrt(n p (1 - p)) each.
     let n = 100_000u64;
     let within = |count: u64, p: f64| {
@@ -250,7 +250,7 @@ fn reordering_is_bounded_and_loses_nothing() {
 }
 
 #[test]
-fn an_overtaken_datagram_goes_by_itself_when_nothing_follows() {
+fn reordered_datagram_is_released_after_hold_time() {
     let config = FaultConfig {
         reorder: Some(Reorder {
             probability: 1.0,
@@ -270,7 +270,7 @@ fn an_overtaken_datagram_goes_by_itself_when_nothing_follows() {
 }
 
 #[test]
-fn a_delayed_datagram_comes_within_its_time() {
+fn delayed_datagram_is_released_within_delay_range() {
     let config = FaultConfig {
         delay: Some(Delay {
             probability: 1.0,
@@ -294,7 +294,7 @@ fn a_delayed_datagram_comes_within_its_time() {
 }
 
 #[test]
-fn the_script_drops_exactly_what_it_names() {
+fn fault_script_drops_exactly_listed_datagrams() {
     let config = FaultConfig {
         script: vec![
             Scripted::DropSequences {
@@ -339,7 +339,7 @@ fn the_script_drops_exactly_what_it_names() {
 }
 
 #[test]
-fn a_partition_begins_and_ends_on_time() {
+fn scripted_partition_starts_and_ends_on_time() {
     let config = FaultConfig {
         script: vec![
             Scripted::Partition {
@@ -365,7 +365,7 @@ fn a_partition_begins_and_ends_on_time() {
 }
 
 #[test]
-fn what_is_no_datagram_of_ours_suffers_too_and_is_counted_apart() {
+fn unsequenced_datagram_drops_are_counted_separately() {
     let config = FaultConfig {
         drop: 1.0,
         ..FaultConfig::default()

@@ -110,7 +110,7 @@ impl Drop for Victim {
 }
 
 #[test]
-fn a_process_killed_at_any_moment_leaves_a_record_that_is_whole() {
+fn journal_of_killed_process_replays_identically() {
     for round in 0..ROUNDS {
         let mut victim = Victim::start(round);
         // Killed in the first lap of the file, or in a later one.

@@ -67,7 +67,7 @@ fn manual() -> MemoryNetworkConfig {
 }
 
 #[test]
-fn a_slot_written_before_its_send_completed_goes_out_corrupted() {
+fn slot_overwritten_before_completion_is_sent_corrupted() {
     let (network, ring) = (MemoryNetwork::new(manual()), Ring::new());
     let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
     let mut receiver = network.receiver();
@@ -126,7 +126,7 @@ fn datagrams_that_find_no_buffer_are_lost_and_counted() {
 }
 
 #[test]
-fn a_full_queue_and_a_stall_are_told_and_a_reset_flushes() {
+fn full_queue_reports_stall_and_reset_flushes_it() {
     let config = MemoryNetworkConfig {
         send_queue_len: 4,
         ..manual()
@@ -155,7 +155,7 @@ fn a_full_queue_and_a_stall_are_told_and_a_reset_flushes() {
 }
 
 #[test]
-fn a_copy_does_not_overtake_what_is_posted() {
+fn sent_copy_does_not_overtake_posted_slots() {
     let (network, ring) = (MemoryNetwork::new(manual()), Ring::new());
     let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
     let mut receiver = network.receiver();
@@ -178,7 +178,7 @@ fn a_copy_does_not_overtake_what_is_posted() {
 }
 
 #[test]
-fn a_slot_outside_the_registered_memory_is_refused() {
+fn slot_outside_registered_memory_is_refused() {
     let (network, ring, other) = (MemoryNetwork::new(manual()), Ring::new(), Ring::new());
     let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
     let posted = fan_out.post(&other, range(1, 1));

@@ -167,7 +167,7 @@ fn sealed_is_served_only_once_sent() {
 }
 
 #[test]
-fn a_reader_that_is_overrun_is_told_exactly_what_it_missed() {
+fn shm_reader_overrun_reports_exact_missed_range() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);
@@ -289,7 +289,7 @@ fn copies_reach_a_reader_on_another_thread_whole() {
 }
 
 #[test]
-fn who_left_misses_what_goes_by_as_on_a_network() {
+fn shm_receiver_skips_slots_sent_after_leave() {
     use tickcast_reliability::delivery::LineId;
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
@@ -307,7 +307,7 @@ fn who_left_misses_what_goes_by_as_on_a_network() {
 }
 
 #[test]
-fn a_reader_can_not_write_what_it_maps() {
+fn shm_reader_mapping_is_read_only() {
     let place = Place::new();
     let _ring = Ring::new(&place.0, 5);
     let mapping = ReadOnlyMapping::open(&place.0, geometry()).unwrap();
@@ -318,7 +318,7 @@ fn a_reader_can_not_write_what_it_maps() {
 }
 
 #[test]
-fn only_the_ring_that_was_offered_is_read() {
+fn shm_ring_differing_from_offer_is_refused() {
     let place = Place::new();
     let open = |config: &ShmReceiverConfig| ShmReceiver::open(config, Sequence::NONE).err();
     let none = open(&config(&place.0, 5));
@@ -469,7 +469,7 @@ fn reads_until_it_is_killed() {
 }
 
 #[test]
-fn killed_reader_harms_no_one() {
+fn killed_shm_reader_does_not_stall_writer() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
     let mut receiver = reader(&place.0, 5);

@@ -169,7 +169,7 @@ fn datagrams_arrive_in_the_order_they_were_posted() {
 }
 
 #[test]
-fn every_slot_goes_out_on_both_lines() {
+fn udp_fan_out_sends_slots_on_both_lines() {
     let groups = [group(), group()];
     let mut receiver = UdpReceiver::open(&receive_config(&groups, &[Ipv4Addr::LOCALHOST])).unwrap();
     assert_eq!(receiver.raw_fds().len(), 2);
@@ -191,7 +191,7 @@ fn every_slot_goes_out_on_both_lines() {
 }
 
 #[test]
-fn a_new_range_begins_anew_wherever_the_last_one_ended() {
+fn posted_range_may_start_anywhere() {
     let groups = [group()];
     let mut receiver = UdpReceiver::open(&receive_config(&groups, &[])).unwrap();
     let mut fan_out = UdpFanOut::open(&send_config(&groups, 1472)).unwrap();
@@ -208,7 +208,7 @@ fn a_new_range_begins_anew_wherever_the_last_one_ended() {
 }
 
 #[test]
-fn what_is_not_sealed_or_too_long_is_not_sent() {
+fn unsealed_or_oversize_slot_is_not_sent() {
     let mut fan_out = UdpFanOut::open(&send_config(&[group()], 100)).unwrap();
     let slots = TestSlots::new(3, 101);
     let missing = fan_out.post(&slots, range(4, 4));
@@ -227,7 +227,7 @@ fn what_is_not_sealed_or_too_long_is_not_sent() {
 }
 
 #[test]
-fn a_source_specific_join_keeps_strangers_out() {
+fn source_specific_join_excludes_other_senders() {
     let group = group();
     let mut receiver =
         UdpReceiver::open(&receive_config(&[group], &[Ipv4Addr::LOCALHOST])).unwrap();
@@ -240,7 +240,7 @@ fn a_source_specific_join_keeps_strangers_out() {
 }
 
 #[test]
-fn any_source_join_drops_and_counts_strangers() {
+fn any_source_join_drops_and_counts_other_senders() {
     let group = group();
     let config = UdpReceiverConfig {
         source_specific: false,
@@ -290,7 +290,7 @@ fn dropped_reads_hide_nothing_and_poll_ends() {
 }
 
 #[test]
-fn a_membership_can_be_dropped_and_taken_up_again() {
+fn line_membership_survives_leave_and_rejoin() {
     for senders in [&[Ipv4Addr::LOCALHOST][..], &[]] {
         let group = group();
         let mut receiver = UdpReceiver::open(&receive_config(&[group], senders)).unwrap();
@@ -328,7 +328,7 @@ fn groups_on_the_same_port_do_not_mix() {
 }
 
 #[test]
-fn the_kernels_drops_are_counted_when_the_buffer_is_tiny() {
+fn kernel_receive_buffer_drops_are_counted() {
     let group = group();
     let config = UdpReceiverConfig {
         receive_buffer_bytes: Some(4096),
@@ -349,7 +349,7 @@ fn the_kernels_drops_are_counted_when_the_buffer_is_tiny() {
 }
 
 #[test]
-fn a_datagram_longer_than_the_buffers_is_dropped_and_counted() {
+fn oversize_udp_datagram_is_dropped_and_counted() {
     let group = group();
     let config = UdpReceiverConfig {
         datagram_len_max: 100,
@@ -364,7 +364,7 @@ fn a_datagram_longer_than_the_buffers_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_fan_out_may_move_to_another_thread() {
+fn udp_fan_out_can_move_to_another_thread() {
     let group = group();
     let receiver = UdpReceiver::open(&receive_config(&[group], &[])).unwrap();
     let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();

@@ -198,7 +198,7 @@ fn once_up(
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_nack_is_answered_with_the_bytes_that_were_asked_for() {
+fn nack_over_verbs_is_answered_with_requested_bytes() {
     let (mut server, at) = server(ServerConfig::default());
     let mut serving = Serving::default();
     let mut client = Client::connected(&mut server, &mut serving, at);
@@ -242,7 +242,7 @@ fn nonsense_ends_its_own_connection_alone() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn unread_peer_has_bounded_backlog_harms_nobody() {
+fn non_reading_peer_has_bounded_backlog() {
     let (mut server, at) = server(ServerConfig {
         backlog_bytes_max: 300_000,
         linger: Duration::from_millis(100),
@@ -365,7 +365,7 @@ fn excess_connections_are_refused_before_allocation() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_client_comes_again_when_its_server_does() {
+fn verbs_client_reconnects_to_restarted_server() {
     let (mut server, at) = server(ServerConfig::default());
     let mut serving = Serving::default();
     let mut client = Client::connected(&mut server, &mut serving, at);
@@ -400,7 +400,7 @@ fn a_client_comes_again_when_its_server_does() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn who_sleeps_on_the_descriptors_is_woken() {
+fn verbs_control_descriptors_wake_sleeping_peer() {
     use std::os::fd::AsRawFd;
     let (mut server, at) = server(ServerConfig::default());
     let waker = server.waker();
@@ -456,7 +456,7 @@ fn who_sleeps_on_the_descriptors_is_woken() {
             })
             .collect();
         // SAFETY: `polls` has as many `pollfd` as are passed, which live through the call. Exercised by
-        // `verbs::control::who_sleeps_on_the_descriptors_is_woken`.
+        // `verbs::control::verbs_control_descriptors_wake_sleeping_peer`.
         let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, 5_000) };
         assert!(ready > 0, "nobody woke it: {} came", client.came.len());
         rounds += 1;
@@ -486,7 +486,7 @@ fn victim() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_a_killed_process_held_is_gone_on_both_sides() {
+fn killed_verbs_peer_releases_server_resources() {
     let (mut server, at) = server(ServerConfig::default());
     let mut serving = Serving::default();
     let mut honest = Client::connected(&mut server, &mut serving, at);
@@ -558,7 +558,7 @@ fn leaving_cursor_waiter_passes_it_on() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn no_device_means_no_attempt_and_says_why() {
+fn connect_without_rdma_device_is_refused() {
     let nowhere = "127.0.0.1:7410".parse().unwrap();
     let mut client = ControlClient::over_verbs(vec![nowhere], ClientConfig::default());
     match client.connect(now()) {

@@ -20,7 +20,7 @@ const MANY: usize = 64;
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn the_cpu_sees_the_progress_that_a_peer_writes() {
+fn remote_cursor_writes_become_visible_to_owner() {
     let (device, mut listener) = Sides::listener();
     let table = CursorTable::register(listener.device(), 2).unwrap();
     let (entry, neighbour) = (table.lease().unwrap(), table.lease().unwrap());
@@ -72,7 +72,7 @@ fn the_cpu_sees_the_progress_that_a_peer_writes() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_swap_tells_what_was_there_and_claims_once() {
+fn compare_and_swap_returns_old_value_and_claims_once() {
     let (device, mut listener) = Sides::listener();
     let table = CursorTable::register(listener.device(), 1).unwrap();
     let entry = table.lease().unwrap();
@@ -117,7 +117,7 @@ fn a_swap_tells_what_was_there_and_claims_once() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn each_entry_is_its_own_peers_alone() {
+fn cursor_entry_is_granted_to_one_peer_only() {
     let (device, mut listener) = Sides::listener();
     let table = CursorTable::register(listener.device(), 2).unwrap();
     let entries = [table.lease().unwrap(), table.lease().unwrap()];
@@ -206,7 +206,7 @@ fn entry_returns_when_its_queue_pair_is_gone() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn nothing_is_written_to_an_entry_that_came_back() {
+fn returned_cursor_entry_gets_no_late_writes() {
     let (device, mut listener) = Sides::listener();
     let table = CursorTable::register(listener.device(), 1).unwrap();
     for round in 0..10 {
@@ -233,7 +233,7 @@ fn nothing_is_written_to_an_entry_that_came_back() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_queue_pair_allows_no_more_than_was_granted() {
+fn queue_pair_access_matches_grants() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, 4096);
     let table = CursorTable::register(listener.device(), 2).unwrap();
@@ -253,7 +253,7 @@ fn a_queue_pair_allows_no_more_than_was_granted() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_table_of_no_entries_or_too_many_is_refused() {
+fn cursor_table_of_invalid_size_is_refused() {
     let (_device, listener) = Sides::listener();
     for entries in [0, 4_097, usize::MAX] {
         let error = CursorTable::register(listener.device(), entries).err();
@@ -263,7 +263,7 @@ fn a_table_of_no_entries_or_too_many_is_refused() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn who_was_let_at_what_is_told_and_keys_are_not() {
+fn audit_log_records_access_without_keys() {
     let (device, mut listener) = Sides::listener();
     let mut keys: Vec<RemoteMemory> = Vec::new();
     let lines = audited(|| {

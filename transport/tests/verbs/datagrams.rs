@@ -221,7 +221,7 @@ fn completed(fan_out: &mut VerbsFanOut, least: u64) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn device_tells_what_its_port_is() {
+fn rdma_device_reports_its_port_attributes() {
     let device = Device::open(address()).unwrap();
     assert!(device.name().starts_with("rxe") || !device.name().is_empty());
     assert_eq!((device.address(), device.port()), (address(), 1));
@@ -237,7 +237,7 @@ fn device_tells_what_its_port_is() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn an_address_without_a_device_is_told_apart() {
+fn address_without_rdma_device_is_refused() {
     let error = Device::open(Ipv4Addr::new(192, 0, 2, 1)).unwrap_err();
     assert!(matches!(error, VerbsError::NoDevice { .. }), "{error}");
     let error = Device::open(Ipv4Addr::LOCALHOST).unwrap_err();
@@ -246,7 +246,7 @@ fn an_address_without_a_device_is_told_apart() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_fan_out_reaches_every_receiver() {
+fn verbs_fan_out_reaches_all_receivers() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let config = receive_config(&[group]);
     let mut receivers = [receiver(&config), receiver(&config)];
@@ -300,7 +300,7 @@ fn a_fan_out_reaches_every_receiver() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn two_lines_each_carry_everything() {
+fn verbs_lines_each_carry_all_datagrams() {
     let (groups, ring) = ([group(), group()], TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&groups));
     let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
@@ -315,7 +315,7 @@ fn two_lines_each_carry_everything() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_datagram_with_another_q_key_reaches_nobody() {
+fn datagram_with_wrong_q_key_is_not_received() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut config = send_config(&[group]);
@@ -353,7 +353,7 @@ fn oversize_datagram_is_dropped_and_counted() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_member_with_a_larger_mtu_harms_nobody() {
+fn datagram_beyond_receiver_mtu_is_counted_oversize() {
     let (group, ring) = (group(), TestRing::new(|_| 4 * SLOT_LEN));
     ip("link set DEV mtu 1500");
     let mut receiver = receiver(&receive_config(&[group]));
@@ -402,7 +402,7 @@ fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_receiver_without_a_free_buffer_loses_the_rest_and_goes_on() {
+fn receiver_recovers_after_buffer_exhaustion() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut config = receive_config(&[group]);
     config.depth = 32;
@@ -421,7 +421,7 @@ fn a_receiver_without_a_free_buffer_loses_the_rest_and_goes_on() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn who_leaves_hears_nothing_and_who_joins_again_does() {
+fn verbs_receiver_resumes_after_leave_and_rejoin() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -453,7 +453,7 @@ fn readable(fd: RawFd, limit_ms: i32) -> bool {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_receiver_that_sleeps_is_woken() {
+fn sleeping_verbs_receiver_is_woken_by_datagram() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -530,7 +530,7 @@ fn refused_queue_is_error_that_names_settings() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_fan_out_that_is_reset_begins_anew() {
+fn verbs_fan_out_restarts_after_reset_of_full_queue() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -559,7 +559,7 @@ fn a_fan_out_that_is_reset_begins_anew() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_reset_ends_though_the_last_sends_are_silent() {
+fn reset_completes_with_unsignalled_tail_sends() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -582,7 +582,7 @@ fn a_reset_ends_though_the_last_sends_are_silent() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_post_that_begins_elsewhere_takes_back_what_is_on_its_way() {
+fn post_of_other_range_restarts_send_queue() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -609,7 +609,7 @@ fn a_post_that_begins_elsewhere_takes_back_what_is_on_its_way() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_post_that_fails_leaves_nothing_for_the_next() {
+fn failed_post_leaves_no_queued_datagrams() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
@@ -624,7 +624,7 @@ fn a_post_that_fails_leaves_nothing_for_the_next() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_small_ring_is_not_pinned_as_a_whole() {
+fn small_ring_frees_slots_despite_long_signal_interval() {
     let ring = TestRing::new(|_| SLOT_LEN);
     let memory = SharedMapping::memfd("small", SLOT_LEN * 16).unwrap();
     let ring = TestRing {
@@ -731,7 +731,7 @@ fn broken_line_returns_and_unsent_is_counted() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn an_address_that_comes_and_goes_is_told() {
+fn removed_interface_address_restarts_its_line() {
     let other = Ipv4Addr::new(10, 1, 0, 78);
     let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
     // Nothing is sent, so no completion reports it.
@@ -904,7 +904,7 @@ impl Tap {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn every_packet_carries_the_traffic_class_of_the_config() {
+fn packets_carry_configured_traffic_class() {
     let (ring, tap) = (TestRing::new(mixed), Tap::open());
     for class in [0xb8, 0x28] {
         let group = group();
@@ -921,7 +921,7 @@ fn every_packet_carries_the_traffic_class_of_the_config() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_pace_is_kept_in_any_window() {
+fn fan_out_pace_limits_posts_and_copies() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut config = send_config(&[group]);
     config.pace = Some(RateLimit {
@@ -945,7 +945,7 @@ fn a_pace_is_kept_in_any_window() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_no_port_carries_and_what_is_no_slot_is_refused() {
+fn invalid_fan_out_config_or_slot_is_refused() {
     let ring = TestRing::new(mixed);
     let mut config = send_config(&[group()]);
     config.datagram_len_max = 9_000;
@@ -980,7 +980,7 @@ fn what_no_port_carries_and_what_is_no_slot_is_refused() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_was_opened_is_gone_when_it_is_dropped() {
+fn dropped_fan_out_and_receiver_free_rdma_resources() {
     let ring = TestRing::new(mixed);
     let before = resources();
     for _ in 0..5 {

@@ -100,7 +100,7 @@ impl House {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn beyond_grant_reader_loses_only_its_connection() {
+fn access_beyond_grant_closes_only_its_connection() {
     type Offence = fn(&House, &mut Offender);
     let offences: [(&str, bool, &[u32], Offence); 12] = [
         ("a READ beyond the memory", false, &[REM_ACCESS], |_, by| {

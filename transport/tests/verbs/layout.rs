@@ -138,7 +138,7 @@ const CONSTANTS: [(&str, i64); 35] = [
 ];
 
 #[test]
-fn everything_that_is_passed_is_laid_out_as_the_c_headers_say() {
+fn ffi_struct_layouts_match_c_headers() {
     let layouts = layouts();
     let mut source = String::from(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\

@@ -88,7 +88,7 @@ fn several_reads_at_once_bring_what_was_granted_in_order() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn both_sides_agree_on_the_smaller_number_of_reads() {
+fn read_depth_is_minimum_of_both_sides() {
     let device = Device::open(address()).unwrap();
     for (asks, answers, agreed) in [(8, 3, 3), (2, 16, 2), (5, 5, 5), (128, 128, 128)] {
         let mut listener = Listener::bind(address(), 0, &answering(answers)).unwrap();
@@ -129,7 +129,7 @@ fn both_sides_agree_on_the_smaller_number_of_reads() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_a_read_brought_stays_until_it_is_taken() {
+fn completed_read_keeps_its_slot_until_taken() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut sides = Sides::with(&device, &mut listener, &reading(2));
@@ -235,7 +235,7 @@ fn slot_overwritten_in_read_is_torn_never_invented() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn in_flight_work_of_gone_peer_fails_or_completes() {
+fn in_flight_reads_of_closed_peer_fail_or_complete() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut all_failed = 0;
@@ -338,7 +338,7 @@ fn reading_in_a_steady_state_allocates_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_a_device_can_not_is_not_asked_of_it() {
+fn connect_with_unsupported_read_limits_is_refused() {
     let device = Device::open(address()).unwrap();
     let to = std::net::SocketAddrV4::new(address(), 9);
     for (reads_max, read_len_max) in [(129, 64), (4, 100), (4, 32 << 20)] {

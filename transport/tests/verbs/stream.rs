@@ -59,7 +59,7 @@ fn exchange(near: &mut Stream, far: &mut Stream, count: usize) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_stream_carries_bytes_both_ways() {
+fn verbs_stream_carries_bytes_both_ways() {
     let config = StreamConfig::default();
     let mut listener = Listener::bind(address(), 0, &config).unwrap();
     let (mut near, mut far) = pair(&mut listener, &config);
@@ -71,7 +71,7 @@ fn a_stream_carries_bytes_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn an_end_is_seen_by_the_other_side_behind_what_was_sent_before() {
+fn stream_end_follows_last_sent_bytes() {
     let config = StreamConfig::default();
     let mut listener = Listener::bind(address(), 0, &config).unwrap();
     let (mut near, mut far) = pair(&mut listener, &config);
@@ -91,7 +91,7 @@ fn an_end_is_seen_by_the_other_side_behind_what_was_sent_before() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn no_listener_means_no_connection_and_no_block() {
+fn connect_without_listener_fails_without_blocking() {
     let device = Device::open(address()).unwrap();
     let nobody = SocketAddrV4::new(address(), 9);
     let mut near = Stream::connect(&device, nobody, &StreamConfig::default()).unwrap();
@@ -102,7 +102,7 @@ fn no_listener_means_no_connection_and_no_block() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_that_does_not_read_stops_only_its_own_stream() {
+fn unread_stream_blocks_only_its_own_writer() {
     let config = StreamConfig {
         buffers: 8,
         ..StreamConfig::default()
@@ -138,7 +138,7 @@ fn a_peer_that_does_not_read_stops_only_its_own_stream() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_connections_hold_is_gone_with_them() {
+fn dropped_connections_free_rdma_resources() {
     let config = StreamConfig::default();
     let mut listener = Listener::bind(address(), 0, &config).unwrap();
     drop(pair(&mut listener, &config));
@@ -152,7 +152,7 @@ fn what_connections_hold_is_gone_with_them() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_is_flushed_arrives_though_its_sender_is_dropped_at_once() {
+fn flushed_bytes_arrive_after_sender_is_dropped() {
     let config = StreamConfig::default();
     let mut listener = Listener::bind(address(), 0, &config).unwrap();
     for round in 0..5 {
@@ -182,7 +182,7 @@ fn what_is_flushed_arrives_though_its_sender_is_dropped_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_comes_before_a_connection_is_up_takes_nothing_from_it() {
+fn bytes_received_before_connection_up_are_kept() {
     let config = StreamConfig {
         buffers: 8,
         ..StreamConfig::default()
@@ -242,7 +242,7 @@ fn sides_with_unequal_buffers_understand_each_other() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_connection_that_nobody_answers_ends_in_time() {
+fn unanswered_verbs_connection_times_out() {
     let config = StreamConfig {
         connect_ms: 300,
         ..StreamConfig::default()
@@ -341,7 +341,7 @@ fn for_a_peer_that_gave_up_nothing_is_made() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_stranger_is_turned_away_and_harms_nobody() {
+fn foreign_rdma_client_is_refused_without_leak() {
     let config = StreamConfig::default();
     let mut listener = Listener::bind(address(), 0, &config).unwrap();
     let (mut near, mut far) = pair(&mut listener, &config);

@@ -18,7 +18,7 @@ const GRANTED: usize = 16_384;
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
+fn granted_memory_is_readable_until_revoked() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut sides = Sides::new(&device, &mut listener);
@@ -78,7 +78,7 @@ fn peers_rights_end_at_once_and_only_theirs() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_is_not_in_the_memory_is_not_granted() {
+fn grant_outside_registered_memory_is_refused() {
     let (device, mut listener) = Sides::listener();
     let mut sides = Sides::new(&device, &mut listener);
     let all = memory(&listener, LEN);
@@ -95,7 +95,7 @@ fn what_is_not_in_the_memory_is_not_granted() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn a_connection_for_bytes_alone_is_granted_nothing() {
+fn grant_on_byte_stream_connection_is_refused() {
     let (device, mut listener) = Sides::listener();
     let memory = memory(&listener, LEN);
     let mut sides = Sides::with(&device, &mut listener, &StreamConfig::default());
@@ -107,7 +107,7 @@ fn a_connection_for_bytes_alone_is_granted_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_was_granted_is_gone_with_its_connection() {
+fn grants_are_freed_with_their_connection() {
     let (device, mut listener) = Sides::listener();
     drop(Sides::new(&device, &mut listener));
     let before = resources();
@@ -170,7 +170,7 @@ fn all_written(sides: &mut Sides, wanted: u32) {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
-fn what_is_written_lands_in_the_inbox_and_nowhere_else() {
+fn remote_writes_land_only_inside_inbox() {
     let (device, listener, mut sides) = writing();
     let source = memory(&listener, LEN);
     let (mapping, remote) = inbox(&device, &mut sides);

@@ -113,7 +113,7 @@ fn gap_waits_for_second_line_or_its_skew() {
 }
 
 #[test]
-fn only_window_is_requested() {
+fn repair_request_beyond_window_is_deferred() {
     let mut bench = Bench::new(|_| {});
     bench.window_end = 7;
     bench.miss(5, 8, 100);
@@ -143,7 +143,7 @@ fn unanswered_attempts_exhaust_path() {
 }
 
 #[test]
-fn nack_link_gives_way_to_repair_connection() {
+fn overdue_nack_link_falls_back_to_repair_connection() {
     let mut bench = Bench::new(|_| {});
     bench.miss(5, 6, 100);
     assert_eq!(bench.pass(100, true), PathHealth::Answers);
@@ -197,7 +197,7 @@ fn answers_below_gap_keep_it_waiting() {
 }
 
 #[test]
-fn only_first_attempt_in_time_is_sampled() {
+fn rtt_sample_is_taken_from_first_timely_answer_only() {
     // A sample of 1 ms makes the next retry timeout about 4 ms; without one it is 1 ms.
     let timeout_after = |attempts: u32, in_time: bool, arrival: Arrival| {
         let mut bench = Bench::new(|_| {});
@@ -330,7 +330,7 @@ fn gap_is_overdue_at_its_deadline() {
 }
 
 #[test]
-fn without_repair_nothing_is_requested_and_all_has_deadline() {
+fn gap_without_repair_has_deadline_and_no_request() {
     let mut bench = Bench::new(|config| (config.repair, config.unrepaired_wait_us) = (false, 2));
     bench.miss_of(Origin::History, 1, 3, 0);
     bench.repair.contest(Sequence(9));

@@ -44,7 +44,7 @@ fn answers(bench: &mut Bench, epoch: Epoch, first: u64, last: u64) -> Vec<Got> {
 }
 
 #[test]
-fn the_offer_is_of_the_new_epoch_and_says_what_it_continues() {
+fn offer_after_promotion_carries_new_epoch_and_lineage() {
     let offer = promoted(64).join(1).channels.remove(0);
     assert_eq!((offer.epoch, offer.newest), (NEW, Sequence(25)));
     let begins = (Sequence(21), RecordNumber(21));
@@ -69,7 +69,7 @@ fn the_offer_is_of_the_new_epoch_and_says_what_it_continues() {
 }
 
 #[test]
-fn what_was_sealed_before_is_answered_as_it_was_sealed() {
+fn sequence_sealed_before_promotion_keeps_its_epoch() {
     let mut bench = promoted(64);
     bench.join(1);
     let got = answers(&mut bench, NEW, 19, 22);

@@ -44,7 +44,7 @@ impl Bench {
 }
 
 #[test]
-fn a_cursor_is_granted_beside_its_ring_and_to_nobody_else() {
+fn cursor_is_granted_only_to_the_holder_of_a_ring_grant() {
     let (mut bench, session) = Bench::reading(RepairConfig::default());
     let grant = |bench: &mut Bench, peer| bench.core.grant_cursor(PeerId(peer), CHANNEL, CURSOR);
     assert!(!grant(&mut bench, 1), "there is no ring yet");
@@ -68,7 +68,7 @@ fn a_cursor_is_granted_beside_its_ring_and_to_nobody_else() {
 }
 
 #[test]
-fn a_report_counts_as_progress_without_a_word() {
+fn cursor_report_counts_as_progress_without_an_answer() {
     let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
     bench.publish(40);
     bench.drain();
@@ -96,7 +96,7 @@ fn a_report_counts_as_progress_without_a_word() {
 }
 
 #[test]
-fn what_is_torn_or_anothers_is_counted_and_believed_by_nobody() {
+fn torn_or_foreign_cursor_report_is_counted_and_ignored() {
     let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
     assert_eq!(bench.look(&[0; CURSOR_WORDS]), None);
     let mut torn = report(session, 1, 9, 0);

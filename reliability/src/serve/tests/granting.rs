@@ -100,7 +100,7 @@ fn read_joiner_is_granted_each_ring() {
 }
 
 #[test]
-fn nothing_is_granted_to_others_nor_of_what_was_not_joined() {
+fn ring_grant_needs_read_connection_and_joined_channel() {
     let (mut bench, session) = Bench::reading(RepairConfig::default());
     assert!(!bench.grant(0), "no connection for READ");
     assert!(!bench.grant(9), "nobody");
@@ -145,7 +145,7 @@ fn read_grants_and_repair_share_one_budget() {
 }
 
 #[test]
-fn what_all_may_have_is_granted_once() {
+fn shared_read_budget_is_granted_only_once() {
     let config = RepairConfig {
         repair_bytes_per_s: 1_000,
         repair_burst_bytes: 4 * SPAN,
@@ -212,7 +212,7 @@ fn read_connection_may_be_silent_without_requests() {
 }
 
 #[test]
-fn of_several_rings_each_has_a_grant_and_a_count_of_its_own() {
+fn rings_of_a_session_have_separate_grants_and_counts() {
     let (mut core, _rings) = core_of(2);
     let now = Now::default();
     let granted = |core: &mut RepairCore| {

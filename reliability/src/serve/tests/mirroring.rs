@@ -99,7 +99,7 @@ fn inbox_writes_run_from_newest_as_in_ring() {
 }
 
 #[test]
-fn boundedly_many_are_under_way_and_who_is_a_ring_behind_skips() {
+fn mirror_writes_in_flight_are_bounded_and_lapped_skipped() {
     let mut bench = Bench::mirroring();
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);
@@ -150,7 +150,7 @@ fn inbox_writes_need_right_and_valid_offer() {
 }
 
 #[test]
-fn repeated_write_requests_close_peer_and_hide_nobody() {
+fn mirror_request_flood_closes_peer_without_event_loss() {
     // The requesting standby, `risk`, is listed, or only another one is.
     for (standby, refusal) in [("risk", None), ("other", Some(MirrorRefusal::NotAllowed))] {
         let mut bench = Bench::mirroring();
@@ -187,7 +187,7 @@ fn repeated_write_requests_close_peer_and_hide_nobody() {
 }
 
 #[test]
-fn each_connection_for_read_lets_a_standby_ask_anew() {
+fn new_read_connection_resets_the_mirror_request_limit() {
     let (mut bench, session) = Bench::reading(RepairConfig::default());
     bench.core.set_standbys(vec!["other".into()]);
     bench.events();
@@ -202,7 +202,7 @@ fn each_connection_for_read_lets_a_standby_ask_anew() {
 }
 
 #[test]
-fn it_ends_with_the_connection_or_where_nothing_can_be_written() {
+fn mirror_ends_on_disconnect_or_unwritable_peer() {
     let mut bench = Bench::mirroring();
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);
@@ -219,7 +219,7 @@ fn it_ends_with_the_connection_or_where_nothing_can_be_written() {
 }
 
 #[test]
-fn who_is_denied_read_is_written_to_no_more_and_is_told() {
+fn denied_mirror_gets_one_refusal_and_no_more_writes() {
     let mut bench = Bench::mirroring();
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);

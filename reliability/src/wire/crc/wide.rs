@@ -90,7 +90,7 @@ fn fold(lanes: __m512i, keys: __m512i, onto: __m512i) -> __m512i {
 #[inline]
 fn whole(words: &[[u8; 8]; WIDTH]) -> __m512i {
     // SAFETY: exactly the 64 borrowed bytes are read, which need not be aligned. Exercised by
-    // `crc::tests::it_is_the_crc_of_all_bytes_of_any_length`.
+    // `crc::tests::crc_matches_reference_at_any_length`.
     unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
 }
 
@@ -101,6 +101,6 @@ fn at_the_end(words: &[[u8; 8]]) -> __m512i {
     let count = words.len().min(WIDTH);
     let places = (0xff_u16 << (WIDTH - count)) as u8;
     // SAFETY: the number of words read is the number of bits set, at most the words borrowed; they need
-    // not be aligned. Exercised by `crc::tests::it_is_the_crc_of_all_bytes_of_any_length`.
+    // not be aligned. Exercised by `crc::tests::crc_matches_reference_at_any_length`.
     unsafe { _mm512_maskz_expandloadu_epi64(places, words.as_ptr().cast()) }
 }

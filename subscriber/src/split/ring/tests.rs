@@ -111,7 +111,7 @@ impl Read {
 }
 
 #[test]
-fn a_reader_that_keeps_up_reads_all_there_was_in_order() {
+fn ring_reader_keeping_up_reads_all_in_order() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 2].into());
     let mut read = Read::default();
     let mut expected = Vec::new();
@@ -133,7 +133,7 @@ fn a_reader_that_keeps_up_reads_all_there_was_in_order() {
 }
 
 #[test]
-fn one_datagrams_run_is_one_entry() {
+fn record_run_of_one_datagram_is_one_ring_entry() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 1].into());
     // These records are of one datagram, with a hole where a filter excluded one.
     for number in [25, 26, 28, 29, 50] {
@@ -431,7 +431,7 @@ fn waiter_is_woken_only_for_news() {
 }
 
 #[test]
-fn a_ring_that_there_is_no_memory_for_is_none() {
+fn ring_beyond_available_memory_is_refused() {
     // This is more memory than any machine has.
     assert!(Words::new(1 << 59).is_none());
     assert_eq!(Words::new(1 << 4).map(|words| words.len()), Some(1 << 4));

@@ -326,7 +326,7 @@ fn drop_on_purpose(context: &AeronDriverContext, loss: Loss) -> Outcome<()> {
         (c"bench".as_ptr(), c"interceptor".as_ptr());
     let bindings = Box::leak(Box::new(bindings));
     // SAFETY: the context keeps the pointer for as long as the process lives, and the leaked bindings
-    // live as long. Exercised by `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
+    // live as long. Exercised by `built_peer_is_measured_and_absent_one_is_named`.
     let set = unsafe {
         sys::aeron_driver_context_set_udp_channel_incoming_interceptors(
             context.get_inner(),
@@ -406,7 +406,7 @@ unsafe extern "C" fn begin(
     _: sys::aeron_udp_channel_transport_affinity_t,
 ) -> i32 {
     // SAFETY: the driver lends room for one pointer. Exercised by
-    // `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
+    // `built_peer_is_measured_and_absent_one_is_named`.
     unsafe { *state = std::ptr::null_mut() };
     0
 }
@@ -425,7 +425,7 @@ unsafe extern "C" fn filter(
 ) {
     // SAFETY: the driver lends `length` bytes at `buffer` for the length of this call. The next interceptor
     // always exists and receives our arguments unchanged. Exercised by
-    // `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
+    // `built_peer_is_measured_and_absent_one_is_named`.
     unsafe {
         let bytes = std::slice::from_raw_parts(buffer, length);
         if DROPS.with_borrow_mut(|drops| drops.takes(bytes)) {

@@ -94,7 +94,7 @@ fn clock() -> u64 {
         tv_nsec: 0,
     };
     // SAFETY: `time` is a valid `timespec` to write to, and this clock always exists. Exercised by
-    // `a_peer_that_is_built_takes_part_and_one_that_is_not_is_named`.
+    // `built_peer_is_measured_and_absent_one_is_named`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

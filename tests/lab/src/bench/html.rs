@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measure_has_a_plot_with_the_names_of_those_who_took_turns() {
+    fn measure_plot_names_its_contenders() {
         let latency = all(Size::Tiny).iter().position(|m| m.id == "latency-1m");
         for at in [0, latency.unwrap()] {
             let svg = plot(&measured(at, "tickcast"));
@@ -255,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_had_a_turn_so_there_is_no_plot() {
+    fn measure_without_rows_has_no_plot() {
         let mut empty = measured(0, "tickcast");
         empty.rows.clear();
         assert_eq!(plot(&empty), "");
     }
 
     #[test]
-    fn what_processes_say_is_text_and_no_page() {
+    fn process_output_is_escaped_in_html() {
         assert_eq!(escaped("<b> & </b>"), "&lt;b&gt; &amp; &lt;/b&gt;");
     }
 }

@@ -233,7 +233,7 @@ mod tests {
     use crate::bench::turn::Turn;
 
     #[test]
-    fn every_mark_is_of_a_measure_at_which_both_take_turns() {
+    fn mark_compares_contenders_of_its_measure() {
         let measures = all(Size::Full);
         for mark in &MARKS {
             let measure = measures.iter().find(|m| m.id == mark.measure);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_of_the_median_alone_says_that_it_is_no_safe_one() {
+    fn verdict_differing_between_rounds_is_qualified() {
         let text = |rates: &[f64]| {
             let theirs = vec![1.0; rates.len()];
             let rows = vec![row("tickcast", rates), row("aeron", &theirs)];

@@ -437,13 +437,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measure_has_a_name_of_its_own() {
+    fn measure_ids_are_unique() {
         let names: BTreeSet<_> = all(Size::Full).iter().map(|m| m.id).collect();
         assert_eq!(names.len(), all(Size::Full).len());
     }
 
     #[test]
-    fn schedule_wants_ticks_in_span_flood_wants_none() {
+    fn paced_load_has_scheduled_rate_flood_has_none() {
         let of = |id| all(Size::Full).into_iter().find(|m| m.id == id).unwrap();
         let mut lossy = of("loss-5");
         let wanted = lossy.scheduled_per_s().unwrap();
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_chooses_and_a_quick_run_leaves_some_out() {
+    fn name_filter_selects_measures_beyond_quick_set() {
         let of = |only: &[&str]| {
             let only: Vec<String> = only.iter().map(ToString::to_string).collect();
             let all = chosen(Size::Quick, &only);

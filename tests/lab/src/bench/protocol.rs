@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_is_read_back_and_damage_is_seen() {
+    fn tick_round_trips_and_detects_damage() {
         let tick = Tick { number: 7, at: 99 };
         let mut bytes = [0; TICK_LEN];
         tick.write(&mut bytes);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schedule_waits_for_nobody_and_a_burst_is_due_at_once() {
+    fn paced_schedule_is_fixed_and_bursts_are_due_at_once() {
         let load = |burst| Load::Paced {
             rate_per_s: 1_000_000,
             burst,

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_take_is_what_is_busy_and_not_ours() {
+    fn noise_of_others_is_busy_time_minus_own() {
         let before = Spent::parse("cpu  100 0 50 800 10 0 5 2 0 0\ncpu0 1 2 3\n");
         let mut after = Spent::parse("cpu  200 0 50 850 10 0 5 12 0 0\n");
         after.own = 60.0;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_times_of_a_process_are_found_behind_any_name() {
+    fn cpu_times_parse_after_any_process_name() {
         let stat = "42 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20";
         assert_eq!(own_ticks(stat), 42.0);
         assert_eq!(own_ticks(""), 0.0);

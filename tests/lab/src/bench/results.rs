@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_that_came_twice_is_no_substitute_for_one_that_did_not() {
+    fn duplicate_tick_does_not_offset_missing_one() {
         let mut books = Books {
             sent: 10,
             delivered: 10,
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_receiver_counts_and_a_failed_turn_is_no_value() {
+    fn slowest_receiver_counts_and_failed_turn_has_no_value() {
         let mut row = Row::new("tickcast", 3);
         row.add(Ok(turn(10, &[(10, 0, 5.0), (10, 0, 3.0)])));
         row.add(Err("it fell over".into()));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn row_gives_reason_for_doubtful_figures() {
+    fn row_explains_unreliable_figures() {
         let row = |contender, turns: &[Result<Turn, String>]| {
             let mut row = Row::new(contender, 3);
             turns.iter().cloned().for_each(|turn| row.add(turn));

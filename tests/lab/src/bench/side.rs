@@ -542,7 +542,7 @@ mod tests {
     };
 
     #[test]
-    fn what_did_not_come_is_missing_unless_it_was_declared_lost() {
+    fn undelivered_tick_is_missing_unless_declared_lost() {
         let part = account(FLOOD, &[1, 2, 5, 8]).part(8, 3);
         assert_eq!(
             (part.ticks, part.declared_lost, part.missing, part.wrong),
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_on_a_schedule_is_of_all_that_came_since_it_began() {
+    fn rate_on_schedule_spans_from_schedule_start() {
         let load = Load::Paced {
             rate_per_s: 1_000,
             burst: 1,

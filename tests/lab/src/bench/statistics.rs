@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_one_or_between_the_two() {
+    fn median_is_middle_value_or_mean_of_two() {
         let of = |values: &[f64]| Spread::of(values.iter().copied());
         let odd = of(&[9.0, 1.0, 2.0]).unwrap();
         assert_eq!(
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_taken_within_each_round() {
+    fn ratio_is_computed_within_each_round() {
         // The machine was half as fast in the second round: that is no spread of the ratio.
         let ours = [Some(8.0), Some(4.0), None, Some(8.0)];
         let theirs = [Some(2.0), Some(1.0), Some(2.0), Some(0.0)];

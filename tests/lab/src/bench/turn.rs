@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_have_own_group_and_port_for_aeron() {
+    fn aeron_directions_use_distinct_groups_and_ports() {
         for id in [1, 254, 255, 9_999, 10_000, 65_535, 4_194_303, u32::MAX] {
             let [there, back] = groups(id);
             assert_ne!(there.ip(), back.ip());

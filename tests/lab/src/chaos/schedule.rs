@@ -193,7 +193,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_seed_decides_everything_and_another_seed_something_else() {
+    fn chaos_schedule_is_deterministic_per_seed() {
         assert_eq!(schedule(7, HOUR, 4), schedule(7, HOUR, 4));
         assert_ne!(schedule(7, HOUR, 4), schedule(8, HOUR, 4));
     }

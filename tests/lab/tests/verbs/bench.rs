@@ -170,7 +170,7 @@ fn loopback_run_delivers_all_and_names_missing() {
 }
 
 #[test]
-fn what_is_dropped_on_purpose_is_repaired_and_timed() {
+fn injected_loss_is_repaired_and_timed() {
     let (summary, _, code) = bench(&["--only", "loss-5", "--contender", "tickcast"]);
     let rows = rows(&summary);
     let [(id, row)] = rows[..] else {
@@ -201,7 +201,7 @@ fn ticks_of_many_channels_and_subscribers_all_arrive() {
 }
 
 #[test]
-fn the_list_names_what_a_run_of_its_size_measures_and_with_whom() {
+fn bench_list_shows_measures_of_size_and_contenders() {
     let lines = |args: &[&str]| {
         let done = run(&[&["bench", "--list"], args].concat());
         assert_eq!(done.status.code(), Some(0));
@@ -238,7 +238,7 @@ fn the_list_names_what_a_run_of_its_size_measures_and_with_whom() {
 }
 
 #[test]
-fn the_kernel_alone_takes_part_and_a_feed_is_decoded() {
+fn kernel_floor_is_measured_and_feed_is_decoded() {
     let (summary, ..) = bench(&[
         "--only",
         "throughput-1500-1",
@@ -269,7 +269,7 @@ fn the_kernel_alone_takes_part_and_a_feed_is_decoded() {
 }
 
 #[test]
-fn a_peer_that_is_built_takes_part_and_one_that_is_not_is_named() {
+fn built_peer_is_measured_and_absent_one_is_named() {
     let beside = Path::new(env!("CARGO_BIN_EXE_lab")).with_file_name("tickcast-bench-peers");
     let args = [
         "--only",
@@ -357,7 +357,7 @@ fn mark_with_failing_peer_is_not_safely_measured() {
 }
 
 #[test]
-fn files_are_written_although_nobody_reads_the_table() {
+fn bench_files_are_written_with_stdout_closed() {
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("a.json");
     let only = ["--only", "host-rtt", "--contender", "tickcast-shm"];
@@ -450,7 +450,7 @@ fn unavailable_contender_is_usage_error() {
 }
 
 #[test]
-fn what_was_sent_is_what_the_sender_says_and_not_what_came() {
+fn sent_count_comes_from_sender_not_receiver() {
     let folder = tempfile::tempdir().unwrap();
     // Ten sent, eight received, and the other two are missing without a declaration.
     let script = format!(

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_rate_and_burst_is_seen_in_whatever_window_it_falls() {
+    fn budget_excess_is_detected_in_any_window() {
         let mut meter = Meter::new(1_000_000, 100);
         assert!(!meter.pass(Nanos::ZERO, 100));
         assert!(meter.clone().pass(Nanos::ZERO, 1));

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_off_that_was_over_before_excuses_nothing() {
+    fn superseded_hold_off_does_not_excuse_late_nack() {
         let mut of = FirstNackCheck::new(ReceiverConfig::default(), 1, (0, 1_024));
         of.told(&Event::Live);
         of.advised(us(50), us(1));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn no_connection_means_no_request_new_one_requests() {
+    fn nack_is_due_only_while_connected() {
         let mut of = check(ReceiverConfig::default());
         of.asks(SequenceRange::one(Sequence(5)));
         of.settled((Sequence(5), Sequence(8)), missing(10), false, us(20));
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry() {
+    fn read_wait_for_tokens_or_room_lasts_one_retry() {
         let config = ReceiverConfig::default();
         // No grant, or enough tokens: no excuse.
         assert!(check(config).on_time(us(16)).is_err());
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_outlives_its_deadline_is_seen() {
+    fn gap_past_its_deadline_is_detected() {
         let mut of = check(ReceiverConfig {
             delivery: Delivery::OrderedWithin(us(100)),
             ..ReceiverConfig::default()

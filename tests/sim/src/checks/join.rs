@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_start_has_its_place() {
+    fn join_start_resolves_to_its_position() {
         let at = |epoch, sequence| Start::At(Epoch(epoch), Sequence(sequence));
         for (start, first, record) in [
             (Start::Live, 21, 210),

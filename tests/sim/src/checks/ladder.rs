@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rung_that_never_gives_way_is_seen() {
+    fn repair_rung_held_past_timeout_is_detected() {
         let mut of = rungs();
         assert_eq!(of.on_time(us(2_255)), Ok(()));
         assert!(of.on_time(us(2_256)).is_err());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_another_way_counts_as_its_answer() {
+    fn arrival_by_other_path_counts_as_rung_answer() {
         let mut of = rungs();
         of.comes(S, us(1_500));
         of.asks(Some(Rung::Read), S.next(), us(2_000)).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_makes_it_more_patient() {
+    fn late_answer_extends_rung_timeout() {
         let mut of = rungs();
         of.asks(None, S, us(2_000)).unwrap();
         of.answers(Rung::Read, S, us(2_000));

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_as_a_refusal_says_is_seen() {
+    fn retry_outside_refusal_delay_is_detected() {
         let again = |reason, retry_after_us, at| {
             let mut of = pace();
             of.refused(&refused(reason, retry_after_us), true, us(2_000));
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_above_a_question_excuses_nothing() {
+    fn answer_above_nacked_sequence_excuses_no_delay() {
         let mut of = pace();
         of.comes(Sequence(4), true, us(1_500));
         of.comes(Sequence(6), true, us(2_000));
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_in_vain_may_wait_longer_but_not_for_ever() {
+    fn unanswered_nack_backs_off_within_limit() {
         let mut of = pace();
         of.gives_up(us(600));
         assert_eq!(of.asks(S, us(3_900)), Ok(()));
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn mute_follower_is_detected_sooner_if_silent() {
+    fn mute_follower_is_detected_sooner_when_stale() {
         let mut of = pace();
         assert_eq!(of.on_time(us(900_000)), Ok(()), "nobody welcomed it");
         of.welcomed(us(1_000));
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_asks_at_once_is_seen() {
+    fn group_without_nack_hold_off_is_detected() {
         let mut of = NackRateCheck::new(ReceiverConfig::default());
         of.advised(us(100), 16, us(1));
         for n in 1..=40 {

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn two_contents_of_a_sequence_are_due_an_alarm_and_a_question() {
+    fn conflicting_contents_require_alarm_and_new_request() {
         let mut of = asked();
         of.give(given(5, 1, false), NEXT, Sequence(5));
         assert_eq!(of.give(given(5, 1, false), NEXT, Sequence(5)), None);

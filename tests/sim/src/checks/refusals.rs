@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_too_fast_for_a_replay_is_a_reason() {
+    fn stream_too_fast_for_replay_justifies_refusal() {
         let (feed, sent) = feed();
         let feeds = [feed];
         let mut of = RefusalCheck::new(RepairConfig::default(), &feeds, Nanos::ZERO);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_when_it_is_due_and_once() {
+    fn stale_event_is_emitted_once_when_due() {
         assert!(check().told(&Event::Stale, us(4_999)).is_err());
         let mut of = check();
         assert_eq!(of.on_time(true, us(5_004)), Ok(()));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_joins_anew_and_where_multicast_is_lost_at_once() {
+    fn silent_stream_rejoins_and_reports_multicast_loss() {
         let mut of = check();
         of.told(&Event::Stale, us(5_000)).unwrap();
         assert_eq!(of.on_time(true, us(205_000)), Ok(()));

@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_left_out_is_there() {
+    fn omitted_fingerprint_fields_all_occur() {
         let plans = worlds(false);
         let plan = plans.iter().find(|plan| plan.name == "duplicate").unwrap();
         let mut cores = Cores::new(plan);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_the_same_at_any_time() {
+    fn fingerprint_is_independent_of_absolute_time() {
         let mut printer = Printer::default();
         let one = printer.of(&core(5, 1, 3), BEGIN);
         assert_eq!(one, printer.of(&core(5, 1, 3), Nanos(BEGIN.0 + 1)));
@@ -227,7 +227,7 @@ mod tests {
 
     /// Covers fields in nested lists, and before and after them.
     #[test]
-    fn a_field_of_the_same_name_counts_in_any_other_struct() {
+    fn omitted_field_name_counts_in_other_structs() {
         let mut printer = Printer::default();
         let with = |counters: u8, since: u8, inner: u8| EpochStream {
             others: vec![Other {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_no_field() {
+    fn field_name_inside_text_is_not_omitted() {
         let mut printer = Printer::default();
         let one = printer.of(&core(1, 1, 2), BEGIN);
         let name = "\\\"} counters: 6";

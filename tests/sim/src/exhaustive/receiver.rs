@@ -357,7 +357,7 @@ mod tests {
 
     /// Relies on the `Debug` text of the stream, which has every field.
     #[test]
-    fn all_that_an_application_was_told_is_in_the_fingerprint() {
+    fn fingerprint_covers_all_delivered_to_application() {
         let mut receiver = Receiver::new(&worlds(false)[0], 0);
         let mut printer = Printer::default();
         let before = receiver.fingerprint(&mut printer, BEGIN);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_little_of_anything_is_said_with_a_remedy() {
+    fn host_shortage_is_reported_with_remedy() {
         for (check, verdict) in [
             (cores_of(64), Verdict::Ok),
             (cores_of(1), Verdict::Note),

@@ -352,7 +352,7 @@ mod tests {
     use crate::commands::doctor::Verdict;
 
     #[test]
-    fn what_may_be_pinned_is_read_of_limits_and_capabilities() {
+    fn memlock_check_reads_limits_and_capabilities() {
         let limits =
             |soft: &str| format!("Limit Soft Hard\nMax locked memory {soft} {soft} bytes\n");
         let none = "Name:\ta\nCapEff:\t0000000000000000\n";
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_a_finding_that_says_what_to_do() {
+    fn rdma_port_down_is_a_finding_with_remedy() {
         let mut port = Port {
             device: "mlx5_0".into(),
             port: 1,

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_test_that_repaired_and_has_all_is_sound() {
+    fn selftest_passes_only_if_complete_and_repaired() {
         let received = |gaps| Received {
             records: 7,
             digest: "a".into(),

@@ -267,7 +267,7 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     #[test]
-    fn a_record_that_was_not_the_publishers_is_a_finding() {
+    fn delivered_fencing_violation_is_a_finding() {
         let typed = ["tickcast", "listen", "--connect", "a:1", "--channel", "x"];
         let Command::Listen(args) = Cli::parse_from(typed).command else {
             panic!("it is listen")

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_are_shown_to_the_cent_or_as_exactly_as_they_are() {
+    fn price_is_printed_exactly_with_two_decimals_or_more() {
         let shown =
             [1_500_000_000, -250_000_000, 12_345_600_000, 1, 0].map(|p| Price(p).to_string());
         assert_eq!(shown, ["1.50", "-0.25", "12.3456", "0.000000001", "0.00"]);

@@ -84,7 +84,7 @@ impl SharedGauges {
         // SAFETY: the mapping is page-aligned, has `APART` bytes for each of `count` gauges, and
         // lives as long as `self`; every process touches them as atomics only. Truncating the file
         // kills the processes that measure, no other. Exercised by
-        // `tests::what_one_mapping_sets_another_reads`.
+        // `tests::gauge_set_in_one_mapping_is_read_in_another`.
         Some(unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(index * APART).cast()) })
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_mapping_sets_another_reads() {
+    fn gauge_set_in_one_mapping_is_read_in_another() {
         let name = format!("tickcast-gauges-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let one = SharedGauges::open(&path, 3).unwrap();

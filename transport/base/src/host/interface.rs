@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_interface_is_refused_with_those_that_are_there() {
+    fn unknown_interface_error_lists_available_ones() {
         for wanted in ["nosuch0", "192.0.2.77"] {
             let error = Interface::from_str(wanted).unwrap().resolve().unwrap_err();
             assert!(matches!(error, InterfaceError::Unknown { .. }));

@@ -293,7 +293,7 @@ impl AsRawFd for SharedMapping {
 // SAFETY: the mapping stays at one address, page-aligned, of `len` and `tail` bytes that `fallocate` backed
 // with memory (zeroed by the kernel), until it is dropped; the lock on a file keeps other writers
 // out, and a memfd has none. No reference into it is ever made here. Exercised by
-// `tests::a_file_keeps_its_bytes_for_the_next_owner`.
+// `tests::mapped_file_keeps_bytes_for_next_owner`.
 unsafe impl RingMemory for SharedMapping {
     fn as_ptr(&self) -> *mut u8 {
         self.map.as_mut_ptr()
@@ -411,7 +411,7 @@ fn memory_backed(directory: &File, path: &Path) -> Result<usize, MappingError> {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `stat` is room for one `statfs`, for which zero bytes are a value, so it is
     // initialised whatever the call does. Exercised by
-    // `tests::a_path_on_a_disk_is_refused`.
+    // `tests::mapping_path_outside_memory_is_refused`.
     let (result, stat) = unsafe {
         let result = libc::fstatfs(directory.as_raw_fd(), stat.as_mut_ptr());
         (result, stat.assume_init())
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_umask_nobody_but_its_owner_may_write_a_ring() {
+    fn ring_file_is_writable_by_owner_only() {
         let path = in_memory("rights");
         // SAFETY: every value is a mask; no other test here checks the rights of its files.
         let before = unsafe { libc::umask(0) };
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_bytes_for_the_next_owner() {
+    fn mapped_file_keeps_bytes_for_next_owner() {
         let path = in_memory("kept");
         let (first, found) = SharedMapping::file(&path, 8192).unwrap();
         assert_eq!(found, Found::Fresh);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_owner_at_a_time() {
+    fn mapped_file_refuses_second_owner() {
         let path = in_memory("owned");
         let (_first, _) = SharedMapping::file(&path, 4096).unwrap();
         let second = SharedMapping::file(&path, 4096);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_length_is_replaced_and_not_resized() {
+    fn mapped_file_of_other_length_is_replaced() {
         let path = in_memory("replaced");
         let (old, _) = SharedMapping::file(&path, 8192).unwrap();
         // A separate open file, as another process would have: a mapping shares its descriptor's lock.
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_on_a_disk_is_refused() {
+    fn mapping_path_outside_memory_is_refused() {
         // /proc and /sys are neither disks nor memory for a ring, and they always exist.
         for path in ["/proc/tickcast-ring", "/sys/tickcast-ring"] {
             let error = SharedMapping::file(Path::new(path), 4096).unwrap_err();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_on_a_disk_is_refused_by_a_name_that_is_there() {
+    fn disk_directory_error_names_existing_parent() {
         for (given, named) in [("/proc/no/such", "/proc"), ("/proc", "/proc")] {
             let error = SharedMapping::check_directory(Path::new(given)).unwrap_err();
             let told = error.to_string();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_by_its_whole_name() {
+    fn meminfo_field_is_matched_by_full_name() {
         let text = "MemTotal:       24684084 kB\nMemAvailableX: 3 kB\n\nMemAvailable:   17 kB\n";
         assert_eq!(field(text, "MemAvailable:"), Some(17));
         assert_eq!(field(text, "MemFree:"), None);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_says_how_much_it_has() {
+    fn available_memory_of_host_is_plausible() {
         let Some(available) = available_bytes() else {
             println!("SKIPPED: this system tells nothing of its memory");
             return;

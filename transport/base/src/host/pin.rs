@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_is_not_there_is_refused_with_those_that_are() {
+    fn unavailable_core_error_lists_available_cores() {
         // Runs in its own thread, so that the pin does not outlive the test.
         std::thread::spawn(|| {
             let Err(PinError::NotAvailable { core, available }) = pin_to(Core(1 << 20)) else {

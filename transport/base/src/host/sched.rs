@@ -56,7 +56,7 @@ impl Attributes {
 /// [`SchedError`] if the operating system refuses or ignores the request.
 pub fn set_short_slice() -> Result<(), SchedError> {
     // SAFETY: this request takes a number, and no address. It can't fail for the calling thread.
-    // Exercised by `tests::a_short_slice_is_the_thread_s_own`.
+    // Exercised by `tests::short_slice_applies_to_calling_thread_only`.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
     let mut wanted = attributes()?;
     if !wanted.takes_turns() {
@@ -64,7 +64,7 @@ pub fn set_short_slice() -> Result<(), SchedError> {
     }
     wanted.runtime = SLICE_NS;
     // SAFETY: the kernel reads as many bytes from the address as their first field says, all of the
-    // struct. Exercised by `tests::a_short_slice_is_the_thread_s_own`.
+    // struct. Exercised by `tests::short_slice_applies_to_calling_thread_only`.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };
     if set != 0 {
         return Err(SchedError::Refused(io::Error::last_os_error()));
@@ -82,7 +82,7 @@ fn attributes() -> Result<Attributes, SchedError> {
         ..Attributes::default()
     };
     // SAFETY: the kernel writes at most as many bytes as are passed, all of the struct. Exercised by
-    // `tests::a_short_slice_is_the_thread_s_own`.
+    // `tests::short_slice_applies_to_calling_thread_only`.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, found.size, 0) };
     if got != 0 {
         return Err(SchedError::Refused(io::Error::last_os_error()));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_slice_is_the_thread_s_own() {
+    fn short_slice_applies_to_calling_thread_only() {
         let before = attributes().unwrap();
         std::thread::spawn(move || match set_short_slice() {
             Ok(()) => {
@@ -103,7 +103,7 @@ mod tests {
                 assert_eq!(now.runtime, SLICE_NS);
                 assert_eq!((now.policy, now.nice), (before.policy, before.nice));
                 // SAFETY: this request takes no argument. Exercised by this test,
-                // `tests::a_short_slice_is_the_thread_s_own`.
+                // `tests::short_slice_applies_to_calling_thread_only`.
                 let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
                 assert_eq!(slack as libc::c_ulong, TIMER_SLACK_NS);
             }

@@ -494,7 +494,7 @@ fn look(source: &impl Source) -> Option<Look> {
 #[inline]
 fn count() -> u64 {
     // SAFETY: every x86-64 processor has the instruction. A system that forbids it does not keep time
-    // by it. Exercised by `tests::the_counter_agrees_with_the_systems_clocks`.
+    // by it. Exercised by `tests::tsc_clock_agrees_with_system_clock`.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_before_the_rate_is_known() {
+    fn tsc_clock_reads_nothing_before_rate_is_known() {
         let lines = Lines::new();
         for ns in [0, RATE_NS / 2, RATE_NS - 1] {
             lines.draw(|| Some(at(ns, 0)));
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_followed_for_its_length_then_stands() {
+    fn tsc_line_turns_stale_then_stops_advancing() {
         let lines = started();
         let near = |read: Read, ns: u64| {
             let (Read::Fresh(both) | Read::Stale(both, _)) = read else {
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_begins_anew_is_not_waited_for() {
+    fn tsc_counter_reset_starts_new_line() {
         let lines = started();
         assert!(matches!(lines.read(|| 5), Read::Stale(..)));
         let anew = |ns: u64| Look {
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_wrong_from_the_start_is_given_up() {
+    fn wrong_initial_tsc_rate_is_corrected() {
         let lines = Lines::new();
         lines.draw(|| Some(at(0, 0)));
         lines.draw(|| Some(at(RATE_NS, RATE_NS as i64 / 20)));
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_somebody_drawing_goes_on_with_what_there_is() {
+    fn concurrent_tsc_line_update_is_skipped() {
         let lines = started();
         lines.draw(|| {
             lines.draw(|| unreachable!("one at a time"));
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_by_a_file_that_is_opened_once() {
+    fn kernel_clocksource_is_reread_from_open_file() {
         let path = std::env::temp_dir().join(format!("tickcast-clock-{}", std::process::id()));
         std::fs::write(&path, "tsc\n").unwrap();
         let kernel = Kernel::open(&path);
@@ -794,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_agrees_with_the_systems_clocks() {
+    fn tsc_clock_agrees_with_system_clock() {
         if !Machine.is_kept() {
             return println!("SKIPPED: the kernel does not keep time by the counter");
         }

@@ -689,7 +689,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_turn_waits_for_nothing_else_to_happen() {
+    fn unprocessed_frames_make_next_wait_zero() {
         let config = ServerConfig {
             turn_bytes_max: 1,
             ..ServerConfig::default()

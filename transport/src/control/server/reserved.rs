@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_let_in_before_it_listens_and_then_everybody_is() {
+    fn reserved_address_accepts_only_after_listen() {
         let reserved = Reserved::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = reserved.local_address().unwrap();
         let refused = TcpStream::connect(address).unwrap_err();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_somebody_listens_at_is_not_to_be_had() {
+    fn reserve_of_address_in_use_is_refused() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let error = Reserved::bind(taken.local_addr().unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);

@@ -77,7 +77,7 @@ fn runs_arrive_as_the_datagrams_that_were_posted() {
 }
 
 #[test]
-fn runs_go_out_on_both_lines_from_wherever_each_of_them_is() {
+fn gso_runs_are_sent_on_both_lines() {
     let groups = [group(), group()];
     let mut receiver = UdpReceiver::open(&receive_config(&groups, &[])).unwrap();
     let mut fan_out = UdpFanOut::open(&send_config(&groups, 1472)).unwrap();
@@ -96,7 +96,7 @@ fn runs_go_out_on_both_lines_from_wherever_each_of_them_is() {
 }
 
 #[test]
-fn one_that_is_due_alone_is_sent_as_it_is() {
+fn single_datagram_is_sent_without_run_or_padding() {
     let (mut fan_out, mut receiver) = open(group(), (true, true));
     let slots = TestSlots::new(20, 120);
     for sequence in 1..=20 {
@@ -134,7 +134,7 @@ fn loaded_call_moves_twenty_datagrams_unallocated() {
 }
 
 #[test]
-fn a_poll_takes_about_a_batch_however_long_the_runs() {
+fn poll_batch_is_bounded_despite_long_runs() {
     let (mut fan_out, mut receiver) = open(group(), (true, true));
     let slots = TestSlots::new(2_000, 1464);
     fan_out.post(&slots, range(1, 2_000)).unwrap();
@@ -148,7 +148,7 @@ fn a_poll_takes_about_a_batch_however_long_the_runs() {
 }
 
 #[test]
-fn of_a_run_too_every_datagram_longer_than_a_slot_is_counted() {
+fn oversize_datagrams_within_run_are_each_counted() {
     let group = group();
     let mut receiver = UdpReceiver::open(&UdpReceiverConfig {
         datagram_len_max: 100,
@@ -168,7 +168,7 @@ fn of_a_run_too_every_datagram_longer_than_a_slot_is_counted() {
 }
 
 #[test]
-fn of_a_strangers_run_every_datagram_is_counted() {
+fn run_datagrams_of_unlisted_sender_are_each_counted() {
     let group = group();
     let mut receiver = UdpReceiver::open(&UdpReceiverConfig {
         source_specific: false,
@@ -213,7 +213,7 @@ fn runs_that_the_kernel_drops_are_counted() {
 }
 
 #[test]
-fn a_run_of_odd_segments_comes_aligned_all_the_same() {
+fn run_with_odd_segment_length_is_delivered_aligned() {
     let group = group();
     let mut receiver = UdpReceiver::open(&receive_config(&[group], &[])).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_connection_can_be_made_with_is_refused_by_name() {
+    fn invalid_stream_config_is_refused_with_field_name() {
         let refused = |change: fn(&mut StreamConfig)| {
             let mut config = StreamConfig::default();
             change(&mut config);

@@ -209,7 +209,7 @@ impl Stream {
         self.raw_fds().map(|raw| {
             // SAFETY: both belong to what this stream owns, and are open for as long as it is
             // borrowed; -1 stands for none. Exercised by
-            // `verbs::control::who_sleeps_on_the_descriptors_is_woken`.
+            // `verbs::control::verbs_control_descriptors_wake_sleeping_peer`.
             (raw >= 0).then(|| unsafe { BorrowedFd::borrow_raw(raw) })
         })
     }
@@ -524,7 +524,7 @@ impl Link {
                     return Err(StreamEnd::Broken { status: 0 });
                 }
                 // SAFETY: both fields are numbers, and the completion has an immediate word (just checked).
-                // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+                // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
                 let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
                 let credit = self.credit.saturating_add(u32::from_be(word));
                 let too_much = self.credit_max > 0 && credit > self.credit_max;
@@ -559,7 +559,7 @@ impl Link {
             num_sge: 1,
         };
         // SAFETY: the buffer is in the registered memory and is not read before it completes.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe { self.queue.post_receive(&raw mut request) }
     }
 
@@ -571,7 +571,8 @@ impl Link {
             lkey: self.sending.lkey(),
         };
         // SAFETY: zero is a value of every field; the buffer is in the registered memory and is
-        // not written before it completes. Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // not written before it completes.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe {
             let mut request: sys::ibv_send_wr = std::mem::zeroed();
             request.wr_id = number;
@@ -698,7 +699,7 @@ mod tests {
     use crate::device::sys::{ibv_wc_flags, ibv_wc_opcode};
 
     #[test]
-    fn only_a_send_with_a_word_is_taken_from_a_receive_buffer() {
+    fn receive_accepts_only_send_with_immediate() {
         let sent = || {
             let mut sent = no_completion();
             sent.opcode = ibv_wc_opcode::IBV_WC_RECV;

@@ -67,7 +67,7 @@ pub(crate) struct CmId {
 }
 
 // SAFETY: librdmacm may be called from any thread, and each id is used by its owner alone (`&mut`
-// where anything changes). Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+// where anything changes). Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for CmId {}
 
 impl CmId {
@@ -79,13 +79,13 @@ impl CmId {
         };
         let mut id = ptr::null_mut();
         // SAFETY: the channel is open; `id` is written on success only. Exercised by
-        // `verbs::datagrams::device_tells_what_its_port_is`.
+        // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         let result =
             unsafe { sys::rdma_create_id(channel.as_ptr(), &raw mut id, ptr::null_mut(), space) };
         let Some(id) = NonNull::new(id).filter(|_| result == 0) else {
             let errno = sys::errno();
             // SAFETY: the channel was made above and has no id.
-            // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+            // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
             return Err(no_rdma(errno));
         };
@@ -96,7 +96,7 @@ impl CmId {
     pub(crate) fn bind(&self, address: Ipv4Addr, port: u16) -> Result<(), VerbsError> {
         let mut address_raw = sockaddr(SocketAddrV4::new(address, port));
         // SAFETY: the id lives; the address is a whole `sockaddr_in` and is only read. Exercised
-        // by `verbs::datagrams::an_address_without_a_device_is_told_apart`.
+        // by `verbs::datagrams::address_without_rdma_device_is_refused`.
         let result =
             unsafe { sys::rdma_bind_addr(self.id.as_ptr(), (&raw mut address_raw).cast()) };
         if result == 0 {
@@ -114,7 +114,7 @@ impl CmId {
     /// Returns the context of the device that it is bound to.
     pub(crate) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
         // SAFETY: the id lives and is not written meanwhile.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         NonNull::new(unsafe { self.id.as_ref().verbs })
     }
 
@@ -127,7 +127,7 @@ impl CmId {
     /// Returns the port's global identifier (GID) for the address that it is bound to.
     pub(crate) fn gid(&self) -> Ipv6Addr {
         // SAFETY: the id lives; librdmacm fills this part when it is bound, and all bytes are values.
-        // Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
+        // Exercised by `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         Ipv6Addr::from(unsafe { self.id.as_ref().route.addr.addr.ibaddr.sgid.raw })
     }
 
@@ -144,7 +144,7 @@ impl CmId {
             addr: (&raw mut address).cast(),
         };
         // SAFETY: id, attributes and address live through the call, which copies them. Exercised
-        // by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let result = unsafe {
             sys::rdma_join_multicast_ex(self.as_ptr(), &raw mut attributes, ptr::null_mut())
         };
@@ -172,7 +172,7 @@ impl CmId {
         let id = request.request?;
         let destroy = || {
             // SAFETY: nobody else has it, and its events were acknowledged.
-            // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+            // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_id(id.as_ptr()) };
         };
         let channel = match channel() {
@@ -183,12 +183,12 @@ impl CmId {
             }
         };
         // SAFETY: both live, and the event that brought the id was acknowledged. Exercised by
-        // `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         if unsafe { sys::rdma_migrate_id(id.as_ptr(), channel.as_ptr()) } != 0 {
             let errno = sys::errno();
             destroy();
             // SAFETY: no id is on it.
-            // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+            // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
             return Some(Err(failed("rdma_migrate_id", errno)));
         }
@@ -209,7 +209,7 @@ impl CmId {
 
     /// Lets peers connect to the bound address.
     pub(crate) fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
-        // SAFETY: the id lives. Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // SAFETY: the id lives. Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::rdma_listen(self.as_ptr(), backlog) };
         if result == 0 {
             Ok(())
@@ -221,7 +221,7 @@ impl CmId {
     /// Returns the port that peers connect to.
     pub(crate) fn listening_port(&self) -> u16 {
         // SAFETY: the id lives; the function reads a field of it.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         u16::from_be(unsafe { sys::rdma_get_src_port(self.as_ptr()) })
     }
 
@@ -229,7 +229,7 @@ impl CmId {
     pub(crate) fn peer_address(&self) -> SocketAddrV4 {
         // SAFETY: the id lives; the peer's address is a storage that is large enough for any, and its
         // family is checked before it is used. Exercised by
-        // `verbs::control::a_nack_is_answered_with_the_bytes_that_were_asked_for`.
+        // `verbs::control::nack_over_verbs_is_answered_with_requested_bytes`.
         let raw = unsafe {
             let to = &raw const (*self.id.as_ptr()).route.addr.dst_addr_union;
             to.cast::<libc::sockaddr_in>().read_unaligned()
@@ -251,7 +251,7 @@ impl CmId {
         let mut from = sockaddr(SocketAddrV4::new(from, 0));
         let mut to = sockaddr(to);
         // SAFETY: id and addresses live through the call, which copies them. Exercised by
-        // `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
             sys::rdma_resolve_addr(self.as_ptr(), from, to, limit_ms)
@@ -266,7 +266,7 @@ impl CmId {
     /// Starts to resolve the route to the peer.
     pub(crate) fn resolve_route(&self, limit_ms: i32) -> Result<(), VerbsError> {
         // SAFETY: the id lives.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::rdma_resolve_route(self.as_ptr(), limit_ms) };
         if result == 0 {
             Ok(())
@@ -278,7 +278,7 @@ impl CmId {
     /// Sets an option of one byte.
     pub(crate) fn set_option(&self, option: i32, mut value: u8) -> Result<(), VerbsError> {
         // SAFETY: the value lives through the call and is one byte long, the length passed.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let value = (&raw mut value).cast();
             sys::rdma_set_option(self.as_ptr(), sys::RDMA_OPTION_ID, option, value, 1)
@@ -300,7 +300,7 @@ impl CmId {
         private_data: PrivateData,
     ) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field: numbers and a null pointer.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let mut parameters: sys::rdma_conn_param = unsafe { mem::zeroed() };
         let private_data = private_data.encode();
         parameters.private_data = private_data.as_ptr().cast();
@@ -311,7 +311,7 @@ impl CmId {
         // 7 would retry forever.
         parameters.rnr_retry_count = 6;
         // SAFETY: the id has a queue pair, and the parameters live through the call. Exercised by
-        // `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe {
             if accept {
                 sys::rdma_accept(self.as_ptr(), &raw mut parameters)
@@ -334,7 +334,7 @@ impl CmId {
     /// Ends a connection; both sides must call this.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the id lives; for one that is not connected the call fails and changes nothing.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe { sys::rdma_disconnect(self.as_ptr()) };
     }
 
@@ -343,7 +343,7 @@ impl CmId {
         let mut event = ptr::null_mut();
         // SAFETY: the channel lives; an event is written on success only, is valid until it is
         // acknowledged, and its `ud` part is filled for events of groups. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe {
             if sys::rdma_get_cm_event(self.channel.as_ptr(), &raw mut event) != 0 {
                 return None;
@@ -386,7 +386,7 @@ impl CmId {
                 revents: 0,
             };
             // SAFETY: one `pollfd` that lives through the call.
-            // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+            // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
             unsafe { libc::poll(&raw mut poll, 1, left.as_millis().clamp(1, 1_000) as i32) };
         }
     }
@@ -395,7 +395,7 @@ impl CmId {
 impl AsRawFd for CmId {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the channel lives.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe { self.channel.as_ref().fd }
     }
 }
@@ -404,7 +404,7 @@ impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: no event is unacknowledged, a queue pair is destroyed by its owner before, and
         // nobody else has the id or the channel. Exercised by
-        // `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        // `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         unsafe {
             sys::rdma_destroy_id(self.id.as_ptr());
             sys::rdma_destroy_event_channel(self.channel.as_ptr());
@@ -414,14 +414,14 @@ impl Drop for CmId {
 
 /// Creates an event channel that does not block.
 fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
-    // SAFETY: no argument. Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
+    // SAFETY: no argument. Exercised by `verbs::datagrams::rdma_device_reports_its_port_attributes`.
     let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
     let channel = channel.ok_or_else(|| match sys::errno() {
         errno @ (libc::EACCES | libc::EPERM) => failed("rdma_create_event_channel", errno),
         errno => no_rdma(errno),
     })?;
     // SAFETY: the descriptor is the channel's.
-    // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+    // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
     unsafe {
         let fd = channel.as_ref().fd;
         let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -448,7 +448,7 @@ unsafe fn private_data_of(of: &sys::rdma_conn_param) -> Option<PrivateData> {
         return None;
     }
     // SAFETY: the event states the number of valid bytes. Exercised by
-    // `verbs::stream::a_stream_carries_bytes_both_ways`.
+    // `verbs::stream::verbs_stream_carries_bytes_both_ways`.
     PrivateData::decode(unsafe {
         of.private_data
             .cast::<[u8; PrivateData::LEN]>()
@@ -464,7 +464,7 @@ fn no_rdma(errno: i32) -> VerbsError {
 
 fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
     // SAFETY: zero is a value of every field.
-    // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+    // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
     let mut raw: libc::sockaddr_in = unsafe { mem::zeroed() };
     raw.sin_family = libc::AF_INET as libc::sa_family_t;
     raw.sin_port = address.port().to_be();

@@ -81,7 +81,7 @@ impl Watch {
             return Ok(watch);
         }
         // SAFETY: the caller keeps the context open, and so its descriptor.
-        // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        // Exercised by `verbs::datagrams::removed_interface_address_restarts_its_line`.
         let fd = unsafe {
             let fd = (*context).async_fd;
             let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -170,7 +170,7 @@ impl Watched {
             };
             let mut fds = [of(self.stopped.as_raw_fd()), of(self.fd)];
             // SAFETY: two of them, that live through the call.
-            // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+            // Exercised by `verbs::datagrams::removed_interface_address_restarts_its_line`.
             let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, COUNTERS_EVERY_MS) };
             if fds[0].revents != 0 {
                 return;
@@ -201,7 +201,7 @@ impl Watched {
         let context = std::ptr::with_exposed_provenance_mut(self.context);
         // SAFETY: the context is open for as long as this thread runs; an event is acknowledged at
         // once, and the object it names is not accessed. Exercised by
-        // `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        // `verbs::datagrams::removed_interface_address_restarts_its_line`.
         unsafe {
             if sys::ibv_get_async_event(context, &raw mut event) != 0 {
                 return false;

@@ -48,7 +48,8 @@ pub struct Device {
 }
 
 // SAFETY: verbs may be called from any thread; nothing in here changes after it was made.
-// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`, which opens on one and uses on another.
+// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`, which opens on one thread and
+// uses on another.
 unsafe impl Send for Device {}
 // SAFETY: as for `Send`: libibverbs locks inside, and shared use only reads these fields.
 unsafe impl Sync for Device {}
@@ -70,7 +71,7 @@ impl Device {
         };
         let port = anchor.port();
         // SAFETY: the id is bound, so its context is open, and stays so with the id. Exercised by
-        // `verbs::datagrams::device_tells_what_its_port_is`.
+        // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         let (name, attributes, limits) = unsafe {
             let name = sys::ibv_get_device_name(context.as_ref().device);
             let name = if name.is_null() {
@@ -95,7 +96,7 @@ impl Device {
             });
         }
         // SAFETY: the anchor keeps the context open, and is dropped after the watch.
-        // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        // Exercised by `verbs::datagrams::removed_interface_address_restarts_its_line`.
         let watch = unsafe { Watch::of(context.as_ptr()) }?;
         // SAFETY: as above.
         let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
@@ -120,7 +121,7 @@ impl Device {
         device.watch.count(&device.counters, move |counters| {
             let context = std::ptr::with_exposed_provenance_mut(at);
             // SAFETY: called by the watch alone, which ends before the context is closed.
-            // Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
+            // Exercised by `verbs::datagrams::rdma_device_reports_its_port_attributes`.
             let wrong = unsafe { sys::query_port(context, port) };
             let wrong = wrong.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr));
             counters.set(hardware_counter(&name, port, DROPPED), wrong);
@@ -208,7 +209,7 @@ impl Device {
     #[must_use]
     pub fn wrong_q_keys(&self) -> u64 {
         // SAFETY: the anchor keeps the context open. Exercised by
-        // `verbs::datagrams::device_tells_what_its_port_is`.
+        // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
         attributes.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr))
     }
@@ -223,7 +224,7 @@ impl Device {
     pub(crate) fn gid_at(&self, index: u8) -> Option<Ipv6Addr> {
         let mut gid = sys::ibv_gid { raw: [0; 16] };
         // SAFETY: the anchor keeps the context open; all bytes are values. Exercised by
-        // `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        // `verbs::datagrams::removed_interface_address_restarts_its_line`.
         unsafe {
             let result = sys::ibv_query_gid(self.context(), self.port, index.into(), &raw mut gid);
             (result == 0).then(|| Ipv6Addr::from(gid.raw))
@@ -252,7 +253,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: everything made with the domain holds this value, so nothing of it is
-        // left. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        // left. Exercised by `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         let result = unsafe { sys::ibv_dealloc_pd(self.pd.as_ptr()) };
         if result != 0 {
             tracing::error!(device = self.name, errno = result, "ibv_dealloc_pd failed");

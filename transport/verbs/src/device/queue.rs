@@ -25,7 +25,7 @@ pub(crate) struct Completions {
 }
 
 // SAFETY: each has one owner, and libibverbs may be called from any thread. Exercised by
-// `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+// `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for Completions {}
 
 impl Completions {
@@ -37,12 +37,12 @@ impl Completions {
     ) -> Result<Self, VerbsError> {
         let channel = if waitable {
             // SAFETY: the device keeps its context open. Exercised by
-            // `verbs::datagrams::a_receiver_that_sleeps_is_woken`.
+            // `verbs::datagrams::sleeping_verbs_receiver_is_woken_by_datagram`.
             let channel = unsafe { sys::ibv_create_comp_channel(device.context()) };
             let channel = NonNull::new(channel)
                 .ok_or_else(|| failed("ibv_create_comp_channel", sys::errno()))?;
             // SAFETY: the descriptor is the channel's.
-            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
             unsafe {
                 let fd = channel.as_ref().fd;
                 let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -61,7 +61,7 @@ impl Completions {
             let errno = sys::errno();
             if let Some(channel) = channel {
                 // SAFETY: made above, and no queue uses it.
-                // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+                // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
                 unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
             }
             return Err(device.made_no_queue("ibv_create_cq", entries, 0, errno));
@@ -84,7 +84,7 @@ impl Completions {
     ) -> Result<&'a [sys::ibv_wc], i32> {
         let max = max.min(TAKEN_MAX) as i32;
         // SAFETY: `into` has room for as many as are asked for. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let taken = unsafe { sys::ibv_poll_cq(self.cq.as_ptr(), max, into.as_mut_ptr()) };
         usize::try_from(taken)
             .map(|taken| &into[..taken])
@@ -95,7 +95,7 @@ impl Completions {
     /// requested.
     pub(crate) fn fd(&self) -> RawFd {
         // SAFETY: the channel lives as long as this value.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         self.channel
             .map_or(-1, |channel| unsafe { channel.as_ref().fd })
     }
@@ -106,7 +106,7 @@ impl Completions {
         let Some(channel) = self.channel else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: all three live; every event is acknowledged, so that the queue can be destroyed.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe {
             while sys::ibv_get_cq_event(channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
                 sys::ibv_ack_cq_events(cq, 1);
@@ -118,7 +118,7 @@ impl Completions {
     fn arm(&self) {
         if self.channel.is_some() {
             // SAFETY: the queue lives.
-            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
             unsafe { sys::ibv_req_notify_cq(self.cq.as_ptr(), 0) };
         }
     }
@@ -132,7 +132,7 @@ impl Drop for Completions {
     fn drop(&mut self) {
         // SAFETY: queue pairs that complete here are gone (their owner declares them first), and
         // all events are acknowledged. Exercised by
-        // `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        // `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         let result = unsafe { sys::ibv_destroy_cq(self.cq.as_ptr()) };
         if result != 0 {
             tracing::error!(
@@ -143,7 +143,7 @@ impl Drop for Completions {
         }
         if let Some(channel) = self.channel {
             // SAFETY: its only queue is gone.
-            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
             unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
         }
     }
@@ -152,7 +152,7 @@ impl Drop for Completions {
 /// Returns an empty completion, as space for [`Completions::take`].
 pub(crate) fn no_completion() -> sys::ibv_wc {
     // SAFETY: zero is a value of every field, they are numbers.
-    // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+    // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
     unsafe { mem::zeroed() }
 }
 
@@ -194,7 +194,7 @@ unsafe impl Send for QueuePair {}
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: the id is the one that made it, and is declared behind it. Exercised by
-        // `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        // `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         unsafe { sys::rdma_destroy_qp(self.id) };
     }
 }
@@ -211,7 +211,7 @@ impl DatagramQueue {
     ) -> Result<Self, VerbsError> {
         // SAFETY: zero is a value of every field; id, domain and completions live; librdmacm
         // brings the pair to where it can send. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let (result, inline_bytes) = unsafe {
             let mut attributes: sys::ibv_qp_init_attr = mem::zeroed();
             attributes.send_cq = send.as_ptr();
@@ -232,7 +232,7 @@ impl DatagramQueue {
             return Err(device.made_no_queue("rdma_create_qp", requests, inline, errno));
         }
         // SAFETY: the call above made it.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
         let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
         let mut queue = Self {
@@ -300,7 +300,7 @@ impl DatagramQueue {
         bad: &mut *mut sys::ibv_send_wr,
     ) -> i32 {
         // SAFETY: the pair lives; the caller guarantees the rest. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe { sys::ibv_post_send(self.qp.qp.as_ptr(), first, bad) }
     }
 
@@ -322,7 +322,7 @@ impl DatagramQueue {
     pub(crate) fn post_marker(&mut self, to: &AddressHandle) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field; the request names no memory, and its address
         // handle lives through the call: a flushed request is never sent. Exercised by
-        // `verbs::datagrams::a_reset_ends_though_the_last_sends_are_silent`.
+        // `verbs::datagrams::reset_completes_with_unsignalled_tail_sends`.
         let error = unsafe {
             let mut request: sys::ibv_send_wr = mem::zeroed();
             request.wr_id = MARKER;
@@ -376,7 +376,8 @@ impl DatagramQueue {
     fn query_pkey_index(&mut self) -> Result<u16, VerbsError> {
         let mut attributes = no_attributes();
         // SAFETY: pair and attributes live; zero is a value of every field of the second ones, that
-        // are only written. Exercised by `verbs::datagrams::a_fan_out_that_is_reset_begins_anew`.
+        // are only written.
+        // Exercised by `verbs::datagrams::verbs_fan_out_restarts_after_reset_of_full_queue`.
         let result = unsafe {
             let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
             let mask = sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0 as i32;
@@ -393,7 +394,7 @@ impl DatagramQueue {
         mask: sys::ibv_qp_attr_mask,
     ) -> Result<(), VerbsError> {
         // SAFETY: pair and attributes live. Exercised by
-        // `verbs::datagrams::a_fan_out_that_is_reset_begins_anew`.
+        // `verbs::datagrams::verbs_fan_out_restarts_after_reset_of_full_queue`.
         let result = unsafe { sys::ibv_modify_qp(self.qp.qp.as_ptr(), attributes, mask.0 as i32) };
         done(what, result)
     }
@@ -402,7 +403,7 @@ impl DatagramQueue {
 /// Returns empty attributes.
 pub(crate) fn no_attributes() -> sys::ibv_qp_attr {
     // SAFETY: zero is a value of every field, they are numbers.
-    // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+    // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
     unsafe { mem::zeroed() }
 }
 
@@ -429,7 +430,7 @@ impl AddressHandle {
     ) -> Result<Self, VerbsError> {
         route.grh.traffic_class = traffic_class;
         // SAFETY: domain and attributes live. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let ah = unsafe { sys::ibv_create_ah(device.pd(), &raw mut route) };
         let ah = NonNull::new(ah).ok_or_else(|| failed("ibv_create_ah", sys::errno()))?;
         let gid_index = route.grh.sgid_index;
@@ -454,7 +455,7 @@ impl AddressHandle {
 impl Drop for AddressHandle {
     fn drop(&mut self) {
         // SAFETY: no posted work names it: its owner destroys the queue pair before.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
     }
 }

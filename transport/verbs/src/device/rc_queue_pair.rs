@@ -25,7 +25,7 @@ pub(crate) struct ConnectedQueue {
 }
 
 // SAFETY: it has one owner, and libibverbs may be called from any thread. Exercised by
-// `verbs::stream::a_stream_carries_bytes_both_ways`, which makes one and uses it on another thread.
+// `verbs::stream::verbs_stream_carries_bytes_both_ways`, which makes one and uses it on another thread.
 unsafe impl Send for ConnectedQueue {}
 
 impl ConnectedQueue {
@@ -40,7 +40,7 @@ impl ConnectedQueue {
     ) -> Result<Self, VerbsError> {
         // SAFETY: zero is a value of every field; id, domain and completions live, and outlive the
         // queue pair, as its owner's fields are ordered. Exercised by
-        // `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let mut attributes: sys::ibv_qp_init_attr = mem::zeroed();
             attributes.send_cq = completions.as_ptr();
@@ -58,7 +58,7 @@ impl ConnectedQueue {
             return Err(device.made_no_queue("rdma_create_qp", depth, inline_bytes, errno));
         }
         // SAFETY: the call above made it.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
         let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
         Ok(Self {
@@ -95,7 +95,7 @@ impl ConnectedQueue {
 
     fn modify(&mut self, attributes: &mut sys::ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
         // SAFETY: pair and attributes live.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_modify_qp(self.qp.as_ptr(), attributes, mask as i32) };
         done("ibv_modify_qp", result)
     }
@@ -115,7 +115,7 @@ impl ConnectedQueue {
     fn query(&self, what: Mask) -> Result<sys::ibv_qp_attr, VerbsError> {
         let mut attributes = no_attributes();
         // SAFETY: zero is a value of every field that is written; pair and attributes live.
-        // Exercised by `verbs::cursor::a_queue_pair_allows_no_more_than_was_granted`.
+        // Exercised by `verbs::cursor::queue_pair_access_matches_grants`.
         let result = unsafe {
             let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
             let (attributes, initial) = (&raw mut attributes, &raw mut initial);
@@ -143,7 +143,7 @@ impl ConnectedQueue {
         request: *mut sys::ibv_send_wr,
     ) -> Result<(), VerbsError> {
         // SAFETY: the pair lives; the caller guarantees the rest.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_send(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         done("ibv_post_send", result)
     }
@@ -157,7 +157,7 @@ impl ConnectedQueue {
         request: *mut sys::ibv_recv_wr,
     ) -> Result<(), VerbsError> {
         // SAFETY: the pair lives; the caller guarantees the rest.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_recv(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         done("ibv_post_recv", result)
     }
@@ -166,7 +166,7 @@ impl ConnectedQueue {
 impl Drop for ConnectedQueue {
     fn drop(&mut self) {
         // SAFETY: the id lives: its owner declares it behind. Exercised by
-        // `verbs::stream::what_connections_hold_is_gone_with_them`.
+        // `verbs::stream::dropped_connections_free_rdma_resources`.
         unsafe { sys::rdma_destroy_qp(self.id) };
         let of = audit::Of {
             device: self.device.name(),

@@ -25,7 +25,7 @@ pub(crate) struct Region {
 }
 
 // SAFETY: a registration may be used and given up from any thread; its memory is `Send + Sync`.
-// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for Region {}
 
 impl Region {
@@ -92,7 +92,7 @@ impl Region {
         let len = part.len();
         // SAFETY: the memory is valid for its length for as long as this value keeps it
         // (`RingMemory`), the part is within, and the registration goes first. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let mr = unsafe {
             let at = memory.as_ptr().add(part.start);
             sys::ibv_reg_mr(device.pd(), at.cast(), len, access.0 as i32)
@@ -129,7 +129,7 @@ impl Region {
     /// Returns the key that work requests name it by.
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: the registration lives; its fields do not change.
-        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe { self.mr.as_ref().lkey }
     }
 
@@ -150,7 +150,7 @@ impl Region {
         );
         // SAFETY: within the memory, which is this value's alone and which no device reads at this
         // place, as the caller knows from its completions. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe {
             let to = self.as_ptr().add(offset);
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -165,7 +165,7 @@ impl Region {
             "what arrived lies in a buffer"
         );
         // SAFETY: within the memory, which no device writes at this place, as the caller knows
-        // from its completions. Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        // from its completions. Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
         unsafe {
             let from = self.as_ptr().add(offset);
             from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len());
@@ -196,7 +196,7 @@ impl Region {
     /// Returns the address of the first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the part is within the memory. Exercised by
-        // `verbs::cursor::each_entry_is_its_own_peers_alone`.
+        // `verbs::cursor::cursor_entry_is_granted_to_one_peer_only`.
         unsafe { self.memory.as_ptr().add(self.part.start) }
     }
 }
@@ -205,7 +205,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         audit::say(AuditEvent::MemoryDeregistered, self.audited());
         // SAFETY: queue pairs that might use it are gone: their owners keep the region behind
-        // them. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        // them. Exercised by `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         let result = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };
         if result != 0 {
             tracing::error!(

@@ -63,7 +63,7 @@ pub(crate) fn errno() -> i32 {
 /// `context` is an open device.
 pub(crate) unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port_attr, i32> {
     // SAFETY: zero is a value of every field, they are numbers; the caller keeps the context open.
-    // Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
+    // Exercised by `verbs::datagrams::rdma_device_reports_its_port_attributes`.
     unsafe {
         let mut attributes: ibv_port_attr = mem::zeroed();
         match ___ibv_query_port(context, port, &raw mut attributes) {

@@ -114,7 +114,7 @@ impl Table {
         );
         // SAFETY: within the mapping, which lives as long as the table and begins with a page. No CPU
         // reaches it but through here, by atomic words; its reader checks what a device writes. Exercised by
-        // `verbs::cursor::the_cpu_sees_the_progress_that_a_peer_writes`.
+        // `verbs::cursor::remote_cursor_writes_become_visible_to_owner`.
         unsafe {
             let at = self.memory.as_ptr().add(entry * CURSOR_LEN).cast::<u64>();
             AtomicU64::from_ptr(at.add(word))

@@ -27,7 +27,7 @@ const INBOX: &str = "inbox";
 pub(crate) struct Bindable(Region);
 
 // SAFETY: its fields do not change, and libibverbs may be called from any thread. Exercised by
-// `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+// `verbs::window::granted_memory_is_readable_until_revoked`.
 unsafe impl Sync for Bindable {}
 
 impl Bindable {
@@ -174,14 +174,14 @@ pub(crate) struct Window {
 }
 
 // SAFETY: it has one owner, and libibverbs may be called from any thread. Exercised by
-// `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+// `verbs::window::granted_memory_is_readable_until_revoked`.
 unsafe impl Send for Window {}
 
 impl Window {
     /// Allocates a window that is not bound yet.
     pub(crate) fn new(memory: &Arc<Bindable>) -> Result<Self, VerbsError> {
         // SAFETY: the memory keeps the device, and this value the memory. Exercised by
-        // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+        // `verbs::window::granted_memory_is_readable_until_revoked`.
         let (mw, errno) = unsafe {
             let mw = sys::ibv_alloc_mw(memory.device().pd(), sys::ibv_mw_type::IBV_MW_TYPE_2);
             (mw, sys::errno())
@@ -189,7 +189,7 @@ impl Window {
         let mw = mw.and_then(NonNull::new);
         let mw = mw.ok_or_else(|| failed("ibv_alloc_mw", errno))?;
         // SAFETY: the call above made it.
-        // Exercised by `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+        // Exercised by `verbs::window::granted_memory_is_readable_until_revoked`.
         let key = next_key(unsafe { mw.as_ref().rkey });
         let memory = Arc::clone(memory);
         Ok(Self { mw, memory, key })
@@ -225,7 +225,7 @@ impl Window {
         };
         // SAFETY: zero is a value of every field; window and registration outlive the request, which
         // names no other memory. Exercised by
-        // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+        // `verbs::window::granted_memory_is_readable_until_revoked`.
         unsafe {
             let mut request: sys::ibv_send_wr = std::mem::zeroed();
             request.wr_id = number;
@@ -243,7 +243,7 @@ impl Window {
         number: u64,
     ) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field; the request names no memory. Exercised by
-        // `verbs::window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+        // `verbs::window::granted_memory_is_readable_until_revoked`.
         unsafe {
             let mut request: sys::ibv_send_wr = std::mem::zeroed();
             request.wr_id = number;
@@ -258,7 +258,7 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: it is this value's alone, and its memory is still registered. Exercised by
-        // `verbs::window::what_was_granted_is_gone_with_its_connection`.
+        // `verbs::window::grants_are_freed_with_their_connection`.
         let result = unsafe { sys::ibv_dealloc_mw(self.mw.as_ptr()) };
         if result != 0 {
             let device = self.memory.device().name();
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_key_differs_in_the_lowest_byte_alone() {
+    fn next_window_key_changes_only_lowest_byte() {
         assert_eq!(next_key(0x1234_5600), 0x1234_5601);
         assert_eq!(next_key(u32::MAX), 0xffff_ff00);
     }

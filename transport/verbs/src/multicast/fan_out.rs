@@ -266,7 +266,7 @@ impl Line {
             }
             // SAFETY: `check` found every slot in the registered ring, and the ring's writer does
             // not touch it until `completed` says so. Exercised by
-            // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
             let (taken, error) = unsafe { chain.post(&mut self.queue) };
             let mut bytes_taken = 0;
             for i in 0..taken {
@@ -362,7 +362,7 @@ impl Line {
         }
         // SAFETY: inline bytes are copied by the call; the buffer is in the registered memory and
         // is not written until its send is done. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`, which sends heartbeats of both sizes.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`, which sends heartbeats of both sizes.
         let (taken, error) = unsafe { chain.post(&mut self.queue) };
         if taken == 0 {
             stats.unpinned_sends_dropped += 1;

@@ -109,7 +109,7 @@ struct Requests {
 }
 
 // SAFETY: the pointers inside are set when requests are posted and mean nothing afterwards.
-// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for Requests {}
 
 impl VerbsReceiver {
@@ -447,7 +447,7 @@ impl Line {
         let len = len.min(self.stride - 64);
         // SAFETY: the buffer is one of ours and completed, so the device does not write it until
         // it is posted again, for which `&mut self` is needed; all of it was written or zeroed.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let (header, bytes) = unsafe {
             let start = self.buffers.as_ptr().add(buffer as usize * self.stride);
             let header = std::slice::from_raw_parts(start.add(LEAD), GRH_LEN);
@@ -481,7 +481,7 @@ impl Line {
         let pieces = self.requests.pieces.as_mut_ptr();
         // SAFETY: all indices are below `len`, at most the length of both arrays; every piece is
         // within the registered buffers, of which each is posted once. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let error = unsafe {
             for i in 0..len {
                 let request = requests.add(i);
@@ -502,7 +502,7 @@ impl Line {
 impl Requests {
     fn new() -> Self {
         // SAFETY: zero is a value of every field: numbers and null pointers.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let request = || unsafe { std::mem::zeroed::<sys::ibv_recv_wr>() };
         let piece = sys::ibv_sge {
             addr: 0,
@@ -566,7 +566,7 @@ impl Receive for VerbsReceiver {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let fds = self.fds.iter();
         // SAFETY: a descriptor is open for as long as its completions or its id live, that is this
-        // value. Exercised by `verbs::datagrams::a_receiver_that_sleeps_is_woken`.
+        // value. Exercised by `verbs::datagrams::sleeping_verbs_receiver_is_woken_by_datagram`.
         fds.map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
             .collect()
     }
@@ -614,7 +614,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sender_is_read_of_the_kind_of_header_that_the_port_has() {
+    fn sender_address_is_parsed_by_port_header_kind() {
         let mut header: [u8; GRH_LEN] = std::array::from_fn(|i| i as u8);
         assert_eq!(sender_of(&header, true), None, "version 1");
         assert_eq!(sender_of(&header, false), None, "version 0");

@@ -27,13 +27,13 @@ pub(crate) struct Chain {
 }
 
 // SAFETY: the pointers inside are set when a chain is posted and mean nothing afterwards.
-// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+// Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for Chain {}
 
 impl Chain {
     pub(crate) fn new() -> Self {
         // SAFETY: zero is a value of every field: numbers and null pointers.
-        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let request = || unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
         let piece = sys::ibv_sge {
             addr: 0,
@@ -105,7 +105,7 @@ impl Chain {
         let requests = self.requests.as_mut_ptr();
         // SAFETY: all indices are below `len`, which is at most the length of both arrays; the
         // device's library copies requests and pieces before it returns. Exercised by
-        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe {
             for i in 0..len {
                 let request = requests.add(i);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_nth_send_tells_and_frees_all_before_it() {
+    fn signalled_send_completes_all_earlier_sends() {
         let mut pins = Pins::new(16, 4);
         let telling = send(&mut pins, 1..=10, false);
         assert_eq!(telling, [3, 7]);

@@ -162,14 +162,14 @@ mod tests {
     const WHOLE: (&[u64], u64) = (&[1, 2, 3, 4, 5, 6], 0);
 
     #[test]
-    fn a_tick_counts_once_for_all_members_together() {
+    fn tick_counts_once_for_all_crowd_members() {
         assert_eq!(in_common(&[WHOLE, WHOLE]), (WHOLE.0.to_vec(), 0, 0));
         let slower = in_common(&[WHOLE, (&[1, 2], 0)]);
         assert_eq!(slower, (vec![1, 2], 0, 0), "one of them is not there yet");
     }
 
     #[test]
-    fn what_any_member_passes_over_does_not_count() {
+    fn tick_skipped_by_any_member_does_not_count() {
         let gap: (&[u64], u64) = (&[1, 2, 5, 6], 0);
         for members in [
             [gap, WHOLE, WHOLE],
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_wrong_whoever_gets_it() {
+    fn duplicate_tick_of_any_member_is_wrong() {
         let twice: (&[u64], u64) = (&[1, 2, 2, 3, 4, 5, 6], 0);
         assert_eq!(in_common(&[WHOLE, twice]), (WHOLE.0.to_vec(), 1, 0));
     }
 
     #[test]
-    fn a_loss_is_declared_if_everyone_who_lacks_something_said_so() {
+    fn loss_is_declared_if_all_affected_members_report_it() {
         let (second, fifth): (&[u64], &[u64]) = (&[1, 3, 4, 5, 6], &[1, 2, 3, 4, 6]);
         let both = in_common(&[WHOLE, (second, 1), (fifth, 1)]);
         assert_eq!(both, (vec![1, 3, 4, 6], 0, 2), "one each, not the same");

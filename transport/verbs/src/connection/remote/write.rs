@@ -71,7 +71,7 @@ impl Stream {
         let mut piece = memory.bindable().piece(offset, len);
         // SAFETY: zero is a value of every field; the bytes are in registered memory that outlives the
         // queue, and the device alone reads them, by its own accesses, whoever writes there meanwhile.
-        // Exercised by `verbs::window::what_is_written_lands_in_the_inbox_and_nowhere_else`.
+        // Exercised by `verbs::window::remote_writes_land_only_inside_inbox`.
         let posted = unsafe {
             let mut request: sys::ibv_send_wr = std::mem::zeroed();
             request.wr_id = MIRRORED;
