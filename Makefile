@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions chaos witnesses
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate lines planted small-worlds grid fuzz restarts promotions chaos witnesses
 .PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
 
 SHELL := /bin/bash
@@ -85,9 +85,14 @@ simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 	$(BUILD_BINS)
 	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)
 
-planted: setup ## check that the simulator finds every planted bug
+lines: setup ## the lines of a source in virtual time; make lines SEEDS=0..100000
+	$(BUILD_BINS)
+	$(BIN)/lines --seeds $(SEEDS)
+
+planted: setup ## check that the simulators find every planted bug
 	$(BUILD_BINS)
 	$(BIN)/simulate --planted all
+	$(BIN)/lines --planted
 	$(BIN)/exhaustive --planted
 
 small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
@@ -165,6 +170,7 @@ stages:
 lane-release:
 	$(STAGE) build-sim $(MAKE_STAGE) build-sim
 	$(STAGE) simulate $(MAKE_STAGE) simulate BUILD_BINS=:
+	$(STAGE) lines $(MAKE_STAGE) lines BUILD_BINS=:
 	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS="--sample $(DAY)"
 	$(STAGE) grid $(MAKE_STAGE) grid BUILD_BINS=:
 	$(STAGE) planted $(MAKE_STAGE) planted BUILD_BINS=:

@@ -1,27 +1,9 @@
-//! MoldUDP64 1.0 downstream packets: every message comes out once, in order, with its position,
-//! and what is missing, old or unreadable is said.
+//! MoldUDP64 1.0 downstream packets: header and message blocks.
 //!
-//! Messages are walked by their length on the wire, never by what a type should measure. Requests
-//! for repair are not made here. Rules where the specification leaves a choice:
-//!
-//! - *Late join*: the first packet may have any sequence; what came before is no gap, unless
-//!   `expect_from_one`.
-//! - *Session change*: the ordinal goes up and counting starts at 1, so a first packet beyond 1 is
-//!   a gap. Packets of the session before it (the slower line, its last end-of-session packets)
-//!   are old from then on. Should that one go on with news, [`INSISTING`] packets in a row with
-//!   nothing of the new session between them, then the new session was a stray: the old one is
-//!   taken up where it was left, and what was passed over is a gap.
-//! - *Sequence going back within a session*: sequences of a session are never used twice, so these
-//!   are old messages (another line, a repair, a replay), and delivering them again would be
-//!   wrong. Only a heartbeat says what the venue will send *next*: [`INSISTING`] of them in a row
-//!   below what is expected, with nothing new in between, can't be stragglers (there is one
-//!   a second): the venue has started again under the old name, and without a reset the feed would
-//!   stay silent for the rest of the day.
-//! - *Sequence 0*: the venue counts from 1. A session that begins with 0 comes from a converter
-//!   that numbers nothing; its packets are numbered here as they come.
+//! Messages are walked by their length on the wire, never by what a type should measure. The
+//! sequence is followed by [`crate::arbiter`]; requests for repair are not made here.
 
-use tickcast_reliability::types::SourcePosition;
-
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes before the message blocks: session (10), sequence (8), count (2).
@@ -30,44 +12,12 @@ pub const HEADER_LEN: usize = 20;
 /// A count that says that the session is over.
 pub const END_OF_SESSION: u16 = 0xFFFF;
 
-/// Packets in a row that it takes to make the venue's going back the truth rather than a straggler.
-pub const INSISTING: u8 = 3;
-
 /// A session's name: 10 ASCII characters.
 pub type Session = [u8; 10];
 
-/// Contents of a packet, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// A message that was not seen before. May be empty: such a block only uses up a sequence.
-    Message(SourcePosition, &'a [u8]),
-    /// Something about the stream itself.
-    Incident(Incident),
-}
-
-/// Takes what a packet held, in order; a closure of events is one.
-pub trait Listen<'a> {
-    /// As [`Event::Message`].
-    fn message(&mut self, position: SourcePosition, message: &'a [u8]);
-
-    /// As [`Event::Incident`].
-    fn incident(&mut self, incident: Incident);
-}
-
-impl<'a, F: FnMut(Event<'a>)> Listen<'a> for F {
-    #[inline]
-    fn message(&mut self, position: SourcePosition, message: &'a [u8]) {
-        self(Event::Message(position, message));
-    }
-
-    fn incident(&mut self, incident: Incident) {
-        self(Event::Incident(incident));
-    }
-}
-
 /// The header of a downstream packet, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MoldHeader {
     /// The session the sequence belongs to.
     pub session: Session,
     /// Sequence of the first message; without messages, of the next one to come.
@@ -76,7 +26,7 @@ pub struct Header {
     pub count: u16,
 }
 
-impl Header {
+impl MoldHeader {
     /// Splits a packet into its header and its message blocks; `None` when it is too short.
     #[inline]
     #[must_use]
@@ -103,195 +53,97 @@ impl Header {
     }
 }
 
-/// Follows the sequence of one stream of packets.
-#[derive(Clone, Debug, Default)]
+/// MoldUDP64, with messages of a higher protocol.
+#[derive(Clone, Copy, Debug)]
 pub struct MoldUdp64 {
-    session: Option<Session>,
-    /// The session before, and the next sequence there.
-    previous: Option<(Session, u64)>,
-    ordinal: u16,
-    /// The next sequence; 0 until a packet told one.
-    expected: u64,
-    unnumbered: bool,
-    ended: bool,
-    heartbeats_behind: u8,
-    /// Packets with news of the previous session since the last one of the current session.
-    news_of_previous: u8,
-    expect_from_one: bool,
+    is_known: fn(&[u8]) -> bool,
 }
 
 impl MoldUdp64 {
-    /// A follower that has seen nothing yet. With `expect_from_one`, a first packet beyond
-    /// sequence 1 is a gap; without, it is a late join.
+    /// Creates the protocol; `is_known` returns whether a message is of a known type and length.
     #[must_use]
-    pub fn new(expect_from_one: bool) -> Self {
-        Self {
-            expect_from_one,
-            ..Self::default()
-        }
+    pub const fn new(is_known: fn(&[u8]) -> bool) -> Self {
+        Self { is_known }
     }
+}
 
-    /// The session that is being followed.
-    #[must_use]
-    pub const fn session(&self) -> Option<Session> {
-        self.session
-    }
+impl Protocol for MoldUdp64 {
+    type Note = ();
+    type Blocks<'a> = MoldBlocks<'a>;
 
-    /// Where the next new message will stand.
-    #[must_use]
-    pub const fn next_position(&self) -> SourcePosition {
-        SourcePosition::new(self.ordinal, self.expected)
-    }
-
-    /// Takes one UDP payload and tells `on` what is new in it. Never panics, whatever the bytes.
-    #[inline]
-    pub fn packet<'a>(&mut self, payload: &'a [u8], mut on: impl FnMut(Event<'a>)) {
-        self.follow(payload, &mut on);
-    }
-
-    /// As [`packet`](Self::packet), for a listener that keeps messages and incidents apart.
     #[inline(always)]
-    pub fn follow<'a>(&mut self, payload: &'a [u8], on: &mut impl Listen<'a>) {
-        let Some((header, blocks)) = Header::split(payload) else {
-            return on.incident(malformed(
-                "MoldUDP64 packet shorter than its 20-byte header",
-            ));
+    fn read<'a>(
+        &mut self,
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<()>, MoldBlocks<'a>), Incident> {
+        let Some((header, blocks)) = MoldHeader::split(payload) else {
+            let reason = "MoldUDP64 packet shorter than its 20-byte header";
+            return Err(Incident::Malformed { reason });
         };
-        let messages = match header.count {
-            END_OF_SESSION => 0,
-            n => u64::from(n),
+        let (kind, count) = match header.count {
+            END_OF_SESSION => (PacketKind::End, 0),
+            count => (PacketKind::Data, count),
         };
-        if header.sequence > SourcePosition::SEQUENCE_MAX - messages {
-            return on.incident(malformed("MoldUDP64 sequence beyond 48 bits"));
-        }
-        if self.session == Some(header.session) {
-            self.news_of_previous = 0;
-        } else if !self.enter(&header, on) {
-            return;
-        }
-        let sequence = if header.sequence == 0 && self.unnumbered {
-            self.expected
-        } else {
-            header.sequence
+        let mut session = [0; 16];
+        session[..10].copy_from_slice(&header.session);
+        let head = PacketHead {
+            session: u128::from_le_bytes(session),
+            first: header.sequence,
+            count: count.into(),
+            kind,
+            sent_at: 0,
+            note: (),
         };
-        if messages == 0 {
-            return self.announcement(sequence, header.count == END_OF_SESSION, on);
-        }
-        let old = self.expected.saturating_sub(sequence).min(messages);
-        if old > 0 {
-            on.incident(Incident::Duplicate { messages: old });
-            if old == messages {
-                return;
-            }
-        }
-        self.skip_to(sequence, on);
-        self.heartbeats_behind = 0;
-        let mut rest = blocks;
-        for n in 0..messages {
-            let Some((message, after)) = split_block(rest) else {
-                return on.incident(malformed("MoldUDP64 packet ends within a message"));
-            };
-            rest = after;
-            if n >= old {
-                let position = self.next_position();
-                self.expected += 1;
-                on.message(position, message);
-            }
-        }
+        let left = count;
+        Ok((head, MoldBlocks { blocks, left }))
     }
 
-    /// Takes up the session of a packet; `false` when that is the one before the current one.
-    #[cold]
-    fn enter<'a>(&mut self, header: &Header, on: &mut impl Listen<'a>) -> bool {
-        let left_at = match self.previous {
-            Some((session, next)) if session == header.session => {
-                if !self.insists(header, next, on) {
-                    return false;
-                }
-                Some(next)
-            }
-            _ => None,
-        };
-        self.unnumbered = left_at.is_none() && header.sequence == 0;
-        self.ended = false;
-        self.heartbeats_behind = 0;
-        self.news_of_previous = 0;
-        if let Some(session) = self.session.replace(header.session) {
-            self.previous = Some((session, self.expected));
-            self.ordinal = self.ordinal.saturating_add(1);
-            self.expected = left_at.unwrap_or(1);
-            let next = self.next_position();
-            on.incident(Incident::SessionChange { next });
-        } else if self.expect_from_one || self.unnumbered {
-            self.expected = 1;
-        } else {
-            self.expected = header.sequence;
-        }
-        true
-    }
-
-    /// Whether the previous session, where `next` was to come, has gone on for long enough.
-    fn insists<'a>(&mut self, header: &Header, next: u64, on: &mut impl Listen<'a>) -> bool {
-        if !(1..END_OF_SESSION).contains(&header.count) {
-            return false;
-        }
-        let messages = u64::from(header.count);
-        if header.sequence + messages <= next {
-            on.incident(Incident::Duplicate { messages });
-            return false;
-        }
-        self.news_of_previous += 1;
-        if self.news_of_previous < INSISTING {
-            on.incident(malformed("MoldUDP64 messages of a session that was left"));
-        }
-        self.news_of_previous == INSISTING
-    }
-
-    /// A packet without messages: what the venue will send next, or that there is nothing more.
-    fn announcement<'a>(&mut self, next: u64, end: bool, on: &mut impl Listen<'a>) {
-        if next < self.expected && !end {
-            self.heartbeats_behind += 1;
-            if self.heartbeats_behind == INSISTING {
-                self.heartbeats_behind = 0;
-                self.ordinal = self.ordinal.saturating_add(1);
-                self.expected = next;
-                let next = self.next_position();
-                on.incident(Incident::SequenceReset { next });
-            }
-            return;
-        }
-        self.heartbeats_behind = 0;
-        self.skip_to(next, on);
-        if end && !self.ended {
-            self.ended = true;
-            on.incident(Incident::EndOfSession);
-        }
-    }
-
-    /// Goes on at `sequence` if that lies ahead, and says what is missing before it.
-    fn skip_to<'a>(&mut self, sequence: u64, on: &mut impl Listen<'a>) {
-        if sequence > self.expected {
-            let from = self.next_position();
-            let missing = sequence - self.expected;
-            self.expected = sequence;
-            on.incident(Incident::Gap { from, missing });
-        }
+    fn is_known(&self, message: &[u8]) -> bool {
+        (self.is_known)(message)
     }
 }
 
-#[inline]
-fn split_block(blocks: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = blocks.split_first_chunk::<2>()?;
-    rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
+/// Walks the messages of a packet. An empty one only uses up a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct MoldBlocks<'a> {
+    blocks: &'a [u8],
+    left: u16,
 }
 
-const fn malformed(reason: &'static str) -> Incident {
-    Incident::Malformed { reason }
+impl<'a> Iterator for MoldBlocks<'a> {
+    type Item = &'a [u8];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 {
+            return None;
+        }
+        let (len, rest) = self.blocks.split_first_chunk::<2>()?;
+        let (message, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        self.blocks = rest;
+        self.left -= 1;
+        Some(message)
+    }
+}
+
+impl<'a> Blocks<'a> for MoldBlocks<'a> {
+    #[inline(always)]
+    fn fault(&self) -> Option<&'static str> {
+        (self.left > 0).then_some("MoldUDP64 packet ends within a message")
+    }
+
+    fn is_exact(&self) -> bool {
+        self.blocks.is_empty()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tickcast_reliability::types::{Nanos, SourcePosition};
+
     use super::*;
+    use crate::arbiter::{Arbiter, Lines, Listen};
+    use crate::source::Packet;
 
     const S: &Session = b"000010059B";
     const T: &Session = b"000010059C";
@@ -307,26 +159,54 @@ mod tests {
         bytes
     }
 
-    fn run(mold: &mut MoldUdp64, bytes: &[u8]) -> Vec<String> {
-        let mut seen = Vec::new();
-        mold.packet(bytes, |event| {
-            seen.push(match event {
-                Event::Message(p, m) => format!("{p}={}", String::from_utf8_lossy(m)),
-                Event::Incident(Incident::Gap { from, missing }) => format!("gap {from}+{missing}"),
-                Event::Incident(Incident::Duplicate { messages }) => format!("old {messages}"),
-                Event::Incident(Incident::SessionChange { next }) => format!("session {next}"),
-                Event::Incident(Incident::SequenceReset { next }) => format!("reset {next}"),
-                Event::Incident(Incident::EndOfSession) => "end".to_owned(),
-                Event::Incident(Incident::Malformed { .. }) => "bad".to_owned(),
-                Event::Incident(other) => format!("{other:?}"),
+    #[derive(Default)]
+    struct Told(Vec<String>);
+
+    impl Listen<MoldUdp64> for Told {
+        fn packet(&mut self, _: Nanos, (): &()) {}
+
+        fn message(&mut self, position: SourcePosition, message: &[u8]) {
+            let text = String::from_utf8_lossy(message);
+            self.0.push(format!("{position}={text}"));
+        }
+
+        fn incident(&mut self, incident: Incident) {
+            self.0.push(match incident {
+                Incident::Gap { from, missing } => format!("gap {from}+{missing}"),
+                Incident::Duplicate { messages } => format!("old {messages}"),
+                Incident::Late { messages } => format!("late {messages}"),
+                Incident::SessionChange { next } => format!("session {next}"),
+                Incident::SequenceReset { next } => format!("reset {next}"),
+                Incident::EndOfSession => "end".to_owned(),
+                Incident::Malformed { .. } => "bad".to_owned(),
+                Incident::Foreign { .. } => "foreign".to_owned(),
+                other => format!("{other:?}"),
             });
-        });
-        seen
+        }
+    }
+
+    type Mold = Arbiter<MoldUdp64>;
+
+    /// One line that holds nothing.
+    fn follower(expect_from_one: bool) -> Mold {
+        let protocol = MoldUdp64::new(|_| true);
+        Arbiter::new(protocol, Lines::default(), expect_from_one)
+    }
+
+    fn run(mold: &mut Mold, payload: &[u8]) -> Vec<String> {
+        let mut told = Told::default();
+        let received_at = Nanos::ZERO;
+        let packet = Packet {
+            received_at,
+            payload,
+        };
+        mold.packet(0, received_at, packet, &mut told);
+        told.0
     }
 
     #[test]
     fn late_mold_join_reports_no_gap_for_earlier_messages() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         assert_eq!(
             run(&mut mold, &packet(S, 70, 2, &[b"a", b""])),
             ["0:70=a", "0:71="]
@@ -335,7 +215,7 @@ mod tests {
             run(&mut mold, &packet(S, 75, 1, &[b"b"])),
             ["gap 0:72+3", "0:75=b"]
         );
-        let mut mold = MoldUdp64::new(true);
+        let mut mold = follower(true);
         assert_eq!(
             run(&mut mold, &packet(S, 4, 1, &[b"b"])),
             ["gap 0:1+3", "0:4=b"]
@@ -344,7 +224,7 @@ mod tests {
 
     #[test]
     fn overlapping_mold_packet_emits_only_new_messages() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 2, &[b"a", b"b"]));
         let overlap = packet(S, 2, 3, &[b"b", b"c", b"d"]);
         assert_eq!(run(&mut mold, &overlap), ["old 1", "0:3=c", "0:4=d"]);
@@ -353,7 +233,7 @@ mod tests {
 
     #[test]
     fn mold_heartbeat_reveals_tail_gap_once() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 1, &[b"a"]));
         assert!(
             run(&mut mold, &packet(S, 2, 0, &[])).is_empty(),
@@ -373,7 +253,7 @@ mod tests {
 
     #[test]
     fn new_mold_session_starts_at_one_and_retires_previous() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 9, 1, &[b"a"]));
         let first = packet(T, 3, 1, &[b"b"]);
         assert_eq!(
@@ -383,24 +263,27 @@ mod tests {
         assert_eq!(run(&mut mold, &packet(S, 9, 1, &[b"a"])), ["old 1"]);
         assert_eq!(
             run(&mut mold, &packet(S, 10, 1, &[b"z"])),
-            ["bad"],
-            "counted, not delivered"
+            [""; 0],
+            "kept until it insists"
         );
         assert!(run(&mut mold, &packet(S, 11, 0xFFFF, &[])).is_empty());
-        assert_eq!(run(&mut mold, &packet(T, 4, 1, &[b"c"])), ["1:4=c"]);
+        assert_eq!(
+            run(&mut mold, &packet(T, 4, 1, &[b"c"])),
+            ["1:4=c", "foreign"]
+        );
     }
 
     #[test]
     fn stray_session_packet_keeps_current_session() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 9, 1, &[b"a"]));
         assert_eq!(
             run(&mut mold, &packet(T, 1, 1, &[b"x"])),
             ["session 1:1", "1:1=x"]
         );
-        assert_eq!(run(&mut mold, &packet(S, 10, 1, &[b"b"])), ["bad"]);
-        assert_eq!(run(&mut mold, &packet(S, 11, 1, &[b"c"])), ["bad"]);
-        let back = ["session 2:10", "gap 2:10+2", "2:12=d"];
+        assert_eq!(run(&mut mold, &packet(S, 10, 1, &[b"b"])), [""; 0]);
+        assert_eq!(run(&mut mold, &packet(S, 11, 1, &[b"c"])), [""; 0]);
+        let back = ["session 2:10", "2:10=b", "2:11=c", "2:12=d"];
         assert_eq!(run(&mut mold, &packet(S, 12, 1, &[b"d"])), back);
         assert_eq!(run(&mut mold, &packet(S, 13, 1, &[b"e"])), ["2:13=e"]);
         assert_eq!(run(&mut mold, &packet(T, 1, 1, &[b"x"])), ["old 1"]);
@@ -408,9 +291,13 @@ mod tests {
 
     #[test]
     fn sequence_restart_is_old_until_heartbeats_repeat_it() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 100, 1, &[b"a"]));
-        assert_eq!(run(&mut mold, &packet(S, 1, 1, &[b"x"])), ["old 1"]);
+        assert_eq!(
+            run(&mut mold, &packet(S, 1, 1, &[b"x"])),
+            ["late 1"],
+            "it was never delivered"
+        );
         assert!(run(&mut mold, &packet(S, 2, 0, &[])).is_empty());
         assert!(run(&mut mold, &packet(S, 2, 0, &[])).is_empty());
         assert_eq!(
@@ -426,7 +313,7 @@ mod tests {
 
     #[test]
     fn mold_packet_cut_mid_message_emits_prefix_then_gap() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         let mut cut = packet(S, 1, 3, &[b"aa", b"bb", b"cc"]);
         cut.truncate(cut.len() - 1);
         assert_eq!(run(&mut mold, &cut), ["0:1=aa", "0:2=bb", "bad"]);
@@ -439,7 +326,7 @@ mod tests {
 
     #[test]
     fn sequence_beyond_position_range_is_refused() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 1, &[b"a"]));
         assert_eq!(
             run(&mut mold, &packet(S, u64::MAX, 2, &[b"x", b"y"])),
@@ -451,11 +338,11 @@ mod tests {
 
     #[test]
     fn packets_that_are_not_numbered_are_numbered_as_they_come() {
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         let unnumbered = packet(&[0; 10], 0, 1, &[b"a"]);
         assert_eq!(run(&mut mold, &unnumbered), ["0:1=a"]);
         assert_eq!(run(&mut mold, &unnumbered), ["0:2=a"]);
-        let mut mold = MoldUdp64::new(false);
+        let mut mold = follower(false);
         run(&mut mold, &packet(S, 5, 1, &[b"a"]));
         assert_eq!(run(&mut mold, &packet(S, 0, 1, &[b"a"])), ["old 1"]);
     }

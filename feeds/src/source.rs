@@ -6,6 +6,9 @@
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
+/// Buckets of the skew histogram.
+pub const SKEW_BUCKETS: usize = 24;
+
 /// One packet of a feed: a UDP payload, or one message of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -38,10 +41,30 @@ pub enum Incident {
     },
     /// The venue ended its session.
     EndOfSession,
-    /// Messages that were seen before and are dropped (the other line, a resend).
+    /// Messages that were delivered before and are dropped (the other line, a resend).
     Duplicate {
         /// Number of messages.
         messages: u64,
+    },
+    /// Messages that came after they were passed over; they are dropped.
+    Late {
+        /// Number of messages.
+        messages: u64,
+    },
+    /// A packet of another feed; dropped.
+    Foreign {
+        /// The difference, in one phrase.
+        reason: &'static str,
+    },
+    /// A line is silent while another is heard; it is not waited for.
+    LineStopped {
+        /// Its index.
+        line: u8,
+    },
+    /// A line that had stopped is heard again.
+    LineBack {
+        /// Its index.
+        line: u8,
     },
     /// A packet or message that could not be read. Its whole part has been delivered.
     Malformed {
@@ -69,13 +92,68 @@ pub trait Sink {
     fn incident(&mut self, incident: Incident);
 }
 
-/// A venue's protocol: packets in, records and incidents out.
+/// A venue's protocol: packets of a source's lines in, records and incidents out.
 pub trait Decoder: Send {
-    /// Decodes one packet. Never panics and never loops: unreadable bytes become an [`Incident`].
-    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink);
+    /// Takes one packet of a line, `now` by a clock that does not go back. Never panics and never
+    /// loops: unreadable bytes become an [`Incident`].
+    fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink);
+
+    /// Takes one packet of the only line, at the time of receipt.
+    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink) {
+        self.line_packet(0, packet.received_at, packet, sink);
+    }
+
+    /// Lets time pass: packets that have waited long enough are decoded.
+    fn poll(&mut self, now: Nanos, sink: &mut dyn Sink);
+
+    /// Ends the input: packets that still wait are decoded, and missing messages reported.
+    fn finish(&mut self, sink: &mut dyn Sink);
+
+    /// Returns the counts of a line; zeros for a line that does not exist.
+    fn line(&self, line: usize) -> LineStats;
 
     /// Returns the venue messages seen so far by type byte, without heartbeats.
     fn counts(&self) -> &MessageCounts;
+}
+
+/// Counts of one line, in messages unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineStats {
+    /// Packets of the source's sessions.
+    pub packets: u64,
+    /// Messages that this line brought first.
+    pub first: u64,
+    /// Messages that came after they were declared lost.
+    pub late: u64,
+    /// Messages that had been delivered before.
+    pub duplicates: u64,
+    /// Messages of packets that are not of the source's sessions.
+    pub foreign: u64,
+    /// Messages that this line left out.
+    pub missing: u64,
+    /// The most packets that a message came after its place on this line.
+    pub reorder_depth: u64,
+    /// Duplicates by how long after the first copy they came: bucket n counts packets less than
+    /// 2^n µs behind, the last one all others.
+    pub skew: [u64; SKEW_BUCKETS],
+    /// Whether the line is silent while another is heard.
+    pub is_stopped: bool,
+}
+
+impl LineStats {
+    /// Returns the skew in µs that this share of the duplicates does not exceed, rounded up to a
+    /// power of two; 0 without duplicates.
+    #[must_use]
+    pub fn skew_us(&self, share: f64) -> u64 {
+        let all: u64 = self.skew.iter().sum();
+        let rank = (all as f64 * share).ceil() as u64;
+        let mut below = 0;
+        let bucket = self.skew.iter().position(|count| {
+            below += count;
+            below >= rank && below > 0
+        });
+        bucket.map_or(0, |bucket| 1 << bucket)
+    }
 }
 
 /// Returns how much later `at` is than `than`, saturated to 32 bits.

@@ -5,10 +5,11 @@ use std::{fmt, str::FromStr};
 use thiserror::Error;
 
 use crate::{
+    arbiter::{Blocks, Holding, Lines},
     iex::{IexDecoder, transport::Segment},
     instruments::Instruments,
     itch::{self, ItchDecoder, ItchSettings},
-    moldudp64::Header,
+    moldudp64::MoldHeader,
     source::Decoder,
 };
 
@@ -29,6 +30,10 @@ pub struct Settings {
     pub instruments: Instruments,
     /// Facts that ITCH itself does not carry, such as its trade date.
     pub itch: ItchSettings,
+    /// Number of lines of the source; 0 counts as 1.
+    pub lines: usize,
+    /// The limits of the arbiter; `None`: the venue's.
+    pub holding: Option<Holding>,
 }
 
 /// A name that is not in the table. The caller's fault.
@@ -55,9 +60,27 @@ impl Format {
     /// Creates a decoder without state.
     #[must_use]
     pub fn decoder(self, settings: Settings) -> Box<dyn Decoder> {
+        let lines = Lines {
+            count: settings.lines,
+            holding: settings.holding.unwrap_or(self.holding()),
+        };
         match self {
-            Self::IexTp => Box::new(IexDecoder::new(settings.instruments)),
-            Self::MoldUdp64Itch50 => Box::new(ItchDecoder::new(settings.itch)),
+            Self::IexTp => Box::new(IexDecoder::new(settings.instruments, lines)),
+            Self::MoldUdp64Itch50 => Box::new(ItchDecoder::new(ItchSettings {
+                lines,
+                ..settings.itch
+            })),
+        }
+    }
+
+    /// Returns the limits for live lines of the venue. Its lines run in one data centre, so they are
+    /// milliseconds apart only where a network between them is.
+    #[must_use]
+    pub const fn holding(self) -> Holding {
+        match self {
+            // IEX delays its lines alike; members receive them over one network.
+            Self::IexTp => Holding::live(2_000, 5_000),
+            Self::MoldUdp64Itch50 => Holding::live(2_000, 10_000),
         }
     }
 
@@ -85,7 +108,7 @@ impl Format {
 /// Returns whether the packet consists of ITCH message blocks from end to end. A packet without
 /// messages is not recognised.
 fn is_mold_with_itch(payload: &[u8]) -> bool {
-    let Some((header, mut blocks)) = Header::split(payload) else {
+    let Some((header, mut blocks)) = MoldHeader::split(payload) else {
         return false;
     };
     let mut count = 0_u64;
@@ -94,7 +117,7 @@ fn is_mold_with_itch(payload: &[u8]) -> bool {
         let Some((message, rest)) = rest.split_at_checked(len) else {
             return false;
         };
-        if itch::messages::Message::read(message).is_err() {
+        if itch::messages::ItchMessage::read(message).is_err() {
             return false;
         }
         count += 1;

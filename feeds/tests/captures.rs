@@ -11,7 +11,10 @@ use std::{
 use common::data_dir;
 use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*};
+use tickcast_feeds::capture::account::Reason;
+use tickcast_feeds::capture::finding::CaptureFinding;
 use tickcast_feeds::capture::{Capture, CaptureError, CaptureFormat, CaptureStats};
+use tickcast_reliability::types::Nanos;
 
 const ETHERNET: u32 = 1;
 const STAMP_NS: u64 = 1_517_060_400_128_208_123;
@@ -214,7 +217,7 @@ fn drain(capture: &mut Capture) -> (Vec<Read>, Option<CaptureError>) {
         }
     };
     let stats = capture.stats();
-    assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+    assert_eq!(stats.frames, stats.account.total().frames);
     assert_eq!(stats.datagrams, all.len() as u64);
     assert!(matches!(capture.next(), Ok(None)), "the end stays the end");
     (all, error)
@@ -225,6 +228,16 @@ fn read(bytes: &[u8]) -> (Vec<Read>, CaptureStats) {
     let (all, error) = drain(&mut capture);
     assert!(error.is_none(), "{error:?}");
     (all, *capture.stats())
+}
+
+fn frames_of(stats: &CaptureStats, reason: Reason) -> u64 {
+    stats.account.of(reason).frames
+}
+
+fn findings(bytes: &[u8]) -> Vec<CaptureFinding> {
+    let mut capture = open(bytes).unwrap();
+    drain(&mut capture);
+    capture.findings().kept().to_vec()
 }
 
 fn payloads(bytes: &[u8]) -> Vec<Vec<u8>> {
@@ -315,7 +328,8 @@ fn second_section_has_own_byte_order_and_interfaces() {
     let (all, stats) = read(&bytes);
     assert_eq!(all.len(), 2);
     assert_eq!(
-        stats.skipped.unknown_link, 1,
+        frames_of(&stats, Reason::UnknownInterface),
+        1,
         "no interface was described yet"
     );
 }
@@ -329,6 +343,8 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
     bytes.extend(enhanced(order, 0, 1, &plain(b"b"), 43));
     let (all, stats) = read(&bytes);
     assert_eq!((all.len(), stats.frames, stats.truncated), (2, 2, 0));
+    let structure = stats.account.of(Reason::Structure).bytes;
+    assert!(structure > 3 << 20, "{structure}");
     bytes.extend(block(order, 5, &[0; 40]));
     assert_eq!(read(&bytes).1.truncated, 0, "such a block may be the last");
     bytes.truncate(bytes.len() - 4);
@@ -336,19 +352,27 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
 }
 
 #[test]
-fn simple_block_has_no_time_obsolete_is_counted() {
+fn simple_block_has_no_time_obsolete_block_has() {
     let order = Order::Little;
     let frame = plain(b"simple");
     let simple = [&order.u32(frame.len() as u32)[..], &frame].concat();
     let mut bytes = pcapng(order, &[]);
     bytes.extend(block(order, 3, &simple));
-    bytes.extend(block(order, 2, &[0; 40]));
+    let obsolete = |captured: u32| {
+        let ticks = [(STAMP_NS >> 32) as u32, STAMP_NS as u32];
+        let words = [0, ticks[0], ticks[1], captured, frame.len() as u32];
+        let words: Vec<_> = words.into_iter().flat_map(|word| order.u32(word)).collect();
+        block(order, 2, &[&words[..], &frame].concat())
+    };
+    bytes.extend(obsolete(frame.len() as u32));
+    bytes.extend(obsolete(5_000));
     let (all, stats) = read(&bytes);
-    assert_eq!(
-        (all[0].received_at, &all[0].payload[..]),
-        (0, &b"simple"[..])
-    );
-    assert_eq!((stats.frames, stats.skipped.unknown_link), (2, 1));
+    let gave: Vec<_> = all
+        .iter()
+        .map(|r| (r.received_at, &r.payload[..]))
+        .collect();
+    assert_eq!(gave, [(0, &b"simple"[..]), (STAMP_NS, &b"simple"[..])]);
+    assert_eq!((stats.frames, frames_of(&stats, Reason::Malformed)), (3, 1));
 }
 
 #[test]
@@ -381,6 +405,191 @@ fn link_layers_yield_same_datagram() {
     }
 }
 
+/// GRE with the given flags and fields, in an IPv4 frame.
+fn gre(flags: u16, kind: u16, fields: &[u8], inner: &[u8]) -> Vec<u8> {
+    let head = [&flags.to_be_bytes()[..], &kind.to_be_bytes(), fields, inner].concat();
+    ethernet(&[], 0x0800, &ipv4(47, 0, &head))
+}
+
+#[test]
+fn encapsulations_lead_to_the_same_datagram() {
+    let ip = ipv4(17, 0, &udp(b"x"));
+    let inner = plain(b"x");
+    let stamped = |version: u16, len: usize| {
+        let stamp = [
+            &[0, 1][..],
+            &version.to_be_bytes(),
+            &vec![7; len],
+            &[8, 0],
+            &ip,
+        ]
+        .concat();
+        ethernet(&[], 0xd28b, &stamp)
+    };
+    let label = |bottom: u8| [0, 6, 0x40 | bottom, 0xff];
+    let mut vxlan = udp(&[&[8, 0, 0, 0, 0, 0, 9, 0][..], &inner].concat());
+    vxlan[2..4].copy_from_slice(&4789_u16.to_be_bytes());
+    let erspan_3 = |last: u8| [&[0x20; 11][..], &[last]].concat();
+    let subheader = [&erspan_3(1)[..], &[0; 8], &inner].concat();
+    let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ip].concat();
+    for (name, frame) in [
+        (
+            "802.1ad and 0x9200",
+            ethernet(&[0x88a8, 0x9200, 0x9100], 0x0800, &ip),
+        ),
+        ("GRE of IP", gre(0, 0x0800, &[], &ip)),
+        (
+            "GRE with key and checksum",
+            gre(0xa000, 0x0800, &[0; 8], &ip),
+        ),
+        ("GRE of Ethernet", gre(0, 0x6558, &[], &inner)),
+        ("ERSPAN I", gre(0, 0x88be, &[], &inner)),
+        ("ERSPAN II", gre(0x1000, 0x88be, &[0; 12], &inner)),
+        (
+            "ERSPAN III",
+            gre(
+                0x1000,
+                0x22eb,
+                &[0; 4],
+                &[&erspan_3(0)[..], &inner].concat(),
+            ),
+        ),
+        (
+            "ERSPAN III, longer",
+            gre(0x1000, 0x22eb, &[0; 4], &subheader),
+        ),
+        (
+            "MPLS",
+            ethernet(&[], 0x8847, &[&label(0)[..], &label(1), &ip].concat()),
+        ),
+        (
+            "Ethernet in MPLS",
+            ethernet(&[], 0x8848, &[&label(1)[..], &[0; 4], &inner].concat()),
+        ),
+        ("VXLAN", ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan))),
+        ("Arista, 64 bits", stamped(0x0110, 8)),
+        ("Arista, 48 bits", stamped(0x0020, 6)),
+        ("IP in IP", ethernet(&[], 0x0800, &ipv4(4, 0, &ip))),
+        ("SNAP", ethernet(&[], snap.len() as u16, &snap)),
+    ] {
+        assert_eq!(payloads(&pcap(&[frame])), [b"x"], "{name}");
+    }
+    for (link, head) in [
+        (113, &[&[0; 14][..], &[0x81, 0]].concat()),
+        (276, &[&[0x81, 0][..], &[0; 18]].concat()),
+    ] {
+        let frame = [&head[..], &[0, 42, 8, 0], &ip].concat();
+        let file = pcap_of(Order::Little, 1_000, link, &[frame]);
+        assert_eq!(payloads(&file), [b"x"], "tagged link type {link}");
+    }
+    // Headers without end.
+    let loop_of_tags = ethernet(&[0x8100; 200], 0x0800, &ip);
+    assert_eq!(
+        frames_of(&read(&pcap(&[loop_of_tags])).1, Reason::Malformed),
+        1
+    );
+}
+
+#[test]
+fn fragments_become_one_datagram_in_any_order() {
+    let whole = udp(&[7; 100]);
+    let part = |from: usize, to: usize| {
+        let more = u16::from(to < whole.len()) << 13;
+        ethernet(
+            &[],
+            0x0800,
+            &ipv4(17, more | (from / 8) as u16, &whole[from..to]),
+        )
+    };
+    let parts = [part(0, 40), part(40, 80), part(80, 108)];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let frames = order.map(|n: usize| parts[n].clone());
+        let (all, stats) = read(&pcap(&frames));
+        assert_eq!(all.len(), 1, "{order:?}");
+        assert_eq!(
+            (&all[0].payload[..], all[0].original_len),
+            (&[7; 100][..], 100)
+        );
+        assert_eq!(all[0].ends.1, "233.215.21.3:10378".parse().unwrap());
+        assert_eq!(frames_of(&stats, Reason::Datagram), 3);
+    }
+    let (all, stats) = read(&pcap(&[
+        parts[0].clone(),
+        parts[0].clone(),
+        parts[2].clone(),
+    ]));
+    assert_eq!((all.len(), frames_of(&stats, Reason::Fragment)), (0, 3));
+}
+
+#[test]
+fn another_file_behind_the_first_is_read_too() {
+    let one = pcap(&[plain(b"one")]);
+    let two = pcap_of(Order::Big, 1, ETHERNET, &[plain(b"two")]);
+    let three = pcapng(Order::Little, &[plain(b"three")]);
+    for files in [[&one, &two, &three], [&three, &one, &two]] {
+        let bytes = files.map(Vec::as_slice).concat();
+        let given = payloads(&bytes);
+        assert_eq!(given.len(), 3, "{given:?}");
+        let begins: Vec<_> = findings(&bytes);
+        let (at, then) = (
+            files[0].len() as u64,
+            (files[0].len() + files[1].len()) as u64,
+        );
+        assert_eq!(
+            begins,
+            [at, then].map(|at| CaptureFinding::AnotherFile { at })
+        );
+    }
+}
+
+#[test]
+fn zeros_behind_a_capture_are_padding() {
+    for file in [
+        pcap(&[plain(b"one")]),
+        pcapng(Order::Little, &[plain(b"one")]),
+    ] {
+        let (all, stats) = read(&[&file[..], &[0; 5_000]].concat());
+        assert_eq!((all.len(), stats.truncated), (1, 0));
+        assert_eq!(stats.account.of(Reason::Padding).bytes, 5_000);
+    }
+}
+
+#[test]
+fn wrong_fractions_and_jumps_are_findings() {
+    let record = |s: u32, fraction: u32| {
+        let frame = plain(b"x");
+        let mut record = pcap_record(Order::Little, 1_000, &frame, frame.len());
+        record[..4].copy_from_slice(&s.to_le_bytes());
+        record[4..8].copy_from_slice(&fraction.to_le_bytes());
+        record
+    };
+    let start = pcap(&[]);
+    let len = record(0, 0).len() as u64;
+    let at = |n: u64| start.len() as u64 + n * len;
+    let records = [
+        record(500, 1),
+        record(500, 1_000_001),
+        record(600, 0),
+        record(500, 0),
+    ];
+    let found = findings(&[&start[..], &records.concat()].concat());
+    let expected = [
+        CaptureFinding::Fraction {
+            at: at(1),
+            ns: 1_000_001_000,
+        },
+        CaptureFinding::Jump {
+            at: at(2),
+            by: Nanos(98_999_999_000),
+        },
+        CaptureFinding::StepBack {
+            at: at(3),
+            by: Nanos::from_secs(100),
+        },
+    ];
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn ipv6_extension_headers_are_skipped() {
     let udp = udp(b"six");
@@ -400,7 +609,8 @@ fn ipv6_extension_headers_are_skipped() {
     let (all, stats) = read(&pcap(&frames));
     assert_eq!(all.len(), 3);
     assert!(all.iter().all(|r| r.payload == b"six"));
-    assert_eq!((stats.skipped.fragments, stats.skipped.not_udp), (1, 1));
+    assert_eq!(frames_of(&stats, Reason::Fragment), 1);
+    assert_eq!(frames_of(&stats, Reason::GroupControl), 1);
 }
 
 #[test]
@@ -414,7 +624,7 @@ fn incomplete_or_non_udp_frame_is_counted_by_reason() {
     header_len[0] = 0x44;
     let frames = [
         ethernet(&[], 0x0806, &[0; 28]),
-        ethernet(&[0x8100], 0x8847, &[0; 28]),
+        ethernet(&[0x8100], 0x1234, &[0; 28]),
         ethernet(&[], 0x0800, &ipv4(6, 0, &[0; 20])),
         ethernet(&[], 0x0800, &ipv4(17, 0x2000, &datagram)),
         ethernet(&[], 0x0800, &ipv4(17, 7, &datagram)),
@@ -427,9 +637,19 @@ fn incomplete_or_non_udp_frame_is_counted_by_reason() {
     ];
     let (all, stats) = read(&pcap(&frames));
     assert_eq!(all.len(), 1);
-    let skipped = stats.skipped;
-    assert_eq!((skipped.not_ip, skipped.not_udp), (2, 1));
-    assert_eq!((skipped.fragments, skipped.malformed), (2, 5));
+    let counted: Vec<_> = (stats.account.rows())
+        .filter(|(_, row)| row.frames > 0)
+        .map(|(reason, row)| (reason, row.frames))
+        .collect();
+    let expected = [
+        (Reason::Datagram, 1),
+        (Reason::Arp, 1),
+        (Reason::Tcp, 1),
+        (Reason::OtherEtherType, 1),
+        (Reason::Malformed, 5),
+        (Reason::Fragment, 2),
+    ];
+    assert_eq!(counted, expected);
 }
 
 #[test]
@@ -522,58 +742,136 @@ fn corrupt_gzip_stream_is_reported_as_damaged() {
     assert!(error.to_string().contains("gzip"), "{error}");
 }
 
-#[test]
-fn absurd_length_is_error_without_memory() {
-    let good = pcap(&[plain(b"one")]);
-    let mut record = pcap_record(Order::Little, 1_000, b"", 0);
-    record[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let error = fault(&[good.clone(), record].concat());
-    let text = error.to_string();
-    assert!(
-        matches!(error, CaptureError::TooLong { offset, len, .. }
-            if offset == good.len() as u64 && len == u64::from(u32::MAX)),
-        "{text}"
-    );
-    assert!(text.contains(&good.len().to_string()) && text.contains("copy or record"));
-
-    let good = pcapng(Order::Little, &[plain(b"one")]);
-    let mut huge = block(Order::Little, 6, &[0; 20]);
-    huge[4..8].copy_from_slice(&0xffff_fff0_u32.to_le_bytes());
-    let error = fault(&[good.clone(), huge.clone()].concat());
-    assert!(matches!(error, CaptureError::TooLong { offset, .. } if offset == good.len() as u64));
-    huge[4..8].copy_from_slice(&3_u32.to_le_bytes());
-    assert!(matches!(
-        fault(&[good, huge].concat()),
-        CaptureError::Damaged { .. }
-    ));
+/// The bytes that the findings say were skipped.
+fn skipped(bytes: &[u8]) -> Vec<(u64, u64)> {
+    let found = findings(bytes).into_iter();
+    let ranges = found.map(|finding| match finding {
+        CaptureFinding::Skipped { from, to } => (from, to),
+        other => panic!("{other}"),
+    });
+    ranges.collect()
 }
 
 #[test]
-fn pcapng_nonsense_is_an_error() {
-    let mut order = pcapng(Order::Little, &[]);
+fn absurd_length_costs_one_record_and_no_memory() {
+    let start = pcap(&[plain(b"one")]);
+    let mut record = pcap_record(Order::Little, 1_000, b"", 0);
+    record[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let end = [plain(b"two"), plain(b"three")]
+        .map(|frame| pcap_record(Order::Little, 1_000, &frame, frame.len()));
+    let bytes = [&start[..], &record, &end.concat()].concat();
+    assert_eq!(payloads(&bytes), [&b"one"[..], b"two", b"three"]);
+    let from = start.len() as u64;
+    assert_eq!(skipped(&bytes), [(from, from + record.len() as u64)]);
+
+    let start = pcapng(Order::Little, &[plain(b"one")]);
+    let mut huge = block(Order::Little, 6, &[0; 20]);
+    let two = enhanced(Order::Little, 0, STAMP_NS, &plain(b"two"), 45);
+    for len in [0xffff_fff0_u32, 3, 40_000] {
+        huge[4..8].copy_from_slice(&len.to_le_bytes());
+        let bytes = [&start[..], &huge, &two].concat();
+        assert_eq!(payloads(&bytes), [b"one", b"two"], "{len}");
+        let from = start.len() as u64;
+        assert_eq!(skipped(&bytes), [(from, from + huge.len() as u64)], "{len}");
+    }
+}
+
+#[test]
+fn pcapng_nonsense_costs_its_block_only() {
+    let one = [plain(b"one")];
+    let mut order = pcapng(Order::Little, &one);
     order[8] = 0;
-    assert!(matches!(
-        fault(&order),
-        CaptureError::Damaged { offset: 0, .. }
-    ));
-    let mut caplen = pcapng(Order::Little, &[plain(b"one")]);
+    assert_eq!(skipped(&order)[0].0, 0, "no byte order mark");
+    let mut caplen = pcapng(Order::Little, &one);
     let at = section(Order::Little).len() + interface(Order::Little, 1, &[(9, &[9])]).len() + 20;
     caplen[at..at + 4].copy_from_slice(&5_000_u32.to_le_bytes());
-    assert!(matches!(fault(&caplen), CaptureError::Damaged { .. }));
+    caplen.extend(enhanced(Order::Little, 0, STAMP_NS, &plain(b"two"), 45));
+    let (all, stats) = read(&caplen);
+    assert_eq!((all.len(), frames_of(&stats, Reason::Malformed)), (1, 1));
     let many = interface(Order::Little, 1, &[]).repeat(5_000);
-    let many = [section(Order::Little), many].concat();
-    assert!(matches!(fault(&many), CaptureError::Damaged { .. }));
+    let (_, stats) = read(&[section(Order::Little), many].concat());
+    assert_eq!(frames_of(&stats, Reason::Malformed), 5_000 - 4_096);
 }
 
 #[test]
 fn unknown_link_is_error_in_pcap_counted_in_pcapng() {
     let error = fault(&pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]));
     assert!(matches!(error, CaptureError::UnknownLink { link: 147, .. }));
+    let first = pcap(&[plain(b"one")]);
+    let second = pcap_of(Order::Big, 1, 147, &[plain(b"two")]);
+    let (all, stats) = read(&[first, second].concat());
+    assert_eq!((all.len(), frames_of(&stats, Reason::UnknownLink)), (1, 1));
     let order = Order::Little;
     let mut bytes = [section(order), interface(order, 147, &[])].concat();
     bytes.extend(enhanced(order, 0, 1, &plain(b"x"), 43));
     let (all, stats) = read(&bytes);
-    assert_eq!((all.len(), stats.skipped.unknown_link), (0, 1));
+    assert_eq!((all.len(), frames_of(&stats, Reason::UnknownLink)), (0, 1));
+}
+
+#[test]
+fn damaged_record_costs_at_most_itself() {
+    let frames: Vec<_> = (0..12_u8)
+        .map(|n| plain(&vec![n; 20 + usize::from(n)]))
+        .collect();
+    let files = [
+        pcap(&frames),
+        pcap_of(Order::Big, 1, ETHERNET, &frames),
+        pcapng(Order::Little, &frames),
+        pcapng(Order::Big, &frames),
+    ];
+    for file in files {
+        let whole = payloads(&file);
+        let record_len = |n: usize| {
+            let frame = frames[n].len();
+            let is_pcapng = file.starts_with(&[0x0a]);
+            if is_pcapng {
+                32 + frame.next_multiple_of(4)
+            } else {
+                16 + frame
+            }
+        };
+        let all: usize = (0..12).map(record_len).sum();
+        let mut at = file.len() - all;
+        for n in 0..12 {
+            let len = record_len(n);
+            for offset in 0..len {
+                for damage in [0x00, 0x01, 0x80, 0xff] {
+                    let mut bytes = file.clone();
+                    bytes[at + offset] = if damage == 1 {
+                        bytes[at + offset] ^ 1
+                    } else {
+                        damage
+                    };
+                    check_cost(&bytes, &whole, n, &format!("record {n}, byte {offset}"));
+                }
+            }
+            for fill in [0x00, 0xff] {
+                let mut bytes = file.clone();
+                bytes[at..at + len].fill(fill);
+                check_cost(&bytes, &whole, n, &format!("record {n} filled with {fill}"));
+            }
+            let mut bytes = file.clone();
+            bytes.remove(at + len / 2);
+            check_cost(&bytes, &whole, n, &format!("record {n} lacks a byte"));
+            at += len;
+        }
+    }
+}
+
+/// Asserts that all payloads but the `n`-th are given, in order, and the account is balanced.
+fn check_cost(bytes: &[u8], whole: &[Vec<u8>], n: usize, case: &str) {
+    let (all, stats) = read(bytes);
+    let others = |i: &usize| *i != n;
+    let expected: Vec<_> = (0..whole.len()).filter(others).map(|i| &whole[i]).collect();
+    let mut gave = all.iter().map(|r| &r.payload).peekable();
+    for payload in expected {
+        if gave.peek() != Some(&payload) {
+            gave.next();
+        }
+        assert_eq!(gave.next(), Some(payload), "{case}: {stats:?}");
+    }
+    assert!(gave.count() <= 1, "{case}");
+    assert_eq!(stats.account.total().bytes, bytes.len() as u64, "{case}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use common::{Counted, Recorded, data_dir};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::{
+    arbiter::Lines,
     capture::Capture,
     iex::IexDecoder,
     instruments::{Instruments, Symbol},
@@ -216,7 +217,7 @@ fn late_first_heartbeat_of_other_line_is_no_reset() {
 #[test]
 fn reset_without_heartbeat_is_found_and_counted() {
     let recorded = run_segments(&[Seg::deep(1, 9), Seg::deep(4, 2).at(NOON + 2 * SECOND)]);
-    assert_eq!(recorded.incidents, [reset(1, 4), gap(1, 1, 3)]);
+    assert_eq!(recorded.incidents, [reset(1, 1), gap(1, 1, 3)]);
     assert_eq!(recorded.positions()[9..], [(1, 4), (1, 5)]);
 }
 
@@ -240,7 +241,7 @@ fn new_session_restarts_and_late_packet_is_duplicate() {
         Seg::deep(4, 1).session(9).at(NOON + SECOND),
     ]);
     let change = Incident::SessionChange {
-        next: SourcePosition::new(1, 3),
+        next: SourcePosition::new(1, 1),
     };
     let duplicate = Incident::Duplicate { messages: 1 };
     assert_eq!(recorded.incidents, [change, gap(1, 1, 2), duplicate]);
@@ -427,15 +428,12 @@ fn tops_and_deep_in_one_source_do_not_disturb_each_other() {
         Seg::deep(11, 1),
     ]);
     assert_eq!(recorded.positions(), [(0, 10), (0, 11)]);
-    assert!(matches!(
-        recorded.incidents[..],
-        [Incident::Malformed { .. }]
-    ));
+    assert!(matches!(recorded.incidents[..], [Incident::Foreign { .. }]));
 }
 
 #[test]
 fn full_instrument_table_drops_new_symbol_as_malformed() {
-    let mut decoder = IexDecoder::new(Instruments::new(1, 1));
+    let mut decoder = IexDecoder::new(Instruments::new(1, 1), Lines::default());
     let mut recorded = Recorded::default();
     let symbols = [b"A       ", b"B       ", b"A       "];
     let payload = Seg::of(symbols.map(|s| level(b'8', 1, s, 1, 1)).to_vec()).bytes();

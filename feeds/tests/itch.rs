@@ -17,7 +17,7 @@ use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, RecordRef, StatMsg, StatType, StatusMsg,
     SymbolMappingMsg, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
 };
-use tickcast_reliability::types::Nanos;
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 /// 2023-08-22 00:00 in New York, which is at UTC-4 on that day.
 const MIDNIGHT: u64 = 1_692_676_800_000_000_000;
@@ -357,7 +357,12 @@ fn add(reference: u64, side: u8, shares: u32, price: u32) -> Vec<u8> {
 fn decode(messages: &[Vec<u8>]) -> Recorded {
     let (mut decoder, mut told) = (decoder(), Recorded::default());
     for (n, message) in messages.iter().enumerate() {
-        decoder.message(n as u64 + 1, RECEIVED, message, &mut told);
+        decoder.message(
+            SourcePosition::new(0, n as u64 + 1),
+            RECEIVED,
+            message,
+            &mut told,
+        );
     }
     assert_eq!(decoder.counts().total(), messages.len() as u64);
     told
@@ -779,7 +784,12 @@ fn types_are_read_by_length_longer_not_shorter() {
 #[test]
 fn unknown_receive_time_flags_records() {
     let (mut decoder, mut told) = (decoder(), Recorded::default());
-    decoder.message(1, Nanos::ZERO, &add(1, b'B', 1, 1), &mut told);
+    decoder.message(
+        SourcePosition::new(0, 1),
+        Nanos::ZERO,
+        &add(1, b'B', 1, 1),
+        &mut told,
+    );
     let record = &told.all::<MboMsg>()[0];
     assert_eq!(
         (record.ts_recv, record.ts_in_delta),
@@ -794,8 +804,18 @@ fn unknown_day_leaves_venue_times_undefined() {
         ItchDecoder::new(ItchSettings::default()),
         Recorded::default(),
     );
-    decoder.message(1, Nanos::ZERO, &add(1, b'B', 1, 1), &mut told);
-    decoder.message(2, RECEIVED, &add(2, b'B', 1, 1), &mut told);
+    decoder.message(
+        SourcePosition::new(0, 1),
+        Nanos::ZERO,
+        &add(1, b'B', 1, 1),
+        &mut told,
+    );
+    decoder.message(
+        SourcePosition::new(0, 2),
+        RECEIVED,
+        &add(2, b'B', 1, 1),
+        &mut told,
+    );
     let records = told.all::<MboMsg>();
     let times = |m: &MboMsg| (m.hd.ts_event, m.ts_in_delta);
     assert_eq!(times(&records[0]), (UNDEF_TIMESTAMP, 0));
@@ -809,11 +829,21 @@ fn full_order_table_refuses_and_orders_are_unknown() {
         ..ItchSettings::default()
     };
     let (mut decoder, mut told) = (ItchDecoder::new(settings), Recorded::default());
-    decoder.message(1, RECEIVED, &add(1, b'B', 1, 1), &mut told);
-    decoder.message(2, RECEIVED, &add(2, b'B', 1, 1), &mut told);
+    decoder.message(
+        SourcePosition::new(0, 1),
+        RECEIVED,
+        &add(1, b'B', 1, 1),
+        &mut told,
+    );
+    decoder.message(
+        SourcePosition::new(0, 2),
+        RECEIVED,
+        &add(2, b'B', 1, 1),
+        &mut told,
+    );
     assert_eq!((decoder.orders().len(), decoder.orders().refused()), (1, 1));
     decoder.message(
-        3,
+        SourcePosition::new(0, 3),
         RECEIVED,
         &message(b'D', 7, &[&2_u64.to_be_bytes()]),
         &mut told,
@@ -866,7 +896,12 @@ fn binary_file(path: &Path) -> (ItchDecoder, Recorded, BinaryFile) {
     let mut sequence = 0;
     while let Some(message) = file.next().unwrap() {
         sequence += 1;
-        decoder.message(sequence, Nanos::ZERO, message, &mut told);
+        decoder.message(
+            SourcePosition::new(0, sequence),
+            Nanos::ZERO,
+            message,
+            &mut told,
+        );
     }
     (decoder, told, file)
 }
@@ -955,7 +990,7 @@ proptest! {
         let (mut decoder, mut told) = (decoder(), Recorded::default());
         for payload in &packets {
             decoder.packet(Packet { received_at: RECEIVED, payload }, &mut told);
-            decoder.message(1, Nanos::ZERO, payload, &mut told);
+            decoder.message(SourcePosition::new(0, 1), Nanos::ZERO, payload, &mut told);
         }
     }
 

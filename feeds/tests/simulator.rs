@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_feeds::{
     itch::{ItchDecoder, ItchSettings, TradeDate},
-    moldudp64::{END_OF_SESSION, Header},
+    moldudp64::{END_OF_SESSION, MoldHeader},
     simulator::{
         Arrivals, Mix, Simulator, SimulatorConfig, SimulatorError,
         book::{Book, Side},
@@ -218,7 +218,7 @@ fn packets_are_genuine_numbered_without_gap_and_within_the_mtu() {
         assert!(payload.len() <= 600);
         assert!(*sent_at >= at, "time never goes back");
         at = *sent_at;
-        let (header, mut blocks) = Header::split(payload).unwrap();
+        let (header, mut blocks) = MoldHeader::split(payload).unwrap();
         assert_eq!((header.session, header.sequence), (*b"TICKCAST  ", next));
         if header.count == END_OF_SESSION {
             ends += 1;
@@ -247,7 +247,7 @@ fn lossy_line_drops_are_missing_to_the_message() {
     let (mut decoder, mut told) = (decoder(), common::Counted::default());
     let (mut sent, mut dropped) = (0, 0);
     for (at, payload) in &packets(&config, seed) {
-        let count = Header::split(payload).unwrap().0.count;
+        let count = MoldHeader::split(payload).unwrap().0.count;
         let count = if count == END_OF_SESSION {
             0
         } else {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
+use tickcast_feeds::recording::RecordingError;
 use tickcast_feeds::simulator::SimulatorError;
 use tickcast_reliability::publish::PublishError;
 use tickcast_reliability::receive::MirrorError;
@@ -363,15 +364,13 @@ pub enum PublisherError {
         /// The cause.
         source: CaptureError,
     },
-    /// The file contains no known feed.
-    #[error(
-        "source {source_id}: no feed format was recognised in {what}; set \"format\" to one of iex-tp, moldudp64-itch50, binary-file"
-    )]
-    Unrecognised {
+    /// The file holds no feed that is wanted, or several.
+    #[error("source {source_id}: {source}; set \"only\" to the feed's destination")]
+    Recording {
         /// Number of the source.
         source_id: u16,
-        /// Place that was searched.
-        what: String,
+        /// The cause.
+        source: RecordingError,
     },
     /// The simulator can't start.
     #[error("source {source_id}: {source}")]
@@ -498,7 +497,7 @@ impl PublisherError {
                 | Self::VerbsFanOut { .. }
                 | Self::ShmFanOut { .. }
                 | Self::Capture { .. }
-                | Self::Unrecognised { .. }
+                | Self::Recording { .. }
                 | Self::Simulator { .. }
                 | Self::Listening { .. }
                 | Self::Socket { .. }
@@ -532,7 +531,7 @@ impl PublisherError {
             | Self::Memory { .. }
             | Self::Ring { .. }
             | Self::Capture { .. }
-            | Self::Unrecognised { .. }
+            | Self::Recording { .. }
             | Self::Simulator { .. }
             | Self::Listening { .. }
             | Self::Socket { .. }

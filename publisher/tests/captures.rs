@@ -70,3 +70,37 @@ fn records_max_ends_run_early() {
     let published = summary["published_records"].as_u64().unwrap();
     assert!((1_000..1_010).contains(&published), "{published}");
 }
+
+#[test]
+fn lines_of_captures_complete_each_other() {
+    const LINE_A: &str = "239.1.2.3:26400";
+    let (Some(lines), Some(base)) = (
+        data("intake/14_ab_lines_B_late_3_packets.pcap"),
+        data("intake/01_eth_us.pcap"),
+    ) else {
+        return;
+    };
+    // Two lines in one file; and two files of line A, of which only the second is complete.
+    let files = json!([lines, base]);
+    let inputs = [vec![], vec![("file", files), ("only", json!([LINE_A]))]];
+    for more in inputs {
+        let (code, summary) = publish(&lines, &more);
+        let source = &summary["source"];
+        assert_eq!(code, Some(0), "{source:#}");
+        assert_eq!(
+            (&source["messages_total"], &source["gaps"]),
+            (&json!(42), &json!(0))
+        );
+        let lines = &summary["sources"][0]["lines"];
+        let missing = lines.as_array().unwrap().iter();
+        let missing: Vec<_> = missing.map(|line| line["missing"].clone()).collect();
+        assert_eq!(missing, [4, 0], "{source:#}");
+        assert_eq!(source["duplicates"], 38);
+    }
+    // Line A alone lacks four messages, and the run says so.
+    let (code, summary) = publish(&lines, &[("only", json!([LINE_A]))]);
+    assert_eq!(
+        (code, &summary["source"]["missing_messages"]),
+        (Some(1), &json!(4))
+    );
+}

@@ -272,13 +272,49 @@ fn invalid_config_error_names_path_value_and_remedy() {
         ),
         (
             "/inputs",
-            input(json!({ "source": 1, "kind": "udp", "listen": "239.1.1.1:0" })),
-            &["inputs[0].listen", "needs a port"],
+            input(json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "239.1.1.1:0" }] })),
+            &["inputs[0].lines[0].listen", "needs a port"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "udp", "lines": [] })),
+            &["inputs[0].lines", "1 to 8 lines"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": [] })),
+            &["inputs[0].file", "1 to 8 files"],
         ),
         (
             "/inputs",
             input(
-                json!({ "source": 1, "kind": "udp", "listen": "127.0.0.1:1", "wait_for_subscribers": 1 }),
+                json!({ "source": 1, "kind": "capture", "file": ["Cargo.toml", "no/such.pcap"] }),
+            ),
+            &["inputs[0].file", "no/such.pcap", "no such file"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": 7 })),
+            &["inputs[0]", "a path, or a list of paths"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": ["Cargo.toml", "Cargo.toml"], "format": "binary-file" }),
+            ),
+            &["inputs[0].format", "not merged"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "only": ["239.1.1.1"] }),
+            ),
+            &["inputs[0]", "only[0]", "GROUP:PORT"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:1" }], "wait_for_subscribers": 1 }),
             ),
             &["inputs[0]", "unknown field `wait_for_subscribers`"],
         ),
@@ -683,7 +719,8 @@ fn config_check_counts_symbols_per_pattern() {
             "{line:?} is not in {said}"
         );
     }
-    config["inputs"] = json!([{ "source": 1, "kind": "udp", "listen": "127.0.0.1:0" }]);
+    config["inputs"] =
+        json!([{ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }]);
     let said = check(&config);
     assert!(
         said.contains("symbols: no input announces any before it runs"),

@@ -367,7 +367,7 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
 #[test]
 fn live_feed_gap_is_published_as_source_loss() {
     let group = group();
-    let input = json!({ "source": 9, "kind": "udp", "listen": "127.0.0.1:0" });
+    let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });
     let publisher = Publisher::start(&config(group, input));
     let listen = publisher.ready["inputs"][0]["listen"]
         .as_str()
@@ -418,6 +418,62 @@ fn live_feed_gap_is_published_as_source_loss() {
     assert_eq!(summary["source"]["gaps"], 1);
     assert_eq!(summary["source"]["missing_messages"], withheld);
     assert_eq!(summary["channels"][0]["source_messages_lost"], withheld);
+}
+
+#[test]
+fn lines_of_a_live_input_complete_each_other() {
+    let group = group();
+    let lines = json!([{ "listen": "127.0.0.1:0" }, { "listen": "127.0.0.1:0" }]);
+    let input = json!({ "source": 9, "kind": "udp", "lines": lines, "line_skew_us": 1_000_000 });
+    let publisher = Publisher::start(&config(group, input));
+    let listen = |line: usize| {
+        let address = &publisher.ready["inputs"][line]["listen"];
+        address.as_str().unwrap().to_owned()
+    };
+    let lines = [listen(0), listen(1)];
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    let market = SimulatorConfig {
+        symbols: 5,
+        messages: 500,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut left_out = [0, 0];
+    let mut packets = 0;
+    while let Some(packet) = simulator.next_packet() {
+        packets += 1;
+        let messages = u64::from(u16::from_be_bytes([packet.payload[18], packet.payload[19]]));
+        for (line, address) in lines.iter().enumerate() {
+            // A lacks packets 5, 15 and so on, B 10, 20 and so on.
+            if packets % 10 == 5 * (1 - line) && messages < 0xFFFF {
+                left_out[line] += messages;
+                continue;
+            }
+            feed.send_to(packet.payload, address).unwrap();
+        }
+        // As a venue would: not all at once.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    assert!(left_out[0] > 0 && left_out[1] > 0);
+    wait_for("all messages", || {
+        let status = publisher.get("/status");
+        status.contains("\"session_ends\":1").then_some(())
+    });
+    publisher.terminate();
+    let last = follow_to_the_end_from(&mut listener);
+    control.progress(epoch, Sequence(last), 0);
+    let (code, summary) = publisher.finish();
+    assert_eq!(code, Some(0), "nothing is missing");
+    let source = &summary["sources"][0];
+    assert_eq!(source["gaps"], 0);
+    for (line, left_out) in left_out.into_iter().enumerate() {
+        assert_eq!(source["lines"][line]["missing"], left_out, "line {line}");
+    }
+    let first = |line: usize| source["lines"][line]["first"].as_u64().unwrap();
+    assert_eq!(first(0) + first(1), source["messages_total"]);
 }
 
 fn follow_to_the_end_from(listener: &mut Listener) -> u64 {

@@ -57,7 +57,7 @@ pub use config::{ChannelBuilder, LineOverride, RepairTransport, SubscriberBuilde
 pub use error::{
     ChannelError, CommandError, FilterError, JoinError, Panicked, SpawnError, SubscribeError,
 };
-pub use observe::directory::{Directory, Instruments};
+pub use observe::directory::{Directory, InstrumentNames};
 pub use observe::latency::{ChannelLatency, Stage};
 pub use observe::polled::Polled;
 pub use observe::summary::Summary;

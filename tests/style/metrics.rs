@@ -27,7 +27,7 @@ Sums that always hold, per channel of a subscriber:
 /// A heading, the series' form, and the structs of counters below it.
 type Section = (&'static str, &'static str, &'static [&'static str]);
 
-const SECTIONS: [Section; 10] = [
+const SECTIONS: [Section; 11] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<name>`",
@@ -52,6 +52,11 @@ const SECTIONS: [Section; 10] = [
         "Publisher: sources",
         "`tickcast_publisher_<name>{source}`; `source_messages_by_type` has a label `type` too",
         &["SourceCounters", "MessageTypeMetrics"],
+    ),
+    (
+        "Publisher: lines of sources",
+        "`tickcast_publisher_<name>{source, line}`, lines in the order of the config",
+        &["InputLineCounters"],
     ),
     (
         "Publisher: its subscribers",

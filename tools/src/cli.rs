@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
-use crate::commands::{demo, doctor, explain, inject, listen, promote, replay, simulate};
+use crate::commands::{demo, doctor, explain, inject, inspect, listen, promote, replay, simulate};
 
 /// Moves market data, injects faults, and reports every loss exactly.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Listen(listen::Args),
     /// Paces a capture into a publisher's live UDP input.
     Replay(replay::Args),
+    /// Decodes a recording and says what became of each frame and byte.
+    Inspect(inspect::Args),
     /// Writes a capture of a simulated market.
     Simulate(simulate::Args),
     /// Relays one multicast group to another with faults, and reports each fault.

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         cli.log.start();
         match cli.command {
             Command::Demo(args) => commands::demo::run(&args),
+            Command::Inspect(args) => commands::inspect::run(&args),
             Command::Listen(args) => commands::listen::run(&args),
             Command::Replay(args) => commands::replay::run(&args),
             Command::Simulate(args) => commands::simulate::run(&args),

@@ -1,74 +1,89 @@
-//! Reads Nasdaq BinaryFILE: the messages of a daily file in order; message n has sequence n.
+//! Reads files of messages: Nasdaq BinaryFILE, and SoupBinTCP streams saved as a file.
 //!
-//! Layout: `u16 length | message`, big-endian, up to a zero length or the end of the file. The file
-//! may be gzip, which its content decides. A file that is cut off ends there and is counted as
-//! truncated. Some files have only zero lengths. If the first length is zero and an ITCH 5.0 type
-//! follows, each type implies its length.
+//! BinaryFILE is `u16 length | message`, big-endian, up to a zero length or the end of the file.
+//! Some files have only zero lengths; then each type implies its length. SoupBinTCP is
+//! `u16 length | type | payload`. A file cut off ends there; another day may follow behind a zero
+//! length, or begin with its start-of-messages event.
+//!
+//! Every length is compared with its message type. A message is believed only if a sound one, the
+//! end mark or the end follows; behind damage, reading continues at the next two sound messages.
+
+mod framing;
 
 use std::{
-    fs::File,
-    io::{self, ErrorKind, Read},
+    io::Read,
     path::{Path, PathBuf},
 };
 
-use super::{CaptureError, CaptureFault, input::Input};
-use crate::itch::messages::message_len;
+use self::framing::{Framing, Unit};
+use super::{
+    CaptureError, CaptureFault,
+    account::{Account, Reason},
+    finding::{CaptureFinding, Findings},
+    input::Input,
+    open_input,
+};
+use crate::itch::messages::SystemEvent;
 
-const PREFIX_LEN: usize = 2;
-/// Bytes that may be appended to the first message of a file that still looks like ITCH 5.0.
-const APPENDED_MAX: usize = 64;
+/// Bytes that are searched at once for the next sound message.
+const SEARCH_LEN: usize = 1 << 16;
+/// The longest unit that a length of two bytes allows.
+const UNIT_LEN_MAX: usize = 2 + 65_535;
+/// Event code of the first message of a day.
+const START_OF_MESSAGES: u8 = b'O';
+const EVENT_AT: usize = 11;
 
-/// A BinaryFILE being read.
+/// A file of messages being read.
 pub struct BinaryFile {
     path: PathBuf,
     size: Option<u64>,
     input: Input,
-    has_lengths: bool,
+    framing: Framing,
     ended: bool,
+    /// Whether the last unit was an end mark.
+    is_after_mark: bool,
+    session: u16,
+    sequence: u64,
     stats: BinaryFileStats,
+    findings: Findings,
 }
 
-/// Counts of the messages read so far.
+/// Counts of the messages read so far. The account's sums are the messages and bytes read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BinaryFileStats {
-    /// Messages returned so far, which is the sequence of the last one.
+    /// Messages returned so far, of all sessions.
     pub messages: u64,
     /// 1 when the file ended in the middle of a message or of its compressed stream.
     pub truncated: u64,
-    /// 1 when the file ended with a zero length, as a whole one does.
+    /// Zero lengths and end-of-session packets, which end a day.
     pub end_marks: u64,
+    /// Messages and bytes by reason.
+    pub account: Account,
+}
+
+/// Judgement of the unit at the start of the window.
+enum Judged {
+    Sound(Unit),
+    Cut,
+    Damaged,
 }
 
 impl BinaryFile {
-    /// Returns whether a file may be a BinaryFILE of ITCH 5.0, by its first bytes after decompression.
-    /// Three bytes are enough: no capture format begins like that.
+    /// Returns whether a file may hold messages of ITCH 5.0, by its first four bytes after
+    /// decompression. No capture format begins like that.
     #[must_use]
     pub fn looks_like(head: &[u8]) -> bool {
-        let Some((&[high, low, kind], _)) = head.split_first_chunk::<3>() else {
-            return false;
-        };
-        let len = usize::from(u16::from_be_bytes([high, low]));
-        message_len(kind)
-            .is_some_and(|of_kind| len == 0 || (of_kind..=of_kind + APPENDED_MAX).contains(&len))
+        Framing::of(head).is_some()
     }
 
-    /// Opens a file.
+    /// Opens a file, a FIFO, or standard input for the path `-`.
     ///
     /// # Errors
     /// [`CaptureError`] when it can't be read, or does not begin with an ITCH 5.0 message.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
-        let at = |source: io::Error| match source.kind() {
-            ErrorKind::NotFound => CaptureError::Missing { path: path.into() },
-            _ => CaptureFault::Io(source).at(path, 0),
-        };
-        let file = File::open(path).map_err(at)?;
-        let metadata = file.metadata().map_err(at)?;
-        if metadata.is_dir() {
-            return Err(CaptureError::Directory { path: path.into() });
-        }
-        let size = metadata.is_file().then_some(metadata.len());
-        Self::new(path, file, size)
+        let (input, size) = open_input(path)?;
+        Self::new(path, input, size)
     }
 
     /// Reads from any reader; errors show `name` as its path.
@@ -79,34 +94,43 @@ impl BinaryFile {
         name: impl AsRef<Path>,
         reader: impl Read + Send + 'static,
     ) -> Result<Self, CaptureError> {
-        Self::new(name.as_ref(), reader, None)
+        let name = name.as_ref();
+        let input = Input::new(reader).map_err(|e| CaptureFault::Io(e).at(name, 0))?;
+        Self::new(name, input, None)
     }
 
-    fn new(
+    pub(crate) fn new(
         path: &Path,
-        reader: impl Read + Send + 'static,
+        mut input: Input,
         size: Option<u64>,
     ) -> Result<Self, CaptureError> {
         let io_fault = |e| CaptureFault::Io(e).at(path, 0);
-        let mut input = Input::new(reader).map_err(io_fault)?;
-        input.ensure(PREFIX_LEN + 1).map_err(io_fault)?;
+        input.ensure(framing::HEAD_LEN).map_err(io_fault)?;
         let head = input.visible();
         if head.is_empty() && !input.is_cut() {
             return Err(CaptureError::Empty { path: path.into() });
         }
         // A file that holds only its end mark is whole. A file cut within its first bytes is truncated.
-        if head.len() > PREFIX_LEN && !Self::looks_like(head) {
-            let what = "no message of ITCH 5.0 begins";
-            return Err(CaptureFault::Damaged(what).at(path, 0));
-        }
-        let has_lengths = head.len() <= PREFIX_LEN || head[..PREFIX_LEN] != [0; PREFIX_LEN];
+        let is_short = head.len() <= framing::PREFIX_LEN;
+        let framing = match Framing::of(head) {
+            Some(framing) => framing,
+            None if is_short => Framing::Lengths,
+            None => {
+                let what = "no message of ITCH 5.0 begins";
+                return Err(CaptureFault::Damaged(what).at(path, 0));
+            }
+        };
         Ok(Self {
             path: path.into(),
             size,
             input,
-            has_lengths,
+            framing,
             ended: false,
+            is_after_mark: false,
+            session: 0,
+            sequence: 0,
             stats: BinaryFileStats::default(),
+            findings: Findings::default(),
         })
     }
 
@@ -119,71 +143,225 @@ impl BinaryFile {
         reason = "it lends from the file, which an iterator cannot"
     )]
     pub fn next(&mut self) -> Result<Option<&[u8]>, CaptureError> {
-        if self.ended {
-            return Ok(None);
-        }
-        match self.message_len() {
-            Ok(Some(len)) => {
-                self.input.take(PREFIX_LEN);
-                let message = self.input.take(len);
-                self.stats.messages += 1;
-                Ok(Some(self.input.taken(message)))
-            }
-            Ok(None) => {
-                self.ended = true;
-                Ok(None)
-            }
-            Err(fault) => {
-                self.ended = true;
-                Err(fault.at(&self.path, self.input.offset()))
+        while !self.ended {
+            match self.step() {
+                Ok(Some(message)) => return Ok(Some(self.input.taken(message))),
+                Ok(None) => {}
+                Err(fault) => {
+                    self.ended = true;
+                    return Err(fault.at(&self.path, self.input.offset()));
+                }
             }
         }
+        Ok(None)
     }
 
-    /// Makes the next message visible and returns its length; `None` at the end.
-    fn message_len(&mut self) -> Result<Option<usize>, CaptureFault> {
-        if !self.input.ensure(PREFIX_LEN).map_err(CaptureFault::Io)? {
-            return Ok(self.cut());
-        }
-        let prefix = self.input.visible();
-        let mut len = usize::from(u16::from_be_bytes([prefix[0], prefix[1]]));
-        if len == 0 && self.has_lengths {
-            self.stats.end_marks = 1;
-            return Ok(None);
-        }
-        if len == 0 {
-            if !self
-                .input
-                .ensure(PREFIX_LEN + 1)
-                .map_err(CaptureFault::Io)?
-            {
-                return Ok(self.cut());
+    /// Reads one unit; returns the message that it holds.
+    fn step(&mut self) -> Result<Option<std::ops::Range<usize>>, CaptureFault> {
+        let at = self.input.offset();
+        let unit = match self.judge()? {
+            Judged::Sound(unit) => unit,
+            Judged::Cut => {
+                self.end(at);
+                return Ok(None);
             }
-            let what = "a message without a length is of no type of ITCH 5.0";
-            let kind = self.input.visible()[PREFIX_LEN];
-            len = message_len(kind).ok_or(CaptureFault::Damaged(what))?;
+            Judged::Damaged => {
+                self.skip_damage()?;
+                return Ok(None);
+            }
+        };
+        let is_mark = matches!(unit, Unit::EndMark { .. });
+        let is_after_mark = std::mem::replace(&mut self.is_after_mark, is_mark);
+        let taken = self.input.take(unit.len());
+        let len = taken.len() as u64;
+        match unit {
+            Unit::Message { at: message_at, .. } => {
+                let message = taken.start + message_at..taken.end;
+                let bytes = self.input.taken(message.clone());
+                let begins_day = bytes.first() == Some(&SystemEvent::KIND)
+                    && bytes.get(EVENT_AT) == Some(&START_OF_MESSAGES);
+                if begins_day && self.sequence > 0 {
+                    self.begin_session(at, 0);
+                }
+                self.sequence += 1;
+                self.stats.messages += 1;
+                self.stats.account.add(Reason::Datagram, 1, len);
+                return Ok(Some(message));
+            }
+            Unit::EndMark { .. } if is_after_mark => {
+                self.stats.account.add(Reason::Padding, 0, len);
+            }
+            Unit::EndMark { .. } => {
+                self.stats.end_marks += 1;
+                self.stats.account.add(Reason::Structure, 0, len);
+                let next = self.input.offset();
+                if self.goes_on()? {
+                    self.begin_session(next, 0);
+                }
+            }
+            Unit::Login { next, .. } => {
+                self.stats.account.add(Reason::Structure, 0, len);
+                if self.sequence > 0 {
+                    self.begin_session(at, next.saturating_sub(1));
+                } else {
+                    self.sequence = next.saturating_sub(1);
+                }
+            }
+            Unit::Other { .. } => self.stats.account.add(Reason::Structure, 0, len),
         }
-        if !self
-            .input
-            .ensure(PREFIX_LEN + len)
-            .map_err(CaptureFault::Io)?
-        {
-            return Ok(self.cut());
+        Ok(None)
+    }
+
+    /// Returns whether another session follows.
+    fn goes_on(&mut self) -> Result<bool, CaptureFault> {
+        self.input.ensure(framing::SOUND_LEN)?;
+        let visible = self.input.visible();
+        let is_mark = matches!(self.framing.unit(visible, 0), Some(Unit::EndMark { .. }));
+        Ok(!is_mark && self.framing.is_sound(visible, 0))
+    }
+
+    fn begin_session(&mut self, at: u64, sequence: u64) {
+        // Nothing was read since the last begin: an end mark and a first event name one session.
+        if self.sequence == 0 {
+            return;
         }
-        Ok(Some(len))
+        self.session = self.session.saturating_add(1);
+        self.sequence = sequence;
+        self.findings.add(CaptureFinding::AnotherFile { at });
+    }
+
+    fn judge(&mut self) -> Result<Judged, CaptureFault> {
+        if !self.input.ensure(framing::PREFIX_LEN)? {
+            return Ok(Judged::Cut);
+        }
+        self.input.ensure(framing::HEAD_LEN)?;
+        let Some(unit) = self.framing.unit(self.input.visible(), 0) else {
+            return self.rest_is_cut_or_damaged();
+        };
+        let end = unit.len();
+        let has_all = self.input.ensure(end + framing::SOUND_LEN)?;
+        let visible = self.input.visible();
+        if visible.len() == end || self.framing.is_sound(visible, end) {
+            return Ok(Judged::Sound(unit));
+        }
+        if !has_all && visible.len() >= end && is_zero(&visible[end..]) {
+            return Ok(Judged::Sound(unit));
+        }
+        // A wrong length hides sound messages within the message; a right one does not.
+        let has_more = self.input.ensure(end + 2 * UNIT_LEN_MAX)?;
+        let visible = self.input.visible();
+        let hidden = self
+            .framing
+            .find(visible, 1..end.min(visible.len()), !has_more);
+        Ok(match hidden {
+            Some(_) => Judged::Damaged,
+            None if visible.len() < end => Judged::Cut,
+            None if unit.is_certain() => Judged::Sound(unit),
+            None => Judged::Damaged,
+        })
+    }
+
+    /// Judges bytes that are no unit: the beginning of one at the end of the file, or damage.
+    fn rest_is_cut_or_damaged(&mut self) -> Result<Judged, CaptureFault> {
+        let is_rest = !self.input.ensure(framing::HEAD_LEN)?;
+        Ok(if is_rest {
+            Judged::Cut
+        } else {
+            Judged::Damaged
+        })
+    }
+
+    /// Takes everything up to the next two sound units, or the end.
+    fn skip_damage(&mut self) -> Result<(), CaptureFault> {
+        let from = self.input.offset();
+        let mut all_zero = self.input.visible().first() == Some(&0);
+        self.input.take(1);
+        loop {
+            let has_more = self.input.ensure(SEARCH_LEN + 2 * UNIT_LEN_MAX)?;
+            let visible = self.input.visible();
+            let to = visible
+                .len()
+                .min(if has_more { SEARCH_LEN } else { usize::MAX });
+            let found = self.framing.find(visible, 0..to, !has_more);
+            let skipped = found.unwrap_or(to);
+            all_zero &= is_zero(&visible[..skipped]);
+            self.input.take(skipped);
+            if found.is_some() || !has_more {
+                break;
+            }
+        }
+        let to = self.input.offset();
+        let is_end = !self.input.ensure(1)?;
+        if all_zero && is_end {
+            self.stats.account.add(Reason::Padding, 0, to - from);
+        } else {
+            self.stats.account.add(Reason::Skipped, 0, to - from);
+            self.findings.add(CaptureFinding::Skipped { from, to });
+        }
+        Ok(())
     }
 
     /// Ends the input. Bytes that are left belong to a truncated message.
-    fn cut(&mut self) -> Option<usize> {
-        let is_cut = !self.input.visible().is_empty() || self.input.is_cut();
-        self.stats.truncated = u64::from(is_cut);
-        None
+    fn end(&mut self, at: u64) {
+        let left = self.input.visible();
+        let is_padding = self.is_after_mark && is_zero(left) && !self.input.is_cut();
+        let left = left.len();
+        self.input.take(left);
+        if is_padding {
+            self.stats.account.add(Reason::Padding, 0, left as u64);
+        } else if left > 0 || self.input.is_cut() {
+            self.stats.truncated = 1;
+            self.stats.account.add(Reason::Truncated, 0, left as u64);
+            self.findings.add(CaptureFinding::Truncated { at });
+        }
+        let tail = self.input.tail();
+        self.stats.account.add(Reason::Padding, 0, tail.zeros);
+        if tail.trailing > 0 {
+            let bytes = tail.trailing;
+            self.stats.account.add(Reason::Trailing, 0, bytes);
+            self.findings.add(CaptureFinding::Trailing { bytes });
+        }
+        self.ended = true;
+    }
+
+    /// Returns the ordinal of the current message's session, from 0.
+    #[must_use]
+    pub const fn session(&self) -> u16 {
+        self.session
+    }
+
+    /// Returns the current message's sequence within its session, from 1.
+    #[must_use]
+    pub const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns whether the messages are framed as SoupBinTCP.
+    #[must_use]
+    pub const fn is_soup(&self) -> bool {
+        matches!(self.framing, Framing::SoupBinTcp)
     }
 
     /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> &BinaryFileStats {
         &self.stats
+    }
+
+    /// Returns the findings so far.
+    #[must_use]
+    pub const fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    /// Returns one line for each reason why the file is not whole; complete at the end.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.findings.faults();
+        if self.stats.messages == 0 {
+            faults.push("the file holds no messages: check that it is complete".into());
+        }
+        faults
     }
 
     /// Returns the bytes of the file read so far, before decompression. Compare with
@@ -200,6 +378,10 @@ impl BinaryFile {
     }
 }
 
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Cursor, Write};
@@ -208,27 +390,54 @@ mod tests {
 
     use super::*;
 
-    const EVENT: &[u8] = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0O";
+    const EVENT: &[u8] = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q";
 
-    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, BinaryFileStats) {
+    fn drain(bytes: &[u8]) -> (Vec<Vec<u8>>, BinaryFile) {
         let mut file = BinaryFile::from_reader("test", Cursor::new(bytes.to_vec())).unwrap();
         let mut messages = Vec::new();
         while let Some(message) = file.next().unwrap() {
             messages.push(message.to_vec());
         }
         assert!(file.next().unwrap().is_none());
-        (messages, *file.stats())
+        let account = file.stats().account;
+        assert_eq!(account.of(Reason::Datagram).frames, messages.len() as u64);
+        (messages, file)
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, BinaryFileStats) {
+        let (messages, file) = drain(bytes);
+        let total = file.stats.account.total().bytes;
+        assert_eq!(total, bytes.len() as u64, "each byte is accounted for");
+        (messages, file.stats)
     }
 
     #[test]
-    fn zero_length_ends_file_and_later_bytes_are_unread() {
-        let bytes = [EVENT, EVENT, &[0, 0], EVENT].concat();
-        let (messages, stats) = read(&bytes);
+    fn messages_behind_a_zero_length_are_another_session() {
+        let (messages, stats) = read(&[EVENT, EVENT, &[0, 0]].concat());
         assert_eq!(messages, [&EVENT[2..], &EVENT[2..]]);
-        assert_eq!(
-            (stats.messages, stats.truncated, stats.end_marks),
-            (2, 0, 1)
-        );
+        assert_eq!((stats.truncated, stats.end_marks), (0, 1));
+        let bytes = [EVENT, EVENT, &[0, 0], EVENT].concat();
+        read(&bytes);
+        let (messages, file) = drain(&bytes);
+        assert_eq!((messages.len(), file.session(), file.sequence()), (3, 1, 1));
+        let at = 2 * EVENT.len() as u64 + 2;
+        assert_eq!(file.findings().kept(), [CaptureFinding::AnotherFile { at }]);
+        assert!(!file.findings().is_damage());
+    }
+
+    #[test]
+    fn start_of_messages_event_begins_another_session() {
+        let mut start = EVENT.to_vec();
+        start[EVENT.len() - 1] = START_OF_MESSAGES;
+        let (messages, file) = drain(&[&start, EVENT, &start, EVENT].concat());
+        assert_eq!((messages.len(), file.session(), file.sequence()), (4, 1, 2));
+    }
+
+    #[test]
+    fn zeros_behind_the_end_mark_are_padding() {
+        let (messages, stats) = read(&[EVENT, &[0; 513]].concat());
+        assert_eq!((messages.len(), stats.truncated), (1, 0));
+        assert_eq!(stats.account.of(Reason::Skipped).bytes, 0);
     }
 
     #[test]
@@ -236,7 +445,7 @@ mod tests {
         let bytes = [EVENT, EVENT].concat();
         for len in 1..bytes.len() {
             let (messages, stats) = read(&bytes[..len]);
-            assert_eq!(messages.len(), len / EVENT.len());
+            assert_eq!(messages.len(), len / EVENT.len(), "{len}");
             assert_eq!(
                 stats.truncated,
                 u64::from(!len.is_multiple_of(EVENT.len())),
@@ -246,15 +455,85 @@ mod tests {
     }
 
     #[test]
+    fn damage_costs_its_message_only() {
+        let event = |n: u8| {
+            let mut event = EVENT.to_vec();
+            event[12] = n;
+            event
+        };
+        let whole: Vec<u8> = (1..9).flat_map(event).collect();
+        let len = EVENT.len();
+        for at in len..7 * len {
+            for damage in [0, 1, 0x7f, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] = damage;
+                check_damage(&bytes, at / len);
+            }
+            let mut bytes = whole.clone();
+            bytes.remove(at);
+            check_damage(&bytes, at / len);
+        }
+    }
+
+    /// Asserts that every event but the `n`-th of eight is read.
+    fn check_damage(bytes: &[u8], n: usize) {
+        let (messages, _) = read(bytes);
+        let numbers: Vec<_> = messages.iter().map(|m| usize::from(m[10])).collect();
+        for number in (1..9).filter(|number| *number != n + 1) {
+            assert!(
+                numbers.contains(&number),
+                "{n}: {numbers:?} in {bytes:02x?}"
+            );
+        }
+        assert!(numbers.len() <= 8);
+    }
+
+    #[test]
+    fn soup_bin_tcp_gives_its_sequenced_messages() {
+        let soup = |kind: u8, payload: &[u8]| {
+            let mut packet = (payload.len() as u16 + 1).to_be_bytes().to_vec();
+            packet.push(kind);
+            packet.extend(payload);
+            packet
+        };
+        let login = soup(b'A', b"SESSION001                   7");
+        let event = soup(b'S', &EVENT[2..]);
+        let bytes = [
+            &login[..],
+            &event,
+            &soup(b'H', b""),
+            &soup(b'+', b"text"),
+            &event,
+            &soup(b'Z', b""),
+        ];
+        let (messages, file) = drain(&bytes.concat());
+        assert_eq!(messages, [&EVENT[2..], &EVENT[2..]]);
+        assert!(file.is_soup() && file.findings().kept().is_empty());
+        assert_eq!((file.session(), file.sequence()), (0, 8));
+        let (messages, file) = drain(&bytes[1..].concat());
+        assert_eq!((messages.len(), file.sequence()), (2, 2), "without a login");
+    }
+
+    #[test]
     fn gzip_is_seen_by_content_and_may_be_cut_too() {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
         for _ in 0..100 {
             gzip.write_all(EVENT).unwrap();
         }
         let mut bytes = gzip.finish().unwrap();
-        assert_eq!(read(&bytes).0.len(), 100);
+        assert_eq!(drain(&bytes).0.len(), 100);
+        let padded = [&bytes[..], &[0; 99]].concat();
+        let (messages, file) = drain(&padded);
+        assert_eq!(messages.len(), 100);
+        assert_eq!(file.stats().account.of(Reason::Padding).bytes, 99);
+        let trailing = [&bytes[..], b"trailing"].concat();
+        let (_, file) = drain(&trailing);
+        assert_eq!(
+            file.findings().kept(),
+            [CaptureFinding::Trailing { bytes: 8 }]
+        );
         bytes.truncate(bytes.len() - 4);
-        assert_eq!(read(&bytes).1.truncated, 1);
+        assert_eq!(drain(&bytes).1.stats().truncated, 1);
     }
 
     #[test]
@@ -264,13 +543,10 @@ mod tests {
         assert_eq!(messages, [&EVENT[2..], &EVENT[2..]]);
         assert_eq!((stats.truncated, stats.end_marks), (1, 0));
         let bytes = [&zero[..], b"\0\0~junk"].concat();
-        let mut file = BinaryFile::from_reader("test", Cursor::new(bytes)).unwrap();
-        assert!(file.next().unwrap().is_some());
-        assert!(matches!(
-            file.next(),
-            Err(CaptureError::Damaged { offset: 14, .. })
-        ));
-        assert!(file.next().unwrap().is_none());
+        let (messages, file) = drain(&bytes);
+        assert_eq!(messages.len(), 1);
+        let skipped = CaptureFinding::Skipped { from: 14, to: 21 };
+        assert_eq!(file.findings().kept(), [skipped]);
     }
 
     #[test]

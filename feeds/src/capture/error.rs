@@ -7,6 +7,8 @@ use std::{
 
 use thiserror::Error;
 
+use super::guess::Guess;
+
 /// A capture that cannot be opened or read further. Datagrams before the fault have been returned.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -31,12 +33,15 @@ pub enum CaptureError {
     },
     /// The file has another format; another reader may know it.
     #[error(
-        "{} starts with {head:02x?}, which is neither pcap nor pcapng: name a capture file",
-        .path.display()
+        "{} starts with {head:02x?}, which is neither pcap nor pcapng: {}",
+        .path.display(),
+        .guess.map_or_else(|| "name a capture file".to_owned(), |guess| guess.to_string())
     )]
     NotACapture {
         /// The path as given.
         path: PathBuf,
+        /// A format that the first bytes look like.
+        guess: Option<Guess>,
         /// The first bytes, after decompression, at most 4.
         head: Vec<u8>,
     },
@@ -51,24 +56,6 @@ pub enum CaptureError {
         path: PathBuf,
         /// The number of the link type.
         link: i32,
-    },
-    /// A length in the file exceeds its bound. The file is damaged or hostile.
-    #[error(
-        "{}: the {what} at byte {offset} says it is {len} bytes long, more than the {max} that \
-         make sense: the file is damaged there, copy or record it again",
-        .path.display()
-    )]
-    TooLong {
-        /// The path as given.
-        path: PathBuf,
-        /// Offset of the element, in bytes after decompression.
-        offset: u64,
-        /// Element that declares the length.
-        what: &'static str,
-        /// Declared length, in bytes.
-        len: u64,
-        /// Largest accepted length, in bytes.
-        max: u64,
     },
     /// The file breaks its format. The file is damaged.
     #[error(
@@ -103,11 +90,6 @@ pub enum CaptureError {
 pub(super) enum CaptureFault {
     Io(io::Error),
     UnknownLink(i32),
-    TooLong {
-        what: &'static str,
-        len: u64,
-        max: u64,
-    },
     Damaged(&'static str),
 }
 
@@ -119,7 +101,7 @@ impl CaptureFault {
             Self::Io(source) if source.kind() == ErrorKind::InvalidInput => CaptureError::Damaged {
                 path,
                 offset,
-                what: "the gzip stream is corrupt",
+                what: "the compressed stream (gzip or zstd) is corrupt",
             },
             Self::Io(source) => CaptureError::Read {
                 path,
@@ -127,13 +109,6 @@ impl CaptureFault {
                 source,
             },
             Self::UnknownLink(link) => CaptureError::UnknownLink { path, link },
-            Self::TooLong { what, len, max } => CaptureError::TooLong {
-                path,
-                offset,
-                what,
-                len,
-                max,
-            },
             Self::Damaged(what) => CaptureError::Damaged { path, offset, what },
         }
     }

@@ -1,59 +1,36 @@
-//! Reads a file, gzip or not, through a window that grows only as far as a caller asks.
+//! Reads a file, compressed or not, through a window that grows only as far as a caller asks.
 //!
-//! A truncated file or gzip stream ends and sets a flag. Any other fault is an error.
+//! A truncated file or compressed stream ends and sets a flag. Any other fault is an error.
 
 use std::{
-    io::{self, Cursor, ErrorKind, Read},
+    io::{self, ErrorKind, Read},
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
 };
 
-use flate2::read::MultiGzDecoder;
+use super::compression::{Decompressor, Tail};
 
-const GZIP_MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const READ_LEN: usize = 1 << 16;
 
 /// A window on the (decompressed) bytes of an input.
 pub(crate) struct Input {
-    reader: Box<dyn Read + Send>,
+    reader: Decompressor,
     buffer: Vec<u8>,
     window: Range<usize>,
     offset: u64,
     ended: bool,
     is_cut: bool,
-    raw_position: Arc<AtomicU64>,
 }
 
 impl Input {
-    /// Creates the window, and a decompressor if the first bytes are gzip's.
+    /// Creates the window, and a decompressor if the first bytes ask for one.
     pub(crate) fn new(reader: impl Read + Send + 'static) -> io::Result<Self> {
-        let raw_position = Arc::new(AtomicU64::new(0));
-        let mut raw = Counted {
-            reader,
-            position: Arc::clone(&raw_position),
-        };
-        let mut head = Vec::with_capacity(GZIP_MAGIC.len());
-        raw.by_ref()
-            .take(GZIP_MAGIC.len() as u64)
-            .read_to_end(&mut head)?;
-        let is_gzip = head == GZIP_MAGIC;
-        let whole = Cursor::new(head).chain(raw);
-        let reader: Box<dyn Read + Send> = if is_gzip {
-            Box::new(MultiGzDecoder::new(whole))
-        } else {
-            Box::new(whole)
-        };
         Ok(Self {
-            reader,
+            reader: Decompressor::new(reader)?,
             buffer: Vec::new(),
             window: 0..0,
             offset: 0,
             ended: false,
             is_cut: false,
-            raw_position,
         })
     }
 
@@ -64,10 +41,15 @@ impl Input {
 
     /// Returns the bytes taken from the file so far, before decompression.
     pub(crate) fn raw_position(&self) -> u64 {
-        self.raw_position.load(Ordering::Relaxed)
+        self.reader.raw_position()
     }
 
-    /// Returns whether the gzip stream broke off or the input ended within a skip.
+    /// Returns the bytes behind the last member of a compressed file.
+    pub(crate) const fn tail(&self) -> Tail {
+        self.reader.tail()
+    }
+
+    /// Returns whether the compressed stream broke off or the input ended within a skip.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -134,18 +116,5 @@ impl Input {
             len -= step as u64;
         }
         Ok(true)
-    }
-}
-
-struct Counted<R> {
-    reader: R,
-    position: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.reader.read(buffer)?;
-        self.position.fetch_add(n as u64, Ordering::Relaxed);
-        Ok(n)
     }
 }

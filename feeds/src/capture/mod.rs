@@ -1,16 +1,24 @@
-//! Reads recorded packets: every UDP datagram of a capture in order, with a count of each skipped frame.
+//! Reads recorded packets: every UDP datagram of a capture in order, and an account of every frame
+//! and byte that is none.
 //!
-//! The first bytes of a file distinguish pcap from pcapng and gzip; its name does not matter. A file
-//! that ends within a record ends the capture and counts as truncated. Memory is bounded for any file.
+//! The first bytes of a file distinguish pcap from pcapng, gzip and zstd; its name does not matter.
+//! Damage costs the damaged record, no more: reading continues at the next sound one. Memory is
+//! bounded for any file.
 
+pub mod account;
 pub mod binary_file;
+mod compression;
 mod error;
+pub mod finding;
+mod fragments;
 mod frame;
+pub mod guess;
 mod input;
 mod pcap;
 mod pcapng;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, ErrorKind, Read},
     net::SocketAddr,
@@ -22,13 +30,24 @@ use tickcast_reliability::types::Nanos;
 
 pub use self::error::CaptureError;
 use self::{
+    account::{Account, Reason, Row},
+    binary_file::BinaryFile,
     error::CaptureFault,
-    frame::{Link, Skip},
+    finding::{CaptureFinding, Findings},
+    fragments::{Reassembled, Reassembly},
+    frame::{Content, Link, Skip},
     input::Input,
     pcap::PcapReader,
     pcapng::PcapNgReader,
 };
 use crate::source::Packet;
+
+/// Neighbouring stamps that are further apart are a finding.
+const STEP_MAX: Nanos = Nanos::from_secs(60);
+/// EtherTypes and protocols that are counted apart.
+const OTHERS_MAX: usize = 64;
+/// Interfaces and link types of which the first frame is a finding.
+const UNREADABLE_MAX: usize = 64;
 
 /// A capture being read.
 pub struct Capture {
@@ -37,7 +56,40 @@ pub struct Capture {
     input: Input,
     format: CaptureFormat,
     reader: Reader,
+    reassembly: Reassembly,
     stats: CaptureStats,
+    findings: Findings,
+    unreadable: Vec<NoLink>,
+    others: Others,
+    /// Time of the last frame that has one.
+    last_at: Nanos,
+}
+
+/// A recorded file, by its content.
+pub enum RecordedFile {
+    /// Packets.
+    Capture(Box<Capture>),
+    /// Messages.
+    Messages(Box<BinaryFile>),
+}
+
+impl RecordedFile {
+    /// Opens a file, a FIFO, or standard input for the path `-`.
+    ///
+    /// # Errors
+    /// [`CaptureError`] when the file can't be read, or is neither a capture nor a file of messages.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
+        let path = path.as_ref();
+        let (mut input, size) = open_input(path)?;
+        let head = input.ensure(pcapng::MAGIC.len());
+        head.map_err(|e| CaptureFault::Io(e).at(path, 0))?;
+        let is_messages = BinaryFile::looks_like(input.visible());
+        Ok(if is_messages {
+            Self::Messages(Box::new(BinaryFile::new(path, input, size)?))
+        } else {
+            Self::Capture(Box::new(Capture::new(path, input, size)?))
+        })
+    }
 }
 
 /// File format of a capture.
@@ -63,6 +115,8 @@ pub struct CapturedDatagram<'a> {
     pub payload: &'a [u8],
     /// Length of the payload when it was sent, in bytes.
     pub original_len: usize,
+    /// Frames and bytes of the file that carry it, as in the account.
+    pub record: Row,
 }
 
 impl<'a> CapturedDatagram<'a> {
@@ -82,72 +136,49 @@ impl<'a> CapturedDatagram<'a> {
     }
 }
 
-/// Counts so far. Always `frames == datagrams + skipped.total()`.
+/// Counts so far. The account's sums are the frames and bytes read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Whole frames read.
+    /// Frames read.
     pub frames: u64,
     /// Datagrams returned.
     pub datagrams: u64,
     /// Returned datagrams of which the capture kept only the beginning.
     pub snapped: u64,
-    /// Skipped frames.
-    pub skipped: Skipped,
     /// 1 when the file ended in the middle of a record or of its compressed stream.
     pub truncated: u64,
+    /// Frames and bytes by reason. Every returned datagram counts as one of the feed.
+    pub account: Account,
 }
 
-/// Skipped frames, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
-    /// Neither IPv4 nor IPv6.
-    pub not_ip: u64,
-    /// IP with a protocol other than UDP.
-    pub not_udp: u64,
-    /// Fragments of IP packets.
-    pub fragments: u64,
-    /// Frames whose headers contradict each other or are cut off.
-    pub malformed: u64,
-    /// Frames of an unsupported link type, interface or block type.
-    pub unknown_link: u64,
-}
-
-impl Skipped {
-    /// Returns the number of all skipped frames.
+impl CaptureStats {
+    /// Returns the number of frames without a returned datagram.
     #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.not_ip + self.not_udp + self.fragments + self.malformed + self.unknown_link
+    pub fn skipped(&self) -> u64 {
+        let returned = [Reason::Datagram, Reason::Snapped].map(|r| self.account.of(r).frames);
+        self.frames - returned.iter().sum::<u64>()
     }
 
-    const fn add(&mut self, skip: Skip) {
-        match skip {
-            Skip::NotIp => self.not_ip += 1,
-            Skip::NotUdp => self.not_udp += 1,
-            Skip::Fragment => self.fragments += 1,
-            Skip::Malformed => self.malformed += 1,
-        }
+    /// Adds the counts of another file; `truncated` becomes the number of such files.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.datagrams += other.datagrams;
+        self.snapped += other.snapped;
+        self.truncated += other.truncated;
+        self.account.merge(&other.account);
     }
 }
 
 impl Capture {
-    /// Opens a capture file.
+    /// Opens a capture file, a FIFO, or standard input for the path `-`.
     ///
     /// # Errors
     /// [`CaptureError`] when the file is no readable capture; [`CaptureError::NotACapture`] when it has
     /// another format.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
-        let at = |source: io::Error| match source.kind() {
-            ErrorKind::NotFound => CaptureError::Missing { path: path.into() },
-            _ => CaptureFault::Io(source).at(path, 0),
-        };
-        let file = File::open(path).map_err(at)?;
-        let metadata = file.metadata().map_err(at)?;
-        if metadata.is_dir() {
-            return Err(CaptureError::Directory { path: path.into() });
-        }
-        let size = metadata.is_file().then_some(metadata.len());
-        Self::new(path, file, size)
+        let (input, size) = open_input(path)?;
+        Self::new(path, input, size)
     }
 
     /// Reads a capture from any reader; errors show `name` as its path.
@@ -158,52 +189,55 @@ impl Capture {
         name: impl AsRef<Path>,
         reader: impl Read + Send + 'static,
     ) -> Result<Self, CaptureError> {
-        Self::new(name.as_ref(), reader, None)
+        let name = name.as_ref();
+        let input = Input::new(reader).map_err(|e| CaptureFault::Io(e).at(name, 0))?;
+        Self::new(name, input, None)
     }
 
-    fn new(
+    pub(crate) fn new(
         path: &Path,
-        reader: impl Read + Send + 'static,
+        mut input: Input,
         size: Option<u64>,
     ) -> Result<Self, CaptureError> {
-        let mut input = Input::new(reader).map_err(|e| CaptureFault::Io(e).at(path, 0))?;
-        let has_magic = input
-            .ensure(pcapng::MAGIC.len())
-            .map_err(|e| CaptureFault::Io(e).at(path, 0))?;
-        let head = input.visible();
-        let head = &head[..head.len().min(pcapng::MAGIC.len())];
-        if head.is_empty() && !input.is_cut() {
-            return Err(CaptureError::Empty { path: path.into() });
-        }
-        let mut stats = CaptureStats::default();
-        let (format, reader) = if head == pcapng::MAGIC {
-            (
-                CaptureFormat::PcapNg,
-                Reader::PcapNg(PcapNgReader::default()),
-            )
-        } else if has_magic && pcap::MAGICS.iter().any(|magic| head == magic) {
-            let reader = PcapReader::open(&mut input).map_err(|fault| fault.at(path, 0))?;
-            if reader.is_none() {
-                stats.truncated = 1;
+        let at = |fault: CaptureFault| fault.at(path, 0);
+        let (format, reader) = match open_reader(&mut input).map_err(at)? {
+            Some((_, Reader::Pcap(reader))) if reader.link().is_err() => {
+                let link = reader.link().err().unwrap_or_default();
+                return Err(at(CaptureFault::UnknownLink(link)));
             }
-            (
-                CaptureFormat::Pcap,
-                reader.map_or(Reader::Ended, Reader::Pcap),
-            )
-        } else {
-            return Err(CaptureError::NotACapture {
-                path: path.into(),
-                head: head.to_vec(),
-            });
+            Some(opened) => opened,
+            None => return Err(not_a_capture(path, &input)),
         };
-        Ok(Self {
+        let mut capture = Self {
             path: path.into(),
             size,
             input,
             format,
             reader,
-            stats,
-        })
+            reassembly: Reassembly::default(),
+            stats: CaptureStats::default(),
+            findings: Findings::default(),
+            unreadable: Vec::new(),
+            others: Others::default(),
+            last_at: Nanos::ZERO,
+        };
+        capture.begin_file();
+        if matches!(capture.reader, Reader::Ended) {
+            capture.end();
+        }
+        Ok(capture)
+    }
+
+    /// Accounts for a file header that was just read.
+    fn begin_file(&mut self) {
+        if let Reader::Pcap(reader) = &self.reader {
+            self.stats
+                .account
+                .add(Reason::Structure, 0, pcap::FILE_HEADER_LEN as u64);
+            if reader.is_finer() {
+                self.findings.add(CaptureFinding::NanosecondsTaken);
+            }
+        }
     }
 
     /// Returns the next UDP datagram, or `None` at the end of the capture and after an error.
@@ -215,56 +249,269 @@ impl Capture {
         reason = "it lends from the capture, which an iterator cannot"
     )]
     pub fn next(&mut self) -> Result<Option<CapturedDatagram<'_>>, CaptureError> {
-        let (frame, datagram) = loop {
-            let read = match &mut self.reader {
-                Reader::Pcap(reader) => reader.next(&mut self.input),
-                Reader::PcapNg(reader) => reader.next(&mut self.input),
-                Reader::Ended => return Ok(None),
-            };
-            let frame = match read {
-                Ok(Some(frame)) => frame,
-                Ok(None) => {
-                    let is_truncated = !self.input.visible().is_empty() || self.input.is_cut();
-                    self.stats.truncated += u64::from(is_truncated);
-                    self.reader = Reader::Ended;
-                    return Ok(None);
-                }
+        loop {
+            if matches!(self.reader, Reader::Ended) {
+                return Ok(None);
+            }
+            let entered = self.enter_file();
+            let offset = self.input.offset();
+            let step = match entered.and_then(|()| self.step()) {
+                Ok(step) => step,
                 Err(fault) => {
                     self.reader = Reader::Ended;
                     return Err(fault.at(&self.path, self.input.offset()));
                 }
             };
-            self.stats.frames += 1;
-            let Some(link) = frame.link else {
-                self.stats.skipped.unknown_link += 1;
-                continue;
-            };
-            match frame::datagram(link, self.input.taken(frame.bytes.clone())) {
-                // A header length beyond an unsnapped frame contradicts that frame.
-                Ok(d) if d.payload.len() < d.original_len && !frame.is_snapped => {
-                    self.stats.skipped.malformed += 1;
+            let bytes = self.input.offset() - offset;
+            let account = &mut self.stats.account;
+            match step {
+                Step::Structure => account.add(Reason::Structure, 0, bytes),
+                Step::Padding => account.add(Reason::Padding, 0, bytes),
+                Step::Skipped => {
+                    account.add(Reason::Skipped, 0, bytes);
+                    let (from, to) = (offset, offset + bytes);
+                    self.findings.add(CaptureFinding::Skipped { from, to });
                 }
-                Ok(datagram) => break (frame, datagram),
-                Err(skip) => self.stats.skipped.add(skip),
+                Step::Unreadable => {
+                    self.stats.frames += 1;
+                    account.add(Reason::Malformed, 1, bytes);
+                }
+                Step::End => self.end(),
+                Step::Frame(frame) => {
+                    self.stats.frames += 1;
+                    self.check_time(&frame, offset);
+                    match self.datagram(&frame, offset, bytes) {
+                        Ok(found) => return Ok(Some(self.lend(&frame, found, bytes))),
+                        Err(Some(reason)) => self.stats.account.add(reason, 1, bytes),
+                        Err(None) => {}
+                    }
+                }
             }
+        }
+    }
+
+    /// Opens another file that begins here.
+    fn enter_file(&mut self) -> Result<(), CaptureFault> {
+        self.input.ensure(pcap::FILE_HEADER_LEN)?;
+        let begins = begins_file(self.input.visible());
+        let is_section_of_same =
+            matches!(self.reader, Reader::PcapNg(_)) && begins == Some(CaptureFormat::PcapNg);
+        if begins.is_some() && self.input.offset() > 0 && !is_section_of_same {
+            let at = self.input.offset();
+            if let Some((_, reader)) = open_reader(&mut self.input)? {
+                self.findings.add(CaptureFinding::AnotherFile { at });
+                self.reader = reader;
+                self.begin_file();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next record or block.
+    fn step(&mut self) -> Result<Step, CaptureFault> {
+        match &mut self.reader {
+            Reader::Pcap(reader) => reader.next(&mut self.input),
+            Reader::PcapNg(reader) => reader.next(&mut self.input),
+            Reader::Ended => Ok(Step::End),
+        }
+    }
+
+    /// Accounts for what is left at the end of the file.
+    fn end(&mut self) {
+        let at = self.input.offset();
+        let len = self.input.visible().len();
+        self.input.take(len);
+        if len > 0 || self.input.is_cut() {
+            self.stats.account.add(Reason::Truncated, 0, len as u64);
+            self.stats.truncated = 1;
+            self.findings.add(CaptureFinding::Truncated { at });
+        }
+        let tail = self.input.tail();
+        self.stats.account.add(Reason::Padding, 0, tail.zeros);
+        if tail.trailing > 0 {
+            let bytes = tail.trailing;
+            self.stats.account.add(Reason::Trailing, 0, bytes);
+            self.findings.add(CaptureFinding::Trailing { bytes });
+        }
+        self.reader = Reader::Ended;
+    }
+
+    /// Reports a time that can't be right, and steps of more than a minute.
+    fn check_time(&mut self, frame: &RawFrame, at: u64) {
+        if let Some(ns) = frame.excess {
+            self.findings.add(CaptureFinding::Fraction { at, ns });
+        }
+        let (now, last) = (frame.received_at, self.last_at);
+        if now == Nanos::ZERO {
+            return;
+        }
+        self.last_at = now;
+        let finding = if last == Nanos::ZERO {
+            return;
+        } else if now > last.after(STEP_MAX) {
+            CaptureFinding::Jump {
+                at,
+                by: now.since(last),
+            }
+        } else if now.after(STEP_MAX) < last {
+            CaptureFinding::StepBack {
+                at,
+                by: last.since(now),
+            }
+        } else {
+            return;
         };
-        let bytes = self.input.taken(frame.bytes);
-        let captured = CapturedDatagram {
-            received_at: frame.received_at,
-            source: datagram.source,
-            destination: datagram.destination,
-            payload: bytes.get(datagram.payload).unwrap_or_default(),
-            original_len: datagram.original_len,
-        };
+        self.findings.add(finding);
+    }
+
+    /// Finds the datagram of a frame, or the reason why it has none; fragments that wait for others
+    /// have none yet.
+    fn datagram(
+        &mut self,
+        frame: &RawFrame,
+        at: u64,
+        record_bytes: u64,
+    ) -> Result<Found, Option<Reason>> {
+        let link = frame
+            .link
+            .map_err(|no_link| Some(self.unreadable(no_link, at)))?;
+        let bytes = self.input.taken(frame.bytes.clone());
+        let content = frame::content(link, bytes).map_err(|skip| {
+            self.others.add(skip);
+            Some(match skip.reason {
+                Reason::Malformed | Reason::Fragment if frame.is_snapped => Reason::Snapped,
+                reason => reason,
+            })
+        })?;
+        match content {
+            // A header length beyond an unsnapped frame contradicts that frame.
+            Content::Datagram(d) if d.payload.len() < d.original_len && !frame.is_snapped => {
+                Err(Some(Reason::Malformed))
+            }
+            Content::Datagram(datagram) => {
+                let is_snapped = datagram.payload.len() < datagram.original_len;
+                let reason = match is_snapped {
+                    true => Reason::Snapped,
+                    false => Reason::Datagram,
+                };
+                self.stats.account.add(reason, 1, record_bytes);
+                Ok(Found::InFrame(datagram))
+            }
+            Content::Fragment(fragment) => {
+                let part = bytes.get(fragment.bytes.clone()).unwrap_or_default();
+                self.stats.account.add(Reason::Fragment, 1, record_bytes);
+                let whole = self
+                    .reassembly
+                    .add(&fragment, part, record_bytes)
+                    .ok_or(None)?;
+                let account = &mut self.stats.account;
+                account.move_frames(Reason::Fragment, Reason::Datagram, whole.row);
+                Ok(Found::Reassembled(whole))
+            }
+        }
+    }
+
+    /// Reports the first frame of each interface or link type that can't be read.
+    fn unreadable(&mut self, no_link: NoLink, at: u64) -> Reason {
+        let is_new = !self.unreadable.contains(&no_link);
+        if is_new && self.unreadable.len() < UNREADABLE_MAX {
+            self.unreadable.push(no_link);
+            self.findings.add(match no_link {
+                NoLink::Type(link) => CaptureFinding::UnknownLink { link, at },
+                NoLink::Interface(interface) => CaptureFinding::UnknownInterface {
+                    interface,
+                    block: match &self.reader {
+                        Reader::PcapNg(reader) => reader.blocks(),
+                        _ => 0,
+                    },
+                    at,
+                },
+            });
+        }
+        match no_link {
+            NoLink::Type(_) => Reason::UnknownLink,
+            NoLink::Interface(_) => Reason::UnknownInterface,
+        }
+    }
+
+    fn lend(&mut self, frame: &RawFrame, found: Found, record_bytes: u64) -> CapturedDatagram<'_> {
         self.stats.datagrams += 1;
-        self.stats.snapped += u64::from(captured.is_snapped());
-        Ok(Some(captured))
+        let received_at = frame.received_at;
+        match found {
+            Found::InFrame(datagram) => {
+                let bytes = self.input.taken(frame.bytes.clone());
+                let captured = CapturedDatagram {
+                    received_at,
+                    source: datagram.source,
+                    destination: datagram.destination,
+                    payload: bytes.get(datagram.payload).unwrap_or_default(),
+                    original_len: datagram.original_len,
+                    record: Row {
+                        frames: 1,
+                        bytes: record_bytes,
+                    },
+                };
+                self.stats.snapped += u64::from(captured.is_snapped());
+                captured
+            }
+            Found::Reassembled(whole) => {
+                let payload = self.reassembly.payload();
+                CapturedDatagram {
+                    received_at,
+                    source: whole.source,
+                    destination: whole.destination,
+                    payload,
+                    original_len: payload.len(),
+                    record: whole.row,
+                }
+            }
+        }
+    }
+
+    /// Returns the path of the file, as given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the counts so far.
     #[must_use]
     pub const fn stats(&self) -> &CaptureStats {
         &self.stats
+    }
+
+    /// Returns the findings so far.
+    #[must_use]
+    pub const fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    /// Returns the frames without a datagram by reason and number (of the EtherType or protocol).
+    pub fn others(&self) -> impl Iterator<Item = (Reason, u16, u64)> + '_ {
+        let others = self.others.0.iter();
+        others.map(|((reason, number), frames)| (*reason, *number, *frames))
+    }
+
+    /// Returns one line for each reason why the capture is not whole; complete at the end.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.findings.faults();
+        for reason in [Reason::Snapped, Reason::Malformed, Reason::Fragment] {
+            let frames = self.stats.account.of(reason).frames;
+            if frames > 0 {
+                let remedy = match reason {
+                    Reason::Snapped => "record with a snap length of 0",
+                    _ => "record them again",
+                };
+                faults.push(format!("{frames} frames: {}; {remedy}", reason.text()));
+            }
+        }
+        faults
+    }
+
+    /// Moves a returned datagram from the feed to another reason.
+    pub(crate) const fn account_as(&mut self, reason: Reason, record: Row) {
+        (self.stats.account).move_frames(Reason::Datagram, reason, record);
     }
 
     /// Returns the file format.
@@ -293,22 +540,115 @@ enum Reader {
     Ended,
 }
 
+/// Frames without a datagram, by reason and number.
+#[derive(Debug, Default)]
+struct Others(BTreeMap<(Reason, u16), u64>);
+
+impl Others {
+    fn add(&mut self, skip: Skip) {
+        let key = (skip.reason, skip.number);
+        if self.0.len() < OTHERS_MAX || self.0.contains_key(&key) {
+            *self.0.entry(key).or_default() += 1;
+        }
+    }
+}
+
+/// One step through a file; its bytes were just taken.
+enum Step {
+    Frame(RawFrame),
+    /// A header or block without a packet.
+    Structure,
+    /// A packet block whose content contradicts itself.
+    Unreadable,
+    /// Bytes up to the next sound record.
+    Skipped,
+    /// Zeros up to the end.
+    Padding,
+    /// The rest of the input holds no whole record.
+    End,
+}
+
+/// Place of a datagram.
+enum Found {
+    InFrame(frame::Datagram),
+    Reassembled(Reassembled),
+}
+
+/// Reason why a frame's link layer is not known: the number of an interface, or of a link type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoLink {
+    Interface(u32),
+    Type(i32),
+}
+
 /// A frame in the input's buffer, just taken.
 #[derive(Debug)]
 struct RawFrame {
-    link: Option<Link>,
+    link: Result<Link, NoLink>,
     received_at: Nanos,
+    /// A fraction of the stamp that exceeds a second, in ns.
+    excess: Option<u64>,
     bytes: Range<usize>,
     is_snapped: bool,
 }
 
-impl RawFrame {
-    const fn unreadable(bytes: Range<usize>) -> Self {
-        Self {
-            link: None,
-            received_at: Nanos::ZERO,
-            bytes,
-            is_snapped: false,
-        }
+/// Opens a file, a FIFO or standard input, and returns its size if it is a regular file.
+fn open_input(path: &Path) -> Result<(Input, Option<u64>), CaptureError> {
+    let at = |source: io::Error| match source.kind() {
+        ErrorKind::NotFound => CaptureError::Missing { path: path.into() },
+        _ => CaptureFault::Io(source).at(path, 0),
+    };
+    if path == Path::new("-") {
+        return Ok((Input::new(io::stdin()).map_err(at)?, None));
+    }
+    let file = File::open(path).map_err(at)?;
+    let metadata = file.metadata().map_err(at)?;
+    if metadata.is_dir() {
+        return Err(CaptureError::Directory { path: path.into() });
+    }
+    let size = metadata.is_file().then_some(metadata.len());
+    Ok((Input::new(file).map_err(at)?, size))
+}
+
+/// Returns the format of a capture file that begins here.
+fn begins_file(bytes: &[u8]) -> Option<CaptureFormat> {
+    let magic = bytes.first_chunk::<4>()?;
+    if *magic == pcapng::MAGIC {
+        let order = bytes.get(8..12)?;
+        let is_section = matches!(order, [0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a]);
+        return is_section.then_some(CaptureFormat::PcapNg);
+    }
+    let is_version = matches!(bytes.get(4..8)?, [2, 0, 4, 0] | [0, 2, 0, 4]);
+    (pcap::MAGICS.contains(magic) && is_version).then_some(CaptureFormat::Pcap)
+}
+
+/// Opens the reader of the capture file that begins here; `None` if none does.
+fn open_reader(input: &mut Input) -> Result<Option<(CaptureFormat, Reader)>, CaptureFault> {
+    input.ensure(pcapng::MAGIC.len())?;
+    let Some(magic) = input.visible().first_chunk::<4>() else {
+        return Ok(None);
+    };
+    if *magic == pcapng::MAGIC {
+        let reader = Reader::PcapNg(PcapNgReader::default());
+        return Ok(Some((CaptureFormat::PcapNg, reader)));
+    }
+    if pcap::MAGICS.contains(magic) {
+        // A file that ends within its header leaves its bytes to the end.
+        let reader = PcapReader::open(input)?.map_or(Reader::Ended, Reader::Pcap);
+        return Ok(Some((CaptureFormat::Pcap, reader)));
+    }
+    Ok(None)
+}
+
+fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
+    let path = path.into();
+    let head = input.visible();
+    if head.is_empty() && !input.is_cut() {
+        return CaptureError::Empty { path };
+    }
+    CaptureError::NotACapture {
+        path,
+        guess: guess::Guess::of_file(head),
+        head: head[..head.len().min(4)].to_vec(),
     }
 }

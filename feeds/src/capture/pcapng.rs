@@ -1,10 +1,11 @@
 //! Reads pcapng: any number of sections and interfaces, each with its own byte order, link type, time
 //! resolution and offset.
 //!
-//! Only packet and interface blocks are held in memory; other blocks are skipped at any length.
-//! Source: draft-ietf-opsawg-pcapng. The crate `pcap-parser` parses the blocks. This module computes
-//! time resolution and offset from the options itself, because the crate refuses resolutions that
-//! are powers of two and always reads offsets as little-endian.
+//! A block states its length at both ends, so damage is found at once, and reading continues at
+//! the next block whose two lengths agree. Longer blocks that hold no packets are skipped without
+//! being held. Source: draft-ietf-opsawg-pcapng. The crate `pcap-parser` parses the blocks. This
+//! module computes time resolution and offset from the options itself, because the crate refuses
+//! resolutions that are powers of two and always reads offsets as little-endian.
 
 use pcap_parser::{
     Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le,
@@ -12,7 +13,7 @@ use pcap_parser::{
 };
 use tickcast_reliability::types::Nanos;
 
-use super::{RawFrame, error::CaptureFault, frame::Link, input::Input};
+use super::{NoLink, RawFrame, Step, begins_file, error::CaptureFault, frame::Link, input::Input};
 
 /// The type of a section header block, the same in both byte orders.
 pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -27,123 +28,170 @@ const BLOCK_LEN_MIN: usize = 12;
 /// Four times the longest packet that capture tools write.
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
+/// Bytes that are searched at once for the next sound block.
+const SEARCH_LEN: usize = 1 << 16;
 
 /// State of the current section.
 #[derive(Debug, Default)]
 pub(super) struct PcapNgReader {
     is_big_endian: bool,
     interfaces: Vec<Interface>,
+    /// Blocks read so far.
+    blocks: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Interface {
-    link: Option<Link>,
+    link: Result<Link, i32>,
     units_per_second: u128,
     offset_s: i64,
     snap_len: u32,
 }
 
+/// Type and length of a block, and the byte order that they were read in.
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u32,
+    len: usize,
+    is_big_endian: bool,
+}
+
 impl PcapNgReader {
-    /// Returns the next frame, or `None` where the file ends, also within a block.
-    pub(super) fn next(&mut self, input: &mut Input) -> Result<Option<RawFrame>, CaptureFault> {
+    /// Returns the number of blocks read so far.
+    pub(super) const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Reads the next block, or skips to the next sound one.
+    pub(super) fn next(&mut self, input: &mut Input) -> Result<Step, CaptureFault> {
+        if !input.ensure(BLOCK_LEN_MIN)? {
+            return Ok(Step::End);
+        }
+        let Some(header) = self.header(input.visible(), 0) else {
+            return self.skip_damage(input);
+        };
+        if header.len > BLOCK_LEN_MAX {
+            if header.holds_packet() || begins_file(input.visible()).is_some() {
+                return self.skip_damage(input);
+            }
+            self.blocks += 1;
+            let is_whole = input.skip(header.len as u64)?;
+            return Ok(if is_whole { Step::Structure } else { Step::End });
+        }
+        if !input.ensure(header.len)? {
+            // A wrong length hides sound blocks; the end of a cut file does not.
+            let hidden = self.find(input.visible(), 1..input.visible().len());
+            return match hidden {
+                Some(_) => self.skip_damage(input),
+                None => Ok(Step::End),
+            };
+        }
+        if !header.is_closed(input.visible()) {
+            return self.skip_damage(input);
+        }
+        self.is_big_endian = header.is_big_endian;
+        self.blocks += 1;
+        let bytes = input.visible().get(..header.len).unwrap_or_default();
+        let packet = match header.kind {
+            OBSOLETE_PACKET => self.obsolete_packet(bytes),
+            _ => self.block(bytes),
+        };
+        let block = input.take(header.len);
+        Ok(match packet {
+            Parsed::Nothing => Step::Structure,
+            Parsed::Unreadable => Step::Unreadable,
+            Parsed::Packet(packet) => Step::Frame(RawFrame {
+                bytes: (block.start + packet.at)..(block.start + packet.at + packet.len),
+                ..packet.frame
+            }),
+        })
+    }
+
+    /// Takes everything up to the next sound block, the next file or the end.
+    fn skip_damage(&self, input: &mut Input) -> Result<Step, CaptureFault> {
+        let mut is_zero = input.visible().first() == Some(&0);
+        input.take(1);
         loop {
-            if !input.ensure(BLOCK_LEN_MIN)? {
-                return Ok(None);
-            }
-            let (kind, len) = self.block_header(input.visible())?;
-            if len < BLOCK_LEN_MIN || !len.is_multiple_of(4) {
-                return Err(CaptureFault::Damaged("the block's length makes no sense"));
-            }
-            match kind {
-                SECTION_HEADER | INTERFACE_DESCRIPTION | SIMPLE_PACKET | ENHANCED_PACKET => {}
-                OBSOLETE_PACKET => {
-                    if !input.skip(len as u64)? {
-                        return Ok(None);
-                    }
-                    let bytes = input.take(0);
-                    return Ok(Some(RawFrame::unreadable(bytes)));
-                }
-                _ => {
-                    if !input.skip(len as u64)? {
-                        return Ok(None);
-                    }
-                    continue;
-                }
-            }
-            if len > BLOCK_LEN_MAX {
-                return Err(CaptureFault::TooLong {
-                    what: "block",
-                    len: len as u64,
-                    max: BLOCK_LEN_MAX as u64,
+            let has_more = input.ensure(SEARCH_LEN + BLOCK_LEN_MAX)?;
+            let visible = input.visible();
+            let to = visible
+                .len()
+                .min(if has_more { SEARCH_LEN } else { usize::MAX });
+            let found = self.find(visible, 0..to);
+            let skipped = found.unwrap_or(to);
+            is_zero &= visible[..skipped].iter().all(|byte| *byte == 0);
+            input.take(skipped);
+            if found.is_some() || !has_more {
+                let is_padding = is_zero && found.is_none();
+                return Ok(if is_padding {
+                    Step::Padding
+                } else {
+                    Step::Skipped
                 });
-            }
-            if !input.ensure(len)? {
-                return Ok(None);
-            }
-            let packet = self.block(input.visible().get(..len).unwrap_or_default())?;
-            let block = input.take(len);
-            if let Some(packet) = packet {
-                return Ok(Some(RawFrame {
-                    bytes: (block.start + packet.at)..(block.start + packet.at + packet.len),
-                    ..packet.frame
-                }));
             }
         }
     }
 
-    /// Returns type and length of the block that starts here. A section header also sets the byte order.
-    fn block_header(&mut self, bytes: &[u8]) -> Result<(u32, usize), CaptureFault> {
-        let word = |at: usize| -> [u8; 4] {
-            let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    /// Returns where in `range` a file or a block begins whose two lengths agree.
+    fn find(&self, bytes: &[u8], mut range: std::ops::Range<usize>) -> Option<usize> {
+        range.find(|&at| {
+            let bytes = bytes.get(at..).unwrap_or_default();
+            let is_block = |header: Header| header.is_known() && header.is_closed(bytes);
+            begins_file(bytes).is_some() || self.header(bytes, 0).is_some_and(is_block)
+        })
+    }
+
+    /// Returns type and length of the block that starts there, if they make sense. A section
+    /// header states its own byte order.
+    fn header(&self, bytes: &[u8], at: usize) -> Option<Header> {
+        let word = |offset: usize| -> [u8; 4] {
+            let field = bytes.get(at + offset..).and_then(<[u8]>::first_chunk);
             field.copied().unwrap_or_default()
         };
-        if word(0) == MAGIC {
-            self.is_big_endian = match word(8) {
-                [0x1a, 0x2b, 0x3c, 0x4d] => true,
-                [0x4d, 0x3c, 0x2b, 0x1a] => false,
-                _ => return Err(CaptureFault::Damaged("the section has no byte order mark")),
-            };
-        }
-        let read = if self.is_big_endian {
+        let is_big_endian = match (word(0), word(8)) {
+            (MAGIC, [0x1a, 0x2b, 0x3c, 0x4d]) => true,
+            (MAGIC, [0x4d, 0x3c, 0x2b, 0x1a]) => false,
+            (MAGIC, _) => return None,
+            _ => self.is_big_endian,
+        };
+        let read = if is_big_endian {
             u32::from_be_bytes
         } else {
             u32::from_le_bytes
         };
-        Ok((read(word(0)), read(word(4)) as usize))
+        let len = read(word(4)) as usize;
+        (len >= BLOCK_LEN_MIN && len.is_multiple_of(4)).then_some(Header {
+            kind: read(word(0)),
+            len,
+            is_big_endian,
+        })
     }
 
-    fn block(&mut self, bytes: &[u8]) -> Result<Option<Packet>, CaptureFault> {
+    fn block(&mut self, bytes: &[u8]) -> Parsed {
         let parse = if self.is_big_endian {
             parse_block_be
         } else {
             parse_block_le
         };
         let Ok((_, block)) = parse(bytes) else {
-            return Err(CaptureFault::Damaged("the block cannot be read"));
+            return Parsed::Unreadable;
         };
         match block {
             Block::SectionHeader(_) => self.interfaces.clear(),
             Block::InterfaceDescription(description) => {
                 if self.interfaces.len() >= INTERFACES_MAX {
-                    return Err(CaptureFault::Damaged("the section has too many interfaces"));
+                    return Parsed::Unreadable;
                 }
                 let interface = self.interface(&description);
                 self.interfaces.push(interface);
             }
             Block::EnhancedPacket(packet) => {
-                let interface = self.interfaces.get(packet.if_id as usize);
                 let ticks = (u64::from(packet.ts_high) << 32) | u64::from(packet.ts_low);
-                let len = packet.packet_data().len();
-                return Ok(Some(Packet {
+                return Parsed::Packet(Packet {
                     at: 28,
-                    len,
-                    frame: RawFrame {
-                        link: interface.and_then(|i| i.link),
-                        received_at: interface.map_or(Nanos::ZERO, |i| i.time(ticks)),
-                        bytes: 0..0,
-                        is_snapped: packet.caplen < packet.origlen,
-                    },
-                }));
+                    len: packet.packet_data().len(),
+                    frame: self.frame(packet.if_id, ticks, packet.caplen < packet.origlen),
+                });
             }
             Block::SimplePacket(packet) => {
                 // A simple packet block belongs to the first interface and has only a length, no stamp.
@@ -154,20 +202,63 @@ impl PcapNgReader {
                 };
                 let there = bytes.len().saturating_sub(16);
                 let len = there.min(packet.origlen.min(snap_len) as usize);
-                return Ok(Some(Packet {
+                let frame = self.frame(0, 0, len < packet.origlen as usize);
+                return Parsed::Packet(Packet {
                     at: 12,
                     len,
                     frame: RawFrame {
-                        link: interface.and_then(|i| i.link),
                         received_at: Nanos::ZERO,
-                        bytes: 0..0,
-                        is_snapped: len < packet.origlen as usize,
+                        ..frame
                     },
-                }));
+                });
             }
             _ => {}
         }
-        Ok(None)
+        Parsed::Nothing
+    }
+
+    /// Reads an obsolete packet block: interface (2), drops (2), stamp (8), captured and original
+    /// length.
+    fn obsolete_packet(&self, bytes: &[u8]) -> Parsed {
+        const AT: usize = 28;
+        let word = |at: usize| -> u32 {
+            let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            let field = field.copied().unwrap_or_default();
+            if self.is_big_endian {
+                u32::from_be_bytes(field)
+            } else {
+                u32::from_le_bytes(field)
+            }
+        };
+        let interface = if self.is_big_endian {
+            word(8) >> 16
+        } else {
+            word(8) & 0xffff
+        };
+        let ticks = u64::from(word(12)) << 32 | u64::from(word(16));
+        let (captured, original) = (word(20) as usize, word(24) as usize);
+        if bytes.len() < AT + 4 || captured > bytes.len() - AT - 4 {
+            return Parsed::Unreadable;
+        }
+        Parsed::Packet(Packet {
+            at: AT,
+            len: captured,
+            frame: self.frame(interface, ticks, captured < original),
+        })
+    }
+
+    fn frame(&self, interface: u32, ticks: u64, is_snapped: bool) -> RawFrame {
+        let described = self.interfaces.get(interface as usize);
+        RawFrame {
+            link: match described {
+                None => Err(NoLink::Interface(interface)),
+                Some(described) => described.link.map_err(NoLink::Type),
+            },
+            received_at: described.map_or(Nanos::ZERO, |i| i.time(ticks)),
+            excess: None,
+            bytes: 0..0,
+            is_snapped,
+        }
     }
 
     fn interface(&self, description: &InterfaceDescriptionBlock<'_>) -> Interface {
@@ -183,7 +274,7 @@ impl PcapNgReader {
         let offset = option(OptionCode::IfTsoffset).and_then(<[u8]>::first_chunk);
         let offset = offset.copied().unwrap_or_default();
         Interface {
-            link: Link::from_number(description.linktype),
+            link: Link::from_number(description.linktype).ok_or(description.linktype.0),
             units_per_second,
             offset_s: if self.is_big_endian {
                 i64::from_be_bytes(offset)
@@ -209,6 +300,42 @@ impl Interface {
         let ns = ns.saturating_add(i128::from(self.offset_s) * NS as i128);
         Nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX))
     }
+}
+
+impl Header {
+    const fn holds_packet(self) -> bool {
+        matches!(
+            self.kind,
+            SECTION_HEADER
+                | INTERFACE_DESCRIPTION
+                | OBSOLETE_PACKET
+                | SIMPLE_PACKET
+                | ENHANCED_PACKET
+        )
+    }
+
+    /// Returns whether the type is one of the standard's; others are not searched for.
+    const fn is_known(self) -> bool {
+        self.holds_packet() || matches!(self.kind, 4 | 5 | 9 | 10 | 0x0bad | 0x4000_0bad)
+    }
+
+    /// Returns whether the block is there and ends in its length.
+    fn is_closed(self, bytes: &[u8]) -> bool {
+        let trailer = bytes.get(..self.len).and_then(<[u8]>::last_chunk::<4>);
+        let read = if self.is_big_endian {
+            u32::from_be_bytes
+        } else {
+            u32::from_le_bytes
+        };
+        trailer.is_some_and(|trailer| read(*trailer) as usize == self.len)
+    }
+}
+
+/// A block as far as packets are concerned.
+enum Parsed {
+    Nothing,
+    Unreadable,
+    Packet(Packet),
 }
 
 /// Position of the packet within a packet block.

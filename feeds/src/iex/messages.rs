@@ -31,7 +31,7 @@ pub enum MessageError {
     missing_docs,
     reason = "each variant is documented at the type it holds"
 )]
-pub enum Message {
+pub enum IexMessage {
     SystemEvent(SystemEvent),
     SecurityDirectory(SecurityDirectory),
     TradingStatus(TradingStatus),
@@ -48,7 +48,7 @@ pub enum Message {
     Sell(PriceLevel),
 }
 
-impl Message {
+impl IexMessage {
     /// Reads the message that fills `bytes`.
     ///
     /// # Errors

@@ -8,43 +8,75 @@ pub mod normalise;
 pub mod transport;
 
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::types::SourcePosition;
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use self::{
-    messages::{Message, MessageError},
+    messages::{IexMessage, MessageError},
     normalise::{PUBLISHER_ID, Stamp},
-    transport::{Feed, Segment, Tracker},
+    transport::{IexTp, SegmentNote},
 };
+use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::instruments::{self, Instruments, Symbol};
-use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
+use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
-/// Decodes one IEX feed: both lines of TOPS or both of DEEP, not a mix, since each feed counts
-/// its messages on its own. The first segment decides which.
-#[derive(Clone, Debug, Default)]
+/// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The first segment decides
+/// which.
+#[derive(Clone, Debug)]
 pub struct IexDecoder {
-    feed: Option<Feed>,
-    tracker: Tracker,
+    arbiter: Arbiter<IexTp>,
+    normaliser: Normaliser,
+}
+
+/// Makes records of messages.
+#[derive(Clone, Debug, Default)]
+struct Normaliser {
     instruments: Instruments,
     counts: MessageCounts,
     batch: RecordBatch,
 }
 
+impl Default for IexDecoder {
+    fn default() -> Self {
+        Self::new(Instruments::default(), Lines::default())
+    }
+}
+
 impl IexDecoder {
     /// A decoder that has seen nothing, and takes ids for its symbols from `instruments`.
     #[must_use]
-    pub fn new(instruments: Instruments) -> Self {
+    pub fn new(instruments: Instruments, lines: Lines) -> Self {
         Self {
-            instruments,
-            ..Self::default()
+            arbiter: Arbiter::new(IexTp::default(), lines, false),
+            normaliser: Normaliser {
+                instruments,
+                ..Normaliser::default()
+            },
         }
     }
 
     /// The symbols seen so far, with their ids.
     #[must_use]
     pub const fn instruments(&self) -> &Instruments {
-        &self.instruments
+        &self.normaliser.instruments
     }
 
+    /// Returns the arbiter, and a listener that makes records of its messages.
+    #[inline(always)]
+    fn split<'a>(
+        &'a mut self,
+        sink: &'a mut dyn Sink,
+    ) -> (&'a mut Arbiter<IexTp>, Normalising<'a>) {
+        let listener = Normalising {
+            normaliser: &mut self.normaliser,
+            received_at: Nanos::ZERO,
+            note: None,
+            sink,
+        };
+        (&mut self.arbiter, listener)
+    }
+}
+
+impl Normaliser {
     #[inline]
     fn message(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
         // The kinds that make up nearly all of a day are told apart once: each has its own copy of
@@ -53,7 +85,7 @@ impl IexDecoder {
             ($($kind:literal => $variant:ident($layout:ident),)+) => {
                 match bytes.first() {
                     $(Some($kind) => if let Some(read) = messages::$layout::read(bytes) {
-                        return self.tell($kind, &Message::$variant(read), place, sink);
+                        return self.tell($kind, &IexMessage::$variant(read), place, sink);
                     })+
                     _ => {}
                 }
@@ -70,7 +102,7 @@ impl IexDecoder {
 
     #[inline(never)]
     fn seldom(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
-        let message = match Message::read(bytes) {
+        let message = match IexMessage::read(bytes) {
             Ok(message) => message,
             Err(MessageError::Unknown { kind }) => {
                 self.counts.add(kind);
@@ -92,7 +124,7 @@ impl IexDecoder {
     }
 
     #[inline(always)]
-    fn tell(&mut self, kind: u8, message: &Message, place: &Place, sink: &mut dyn Sink) {
+    fn tell(&mut self, kind: u8, message: &IexMessage, place: &Place, sink: &mut dyn Sink) {
         self.counts.add(kind);
         self.batch.clear();
         let (time, symbol) = message.about();
@@ -114,16 +146,15 @@ impl IexDecoder {
             instrument,
             time,
             place.received_at,
-            place.sent_at,
-            place.sequence,
+            place.note.sent_at,
+            place.position.sequence(),
         );
-        let is_exact = normalise::push(message, place.feed, &stamp, &mut self.batch);
+        let is_exact = normalise::push(message, place.note.feed, &stamp, &mut self.batch);
         if !is_exact {
             let reason = "an IEX price does not fit 1e-9 fixed point, it is given as undefined";
             sink.incident(Incident::Malformed { reason });
         }
-        let position = SourcePosition::new(place.ordinal, place.sequence);
-        sink.message(position, &self.batch);
+        sink.message(place.position, &self.batch);
     }
 
     #[cold]
@@ -136,55 +167,66 @@ impl IexDecoder {
 }
 
 impl Decoder for IexDecoder {
-    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink) {
-        let segment = match Segment::read(packet.payload) {
-            Ok(segment) => segment,
-            Err(reason) => {
-                sink.incident(Incident::Malformed { reason });
-                return;
-            }
-        };
-        if *self.feed.get_or_insert(segment.feed) != segment.feed {
-            let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
-            sink.incident(Incident::Malformed { reason });
-            return;
-        }
-        let fresh = self.tracker.segment(&segment, |i| sink.incident(i));
-        let Some(fresh) = fresh else {
-            return;
-        };
-        let mut messages = segment.messages();
-        let mut walked = 0;
-        for bytes in messages.by_ref() {
-            if walked >= fresh.skip {
-                let place = Place {
-                    feed: segment.feed,
-                    ordinal: fresh.ordinal,
-                    sequence: segment.first + walked,
-                    received_at: packet.received_at.0,
-                    sent_at: segment.sent_at,
-                };
-                self.message(bytes, &place, sink);
-            }
-            walked += 1;
-        }
-        self.tracker.walked(&segment, walked);
-        if let Some(reason) = messages.fault() {
-            sink.incident(Incident::Malformed { reason });
-        }
+    fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        arbiter.packet(line, now, packet, &mut listener);
+    }
+
+    fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        arbiter.poll(now, &mut listener);
+    }
+
+    fn finish(&mut self, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        arbiter.finish(&mut listener);
+    }
+
+    fn line(&self, line: usize) -> LineStats {
+        self.arbiter.line(line)
     }
 
     fn counts(&self) -> &MessageCounts {
-        &self.counts
+        &self.normaliser.counts
+    }
+}
+
+/// Makes records of the messages of a packet.
+struct Normalising<'a> {
+    normaliser: &'a mut Normaliser,
+    received_at: Nanos,
+    note: Option<SegmentNote>,
+    sink: &'a mut dyn Sink,
+}
+
+impl Listen<IexTp> for Normalising<'_> {
+    #[inline(always)]
+    fn packet(&mut self, received_at: Nanos, note: &SegmentNote) {
+        self.received_at = received_at;
+        self.note = Some(*note);
+    }
+
+    #[inline(always)]
+    fn message(&mut self, position: SourcePosition, message: &[u8]) {
+        if let Some(note) = self.note {
+            let place = Place {
+                note,
+                position,
+                received_at: self.received_at.0,
+            };
+            self.normaliser.message(message, &place, self.sink);
+        }
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.sink.incident(incident);
     }
 }
 
 /// Where and when a message came.
 #[derive(Clone, Copy)]
 struct Place {
-    feed: Feed,
-    ordinal: u16,
-    sequence: u64,
+    note: SegmentNote,
+    position: SourcePosition,
     received_at: u64,
-    sent_at: u64,
 }

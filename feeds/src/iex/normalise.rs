@@ -35,9 +35,10 @@ use tickcast_reliability::record::{
 
 use super::{
     messages::{
-        Auction, Message, OfficialPrice, PriceLevel, Quote, SecurityDirectory, Trade, TradingStatus,
+        Auction, IexMessage, OfficialPrice, PriceLevel, Quote, SecurityDirectory, Trade,
+        TradingStatus,
     },
-    transport::Feed,
+    transport::IexFeed,
 };
 use crate::instruments::text;
 use crate::source::clamped_difference;
@@ -95,31 +96,31 @@ impl Stamp {
 
 /// Appends the message's records. False when a price did not fit and is undefined.
 #[inline(always)]
-pub fn push(message: &Message, feed: Feed, stamp: &Stamp, batch: &mut RecordBatch) -> bool {
+pub fn push(message: &IexMessage, feed: IexFeed, stamp: &Stamp, batch: &mut RecordBatch) -> bool {
     let mut price = Prices { all_fit: true };
     match message {
-        Message::Buy(m) => batch.put_words(&level(m, Side::Bid, stamp, &mut price)),
-        Message::Sell(m) => batch.put_words(&level(m, Side::Ask, stamp, &mut price)),
-        Message::Quote(m) => batch.put_words(&quote(m, stamp, &mut price)),
-        Message::Trade(m) => {
+        IexMessage::Buy(m) => batch.put_words(&level(m, Side::Bid, stamp, &mut price)),
+        IexMessage::Sell(m) => batch.put_words(&level(m, Side::Ask, stamp, &mut price)),
+        IexMessage::Quote(m) => batch.put_words(&quote(m, stamp, &mut price)),
+        IexMessage::Trade(m) => {
             let last = match feed {
-                Feed::Tops => flags::LAST,
-                Feed::Deep => 0,
+                IexFeed::Tops => flags::LAST,
+                IexFeed::Deep => 0,
             };
             batch.put_words(&trade(m, Action::Trade, last, stamp, &mut price));
         }
-        Message::TradeBreak(m) => {
+        IexMessage::TradeBreak(m) => {
             batch.put_words(&trade(m, Action::Cancel, flags::LAST, stamp, &mut price));
         }
-        Message::SystemEvent(m) => batch.put(&system_event(m.event, stamp)),
-        Message::TradingStatus(m) => batch.put(&trading_status(m, stamp)),
-        Message::OperationalHalt(m) => batch.put(&operational_halt(m.status, stamp)),
-        Message::ShortSale(m) => batch.put(&short_sale(m.in_effect, m.detail, stamp)),
-        Message::SecurityEvent(m) => batch.put(&security_event(m.event, stamp)),
-        Message::RetailLiquidity(_) => batch.put(&status(stamp)),
-        Message::SecurityDirectory(m) => batch.put(&definition(m, stamp)),
-        Message::OfficialPrice(m) => batch.put(&official_price(m, stamp, &mut price)),
-        Message::Auction(m) => batch.put(&auction(m, stamp, &mut price)),
+        IexMessage::SystemEvent(m) => batch.put(&system_event(m.event, stamp)),
+        IexMessage::TradingStatus(m) => batch.put(&trading_status(m, stamp)),
+        IexMessage::OperationalHalt(m) => batch.put(&operational_halt(m.status, stamp)),
+        IexMessage::ShortSale(m) => batch.put(&short_sale(m.in_effect, m.detail, stamp)),
+        IexMessage::SecurityEvent(m) => batch.put(&security_event(m.event, stamp)),
+        IexMessage::RetailLiquidity(_) => batch.put(&status(stamp)),
+        IexMessage::SecurityDirectory(m) => batch.put(&definition(m, stamp)),
+        IexMessage::OfficialPrice(m) => batch.put(&official_price(m, stamp, &mut price)),
+        IexMessage::Auction(m) => batch.put(&auction(m, stamp, &mut price)),
     }
     price.all_fit
 }

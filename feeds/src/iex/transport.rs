@@ -1,32 +1,29 @@
-//! IEX-TP: segments, and where their messages stand in the source's stream.
+//! IEX-TP: segments and their messages.
 //!
-//! [`Segment`] walks messages by the lengths on the wire and never past the payload. [`Tracker`]
-//! gives every message to be delivered exactly one position, and none twice. No resends are asked
-//! for: what is missing is reported.
+//! [`Segment`] walks messages by the lengths on the wire and never past the payload. The sequence is
+//! followed by [`crate::arbiter`]. No resends are asked for: what is missing is reported.
 //! Source: IEX Transport Specification.
 
 use tickcast_reliability::types::SourcePosition;
 
+use super::messages::IexMessage;
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes of the segment header.
 pub const HEADER_LEN: usize = 40;
 const VERSION: u8 = 1;
 
-/// Two lines of a feed are never further apart than this, the interval of a silent venue's
-/// heartbeats.
-const SKEW_NS: u64 = 1_000_000_000;
-
 /// Which feed a segment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feed {
+pub enum IexFeed {
     /// Top of book: TOPS 1.5 or 1.6.
     Tops,
     /// Price levels: DEEP 1.0.
     Deep,
 }
 
-impl Feed {
+impl IexFeed {
     const fn of(protocol: u16) -> Option<Self> {
         match protocol {
             0x8002 | 0x8003 => Some(Self::Tops),
@@ -40,7 +37,9 @@ impl Feed {
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     /// The feed.
-    pub feed: Feed,
+    pub feed: IexFeed,
+    /// The venue's channel; each has its own sequence.
+    pub channel: u32,
     /// The venue's session.
     pub session: u32,
     /// How many messages the header announces; 0 in a heartbeat.
@@ -69,7 +68,7 @@ impl<'a> Segment<'a> {
         if header[0] != VERSION {
             return Err("the IEX-TP version is not 1");
         }
-        let Some(feed) = Feed::of(u16_at(header, 2)) else {
+        let Some(feed) = IexFeed::of(u16_at(header, 2)) else {
             return Err("the IEX-TP message protocol is neither TOPS 1.5, TOPS 1.6 nor DEEP 1.0");
         };
         let first = u64_at(header, 24);
@@ -82,9 +81,10 @@ impl<'a> Segment<'a> {
         if count == 0 && payload_len > 0 {
             return Err("the IEX-TP payload holds more than the announced 0 messages");
         }
-        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *header;
+        let [_, _, _, _, e, f, g, h, a, b, c, d, ..] = *header;
         Ok(Self {
             feed,
+            channel: u32::from_le_bytes([e, f, g, h]),
             session: u32::from_le_bytes([a, b, c, d]),
             count,
             first,
@@ -114,22 +114,6 @@ pub struct Messages<'a> {
     is_whole: bool,
 }
 
-impl Messages<'_> {
-    /// After the last message: what did not fit the header, in one phrase.
-    #[must_use]
-    pub const fn fault(&self) -> Option<&'static str> {
-        if !self.is_whole {
-            Some("the packet ends before the IEX-TP payload does")
-        } else if self.left > 0 {
-            Some("the IEX-TP payload holds fewer messages than announced")
-        } else if !self.blocks.is_empty() {
-            Some("the IEX-TP payload goes on after its last message")
-        } else {
-            None
-        }
-    }
-}
-
 impl<'a> Iterator for Messages<'a> {
     type Item = &'a [u8];
 
@@ -146,121 +130,76 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Follows the venue's sequence over gaps, duplicates, resets and sessions.
-///
-/// The first segment decides where the stream starts: what came before it is not missing. A
-/// sequence that starts again is told from an old packet (the other line) by the time the venue
-/// sent it: the lines are less than a second apart.
-#[derive(Clone, Debug, Default)]
-pub struct Tracker {
-    current: Option<Run>,
-    previous_session: Option<u32>,
-    ordinal: u16,
+/// IEX-TP of one feed and one channel: each counts its messages on its own. The first segment
+/// decides which.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IexTp {
+    of: Option<(IexFeed, u32)>,
 }
 
-/// Between two resets.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    session: u32,
-    expected: u64,
-    newest_sent_at: u64,
-}
-
-/// The new part of a segment.
+/// Facts of a segment that its messages need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fresh {
-    /// How many messages at the segment's start are to be passed over.
-    pub skip: u64,
-    /// Resets and session changes before it (saturating at 65,535, from where on positions may
-    /// go back).
-    pub ordinal: u16,
+pub struct SegmentNote {
+    /// The feed.
+    pub feed: IexFeed,
+    /// When the venue sent the segment, ns since 1970, UTC.
+    pub sent_at: u64,
 }
 
-impl Tracker {
-    /// Takes a segment's header; reports what it means. `None` when nothing of it is new.
-    pub fn segment(
+impl Protocol for IexTp {
+    type Note = SegmentNote;
+    type Blocks<'a> = Messages<'a>;
+
+    #[inline]
+    fn read<'a>(
         &mut self,
-        segment: &Segment<'_>,
-        mut report: impl FnMut(Incident),
-    ) -> Option<Fresh> {
-        let count = u64::from(segment.count);
-        let Some(mut run) = self.current else {
-            self.current = Some(Run::starting(segment, segment.first));
-            return Some(self.fresh(0));
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<SegmentNote>, Messages<'a>), Incident> {
+        let segment = Segment::read(payload).map_err(|reason| Incident::Malformed { reason })?;
+        let (feed, channel) = *self.of.get_or_insert((segment.feed, segment.channel));
+        if feed != segment.feed {
+            let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
+            return Err(Incident::Foreign { reason });
+        }
+        if channel != segment.channel {
+            let reason = "two IEX channels are mixed in one source, give each a source of its own";
+            return Err(Incident::Foreign { reason });
+        }
+        let head = PacketHead {
+            session: segment.session.into(),
+            first: segment.first,
+            count: segment.count.into(),
+            kind: PacketKind::Data,
+            sent_at: segment.sent_at,
+            note: SegmentNote {
+                feed,
+                sent_at: segment.sent_at,
+            },
         };
-        let trails =
-            segment.sent_at < run.newest_sent_at && run.newest_sent_at - segment.sent_at <= SKEW_NS;
-        if segment.session != run.session {
-            if self.previous_session == Some(segment.session) && trails {
-                report_duplicates(count, &mut report);
-                return None;
-            }
-            self.previous_session = Some(run.session);
-            self.ordinal = self.ordinal.saturating_add(1);
-            run = Run::starting(segment, 1);
-            report(Incident::SessionChange {
-                next: SourcePosition::new(self.ordinal, segment.first),
-            });
-        } else if segment.first < run.expected && run.restarts(segment, trails) {
-            self.ordinal = self.ordinal.saturating_add(1);
-            run = Run::starting(segment, 1);
-            report(Incident::SequenceReset {
-                next: SourcePosition::new(self.ordinal, segment.first),
-            });
-        }
-        run.newest_sent_at = run.newest_sent_at.max(segment.sent_at);
-        if segment.first > run.expected {
-            report(Incident::Gap {
-                from: SourcePosition::new(self.ordinal, run.expected),
-                missing: segment.first - run.expected,
-            });
-            run.expected = segment.first;
-        }
-        self.current = Some(run);
-        let skip = (run.expected - segment.first).min(count);
-        report_duplicates(skip, &mut report);
-        (skip < count).then(|| self.fresh(skip))
+        Ok((head, segment.messages()))
     }
 
-    /// Says that the segment's first `walked` messages are done with.
-    pub fn walked(&mut self, segment: &Segment<'_>, walked: u64) {
-        if let Some(run) = &mut self.current {
-            run.expected = run.expected.max(segment.first + walked);
-        }
-    }
-
-    const fn fresh(&self, skip: u64) -> Fresh {
-        Fresh {
-            skip,
-            ordinal: self.ordinal,
-        }
+    fn is_known(&self, message: &[u8]) -> bool {
+        IexMessage::read(message).is_ok()
     }
 }
 
-impl Run {
-    const fn starting(segment: &Segment<'_>, expected: u64) -> Self {
-        Self {
-            session: segment.session,
-            expected,
-            newest_sent_at: segment.sent_at,
-        }
-    }
-
-    /// Whether a segment with an old sequence starts the sequence again. A heartbeat with first
-    /// sequence 1 says so, unless it is the other line's from before the first message. Should
-    /// that heartbeat be lost, a segment sent long after everything seen so far says it too.
-    const fn restarts(&self, segment: &Segment<'_>, trails: bool) -> bool {
-        if segment.count == 0 && segment.first == 1 {
-            !trails
+impl<'a> Blocks<'a> for Messages<'a> {
+    #[inline]
+    fn fault(&self) -> Option<&'static str> {
+        if !self.is_whole {
+            Some("the packet ends before the IEX-TP payload does")
+        } else if self.left > 0 {
+            Some("the IEX-TP payload holds fewer messages than announced")
+        } else if !self.blocks.is_empty() {
+            Some("the IEX-TP payload goes on after its last message")
         } else {
-            segment.sent_at > self.newest_sent_at.saturating_add(SKEW_NS)
+            None
         }
     }
-}
 
-fn report_duplicates(messages: u64, report: &mut impl FnMut(Incident)) {
-    if messages > 0 {
-        report(Incident::Duplicate { messages });
+    fn is_exact(&self) -> bool {
+        self.fault().is_none()
     }
 }
 

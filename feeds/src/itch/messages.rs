@@ -148,11 +148,11 @@ macro_rules! messages {
 
         /// Any message of ITCH 5.0.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Message {
+        pub enum ItchMessage {
             $($(#[$doc])* $name($name),)+
         }
 
-        impl Message {
+        impl ItchMessage {
             /// Locate, tracking number, time.
             #[inline(always)]
             #[must_use]

@@ -13,8 +13,9 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 
 pub use self::clock::TradeDate;
 use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
-use crate::moldudp64::{Listen, MoldUdp64};
-use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
+use crate::arbiter::{Arbiter, Lines, Listen};
+use crate::moldudp64::MoldUdp64;
+use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
 /// Facts that an [`ItchDecoder`] needs beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct ItchSettings {
     pub orders_max: usize,
     /// Whether a first packet beyond sequence 1 is a gap rather than a late join.
     pub expect_from_one: bool,
+    /// The lines of the source.
+    pub lines: Lines,
 }
 
 impl Default for ItchSettings {
@@ -36,6 +39,7 @@ impl Default for ItchSettings {
             publisher_id: Normaliser::XNAS_ITCH,
             orders_max: 1 << 23,
             expect_from_one: false,
+            lines: Lines::default(),
         }
     }
 }
@@ -43,27 +47,32 @@ impl Default for ItchSettings {
 /// Decodes one stream of ITCH 5.0.
 #[derive(Clone, Debug)]
 pub struct ItchDecoder {
-    mold: MoldUdp64,
+    arbiter: Arbiter<MoldUdp64>,
     normaliser: Normaliser,
     trade_date: TradeDate,
+    /// Session of the last message that came without a packet.
+    ordinal: u16,
 }
 
 impl ItchDecoder {
     /// A decoder that has seen nothing yet.
     #[must_use]
     pub fn new(settings: ItchSettings) -> Self {
+        let protocol = MoldUdp64::new(|message| messages::ItchMessage::read(message).is_ok());
         Self {
-            mold: MoldUdp64::new(settings.expect_from_one),
+            arbiter: Arbiter::new(protocol, settings.lines, settings.expect_from_one),
             normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),
             trade_date: settings.trade_date,
+            ordinal: 0,
         }
     }
 
-    /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n).
+    /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n). A
+    /// greater ordinal than before begins another session.
     #[inline]
     pub fn message(
         &mut self,
-        sequence: u64,
+        position: SourcePosition,
         received_at: Nanos,
         message: &[u8],
         sink: &mut dyn Sink,
@@ -71,7 +80,12 @@ impl ItchDecoder {
         if !self.normaliser.clock.is_set() {
             self.normaliser.clock = SessionClock::new(self.trade_date, received_at);
         }
-        let position = SourcePosition::new(0, sequence);
+        if position.ordinal() != self.ordinal {
+            self.ordinal = position.ordinal();
+            let clock = SessionClock::new(self.trade_date, received_at);
+            self.normaliser.begin_session(clock);
+            sink.incident(Incident::SessionChange { next: position });
+        }
         self.normaliser
             .message(position, received_at, message, sink);
     }
@@ -89,26 +103,42 @@ impl ItchDecoder {
     }
 }
 
+impl ItchDecoder {
+    /// Returns the arbiter, and a listener that makes records of its messages.
+    #[inline(always)]
+    fn split<'a>(
+        &'a mut self,
+        sink: &'a mut dyn Sink,
+    ) -> (&'a mut Arbiter<MoldUdp64>, Normalising<'a>) {
+        let listener = Normalising {
+            normaliser: &mut self.normaliser,
+            trade_date: self.trade_date,
+            received_at: Nanos::ZERO,
+            sink,
+        };
+        (&mut self.arbiter, listener)
+    }
+}
+
 impl Decoder for ItchDecoder {
-    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink) {
-        let Self {
-            mold,
-            normaliser,
-            trade_date,
-        } = self;
-        let received_at = packet.received_at;
-        if !normaliser.clock.is_set() {
-            normaliser.clock = SessionClock::new(*trade_date, received_at);
-        }
-        mold.follow(
-            packet.payload,
-            &mut Normalising {
-                normaliser,
-                trade_date: *trade_date,
-                received_at,
-                sink,
-            },
-        );
+    fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        listener.received_at = packet.received_at;
+        arbiter.packet(line, now, packet, &mut listener);
+    }
+
+    fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        arbiter.poll(now, &mut listener);
+    }
+
+    fn finish(&mut self, sink: &mut dyn Sink) {
+        let (arbiter, mut listener) = self.split(sink);
+        arbiter.finish(&mut listener);
+    }
+
+    fn line(&self, line: usize) -> LineStats {
+        self.arbiter.line(line)
     }
 
     fn counts(&self) -> &MessageCounts {
@@ -116,7 +146,7 @@ impl Decoder for ItchDecoder {
     }
 }
 
-/// Makes records of a packet.
+/// Makes records of messages.
 struct Normalising<'a> {
     normaliser: &'a mut Normaliser,
     trade_date: TradeDate,
@@ -124,7 +154,15 @@ struct Normalising<'a> {
     sink: &'a mut dyn Sink,
 }
 
-impl Listen<'_> for Normalising<'_> {
+impl Listen<MoldUdp64> for Normalising<'_> {
+    #[inline(always)]
+    fn packet(&mut self, received_at: Nanos, (): &()) {
+        self.received_at = received_at;
+        if !self.normaliser.clock.is_set() {
+            self.normaliser.clock = SessionClock::new(self.trade_date, received_at);
+        }
+    }
+
     #[inline(always)]
     fn message(&mut self, position: SourcePosition, message: &[u8]) {
         self.normaliser
@@ -136,8 +174,8 @@ impl Listen<'_> for Normalising<'_> {
             incident,
             Incident::SessionChange { .. } | Incident::SequenceReset { .. }
         ) {
-            let clock = SessionClock::new(self.trade_date, self.received_at);
-            self.normaliser.begin_session(clock);
+            // The clock is set by the first packet of the session.
+            self.normaliser.begin_session(SessionClock::default());
         }
         self.sink.incident(incident);
     }

@@ -49,7 +49,7 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 pub use super::records::SATURATED;
 use super::{
     clock::SessionClock,
-    messages::{self, Head, Message, OrderReplace, ParseError, Stock},
+    messages::{self, Head, ItchMessage, OrderReplace, ParseError, Stock},
     orders::{Order, Orders},
     records::{
         Stamp, definition, direct_listing, imbalance, mapping, mbo, participant, price,
@@ -125,7 +125,7 @@ impl Normaliser {
             ($($name:ident),+) => {
                 match kind {
                     $(messages::$name::KIND => if let Some(chunk) = bytes.first_chunk() {
-                        let message = Message::$name(messages::$name::read(chunk));
+                        let message = ItchMessage::$name(messages::$name::read(chunk));
                         return self.tell(&message, position, received_at, sink);
                     })+
                     _ => {}
@@ -153,7 +153,7 @@ impl Normaliser {
         received_at: Nanos,
         sink: &mut dyn Sink,
     ) {
-        match Message::read(bytes) {
+        match ItchMessage::read(bytes) {
             Ok(message) => self.tell(&message, position, received_at, sink),
             Err(ParseError::Empty) => {}
             Err(ParseError::Short { .. }) => {
@@ -167,7 +167,7 @@ impl Normaliser {
     #[inline(always)]
     fn tell(
         &mut self,
-        message: &Message,
+        message: &ItchMessage,
         position: SourcePosition,
         received_at: Nanos,
         sink: &mut dyn Sink,
@@ -204,44 +204,44 @@ impl Normaliser {
     #[inline(always)]
     fn records(
         &mut self,
-        message: &Message,
+        message: &ItchMessage,
         position: SourcePosition,
         received_at: Nanos,
     ) -> Option<Incident> {
         let stamp = self.stamp(message.head(), position, received_at);
         match message {
-            Message::AddOrder(m) => {
+            ItchMessage::AddOrder(m) => {
                 self.name(stamp, m.stock);
                 return self.add(stamp, m.reference, m.side, m.shares, m.price);
             }
-            Message::AddOrderMpid(m) => {
+            ItchMessage::AddOrderMpid(m) => {
                 self.name(stamp, m.stock);
                 return self.add(stamp, m.reference, m.side, m.shares, m.price);
             }
-            Message::OrderExecuted(m) => {
+            ItchMessage::OrderExecuted(m) => {
                 return self.execute(stamp, m.reference, m.shares, None, Some(m.match_number));
             }
-            Message::OrderExecutedPrice(m) => {
+            ItchMessage::OrderExecutedPrice(m) => {
                 let print = (m.printable == b'Y').then_some(m.match_number);
                 return self.execute(stamp, m.reference, m.shares, Some(price(m.price)), print);
             }
-            Message::OrderCancel(m) => {
+            ItchMessage::OrderCancel(m) => {
                 return self.take_off(stamp, m.reference, m.shares, m.shares);
             }
-            Message::OrderDelete(m) => {
+            ItchMessage::OrderDelete(m) => {
                 return self.take_off(stamp, m.reference, u32::MAX, UNDEF_ORDER_SIZE);
             }
-            Message::OrderReplace(m) => {
+            ItchMessage::OrderReplace(m) => {
                 return self.replace(stamp, m);
             }
-            Message::Trade(m) => {
+            ItchMessage::Trade(m) => {
                 self.name(stamp, m.stock);
                 let (side, last) = (Side::None, flags::LAST);
                 let trade = (m.match_number, price(m.price), m.shares);
                 self.batch
                     .put_words(&mbo(stamp, Action::Trade, side, trade, last));
             }
-            Message::CrossTrade(m) => {
+            ItchMessage::CrossTrade(m) => {
                 self.name(stamp, m.stock);
                 let (size, saturated) = quantity(m.shares);
                 let at = if m.shares == 0 {
@@ -273,16 +273,16 @@ impl Normaliser {
                 }
                 return saturated.then_some(Incident::Saturated);
             }
-            Message::BrokenTrade(m) => {
+            ItchMessage::BrokenTrade(m) => {
                 let broken = (m.match_number, UNDEF_PRICE, 0);
                 self.batch
                     .put_words(&mbo(stamp, Action::None, Side::None, broken, flags::LAST));
             }
-            Message::Imbalance(m) => {
+            ItchMessage::Imbalance(m) => {
                 self.name(stamp, m.stock);
                 return imbalance(&mut self.batch, stamp, m);
             }
-            Message::SystemEvent(m) => {
+            ItchMessage::SystemEvent(m) => {
                 let (action, trading) = system_event(m.event);
                 self.batch.put(&StatusMsg {
                     action: action as u16,
@@ -293,16 +293,16 @@ impl Normaliser {
                     ..status(stamp)
                 });
             }
-            Message::StockDirectory(m) => {
+            ItchMessage::StockDirectory(m) => {
                 // Its definition names it; no mapping is needed before.
                 self.symbols[usize::from(m.head.locate)] = m.stock;
                 definition(&mut self.batch, stamp, m);
             }
-            Message::TradingAction(m) => {
+            ItchMessage::TradingAction(m) => {
                 self.name(stamp, m.stock);
                 self.batch.put(&trading_action(stamp, m));
             }
-            Message::OperationalHalt(m) => {
+            ItchMessage::OperationalHalt(m) => {
                 self.name(stamp, m.stock);
                 let (action, trading) = match (m.market, m.action) {
                     (b'Q', b'H') => (StatusAction::Halt, TriState::No),
@@ -317,7 +317,7 @@ impl Normaliser {
                     ..status(stamp)
                 });
             }
-            Message::RegSho(m) => {
+            ItchMessage::RegSho(m) => {
                 self.name(stamp, m.stock);
                 let restricted = match m.action {
                     b'0' => TriState::No,
@@ -330,7 +330,7 @@ impl Normaliser {
                     ..status(stamp)
                 });
             }
-            Message::DeclineStatus(m) => {
+            ItchMessage::DeclineStatus(m) => {
                 let reason = match m.level {
                     b'1' => StatusReason::MarketWideHaltLevel1,
                     b'2' => StatusReason::MarketWideHaltLevel2,
@@ -344,7 +344,7 @@ impl Normaliser {
                     ..status(stamp)
                 });
             }
-            Message::DeclineLevels(m) => {
+            ItchMessage::DeclineLevels(m) => {
                 let kinds = [
                     StatType::MwcbLevel1,
                     StatType::MwcbLevel2,
@@ -361,7 +361,7 @@ impl Normaliser {
                 }
                 return prices.contains(&None).then_some(Incident::Saturated);
             }
-            Message::AuctionCollar(m) => {
+            ItchMessage::AuctionCollar(m) => {
                 self.name(stamp, m.stock);
                 for (kind, at) in [
                     (StatType::AuctionCollarReferencePrice, m.reference),
@@ -376,7 +376,7 @@ impl Normaliser {
                     });
                 }
             }
-            Message::IpoQuoting(m) => {
+            ItchMessage::IpoQuoting(m) => {
                 self.name(stamp, m.stock);
                 let release = u64::from(m.release_time_s) * 1_000_000_000;
                 let action = match m.qualifier {
@@ -392,7 +392,7 @@ impl Normaliser {
                     ..stat(stamp, StatType::VenueSpecificPrice1)
                 });
             }
-            Message::ParticipantPosition(m) => {
+            ItchMessage::ParticipantPosition(m) => {
                 self.name(stamp, m.stock);
                 self.batch.put(&StatMsg {
                     quantity: participant(m),
@@ -400,7 +400,7 @@ impl Normaliser {
                     ..stat(stamp, StatType::VenueSpecificVolume1)
                 });
             }
-            Message::RetailInterest(m) => {
+            ItchMessage::RetailInterest(m) => {
                 self.name(stamp, m.stock);
                 self.batch.put(&StatMsg {
                     quantity: i64::from(m.interest),
@@ -408,7 +408,7 @@ impl Normaliser {
                     ..stat(stamp, StatType::VenueSpecificVolume1)
                 });
             }
-            Message::DirectListing(m) => {
+            ItchMessage::DirectListing(m) => {
                 self.name(stamp, m.stock);
                 let near_at = self.time_if_any(m.near_time);
                 direct_listing(&mut self.batch, stamp, m, near_at);
@@ -418,7 +418,7 @@ impl Normaliser {
     }
 
     /// Names a stock that no directory message announced, once.
-    #[inline]
+    #[inline(always)]
     fn name(&mut self, stamp: Stamp, stock: Stock) {
         // As whole words: compared in one go.
         let told = self.symbols[usize::from(stamp.locate)];

@@ -1,6 +1,6 @@
 //! Messages on their way into MoldUDP64 packets, in memory that is used again and again.
 
-use crate::moldudp64::{END_OF_SESSION, HEADER_LEN, Header, Session};
+use crate::moldudp64::{END_OF_SESSION, HEADER_LEN, MoldHeader, Session};
 
 /// Messages that were made but are in no packet yet, each behind its length.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl PacketWriter {
     }
 
     fn finish_as(&mut self, count: u16) -> &[u8] {
-        let header = Header {
+        let header = MoldHeader {
             session: self.session,
             sequence: self.sequence,
             count,

@@ -213,6 +213,10 @@ pub(crate) fn metrics(shared: &Shared) -> String {
         source
             .counters
             .each(|name, help, value| all.add(&label, name, help, value));
+        for (line, counters) in source.lines.iter().enumerate() {
+            let label = format!("{{source=\"{}\",line=\"{line}\"}}", source.source);
+            counters.each(|name, help, value| all.add(&label, name, help, value));
+        }
         for (kind, count) in source.types() {
             let kind = escaped(&kind);
             let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);

@@ -122,6 +122,7 @@ impl PublisherSummary {
                     &c.source_malformed,
                     &c.source_overflow_messages,
                     &c.source_errors,
+                    &c.source_faults,
                 ]
                 .iter()
                 .any(|counter| counter.get() > 0);
@@ -134,6 +135,12 @@ impl PublisherSummary {
                 if let Some(total) = all.insert("messages".into(), Value::Object(types)) {
                     all.insert("messages_total".into(), total);
                 }
+                let lines = source.lines.iter().map(|line| {
+                    let mut all = Map::new();
+                    line.each(|name, _, value| put(&mut all, short(name, "input_line_"), value));
+                    Value::Object(all)
+                });
+                all.insert("lines".into(), lines.collect());
                 Value::Object(all)
             })
             .collect();
@@ -224,7 +231,10 @@ fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
 fn added_up(sources: &[Value]) -> Value {
     let mut all = Map::new();
     for source in sources.iter().filter_map(Value::as_object) {
-        for (key, value) in source.iter().filter(|(key, _)| *key != "source") {
+        for (key, value) in source {
+            if key == "source" || key == "lines" {
+                continue;
+            }
             add(all.entry(key).or_insert(Value::Null), value);
         }
     }

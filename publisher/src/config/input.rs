@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use tickcast_feeds::arbiter::Holding;
+use tickcast_feeds::recording::FeedDestination;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
@@ -28,7 +30,7 @@ pub(crate) const PATH_LEN_MAX: usize = 100;
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum InputConfig {
-    /// A recorded file.
+    /// Recorded files.
     Capture(CaptureConfig),
     /// A simulated market.
     Simulator(SimulatorInputConfig),
@@ -40,7 +42,7 @@ pub enum InputConfig {
     Own(OwnInputConfig),
 }
 
-/// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
+/// Recorded files: pcap or pcapng, or one of Nasdaq's BinaryFILE or SoupBinTCP; gzip, zstd or neither.
 ///
 /// ```
 /// use tickcast_publisher::config::InputConfig;
@@ -54,8 +56,19 @@ pub enum InputConfig {
 pub struct CaptureConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// Path of the file.
-    pub file: PathBuf,
+    /// Path of the file, or a list of captures, which are merged by time.
+    #[serde(rename = "file", deserialize_with = "one_or_more")]
+    pub files: Vec<PathBuf>,
+    /// Destinations of the feed in captures, as `239.1.2.3:26400`, or `239.1.2.3:26400#2` for one
+    /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
+    #[serde(default)]
+    pub only: Vec<FeedDestination>,
+    /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
+    #[serde(default)]
+    pub reorder_us: Option<u32>,
+    /// How far one line may lag behind another, in microseconds; null: the limit for files.
+    #[serde(default)]
+    pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
@@ -71,6 +84,27 @@ pub struct CaptureConfig {
     /// Stop after this many records; null: read all.
     #[serde(default)]
     pub records_max: Option<u64>,
+}
+
+impl CaptureConfig {
+    /// Returns the limits of the arbiter.
+    pub(crate) fn holding(&self) -> Holding {
+        limited(Holding::RECORDED, self.reorder_us, self.line_skew_us)
+    }
+}
+
+/// Reads a path, or a list of paths.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a path, or a list of paths")]
+    enum Paths {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Ok(match Paths::deserialize(from)? {
+        Paths::One(path) => vec![path],
+        Paths::More(paths) => paths,
+    })
 }
 
 /// A simulated market; its settings are in the same JSON object.
@@ -118,15 +152,14 @@ pub struct SimulatorInputConfig {
 pub struct UdpInputConfig {
     /// The source's number; each input has its own.
     pub source: SourceId,
-    /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
-    /// system choose.
-    pub listen: SocketAddrV4,
-    /// The interface to join the group on; null: the publisher's.
+    /// The lines, which carry the same messages.
+    pub lines: Vec<InputLineConfig>,
+    /// How long a line may deliver a packet out of order, in microseconds; null: the venue's limit.
     #[serde(default)]
-    pub interface: Option<Interface>,
-    /// The only address to take packets from; null: any.
+    pub reorder_us: Option<u32>,
+    /// How far one line may lag behind another, in microseconds; null: the venue's limit.
     #[serde(default)]
-    pub from: Option<Ipv4Addr>,
+    pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
@@ -136,6 +169,44 @@ pub struct UdpInputConfig {
     /// Receive buffer to request from the kernel, in bytes; null: the system's default.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
+}
+
+/// One line of a live feed.
+///
+/// ```
+/// use tickcast_publisher::config::InputLineConfig;
+///
+/// let json = r#"{ "listen": "239.1.2.3:26400" }"#;
+/// let line: InputLineConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(line.from, None, "from any address");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputLineConfig {
+    /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
+    /// system choose.
+    pub listen: SocketAddrV4,
+    /// The interface to join the group on; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// The only address to take packets from; null: any.
+    #[serde(default)]
+    pub from: Option<Ipv4Addr>,
+}
+
+impl UdpInputConfig {
+    /// Returns the limits of the arbiter for a format.
+    pub(crate) fn holding(&self, format: Format) -> Holding {
+        limited(format.holding(), self.reorder_us, self.line_skew_us)
+    }
+}
+
+fn limited(holding: Holding, reorder_us: Option<u32>, line_skew_us: Option<u32>) -> Holding {
+    Holding {
+        reorder_us: reorder_us.unwrap_or(holding.reorder_us),
+        skew_us: line_skew_us.unwrap_or(holding.skew_us),
+        ..holding
+    }
 }
 
 /// DBN records that another process writes into a Unix stream socket (docs/PROTOCOL.md §12).

@@ -21,8 +21,8 @@ pub use crate::config::fan_out::{
     FanOutConfig, LineConfig, ShmConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
 };
 pub use crate::config::input::{
-    CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
-    SimulatorInputConfig, UdpInputConfig,
+    CaptureConfig, InputConfig, InputFormat, InputLineConfig, OwnInputConfig, Pace,
+    RecordsInputConfig, SimulatorInputConfig, UdpInputConfig,
 };
 pub use crate::config::journal::FlightRecordConfig;
 pub use crate::config::standby::StandbyConfig;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use tickcast_feeds::instruments::Instruments;
-use tickcast_feeds::itch::ItchSettings;
 use tickcast_feeds::source::{Incident, Packet, Sink};
 use tickcast_feeds::venues::Settings;
 use tickcast_reliability::record::RecordBatch;
@@ -31,7 +30,7 @@ impl KnownSymbols {
     /// Collects the symbols of all inputs.
     ///
     /// # Errors
-    /// Returns [`PublisherError::Capture`] or [`PublisherError::Unrecognised`] if a file can't be
+    /// Returns [`PublisherError::Capture`] or [`PublisherError::Recording`] if a file can't be
     /// read.
     pub fn of(inputs: &[InputConfig]) -> Result<Self, PublisherError> {
         let mut known = Self {
@@ -90,7 +89,7 @@ impl KnownSymbols {
         };
         let settings = Settings {
             instruments: Instruments::new(1, Instruments::DEFAULT_LIMIT),
-            itch: ItchSettings::default(),
+            ..Settings::default()
         };
         let failed = |source| PublisherError::Capture {
             source_id: input.source.0,
@@ -103,22 +102,25 @@ impl KnownSymbols {
         };
         for _ in 0..PACKETS_MAX {
             match &mut packets {
-                Packets::Capture(capture, decoder) => {
-                    let Some(datagram) = capture.next().map_err(failed)? else {
+                Packets::Capture(recording, decoder) => {
+                    let Some(packet) = recording.next().map_err(failed)? else {
+                        decoder.finish(&mut sink);
                         return Ok(true);
                     };
+                    let line = packet.line;
                     let packet = Packet {
-                        received_at: datagram.received_at,
-                        payload: datagram.payload,
+                        received_at: packet.received_at,
+                        payload: packet.payload,
                     };
-                    decoder.packet(packet, &mut sink);
+                    decoder.line_packet(line, packet.received_at, packet, &mut sink);
                 }
                 Packets::BinaryFile(file, decoder) => {
                     let number = file.stats().messages + 1;
                     let Some(message) = file.next().map_err(failed)? else {
                         return Ok(true);
                     };
-                    decoder.message(number, Default::default(), message, &mut sink);
+                    let position = SourcePosition::new(0, number);
+                    decoder.message(position, Default::default(), message, &mut sink);
                 }
                 // `open_file` opens no other.
                 _ => return Ok(false),

@@ -9,56 +9,69 @@ use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{FeedReceiver, FeedReceiverConfig};
 
 use super::{Counting, Polled};
-use crate::config::UdpInputConfig;
+use crate::config::{InputLineConfig, UdpInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::state::SourceShared;
 use crate::state::source_loss::{SourceLoss, Unread};
 use crate::state::thread;
 
+/// A gap is reported within this time after the drops that caused it.
+const EXPLAINS: Nanos = Nanos::from_ms(100);
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
-/// An open socket for a venue's packets.
+/// The open sockets of a venue's lines.
 pub(super) struct Live {
-    pub(super) receiver: FeedReceiver,
+    pub(super) lines: Vec<LiveLine>,
     pub(super) decoder: Option<Box<dyn Decoder>>,
     settings: Settings,
+    config: UdpInputConfig,
+}
+
+/// One line of a live input.
+pub(super) struct LiveLine {
+    pub(super) receiver: FeedReceiver,
     drops: Drops,
 }
 
 impl Live {
-    /// Opens the socket at the configured address.
+    /// Opens a socket for each line.
     pub(super) fn open(
         input: &UdpInputConfig,
         interface: &Interface,
         settings: Settings,
     ) -> Result<Self, PublisherError> {
-        let receiver = FeedReceiver::open(&FeedReceiverConfig {
-            listen: input.listen,
-            interface: input.interface.clone().unwrap_or_else(|| interface.clone()),
-            source: input.from,
-            datagram_len_max: 9_000,
-            receive_buffer_bytes: input.receive_buffer_bytes,
-            batch: 64,
-            busy_poll_us: None,
-        });
-        let receiver = receiver.map_err(|source| PublisherError::Listening {
-            source_id: input.source.0,
-            source,
-        })?;
+        let open = |line: &InputLineConfig| -> Result<LiveLine, PublisherError> {
+            let receiver = FeedReceiver::open(&FeedReceiverConfig {
+                listen: line.listen,
+                interface: line.interface.clone().unwrap_or_else(|| interface.clone()),
+                source: line.from,
+                datagram_len_max: 9_000,
+                receive_buffer_bytes: input.receive_buffer_bytes,
+                batch: 64,
+                busy_poll_us: None,
+            });
+            let receiver = receiver.map_err(|source| PublisherError::Listening {
+                source_id: input.source.0,
+                source,
+            })?;
+            let drops = Drops::default();
+            Ok(LiveLine { receiver, drops })
+        };
+        let settings = Settings {
+            lines: input.lines.len(),
+            ..settings
+        };
         Ok(Self {
-            receiver,
-            decoder: input
-                .format
-                .of_packets()
-                .map(|f| f.decoder(settings.clone())),
+            lines: input.lines.iter().map(open).collect::<Result<_, _>>()?,
+            decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             settings,
-            drops: Drops::default(),
+            config: input.clone(),
         })
     }
 
-    /// Polls the socket; the contract is that of [`Input::poll`](super::Input::poll).
+    /// Polls the sockets; the contract is that of [`Input::poll`](super::Input::poll).
     pub(super) fn poll(
         &mut self,
         now: Now,
@@ -66,15 +79,49 @@ impl Live {
         sink: &mut dyn Intake,
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
-        let (decoder, settings, drops) = (&mut self.decoder, &self.settings, &mut self.drops);
-        drops.read(now.monotonic);
+        let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
         let mut all = u64::MAX;
-        let received = self.receiver.poll(&mut |datagram| {
-            counters.source_packets.increment();
-            counters.source_bytes.add(datagram.bytes.len() as u64);
-            drops.packet(datagram.dropped, || thread::now().monotonic);
+        let mut polled = Polled::Idle;
+        for (index, LiveLine { receiver, drops }) in self.lines.iter_mut().enumerate() {
+            drops.read(now.monotonic);
+            let received = receiver.poll(&mut |datagram| {
+                counters.source_packets.increment();
+                counters.source_bytes.add(datagram.bytes.len() as u64);
+                drops.packet(datagram.dropped, || thread::now().monotonic);
+                let mut attributing = Attributing {
+                    drops: Some(drops),
+                    out: &mut *sink,
+                };
+                let mut sink = Counting {
+                    counters,
+                    records_left: &mut all,
+                    out: &mut attributing,
+                };
+                if found.is_none() {
+                    let format = Format::detect(datagram.bytes);
+                    *found = format.map(|format| decoder(format, config, settings));
+                }
+                let packet = Packet {
+                    received_at: now.utc,
+                    payload: datagram.bytes,
+                };
+                match found {
+                    Some(found) => found.line_packet(index, now.monotonic, packet, &mut sink),
+                    None => counters.source_unrecognised_packets.increment(),
+                }
+            });
+            let received = received.map_err(|source| PublisherError::Receive {
+                source_id: shared.source.0,
+                source,
+            })?;
+            if received > 0 {
+                polled = Polled::Worked;
+            }
+        }
+        if let Some(found) = found {
+            let drops = self.lines.iter_mut().map(|line| &mut line.drops);
             let mut attributing = Attributing {
-                drops,
+                drops: drops.max_by_key(|drops| drops.last_at()),
                 out: &mut *sink,
             };
             let mut sink = Counting {
@@ -82,38 +129,28 @@ impl Live {
                 records_left: &mut all,
                 out: &mut attributing,
             };
-            if decoder.is_none() {
-                let found = Format::detect(datagram.bytes);
-                *decoder = found.map(|format| format.decoder(settings.clone()));
-            }
-            match decoder {
-                Some(decoder) => decoder.packet(
-                    Packet {
-                        received_at: now.utc,
-                        payload: datagram.bytes,
-                    },
-                    &mut sink,
-                ),
-                None => counters.source_unrecognised_packets.increment(),
-            }
-        });
-        match received {
-            Ok(0) => Ok(Polled::Idle),
-            Ok(_) => Ok(Polled::Worked),
-            Err(source) => Err(PublisherError::Receive {
-                source_id: shared.source.0,
-                source,
-            }),
+            found.poll(now.monotonic, &mut sink);
         }
+        Ok(polled)
     }
+}
+
+/// Creates the decoder of a live input.
+fn decoder(format: Format, input: &UdpInputConfig, settings: &Settings) -> Box<dyn Decoder> {
+    format.decoder(Settings {
+        holding: Some(input.holding(format)),
+        ..settings.clone()
+    })
 }
 
 /// Tracks the packets that the kernel dropped before they were read.
 #[derive(Debug, Default)]
 struct Drops {
-    /// Total drops when the current packet arrived, and the drops just before it.
+    /// Total drops when the current packet arrived.
     counted: u64,
+    /// The drops that no gap has been attributed to yet, and when the last of them was seen.
     fresh: u64,
+    seen_at: Nanos,
     now: Nanos,
     /// End and length of the longest pause, until a packet arrives that was received after it.
     pause: Option<(Nanos, Nanos)>,
@@ -134,9 +171,15 @@ impl Drops {
     /// pause during the read would otherwise go unseen.
     #[inline]
     fn packet(&mut self, dropped: u64, clock: impl FnOnce() -> Nanos) {
-        self.fresh = dropped - std::mem::replace(&mut self.counted, dropped);
-        if self.fresh > 0 {
-            return self.read(clock());
+        let fresh = dropped - std::mem::replace(&mut self.counted, dropped);
+        if fresh > 0 {
+            self.fresh += fresh;
+            self.read(clock());
+            self.seen_at = self.now;
+            return;
+        }
+        if self.fresh > 0 && self.now > self.seen_at.after(EXPLAINS) {
+            self.fresh = 0;
         }
         // Packets that queued in the socket are read faster than they arrived.
         if self
@@ -147,10 +190,16 @@ impl Drops {
         }
     }
 
-    /// Returns the drops that explain a gap before the current packet.
-    fn of_gap(&self) -> Option<Unread> {
-        (self.fresh > 0).then_some(Unread {
-            packets: self.fresh,
+    /// Returns when the last drops were seen.
+    const fn last_at(&self) -> Nanos {
+        self.seen_at
+    }
+
+    /// Takes the drops that explain a gap.
+    fn of_gap(&mut self) -> Option<Unread> {
+        let packets = std::mem::take(&mut self.fresh);
+        (packets > 0).then_some(Unread {
+            packets,
             paused: self.pause.map_or(Nanos::ZERO, |(_, span)| span),
         })
     }
@@ -158,7 +207,7 @@ impl Drops {
 
 /// Attributes gaps to the kernel's drops.
 struct Attributing<'a> {
-    drops: &'a Drops,
+    drops: Option<&'a mut Drops>,
     out: &'a mut dyn Intake,
 }
 
@@ -177,8 +226,8 @@ impl Sink for Attributing<'_> {
     fn incident(&mut self, incident: Incident) {
         match incident {
             Incident::Gap { from, missing } => {
-                let loss = SourceLoss::gap(from, missing).unread(self.drops.of_gap());
-                self.out.lost(loss);
+                let unread = self.drops.as_mut().and_then(|drops| drops.of_gap());
+                self.out.lost(SourceLoss::gap(from, missing).unread(unread));
             }
             incident => self.out.incident(incident),
         }

@@ -10,16 +10,19 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_feeds::arbiter::Holding;
+use tickcast_feeds::capture::account::{Account, Class};
 use tickcast_feeds::capture::binary_file::BinaryFile;
-use tickcast_feeds::capture::{Capture, CaptureError};
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
+use tickcast_feeds::recording::{Recorded, Recording, RecordingError, Selection, Timeline};
 use tickcast_feeds::simulator::Simulator;
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
+use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 
 use self::live::Live;
@@ -33,8 +36,8 @@ use crate::state::{Shared, SourceCounters, SourceShared};
 
 /// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
-/// Packets of a file that are probed for its format.
-const PROBE_PACKETS: usize = 1000;
+/// The longest wait for a packet of a paced file.
+const WAIT_MAX: Nanos = Nanos::from_secs(10);
 /// First instrument id that is assigned; each input has its own range.
 const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
@@ -68,18 +71,32 @@ pub(crate) struct Input {
 struct Held {
     bytes: Vec<u8>,
     received_at: Nanos,
-    /// Time of the recording or simulation; 0 if unknown.
+    /// Time of the recording or simulation, since its first packet once the pacer has seen it.
     at: Nanos,
-    /// For messages of a file: their number.
+    /// For messages of a file: their number, and the ordinal of their session.
     sequence: u64,
+    session: u16,
+    /// The line of the packet.
+    line: usize,
 }
 
 enum Packets {
-    Capture(Box<Capture>, Box<dyn Decoder>),
+    Capture(Box<Recording>, Box<dyn Decoder>),
     BinaryFile(Box<BinaryFile>, Box<ItchDecoder>),
     Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
     Udp(Box<Live>),
     Records(Box<RecordsInput>),
+}
+
+impl Packets {
+    /// Returns the number of lines; 0 for a kind that has none.
+    fn lines(&self) -> usize {
+        match self {
+            Self::Capture(recording, _) => recording.lines(),
+            Self::Udp(live) => live.lines.len(),
+            Self::BinaryFile(..) | Self::Simulator(..) | Self::Records(_) => 0,
+        }
+    }
 }
 
 impl Input {
@@ -93,7 +110,6 @@ impl Input {
         config: &InputConfig,
         index: usize,
         interface: &Interface,
-        shared: Arc<SourceShared>,
     ) -> Result<Option<Self>, PublisherError> {
         let at = format!("inputs[{index}]");
         let settings = |date: Option<&str>| -> Result<Settings, PublisherError> {
@@ -104,6 +120,8 @@ impl Input {
                     trade_date: trade_date(date, &at)?,
                     ..ItchSettings::default()
                 },
+                lines: 1,
+                holding: Some(Holding::NONE),
             })
         };
         let (packets, pace, wait, records_max) = match config {
@@ -140,8 +158,9 @@ impl Input {
             }
             InputConfig::Own(_) => return Ok(None),
         };
+        let shared = SourceShared::new(config.source(), packets.lines());
         Ok(Some(Self {
-            shared,
+            shared: Arc::new(shared),
             packets,
             pacer: Pacer::new(pace),
             wait_for_subscribers: wait,
@@ -177,12 +196,17 @@ impl Input {
         matches!(self.packets, Packets::Udp(_) | Packets::Records(_))
     }
 
-    /// Returns the address of a live input, with the port that the system chose.
+    /// Returns the addresses of a live input's lines, with the ports that the system chose.
     #[must_use]
-    pub(crate) fn listen_address(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn listen_addresses(&self) -> Vec<SocketAddrV4> {
         match &self.packets {
-            Packets::Udp(live) => live.receiver.local_address(),
-            _ => None,
+            Packets::Udp(live) => {
+                let lines = live.lines.iter();
+                lines
+                    .filter_map(|line| line.receiver.local_address())
+                    .collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -191,7 +215,8 @@ impl Input {
     pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.packets {
             Packets::Udp(live) => {
-                let warnings = live.receiver.warnings().iter();
+                let lines = live.lines.iter();
+                let warnings = lines.flat_map(|line| line.receiver.warnings());
                 warnings.map(ToString::to_string).collect()
             }
             _ => Vec::new(),
@@ -239,7 +264,10 @@ impl Input {
             self.show();
         }
         match &polled {
-            Ok(Polled::Ended) => self.shared.counters.source_ended.set(1),
+            Ok(Polled::Ended) => {
+                self.shared.counters.source_ended.set(1);
+                self.report_faults();
+            }
             Err(_) => {
                 self.shared.counters.source_errors.increment();
                 self.shared.counters.source_ended.set(1);
@@ -253,8 +281,14 @@ impl Input {
         if self.records_left == 0 {
             return Ok(Polled::Ended);
         }
-        if !self.is_held && !self.next_packet()? {
-            return Ok(Polled::Ended);
+        if !self.is_held {
+            if !self.next_packet()? {
+                self.finish(sink);
+                return Ok(Polled::Ended);
+            }
+            self.held.at = self.pacer.advance(self.held.at);
+            let capped = self.pacer.timeline.capped();
+            self.shared.counters.source_capped_waits.set(capped);
         }
         self.is_held = true;
         let counters = &self.shared.counters;
@@ -285,11 +319,12 @@ impl Input {
         };
         match &mut self.packets {
             Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
-                decoder.packet(packet, &mut sink);
+                decoder.line_packet(self.held.line, packet.received_at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
-                let (sequence, message) = (self.held.sequence, packet.payload);
-                decoder.message(sequence, packet.received_at, message, &mut sink);
+                let held = &self.held;
+                let position = SourcePosition::new(held.session, held.sequence);
+                decoder.message(position, held.received_at, packet.payload, &mut sink);
             }
             Packets::Udp(_) | Packets::Records(_) => {}
         }
@@ -298,6 +333,23 @@ impl Input {
                 .begin(now.monotonic, self.held.at, counters.source_messages.get());
         }
         Ok(Polled::Worked)
+    }
+
+    /// Decodes what still waits for packets that will not come.
+    fn finish(&mut self, sink: &mut dyn Intake) {
+        let mut passing = Passing {
+            behind: &mut self.behind,
+            out: sink,
+        };
+        let mut sink = Counting {
+            counters: &self.shared.counters,
+            records_left: &mut self.records_left,
+            out: &mut passing,
+        };
+        if let Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) = &mut self.packets
+        {
+            decoder.finish(&mut sink);
+        }
     }
 
     /// Replaces a simulator's decoder, to test the effect of decoder bugs.
@@ -317,12 +369,13 @@ impl Input {
         };
         held.bytes.clear();
         match &mut self.packets {
-            Packets::Capture(capture, _) => {
-                let Some(datagram) = capture.next().map_err(failed)? else {
+            Packets::Capture(recording, _) => {
+                let Some(packet) = recording.next().map_err(failed)? else {
                     return Ok(false);
                 };
-                held.bytes.extend_from_slice(datagram.payload);
-                (held.received_at, held.at) = (datagram.received_at, datagram.received_at);
+                held.bytes.extend_from_slice(packet.payload);
+                (held.received_at, held.at) = (packet.received_at, packet.received_at);
+                held.line = packet.line;
             }
             Packets::BinaryFile(file, _) => {
                 let Some(message) = file.next().map_err(failed)? else {
@@ -330,7 +383,8 @@ impl Input {
                 };
                 held.bytes.extend_from_slice(message);
                 held.at = Nanos(itch_time(message));
-                held.sequence = file.stats().messages;
+                held.sequence = file.sequence();
+                held.session = file.session();
             }
             Packets::Simulator(simulator, _, begins_at) => {
                 let Some(packet) = simulator.next_packet() else {
@@ -346,34 +400,68 @@ impl Input {
         Ok(true)
     }
 
+    /// Logs and counts the reasons why a file that was read to its end is not whole.
+    fn report_faults(&self) {
+        let faults = match &self.packets {
+            _ if self.records_left == 0 => return,
+            Packets::Capture(recording, _) => recording.faults(),
+            Packets::BinaryFile(file, _) => file.faults(),
+            _ => return,
+        };
+        self.shared.counters.source_faults.set(faults.len() as u64);
+        for fault in faults {
+            tracing::warn!(source = self.shared.source.0, "{fault}");
+        }
+    }
+
     /// Publishes the counts of reader and decoder.
     fn show(&self) {
         let counters = &self.shared.counters;
         match &self.packets {
-            Packets::Capture(capture, decoder) => {
+            Packets::Capture(recording, decoder) => {
                 self.shared.set_types(decoder.counts());
-                let stats = capture.stats();
+                self.shared.set_lines(&**decoder);
+                let stats = recording.stats();
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
-                counters.source_skipped_frames.set(stats.skipped.total());
+                counters.source_skipped_frames.set(stats.skipped());
+                show_account(counters, &stats.account);
             }
             Packets::BinaryFile(file, decoder) => {
                 self.shared.set_types(decoder.counts());
-                counters.source_truncated.set(file.stats().truncated);
+                let stats = file.stats();
+                counters.source_truncated.set(stats.truncated);
+                show_account(counters, &stats.account);
             }
             Packets::Simulator(_, decoder, _) => self.shared.set_types(decoder.counts()),
             Packets::Udp(live) => {
                 if let Some(decoder) = &live.decoder {
                     self.shared.set_types(decoder.counts());
+                    self.shared.set_lines(&**decoder);
                 }
-                let stats = live.receiver.stats();
-                counters.source_kernel_dropped.set(stats.buffer_drops);
-                counters.source_oversize.set(stats.oversize);
-                counters.source_strangers.set(stats.strangers);
+                let sum = |of: fn(&ReceiveStats) -> u64| {
+                    let lines = live.lines.iter();
+                    lines.map(|line| of(line.receiver.stats())).sum()
+                };
+                counters
+                    .source_kernel_dropped
+                    .set(sum(|it| it.buffer_drops));
+                counters.source_oversize.set(sum(|it| it.oversize));
+                counters.source_strangers.set(sum(|it| it.strangers));
             }
             Packets::Records(_) => {}
         }
     }
+}
+
+fn show_account(counters: &SourceCounters, account: &Account) {
+    let frames = |class| account.class(class).frames;
+    counters.source_used_frames.set(frames(Class::Used));
+    counters.source_harmless_frames.set(frames(Class::Harmless));
+    counters.source_foreign_frames.set(frames(Class::Foreign));
+    counters.source_damaged_frames.set(frames(Class::Damaged));
+    let damaged = account.class(Class::Damaged).bytes;
+    counters.source_damaged_bytes.set(damaged);
 }
 
 /// Returns the first instrument id of the `index`-th input.
@@ -393,49 +481,35 @@ fn itch_time(message: &[u8]) -> u64 {
 
 fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, PublisherError> {
     let source_id = input.source.0;
-    let failed = |source| PublisherError::Capture { source_id, source };
-    let binary_file = |settings: Settings| -> Result<Packets, PublisherError> {
-        let file = BinaryFile::open(&input.file).map_err(failed)?;
-        let decoder = ItchDecoder::new(settings.itch);
-        Ok(Packets::BinaryFile(Box::new(file), Box::new(decoder)))
+    let failed = |error: RecordingError| match error {
+        RecordingError::Capture(source) => PublisherError::Capture { source_id, source },
+        source => PublisherError::Recording { source_id, source },
     };
-    if input.format == InputFormat::BinaryFile {
-        return binary_file(settings);
-    }
-    let capture = match Capture::open(&input.file) {
-        Err(CaptureError::NotACapture { head, .. })
-            if input.format == InputFormat::Auto && BinaryFile::looks_like(&head) =>
-        {
-            return binary_file(settings);
+    let recorded = match (input.format, &input.files[..]) {
+        (InputFormat::BinaryFile, [file]) => BinaryFile::open(file)
+            .map(|file| Recorded::Messages(Box::new(file)))
+            .map_err(RecordingError::Capture),
+        (format, files) => {
+            let selection = Selection {
+                only: input.only.clone(),
+                all_feeds: false,
+            };
+            Recorded::open(files, &selection, format.of_packets())
         }
-        other => other.map_err(failed)?,
     };
-    let format = match input.format.of_packets() {
-        Some(format) => format,
-        None => probe(input)?,
-    };
-    Ok(Packets::Capture(
-        Box::new(capture),
-        format.decoder(settings),
-    ))
-}
-
-/// Detects the format of a capture from its first packets.
-fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
-    let source_id = input.source.0;
-    let failed = |source| PublisherError::Capture { source_id, source };
-    let mut capture = Capture::open(&input.file).map_err(failed)?;
-    for _ in 0..PROBE_PACKETS {
-        let Some(datagram) = capture.next().map_err(failed)? else {
-            break;
-        };
-        if let Some(format) = Format::detect(datagram.payload) {
-            return Ok(format);
+    Ok(match recorded.map_err(failed)? {
+        Recorded::Messages(file) => {
+            let decoder = ItchDecoder::new(settings.itch);
+            Packets::BinaryFile(file, Box::new(decoder))
         }
-    }
-    Err(PublisherError::Unrecognised {
-        source_id,
-        what: format!("the first packets of {}", input.file.display()),
+        Recorded::Packets(recording) => {
+            let decoder = recording.format().decoder(Settings {
+                lines: recording.lines(),
+                holding: Some(input.holding()),
+                ..settings
+            });
+            Packets::Capture(recording, decoder)
+        }
     })
 }
 
@@ -531,6 +605,9 @@ impl Sink for Counting<'_> {
             Incident::SessionChange { .. } => c.source_session_changes.increment(),
             Incident::EndOfSession => c.source_session_ends.increment(),
             Incident::Duplicate { messages } => c.source_duplicates.add(messages),
+            Incident::Late { messages } => c.source_late.add(messages),
+            Incident::Foreign { .. } => c.source_foreign.increment(),
+            Incident::LineStopped { .. } => c.source_line_stops.increment(),
             Incident::Malformed { .. } => c.source_malformed.increment(),
             Incident::UnknownMessage { .. } => c.source_unknown_messages.increment(),
             Incident::UnknownOrder => c.source_unknown_orders.increment(),
@@ -544,14 +621,28 @@ impl Sink for Counting<'_> {
 /// Computes when a recorded packet is due.
 struct Pacer {
     pace: Pace,
-    /// The current time, the packet's time and the message count when the first packet was
+    /// The current time, the recording's time and the message count when the first packet was
     /// requested.
     began: Option<(Nanos, Nanos, u64)>,
+    timeline: Timeline,
 }
 
 impl Pacer {
-    const fn new(pace: Pace) -> Self {
-        Self { pace, began: None }
+    fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            began: None,
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Returns the recording's time of a packet that was just read.
+    fn advance(&mut self, at: Nanos) -> Nanos {
+        let wait_max = match self.pace {
+            Pace::Times(times) => Nanos((WAIT_MAX.0 as f64 * times) as u64),
+            Pace::Max | Pace::MessagesPerS(_) => Nanos(u64::MAX),
+        };
+        self.timeline.advance(at, wait_max)
     }
 
     /// Starts the schedule here.
@@ -563,9 +654,7 @@ impl Pacer {
         let (began, first, before) = *self.began.get_or_insert((now, at, 0));
         let wait = match self.pace {
             Pace::Max => return true,
-            Pace::Times(times) if at > first && first > Nanos::ZERO => {
-                (at.since(first).0 as f64 / times) as u64
-            }
+            Pace::Times(times) if at > first => (at.since(first).0 as f64 / times) as u64,
             Pace::Times(_) => 0,
             Pace::MessagesPerS(rate) => {
                 let messages = u128::from(messages.saturating_sub(before));

@@ -371,6 +371,16 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 if input.records_max == Some(0) {
                     return Err(no_records(&at));
                 }
+                if !(1..=LINES_MAX).contains(&input.files.len()) {
+                    let remedy = "an input has 1 to 8 files; name the path of each";
+                    let at = format!("{at}.file");
+                    return Err(ConfigError::value(at, input.files.len(), remedy));
+                }
+                if input.format == InputFormat::BinaryFile && input.files.len() > 1 {
+                    let remedy = "files of messages are not merged; name one, or use auto";
+                    let at = format!("{at}.format");
+                    return Err(ConfigError::value(at, "binary-file", remedy));
+                }
                 (Some(input.pace), input.trade_date.as_deref())
             }
             InputConfig::Simulator(input) => {
@@ -389,13 +399,21 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                     let at = format!("{at}.format");
                     return Err(ConfigError::value(at, "binary-file", remedy));
                 }
-                if input.listen.ip().is_multicast() && input.listen.port() == 0 {
-                    let remedy = "a group needs a port";
-                    let at = format!("{at}.listen");
-                    return Err(ConfigError::value(at, input.listen, remedy));
+                if !(1..=LINES_MAX).contains(&input.lines.len()) {
+                    let remedy = "an input has 1 to 8 lines; name the address of each";
+                    let at = format!("{at}.lines");
+                    return Err(ConfigError::value(at, input.lines.len(), remedy));
                 }
-                let interface = input.interface.as_ref().unwrap_or(&config.interface);
-                resolve(interface, &format!("{at}.interface"))?;
+                for (index, line) in input.lines.iter().enumerate() {
+                    let at = format!("{at}.lines[{index}]");
+                    if line.listen.ip().is_multicast() && line.listen.port() == 0 {
+                        let remedy = "a group needs a port";
+                        let at = format!("{at}.listen");
+                        return Err(ConfigError::value(at, line.listen, remedy));
+                    }
+                    let interface = line.interface.as_ref().unwrap_or(&config.interface);
+                    resolve(interface, &format!("{at}.interface"))?;
+                }
                 (None, input.trade_date.as_deref())
             }
             InputConfig::Records(input) => {
@@ -429,7 +447,9 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         }
         trade_date(date, &at)?;
         if let InputConfig::Capture(input) = input {
-            capture(&input.file, &at)?;
+            for file in &input.files {
+                capture(file, &at)?;
+            }
         }
     }
     if itch > 1 {
@@ -578,6 +598,9 @@ fn ring_dir(
     Ok(())
 }
 
+/// Maximum number of lines, or of files, of an input.
+const LINES_MAX: usize = 8;
+
 /// Checks that the file exists. Does not open it, because a pipe may be opened only by the input.
 fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
     let wrong = |remedy: &str| {
@@ -673,13 +696,14 @@ impl fmt::Display for Plan {
         for input in &config.inputs {
             match input {
                 InputConfig::Capture(i) => {
-                    writeln!(
-                        f,
-                        "source {}: capture {}, {}",
-                        i.source,
-                        i.file.display(),
-                        i.pace
-                    )?;
+                    write!(f, "source {}: capture", i.source)?;
+                    for file in &i.files {
+                        write!(f, " {},", file.display())?;
+                    }
+                    for destination in &i.only {
+                        write!(f, " {destination},")?;
+                    }
+                    writeln!(f, " {}", i.pace)?;
                 }
                 InputConfig::Simulator(i) => {
                     writeln!(
@@ -688,7 +712,10 @@ impl fmt::Display for Plan {
                         i.source, i.seed, i.market.symbols, i.pace
                     )?;
                 }
-                InputConfig::Udp(i) => writeln!(f, "source {}: udp {}", i.source, i.listen)?,
+                InputConfig::Udp(i) => {
+                    let lines: Vec<_> = i.lines.iter().map(|it| it.listen.to_string()).collect();
+                    writeln!(f, "source {}: udp {}", i.source, lines.join(", "))?;
+                }
                 InputConfig::Records(i) => writeln!(
                     f,
                     "source {}: records from {}, to {}",

@@ -278,6 +278,12 @@ impl PublishStage {
                 tracing::info!(source, %next, "the source opened another session");
             }
             Incident::EndOfSession => tracing::info!(source, "the source ended its session"),
+            Incident::LineStopped { line } => {
+                tracing::warn!(source, line, "a line is silent while another is heard");
+            }
+            Incident::LineBack { line } => {
+                tracing::info!(source, line, "a line is heard again");
+            }
             _ => {}
         }
     }

@@ -25,8 +25,9 @@ pub(crate) struct Inputs {
 
 pub(crate) type Captures = BTreeMap<u16, CaptureFile>;
 
-/// Metadata that identifies a file. Its contents are compared with the ring when it is read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Metadata that identifies the files of an input. Their contents are compared with the ring when
+/// they are read again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CaptureFile {
     len: u64,
     modified_s: i64,
@@ -39,12 +40,13 @@ impl Inputs {
         let captures = config.inputs.iter().filter_map(|input| match input {
             InputConfig::Capture(capture) => {
                 // Opening an unreadable file reports the cause, so skip it here.
-                let file = std::fs::metadata(&capture.file).ok()?;
-                let known_by = CaptureFile {
-                    len: file.len(),
-                    modified_s: file.mtime(),
-                    modified_ns: file.mtime_nsec(),
-                };
+                let mut known_by = CaptureFile::default();
+                for path in &capture.files {
+                    let file = std::fs::metadata(path).ok()?;
+                    known_by.len += file.len();
+                    known_by.modified_s = known_by.modified_s.max(file.mtime());
+                    known_by.modified_ns = known_by.modified_ns.max(file.mtime_nsec());
+                }
                 Some((capture.source.0, known_by))
             }
             _ => None,

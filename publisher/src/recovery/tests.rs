@@ -175,7 +175,7 @@ fn epoch_continues_only_with_repeatable_inputs() {
     for (other, why) in [
         (own.clone(), ""),
         (
-            json!({ "source": 3, "kind": "udp", "listen": "127.0.0.1:0" }),
+            json!({ "source": 3, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }),
             "source 3 is live",
         ),
         (

@@ -313,16 +313,16 @@ fn resume(
 pub(crate) fn open_inputs(
     config: &Config,
 ) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
-    let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
-        .map(|input| Arc::new(SourceShared::new(input.source())))
-        .collect();
-    let mut inputs = Vec::new();
-    for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
-        let opened = Input::open(input, index, &config.interface, source.clone())?;
-        let Some(input) = opened else { continue };
+    let (mut sources, mut inputs) = (Vec::new(), Vec::new());
+    for (index, input_config) in config.inputs.iter().enumerate() {
+        let Some(input) = Input::open(input_config, index, &config.interface)? else {
+            sources.push(Arc::new(SourceShared::new(input_config.source(), 0)));
+            continue;
+        };
         for warning in input.warnings() {
-            tracing::warn!(source = source.source.0, "{warning}");
+            tracing::warn!(source = input_config.source().0, "{warning}");
         }
+        sources.push(input.shared().clone());
         inputs.push((index, input));
     }
     Ok((sources, inputs))
@@ -349,8 +349,12 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
 
 /// Returns the addresses of the live inputs.
 pub(crate) fn listen_addresses(inputs: &Inputs) -> Vec<(SourceId, SocketAddrV4)> {
-    let of = |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
-    inputs.iter().filter_map(of).collect()
+    let of = |(_, input): &(usize, Input)| {
+        let source = input.shared().source;
+        let addresses = input.listen_addresses().into_iter();
+        addresses.map(move |address| (source, address))
+    };
+    inputs.iter().flat_map(of).collect()
 }
 
 /// Returns the index of the config's input for handlers on this channel.
@@ -438,7 +442,7 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 mod tests {
     use std::time::{Duration, Instant};
 
-    use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
+    use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
@@ -450,8 +454,16 @@ mod tests {
     struct Panics(MessageCounts);
 
     impl Decoder for Panics {
-        fn packet(&mut self, _: Packet<'_>, _: &mut dyn Sink) {
+        fn line_packet(&mut self, _: usize, _: Nanos, _: Packet<'_>, _: &mut dyn Sink) {
             panic!("a decoder with a bug");
+        }
+
+        fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
+
+        fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn line(&self, _: usize) -> LineStats {
+            LineStats::default()
         }
 
         fn counts(&self) -> &MessageCounts {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
-use tickcast_feeds::source::MessageCounts;
+use tickcast_feeds::source::{Decoder, MessageCounts};
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{
@@ -52,6 +52,12 @@ tickcast_reliability::counters! {
         source_session_ends,
         /// Messages received before: from the other line, or resent.
         source_duplicates,
+        /// Messages that came after they had been passed over.
+        source_late,
+        /// Packets of another feed.
+        source_foreign,
+        /// Times that a line fell silent while another was heard.
+        source_line_stops,
         /// Packets or messages that could not be parsed.
         source_malformed,
         /// Messages that are well-formed and of an unknown type.
@@ -62,6 +68,20 @@ tickcast_reliability::counters! {
         source_saturated,
         /// Files that ended within a record.
         source_truncated,
+        /// Frames of a file that carry the feed; messages of a file without frames.
+        source_used_frames,
+        /// Frames of a capture that are known to carry no feed.
+        source_harmless_frames,
+        /// Frames of a capture that belong to another protocol, destination or feed.
+        source_foreign_frames,
+        /// Frames of a capture that could not be read whole.
+        source_damaged_frames,
+        /// Bytes of a file that could not be read.
+        source_damaged_bytes,
+        /// Errors for which a file that was read to its end is not whole; the log states each.
+        source_faults,
+        /// Times that a wait of a paced file was cut to 10 s.
+        source_capped_waits,
         /// Frames of a capture skipped: not UDP, fragmented, damaged, or of an unsupported link type.
         source_skipped_frames,
         /// Frames of a capture that were cut off when captured.
@@ -86,6 +106,32 @@ tickcast_reliability::counters! {
         source_errors,
         /// 1 if the source has ended (a gauge).
         source_ended,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// Counters of one line of one source.
+    pub struct InputLineCounters {
+        /// Packets of the source that the line brought.
+        input_line_packets,
+        /// Messages that the line brought first.
+        input_line_first,
+        /// Messages that came after they had been passed over.
+        input_line_late,
+        /// Messages that had been delivered before.
+        input_line_duplicates,
+        /// Messages of packets of another feed or session.
+        input_line_foreign,
+        /// Messages that the line left out.
+        input_line_missing,
+        /// Packets that a message came after its place, at most (a gauge).
+        input_line_reorder_depth,
+        /// Microseconds of lag behind the first copy: the median, rounded up to a power of two (a gauge).
+        input_line_skew_p50_us,
+        /// Microseconds of lag that a hundredth of the copies exceed, rounded up likewise (a gauge).
+        input_line_skew_p99_us,
+        /// 1 while the line is silent and another is heard (a gauge).
+        input_line_stopped,
     }
 }
 
@@ -164,17 +210,37 @@ pub struct SourceShared {
     pub source: SourceId,
     /// Counters of the source.
     pub counters: SourceCounters,
+    /// Counters of each line of the source; none for a source without lines.
+    pub lines: Vec<InputLineCounters>,
     types: [AtomicU64; 256],
 }
 
 impl SourceShared {
     /// Creates the state of a source without counts.
     #[must_use]
-    pub fn new(source: SourceId) -> Self {
+    pub fn new(source: SourceId, lines: usize) -> Self {
         Self {
             source,
             counters: SourceCounters::default(),
+            lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
             types: [const { AtomicU64::new(0) }; 256],
+        }
+    }
+
+    /// Copies a decoder's counts of its lines.
+    pub fn set_lines(&self, decoder: &dyn Decoder) {
+        for (index, counters) in self.lines.iter().enumerate() {
+            let stats = decoder.line(index);
+            counters.input_line_packets.set(stats.packets);
+            counters.input_line_first.set(stats.first);
+            counters.input_line_late.set(stats.late);
+            counters.input_line_duplicates.set(stats.duplicates);
+            counters.input_line_foreign.set(stats.foreign);
+            counters.input_line_missing.set(stats.missing);
+            counters.input_line_reorder_depth.set(stats.reorder_depth);
+            counters.input_line_skew_p50_us.set(stats.skew_us(0.5));
+            counters.input_line_skew_p99_us.set(stats.skew_us(0.99));
+            counters.input_line_stopped.set(stats.is_stopped.into());
         }
     }
 

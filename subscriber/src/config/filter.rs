@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::observe::directory::Instruments;
+use crate::observe::directory::InstrumentNames;
 
 /// The instruments of a channel whose records are delivered. Events and records of instrument 0 (the
 /// whole venue) are always delivered. Filtered records are counted
@@ -92,7 +92,7 @@ impl InstrumentFilter {
     }
 
     /// Returns the symbols of the filter that `instruments` does not contain.
-    pub(crate) fn unknown(&self, instruments: &Instruments) -> Vec<String> {
+    pub(crate) fn unknown(&self, instruments: &InstrumentNames) -> Vec<String> {
         let symbols = self.wanted.iter().flat_map(|wanted| &wanted.symbols);
         let unknown = symbols.filter(|symbol| instruments.id(symbol).is_none());
         unknown.cloned().collect()
@@ -111,7 +111,7 @@ pub(crate) struct FilterIndex {
 const TABLE_LEN: u32 = 1 << 20;
 
 impl FilterIndex {
-    pub(crate) fn new(filter: InstrumentFilter, instruments: &Instruments) -> Self {
+    pub(crate) fn new(filter: InstrumentFilter, instruments: &InstrumentNames) -> Self {
         let mut filter_index = Self {
             filter,
             table: Vec::new(),
@@ -126,7 +126,7 @@ impl FilterIndex {
     }
 
     /// Resolves all symbols again, because the directory has been replaced.
-    pub(crate) fn resolve(&mut self, instruments: &Instruments) {
+    pub(crate) fn resolve(&mut self, instruments: &InstrumentNames) {
         let Some(wanted) = &self.filter.wanted else {
             return;
         };
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn symbols_and_ids_pass_and_the_whole_venue_always_does() {
-        let mut instruments = Instruments::default();
+        let mut instruments = InstrumentNames::default();
         instruments.learn(5, "AAPL");
         let everything = FilterIndex::new(InstrumentFilter::all(), &instruments);
         assert!([0, 1, u32::MAX].iter().all(|id| everything.passes(*id)));

@@ -12,12 +12,12 @@ use tickcast_reliability::types::ChannelId;
 /// The instruments of one channel in the followed epoch.
 ///
 /// ```
-/// # use tickcast_subscriber::Instruments;
-/// let none = Instruments::default();
+/// # use tickcast_subscriber::InstrumentNames;
+/// let none = InstrumentNames::default();
 /// assert_eq!((none.id("AAPL"), none.symbol(1), none.len()), (None, None, 0));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Instruments {
+pub struct InstrumentNames {
     symbols: HashMap<u32, Box<str>>,
     ids: HashMap<Box<str>, u32>,
 }
@@ -27,12 +27,12 @@ const INSTRUMENTS_MAX: usize = 1 << 20;
 /// The maximum number of similar symbols in an error text.
 const LIKE_MAX: usize = 5;
 
-impl Instruments {
+impl InstrumentNames {
     /// Returns the id of a symbol, as the venue spells it.
     ///
     /// ```
-    /// # use tickcast_subscriber::Instruments;
-    /// # fn f(instruments: &Instruments) {
+    /// # use tickcast_subscriber::InstrumentNames;
+    /// # fn f(instruments: &InstrumentNames) {
     /// if let Some(id) = instruments.id("AAPL") {
     ///     println!("AAPL is {id}");
     /// }
@@ -46,8 +46,8 @@ impl Instruments {
     /// Returns the symbol of an id.
     ///
     /// ```
-    /// # use tickcast_subscriber::Instruments;
-    /// # fn f(instruments: &Instruments) {
+    /// # use tickcast_subscriber::InstrumentNames;
+    /// # fn f(instruments: &InstrumentNames) {
     /// println!("{}", instruments.symbol(7).unwrap_or("nobody has named it"));
     /// # }
     /// ```
@@ -59,8 +59,8 @@ impl Instruments {
     /// Returns every id with its symbol, in no particular order.
     ///
     /// ```
-    /// # use tickcast_subscriber::Instruments;
-    /// # fn f(instruments: &Instruments) {
+    /// # use tickcast_subscriber::InstrumentNames;
+    /// # fn f(instruments: &InstrumentNames) {
     /// for (id, symbol) in instruments.iter() {
     ///     println!("{id} {symbol}");
     /// }
@@ -73,8 +73,8 @@ impl Instruments {
     /// Returns the number of instruments.
     ///
     /// ```
-    /// # use tickcast_subscriber::Instruments;
-    /// # fn f(instruments: &Instruments) {
+    /// # use tickcast_subscriber::InstrumentNames;
+    /// # fn f(instruments: &InstrumentNames) {
     /// println!("{} instruments are known", instruments.len());
     /// # }
     /// ```
@@ -86,8 +86,8 @@ impl Instruments {
     /// Returns whether no instrument is known.
     ///
     /// ```
-    /// # use tickcast_subscriber::Instruments;
-    /// assert!(Instruments::default().is_empty());
+    /// # use tickcast_subscriber::InstrumentNames;
+    /// assert!(InstrumentNames::default().is_empty());
     /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -161,7 +161,7 @@ impl Instruments {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
-    channels: Vec<(ChannelId, Instruments)>,
+    channels: Vec<(ChannelId, InstrumentNames)>,
 }
 
 impl Directory {
@@ -204,16 +204,16 @@ impl Directory {
     /// # }
     /// ```
     #[must_use]
-    pub fn channel(&self, channel: ChannelId) -> Option<&Instruments> {
+    pub fn channel(&self, channel: ChannelId) -> Option<&InstrumentNames> {
         let mut all = self.channels.iter();
         all.find(|(id, _)| *id == channel)
             .map(|(_, instruments)| instruments)
     }
 
-    pub(crate) fn channel_mut(&mut self, channel: ChannelId) -> &mut Instruments {
+    pub(crate) fn channel_mut(&mut self, channel: ChannelId) -> &mut InstrumentNames {
         let known = self.channels.iter().position(|(id, _)| *id == channel);
         let at = known.unwrap_or_else(|| {
-            self.channels.push((channel, Instruments::default()));
+            self.channels.push((channel, InstrumentNames::default()));
             self.channels.len() - 1
         });
         &mut self.channels[at].1
@@ -229,7 +229,7 @@ impl Directory {
     pub(crate) fn welcomed(&mut self, channel: ChannelId, list: &[Instrument], anew: bool) {
         let instruments = self.channel_mut(channel);
         if anew {
-            *instruments = Instruments::default();
+            *instruments = InstrumentNames::default();
         }
         for instrument in list {
             instruments.learn(instrument.id, &instrument.symbol);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn moved_symbol_is_found_under_new_id() {
-        let mut instruments = Instruments::default();
+        let mut instruments = InstrumentNames::default();
         assert!(instruments.learn(7, "FB") && instruments.learn(8, "FB"));
         assert_eq!(
             (instruments.symbol(7), instruments.id("FB")),
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn misspelled_symbol_error_lists_similar_names() {
-        let mut instruments = Instruments::default();
+        let mut instruments = InstrumentNames::default();
         assert_eq!(
             instruments.like("A"),
             "the publisher has announced no instrument yet"

@@ -5,6 +5,7 @@ use std::io::{Cursor, Read, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tickcast_feeds::capture::account::Reason;
 use tickcast_feeds::capture::binary_file::{BinaryFile, BinaryFileStats};
 use tickcast_feeds::capture::{Capture, CaptureError, CaptureStats};
 
@@ -88,11 +89,11 @@ fn capture(reader: Box<dyn Read + Send>, len: usize) -> Gave {
             }
         }
         let stats = capture.stats();
-        assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+        assert_eq!(stats.frames, stats.account.total().frames);
     }
     assert!(matches!(capture.next(), Ok(None)), "there is no more");
     let stats = *capture.stats();
-    assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+    assert_eq!(stats.frames, stats.account.total().frames);
     assert_eq!(stats.datagrams, gave.given.len() as u64);
     let snapped = gave
         .given
@@ -123,9 +124,13 @@ fn messages(reader: Box<dyn Read + Send>, len: usize) -> Gave {
     assert!(matches!(file.next(), Ok(None)), "there is no more");
     let stats = *file.stats();
     assert_eq!(stats.messages, gave.given.len() as u64);
-    assert!(stats.truncated + stats.end_marks <= 1 && file.position() <= len as u64);
-    // Every end has a reason.
-    assert!(gave.failed || stats.truncated + stats.end_marks == 1 || file.position() == len as u64);
+    assert!(stats.truncated <= 1 && file.position() <= len as u64);
+    assert!(
+        gave.failed || file.position() == len as u64,
+        "every byte is read"
+    );
+    let account = stats.account.total();
+    assert_eq!(account.frames, stats.account.of(Reason::Datagram).frames);
     gave.messages = stats;
     gave
 }

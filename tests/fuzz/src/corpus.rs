@@ -145,6 +145,20 @@ fn feeds() -> io::Result<()> {
     let insists = [begun[0].clone(), heartbeat(1), heartbeat(1), heartbeat(1)];
     put("moldudp64", "reset", &packets(0, &insists))?;
 
+    // Two lines, then three, of which each lacks and reorders packets.
+    for (name, options, lines) in [("two-lines", 0x0d_u8, 2), ("three-lines", 0x16, 3)] {
+        let mut bytes = vec![options];
+        for n in 0..20_usize {
+            for line in (0..lines).filter(|line| (n + 2 * line) % 5 != 0) {
+                let packet = &sent[n ^ line & 1];
+                bytes.push((line | ((n % 3) << 2)) as u8);
+                bytes.extend((packet.len() as u16).to_le_bytes());
+                bytes.extend(packet);
+            }
+        }
+        put("moldudp64", name, &bytes)?;
+    }
+
     // Every message type of TOPS and of DEEP, with its length.
     let of_both: [(u8, usize); 11] = [
         (b'S', 10),

@@ -1,11 +1,14 @@
 //! Any packets as a feed. Every message has a position of its own, in order, and gaps are reported to the
 //! message. The target walks each packet a second time, by its lengths alone, and compares.
 
+use std::collections::HashMap;
+
+use tickcast_feeds::arbiter::{Arbiter, Holding, Lines, Listen};
 use tickcast_feeds::iex::IexDecoder;
-use tickcast_feeds::instruments::Instruments;
+use tickcast_feeds::iex::transport::Segment;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
-use tickcast_feeds::moldudp64::{Event, MoldUdp64};
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::moldudp64::MoldUdp64;
+use tickcast_feeds::source::{Decoder, Incident, LineStats, Packet, Sink};
 use tickcast_reliability::record::{RecordBatch, Records};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
@@ -17,46 +20,159 @@ const RECEIVED_AT: Nanos = Nanos(1_500_000_000_000_000_000);
 /// Offset of the protocol field in an IEX-TP header.
 const IEX_PROTOCOL_AT: usize = 2;
 
-/// Asserts these invariants of MoldUDP64 packets:
+/// Runs MoldUDP64 packets on one to three lines. The first byte holds options. If they ask for several lines
+/// or for holding, a byte before each packet states its line and the time since the previous one. Invariants:
 /// - Each new message and each gap begins at the end of the previous one.
 /// - A new session or a reset is reported before any of its messages.
-/// - Each message of a packet is delivered unchanged, or reported.
+/// - Each message is delivered as a packet brought it, and no more often than it arrived.
+/// - On each line, each message that arrived was first, late, a duplicate or foreign.
 pub fn moldudp64(bytes: &[u8]) {
     let mut input = Bytes(bytes);
-    let mut mold = MoldUdp64::new(input.byte() & 1 == 1);
-    let mut next: Option<SourcePosition> = None;
-    while let Some(packet) = input.packet() {
-        let held = Held::in_mold(packet);
-        let (mut given, mut tally) = (Vec::new(), Tally::default());
-        mold.packet(packet, |event| match event {
-            Event::Message(position, message) => {
-                assert_eq!(position, *next.get_or_insert(position), "a message");
-                next = Some(beyond(position, 1));
-                given.push(message);
-                tally.read += 1;
+    let options = input.byte();
+    let expect_from_one = options & 1 == 1;
+    let lines = usize::from(options >> 1 & 3).clamp(1, 3);
+    let holding = match options >> 3 & 3 {
+        0 => Holding::NONE,
+        1 => Holding::live(2_000, 10_000),
+        2 => Holding {
+            packets_max: 4,
+            bytes_max: 300,
+            ..Holding::live(500, 1_000)
+        },
+        _ => Holding::RECORDED,
+    };
+    let is_listed = lines > 1 || holding != Holding::NONE;
+    let count = lines;
+    let protocol = MoldUdp64::new(|_| true);
+    let mut mold = Arbiter::new(protocol, Lines { count, holding }, expect_from_one);
+    let mut followed = Followed::default();
+    let mut arrived = [0; 3];
+    let mut now = RECEIVED_AT;
+    while let Some(step) = if is_listed { input.next() } else { Some(0) }
+        && let Some(payload) = input.packet()
+    {
+        let line = usize::from(step & 3).min(lines - 1);
+        now = now.after(Nanos::from_us(100 * u64::from(step >> 2)));
+        arrived[line] += followed.arrived.packet(payload);
+        let packet = Packet {
+            received_at: now,
+            payload,
+        };
+        mold.packet(line, now, packet, &mut followed);
+        followed.reached(&mold);
+    }
+    mold.finish(&mut followed);
+    followed.reached(&mold);
+    assert_eq!(mold.held_packets(), 0, "nothing waits beyond the end");
+    let mut told = Tally::default();
+    for (line, arrived) in arrived.iter().take(lines).enumerate() {
+        let stats = mold.line(line);
+        assert_balance(&stats, *arrived);
+        told.read += stats.first;
+        told.old += stats.late + stats.duplicates;
+    }
+    assert_eq!(
+        (told.read, told.old),
+        (followed.told.read, followed.told.old)
+    );
+}
+
+/// Asserts that a line's counts cover exactly the messages that arrived on it.
+fn assert_balance(line: &LineStats, arrived: u64) {
+    let sum = line.first + line.late + line.duplicates + line.foreign;
+    assert_eq!(sum, arrived, "{line:?}");
+}
+
+/// The messages that arrived and were not delivered yet, each as often as it came.
+#[derive(Default)]
+struct Arrivals {
+    /// By sequence.
+    numbered: HashMap<(u64, Vec<u8>), u64>,
+    /// Of packets with sequence 0, which are numbered on receipt.
+    unnumbered: HashMap<Vec<u8>, u64>,
+}
+
+impl Arrivals {
+    /// Adds the messages of a packet; returns their number, or 0 for a packet that can't be read.
+    fn packet(&mut self, payload: &[u8]) -> u64 {
+        let held = Held::in_mold(payload);
+        let first = held.first;
+        for (block, sequence) in held.readable().iter().zip(first..) {
+            *self.numbered.entry((sequence, block.to_vec())).or_default() += 1;
+            if first == 0 {
+                *self.unnumbered.entry(block.to_vec()).or_default() += 1;
             }
-            Event::Incident(Incident::Gap { from, missing }) => {
-                // A first packet may begin with a gap.
-                assert_eq!(from, *next.get_or_insert(from), "a gap");
-                assert!(missing > 0);
-                next = Some(beyond(from, missing));
-            }
-            Event::Incident(
-                Incident::SessionChange { next: to } | Incident::SequenceReset { next: to },
-            ) => {
-                assert!(next.is_none_or(|next| to.ordinal() == next.ordinal() + 1));
-                next = Some(to);
-            }
-            Event::Incident(Incident::Duplicate { messages }) => tally.old += messages,
-            Event::Incident(Incident::Malformed { .. }) => tally.refused += 1,
-            Event::Incident(_) => {}
-        });
-        held.assert_accounted_for(&tally);
-        assert!(held.blocks.ends_with(&given), "as they stand there");
-        match next {
+        }
+        held.readable().len() as u64
+    }
+
+    /// Takes a delivered message out; returns whether it was there.
+    fn take(&mut self, sequence: u64, message: &[u8]) -> bool {
+        let numbered = self.numbered.get_mut(&(sequence, message.to_vec()));
+        let left = match numbered.filter(|left| **left > 0) {
+            Some(left) => left,
+            None => match self.unnumbered.get_mut(message).filter(|left| **left > 0) {
+                Some(left) => left,
+                None => return false,
+            },
+        };
+        *left -= 1;
+        true
+    }
+}
+
+/// The positions of what an arbiter returns.
+#[derive(Default)]
+struct Followed {
+    /// Where the next message stands.
+    next: Option<SourcePosition>,
+    arrived: Arrivals,
+    told: Tally,
+}
+
+impl Followed {
+    fn reached(&mut self, mold: &Arbiter<MoldUdp64>) {
+        match self.next {
             Some(next) => assert_eq!(mold.next_position(), next),
-            None if mold.session().is_some() => next = Some(mold.next_position()),
+            // Packets that wait decide where the stream begins.
+            None if mold.session().is_some() && !mold.is_waiting() => {
+                self.next = Some(mold.next_position());
+            }
             None => {}
+        }
+    }
+}
+
+impl Listen<MoldUdp64> for Followed {
+    fn packet(&mut self, _: Nanos, (): &()) {}
+
+    fn message(&mut self, position: SourcePosition, message: &[u8]) {
+        assert_eq!(position, *self.next.get_or_insert(position), "a message");
+        self.next = Some(beyond(position, 1));
+        self.told.read += 1;
+        assert!(
+            self.arrived.take(position.sequence(), message),
+            "{position} never arrived"
+        );
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        match incident {
+            Incident::Gap { from, missing } => {
+                // A first packet may tell of a gap at once.
+                assert_eq!(from, *self.next.get_or_insert(from), "a gap");
+                assert!(missing > 0);
+                self.next = Some(beyond(from, missing));
+            }
+            Incident::SessionChange { next } | Incident::SequenceReset { next } => {
+                let before = self.next.replace(next);
+                assert!(before.is_none_or(|it| next.ordinal() == it.ordinal() + 1));
+            }
+            Incident::Duplicate { messages } | Incident::Late { messages } => {
+                assert!(messages > 0);
+                self.told.old += messages;
+            }
+            _ => {}
         }
     }
 }
@@ -81,16 +197,21 @@ pub fn itch(bytes: &[u8]) {
     let mut sequence = 0;
     while let Some(payload) = input.packet() {
         let is_file = options & 4 != 0;
-        let mut held = match is_file {
+        let held = match is_file {
             true => Held::message(payload),
             false => Held::in_mold(payload),
         };
         // An empty message uses up a sequence but is not reported.
-        held.empty_is_silent = true;
-        checks.silent += held.empty_from(0);
+        checks.silent += held.empty();
+        checks.empty += held.empty();
         if is_file {
             sequence += 1;
-            decoder.message(sequence, received_at, payload, &mut checks);
+            decoder.message(
+                SourcePosition::new(0, sequence),
+                received_at,
+                payload,
+                &mut checks,
+            );
         } else {
             let packet = Packet {
                 received_at,
@@ -98,8 +219,15 @@ pub fn itch(bytes: &[u8]) {
             };
             decoder.packet(packet, &mut checks);
         }
-        checks.packet_is_over(&held);
+        match is_file {
+            true => assert_eq!(checks.told.read + checks.empty, sequence, "one message"),
+            false => checks.packet_is_over(held.readable().len() as u64, &decoder),
+        }
         assert!(decoder.orders().len() <= orders_max, "the table is bounded");
+    }
+    decoder.finish(&mut checks);
+    if options & 4 == 0 {
+        checks.is_over(&decoder);
     }
     let told = checks.delivered + checks.unknown + checks.short;
     assert_eq!(decoder.counts().total(), told, "counted by type");
@@ -118,8 +246,10 @@ pub fn iex_deep(bytes: &[u8]) {
 /// Decodes packets as `protocol`, which is written into every packet that is long enough.
 fn iex(bytes: &[u8], protocol: u16) {
     let mut input = Bytes(bytes);
-    let mut decoder = IexDecoder::new(Instruments::default());
+    let mut decoder = IexDecoder::default();
     let mut checks = Checks::default();
+    // The first segment decides the channel.
+    let mut channel = None;
     while let Some(payload) = input.packet() {
         let mut payload = payload.to_vec();
         if let Some(field) = payload.get_mut(IEX_PROTOCOL_AT..IEX_PROTOCOL_AT + 2) {
@@ -130,8 +260,16 @@ fn iex(bytes: &[u8], protocol: u16) {
             payload: &payload,
         };
         decoder.packet(packet, &mut checks);
-        checks.packet_is_over(&Held::in_segment(&payload));
+        let arrived = match Segment::read(&payload) {
+            Ok(segment) if *channel.get_or_insert(segment.channel) == segment.channel => {
+                Held::in_segment(&payload).readable().len() as u64
+            }
+            _ => 0,
+        };
+        checks.packet_is_over(arrived, &decoder);
     }
+    decoder.finish(&mut checks);
+    checks.is_over(&decoder);
     let told = checks.delivered + checks.unknown;
     assert_eq!(decoder.counts().total(), told, "counted by type");
 }
@@ -140,7 +278,7 @@ fn iex(bytes: &[u8], protocol: u16) {
 /// - A message is at least one well-formed record, all of one instrument.
 /// - Positions are contiguous, except for reported gaps and unreadable messages.
 /// - A new session or a reset has another ordinal.
-/// - Every message of a packet is delivered or reported.
+/// - Each message that arrived was first, late, a duplicate or foreign, and is reported once.
 /// - The counters by type include every message with a known length.
 #[derive(Default)]
 struct Checks {
@@ -152,8 +290,12 @@ struct Checks {
     is_new: bool,
     /// Maximum number of sequences of unreported messages.
     silent: u64,
-    /// Tally of the present packet.
-    packet: Tally,
+    /// Number of empty messages.
+    empty: u64,
+    /// Messages that were reported.
+    told: Tally,
+    /// Number of whole messages of all packets that can be read.
+    arrived: u64,
     /// Totals of messages: delivered, of unknown type, and shorter than their type.
     delivered: u64,
     unknown: u64,
@@ -161,8 +303,31 @@ struct Checks {
 }
 
 impl Checks {
-    fn packet_is_over(&mut self, held: &Held<'_>) {
-        held.assert_accounted_for(&std::mem::take(&mut self.packet));
+    /// Checks a packet with this number of messages.
+    fn packet_is_over(&mut self, arrived: u64, decoder: &dyn Decoder) {
+        self.arrived += arrived;
+        let line = decoder.line(0);
+        let counted = line.first + line.late + line.duplicates + line.foreign;
+        // A candidate for another session waits.
+        assert!(counted <= self.arrived, "{line:?} of {}", self.arrived);
+        self.compare(&line);
+    }
+
+    /// Checks the whole input, of which nothing waits any more.
+    fn is_over(&self, decoder: &dyn Decoder) {
+        assert_balance(&decoder.line(0), self.arrived);
+        self.compare(&decoder.line(0));
+    }
+
+    /// Compares a line's counts with what was reported.
+    fn compare(&self, line: &LineStats) {
+        assert_eq!(line.late + line.duplicates, self.told.old, "{line:?}");
+        let silent = line.first.checked_sub(self.told.read);
+        assert!(
+            silent.is_some_and(|silent| silent <= self.empty),
+            "{line:?}, {:?}",
+            self.told
+        );
     }
 
     /// Checks that the stream continues at `to`.
@@ -177,7 +342,7 @@ impl Checks {
 
     /// Counts a reported, unreadable message, which also has a position.
     fn could_not_be_read(&mut self) {
-        self.packet.read += 1;
+        self.told.read += 1;
         self.next = self.next.map(|next| beyond(next, 1));
     }
 }
@@ -188,7 +353,7 @@ impl Sink for Checks {
         let last = self.last.replace(position);
         assert!(last < Some(position), "{position} after {last:?}");
         (self.next, self.is_new) = (Some(beyond(position, 1)), false);
-        self.packet.read += 1;
+        self.told.read += 1;
         self.delivered += 1;
         assert!(!batch.is_empty(), "a message becomes at least one record");
         let mut records = Records::check(batch.bytes(), batch.len()).expect("records of the wire");
@@ -221,8 +386,9 @@ impl Sink for Checks {
             }
             Incident::Duplicate { messages } => {
                 assert!(messages > 0);
-                self.packet.old += messages;
+                self.told.old += messages;
             }
+            Incident::Late { messages } => self.told.old += messages,
             Incident::UnknownMessage { .. } => {
                 self.unknown += 1;
                 self.could_not_be_read();
@@ -232,9 +398,6 @@ impl Sink for Checks {
                 if begins("ITCH message shorter") || begins("an IEX message") {
                     self.short += 1;
                     self.could_not_be_read();
-                } else if !begins("ITCH ") && !begins("an IEX ") {
-                    // The fault is in the packet, not in a delivered message.
-                    self.packet.refused += 1;
                 }
             }
             _ => {}

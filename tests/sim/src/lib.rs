@@ -32,3 +32,13 @@ pub mod report;
 pub mod trace;
 pub mod truth;
 pub mod world;
+
+/// Reads seeds: a range `A..B` that excludes B, or one seed. `None` if the text is neither.
+#[must_use]
+pub fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
+    let seeds = match text.split_once("..") {
+        Some((from, to)) => from.parse().ok()?..to.parse().ok()?,
+        None => text.parse().ok().map(|seed: u64| seed..seed + 1)?,
+    };
+    (!seeds.is_empty()).then_some(seeds)
+}

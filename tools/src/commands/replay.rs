@@ -2,13 +2,13 @@
 //! of it, a fixed rate, or as fast as possible.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tickcast_feeds::recording::{FeedDestination, Timeline};
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 
@@ -16,7 +16,7 @@ use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::positive;
 use tickcast_tools::support::files::{check_writable, write_json};
 use tickcast_tools::support::output::Output;
-use tickcast_tools::support::packets::{Packets, PassedOver};
+use tickcast_tools::support::packets::{Merged, PassedOver};
 use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
@@ -25,8 +25,10 @@ use tickcast_tools::support::table::{rate, span, thousands};
 /// The recording, its destination, and its speed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The recording: pcap, pcapng or Nasdaq's BinaryFILE, gzip or not.
-    file: PathBuf,
+    /// The recordings, merged by time: pcap, pcapng, BinaryFILE or SoupBinTCP, gzip, zstd or neither;
+    /// - for standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Address of the publisher's live input: HOST:PORT or GROUP:PORT.
     #[arg(long, value_name = "ADDRESS")]
     to: String,
@@ -42,9 +44,13 @@ pub(crate) struct Args {
     /// Number of routers that a packet to a group may pass; 0 keeps it on this host.
     #[arg(long, value_name = "N", default_value_t = 0)]
     ttl: u8,
-    /// Send only a capture's packets to this original destination: one line of several.
-    #[arg(long, value_name = "ADDRESS")]
-    only: Option<SocketAddr>,
+    /// Send only a capture's packets to these original destinations: one line of several, or one
+    /// channel of IEX as GROUP:PORT#CHANNEL.
+    #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
+    only: Vec<FeedDestination>,
+    /// Wait at most this many seconds for a packet.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
+    gap_max: f64,
     /// Stop after this many packets.
     #[arg(long, value_name = "N")]
     packets_max: Option<u64>,
@@ -97,6 +103,10 @@ struct Summary {
     late_p50_us: Option<u64>,
     late_p99_us: Option<u64>,
     late_max_us: Option<u64>,
+    /// Waits that were longer than the bound, and cut to it.
+    capped_waits: u64,
+    /// Reasons why a file is not whole, one line each.
+    faults: Vec<String>,
     /// Whether the file was sent to its end, as often as requested.
     whole: bool,
 }
@@ -109,7 +119,7 @@ struct Summary {
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
-    let mut packets = Packets::open(&args.file, args.only)?;
+    let mut packets = Merged::open(&args.files, &args.only)?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
     let size = packets
         .progress()
@@ -153,7 +163,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         });
     }
     progress.finish();
-    let summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    if whole {
+        summary.faults = packets.faults();
+    }
     print(&summary, args.json)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;
@@ -169,7 +182,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         );
         return Err(ToolError::Unreachable(text));
     }
-    Ok(Exit::whole_if(summary.refused == 0))
+    Ok(Exit::whole_if(
+        summary.refused == 0 && summary.faults.is_empty(),
+    ))
 }
 
 fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
@@ -194,7 +209,16 @@ fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
         let [p50, p99, max] = [p50, p99, max].map(|us| span(us.saturating_mul(1_000)));
         output.line(format_args!("late by p50 {p50}, p99 {p99}, max {max}"))?;
     }
-    let passed = summary.passed_over;
+    if summary.capped_waits > 0 {
+        output.line(format_args!(
+            "{} waits were cut to --gap-max",
+            thousands(summary.capped_waits)
+        ))?;
+    }
+    for fault in &summary.faults {
+        output.line(format_args!("not whole: {fault}"))?;
+    }
+    let passed = &summary.passed_over;
     for (count, what) in [
         (summary.refused, "packets refused by the network"),
         (passed.truncated, "record cut off at the end of the file"),
@@ -218,9 +242,12 @@ struct Pacer {
     rate: Option<f64>,
     started_at: Instant,
     count: u64,
-    /// Recorded time of the first packet of this round; `span` is the longest offset from it so far.
-    first: Option<Nanos>,
-    span: Nanos,
+    /// The longest wait, in the recording's time.
+    wait_max: Nanos,
+    /// The recording's time, in this round.
+    timeline: Timeline,
+    /// Waits cut in earlier rounds.
+    capped_earlier: u64,
     /// Duration of all earlier rounds.
     earlier: Nanos,
     /// Delays of packets behind their due time, in microseconds.
@@ -238,8 +265,14 @@ impl Pacer {
             rate: args.rate,
             started_at: Instant::now(),
             count: 0,
-            first: None,
-            span: Nanos::ZERO,
+            wait_max: match args.speed {
+                Speed::Times(times) if args.rate.is_none() => {
+                    Nanos((args.gap_max * 1e9 * times) as u64)
+                }
+                _ => Nanos(u64::MAX),
+            },
+            timeline: Timeline::default(),
+            capped_earlier: 0,
             earlier: Nanos::ZERO,
             late_us,
         })
@@ -247,12 +280,12 @@ impl Pacer {
 
     fn rewind(&mut self) {
         self.earlier = self.recorded();
-        self.span = Nanos::ZERO;
-        self.first = None;
+        self.capped_earlier += self.timeline.capped();
+        self.timeline = Timeline::default();
     }
 
     const fn recorded(&self) -> Nanos {
-        self.earlier.after(self.span)
+        self.earlier.after(self.timeline.elapsed())
     }
 
     /// Waits until a packet recorded at `at` is due. Returns `false` if a signal arrives first.
@@ -260,11 +293,7 @@ impl Pacer {
         if self.count == 0 {
             self.started_at = Instant::now();
         }
-        // A recording's clock may step back or be unknown (0); time then continues from its highest value.
-        if at != Nanos::ZERO {
-            let first = *self.first.get_or_insert(at);
-            self.span = self.span.max(at.since(first));
-        }
+        self.timeline.advance(at, self.wait_max);
         let offset = match (self.rate, self.speed) {
             (Some(rate), _) => self.count as f64 / rate,
             (None, Speed::Times(times)) => self.recorded().0 as f64 / 1e9 / times,
@@ -317,6 +346,8 @@ impl Pacer {
             late_p50_us: late(self.late_us.value_at_quantile(0.5)),
             late_p99_us: late(self.late_us.value_at_quantile(0.99)),
             late_max_us: late(self.late_us.max()),
+            capped_waits: self.capped_earlier + self.timeline.capped(),
+            faults: Vec::new(),
             whole,
         }
     }

@@ -1,12 +1,12 @@
 //! The packets of a recorded file of any kind: the UDP payloads of a capture unchanged, or the
 //! messages of a BinaryFILE in MoldUDP64 packets.
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tickcast_feeds::capture::binary_file::BinaryFile;
-use tickcast_feeds::capture::{Capture, CaptureError};
-use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, Header};
+use tickcast_feeds::capture::{Capture, CaptureError, CapturedDatagram, RecordedFile};
+use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, MoldHeader};
+use tickcast_feeds::recording::FeedDestination;
 use tickcast_reliability::types::Nanos;
 
 use crate::exit::ToolError;
@@ -45,13 +45,85 @@ impl PassedOver {
 /// A file's packets in order, for any number of rounds.
 pub struct Packets<'a> {
     path: &'a Path,
-    only: Option<SocketAddr>,
+    only: &'a [FeedDestination],
     source: Source,
-    /// Number of times that the file has been opened.
-    round: u64,
     earlier: PassedOver,
-    /// The packet returned last.
+    /// The packet that was read last.
     packet: Vec<u8>,
+    /// The time of that packet, while it was not given out.
+    ahead: Option<Nanos>,
+}
+
+/// The packets of several files, merged by time.
+pub struct Merged<'a> {
+    files: Vec<Packets<'a>>,
+}
+
+impl<'a> Merged<'a> {
+    /// Opens the files, each as [`Packets::open`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Packets::open`].
+    pub fn open(paths: &'a [PathBuf], only: &'a [FeedDestination]) -> Result<Self, ToolError> {
+        let files = paths.iter().map(|path| Packets::open(path, only));
+        Ok(Self {
+            files: files.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Starts over at the beginning of the files.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Packets::open`].
+    pub fn rewind(&mut self) -> Result<(), ToolError> {
+        self.files.iter_mut().try_for_each(Packets::rewind)
+    }
+
+    /// Returns the earliest of the files' next packets; `None` at the end of all.
+    ///
+    /// # Errors
+    /// Returns [`ToolError::Capture`] if a file can't be read further.
+    pub fn next_packet(&mut self) -> Result<Option<RecordedPacket<'_>>, ToolError> {
+        let mut earliest: Option<(usize, Nanos)> = None;
+        for (index, file) in self.files.iter_mut().enumerate() {
+            if let Some(at) = file.look_ahead()?
+                && earliest.is_none_or(|(_, than)| at < than)
+            {
+                earliest = Some((index, at));
+            }
+        }
+        match earliest.and_then(|(index, _)| self.files.get_mut(index)) {
+            Some(file) => file.next_packet(),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the number of bytes read and the size of all files.
+    pub fn progress(&self) -> (u64, Option<u64>) {
+        let all = self.files.iter().map(Packets::progress);
+        all.fold((0, Some(0)), |(sum, sizes), (at, size)| {
+            (sum + at, sizes.zip(size).map(|(a, b)| a + b))
+        })
+    }
+
+    /// Returns the counts of the contents that were not sent.
+    pub fn passed_over(&self) -> PassedOver {
+        let mut all = PassedOver::default();
+        self.files
+            .iter()
+            .for_each(|file| all.add(file.passed_over()));
+        all
+    }
+
+    /// Returns one line for each reason why a file that was read to its end is not whole.
+    pub fn faults(&self) -> Vec<String> {
+        let faults = self.files.iter().flat_map(|file| {
+            let path = file.path.display();
+            let faults = file.source.faults().into_iter();
+            faults.map(move |fault| format!("{path}: {fault}"))
+        });
+        faults.collect()
+    }
 }
 
 enum Source {
@@ -64,14 +136,14 @@ impl<'a> Packets<'a> {
     ///
     /// # Errors
     /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE.
-    pub fn open(path: &'a Path, only: Option<SocketAddr>) -> Result<Self, ToolError> {
+    pub fn open(path: &'a Path, only: &'a [FeedDestination]) -> Result<Self, ToolError> {
         Ok(Self {
             path,
             only,
             source: Source::open(path, 1)?,
-            round: 1,
             earlier: PassedOver::default(),
             packet: Vec::new(),
+            ahead: None,
         })
     }
 
@@ -82,8 +154,11 @@ impl<'a> Packets<'a> {
     /// Returns the errors of [`Packets::open`].
     pub fn rewind(&mut self) -> Result<(), ToolError> {
         self.earlier = self.passed_over();
-        self.round += 1;
-        self.source = Source::open(self.path, self.round)?;
+        let next_session = match &self.source {
+            Source::Messages(messages) => messages.session + 1,
+            Source::Capture(..) => 1,
+        };
+        self.source = Source::open(self.path, next_session)?;
         Ok(())
     }
 
@@ -92,13 +167,24 @@ impl<'a> Packets<'a> {
     /// # Errors
     /// Returns [`ToolError::Capture`] if the file is damaged there.
     pub fn next_packet(&mut self) -> Result<Option<RecordedPacket<'_>>, ToolError> {
-        let at = match &mut self.source {
+        let at = self.look_ahead()?;
+        self.ahead = None;
+        let payload = &self.packet;
+        Ok(at.map(|at| RecordedPacket { at, payload }))
+    }
+
+    /// Reads the next packet, and returns its time; `None` at the end.
+    fn look_ahead(&mut self) -> Result<Option<Nanos>, ToolError> {
+        if self.ahead.is_some() {
+            return Ok(self.ahead);
+        }
+        self.ahead = match &mut self.source {
             Source::Messages(messages) => messages.next(&mut self.packet)?,
             Source::Capture(capture, passed) => loop {
                 let Some(datagram) = capture.next()? else {
                     break None;
                 };
-                if self.only.is_some_and(|only| only != datagram.destination) {
+                if !wants(self.only, &datagram) {
                     passed.other_destination += 1;
                 } else if datagram.is_snapped() {
                     passed.snapped += 1;
@@ -109,8 +195,7 @@ impl<'a> Packets<'a> {
                 }
             },
         };
-        let payload = &self.packet;
-        Ok(at.map(|at| RecordedPacket { at, payload }))
+        Ok(self.ahead)
     }
 
     /// Returns the number of bytes read and the size of the file.
@@ -126,7 +211,7 @@ impl<'a> Packets<'a> {
         let mut all = self.earlier;
         all.add(match &self.source {
             Source::Capture(capture, passed) => PassedOver {
-                frames: capture.stats().skipped.total(),
+                frames: capture.stats().skipped(),
                 truncated: capture.stats().truncated,
                 ..*passed
             },
@@ -140,27 +225,52 @@ impl<'a> Packets<'a> {
 }
 
 impl Source {
-    fn open(path: &Path, round: u64) -> Result<Self, ToolError> {
-        match Capture::open(path) {
-            Ok(capture) => Ok(Self::Capture(Box::new(capture), PassedOver::default())),
-            Err(CaptureError::NotACapture { head, .. }) if BinaryFile::looks_like(&head) => {
-                let file = BinaryFile::open(path)?;
-                Ok(Self::Messages(Box::new(MoldPackets::new(file, round))))
-            }
-            Err(error) => Err(error.into()),
+    /// Returns one line for each reason why the file is not whole.
+    fn faults(&self) -> Vec<String> {
+        match self {
+            Self::Capture(capture, _) => capture.faults(),
+            Self::Messages(messages) => messages.file.faults(),
         }
+    }
+
+    fn open(path: &Path, first_session: u64) -> Result<Self, ToolError> {
+        Ok(match RecordedFile::open(path)? {
+            RecordedFile::Capture(capture) => Self::Capture(capture, PassedOver::default()),
+            RecordedFile::Messages(file) => {
+                Self::Messages(Box::new(MoldPackets::new(*file, first_session)))
+            }
+        })
     }
 }
 
-/// Packs messages into MoldUDP64 packets of one session, including the packet that ends it.
+/// Returns whether a datagram is wanted: its destination, and its channel if it is IEX-TP.
+fn wants(only: &[FeedDestination], datagram: &CapturedDatagram<'_>) -> bool {
+    only.is_empty()
+        || only
+            .iter()
+            .any(|only| only.takes(datagram.destination, datagram.payload))
+}
+
+/// Packs messages into MoldUDP64 packets: for each session of the file one, including the packet
+/// that ends it.
 struct MoldPackets {
     file: BinaryFile,
-    session: [u8; 10],
+    /// Number of the session that is being sent.
+    session: u64,
+    /// The session as the file counts.
+    of_file: u16,
     /// Sequence of the next packet's first message.
     sequence: u64,
-    /// The first message of the next packet, and its time.
-    waiting: Option<(Nanos, Vec<u8>)>,
+    /// The message that begins the next packet.
+    waiting: Option<Waiting>,
     ended: bool,
+}
+
+/// A message that was read and not sent.
+struct Waiting {
+    at: Nanos,
+    session: u16,
+    message: Vec<u8>,
 }
 
 /// Maximum bytes of a packet: they fit an Ethernet frame.
@@ -169,14 +279,11 @@ const PACKET_MAX: usize = 1_400;
 const TOGETHER: Nanos = Nanos::from_us(100);
 
 impl MoldPackets {
-    fn new(file: BinaryFile, round: u64) -> Self {
-        let mut session = *b"REPLAY0000";
-        for (digit, power) in session[6..].iter_mut().zip([1_000, 100, 10, 1]) {
-            *digit = b'0' + (round / power % 10) as u8;
-        }
+    const fn new(file: BinaryFile, session: u64) -> Self {
         Self {
             file,
             session,
+            of_file: 0,
             sequence: 1,
             waiting: None,
             ended: false,
@@ -192,35 +299,63 @@ impl MoldPackets {
         packet.clear();
         packet.resize(HEADER_LEN, 0);
         let (mut count, mut sent_at) = (0_u16, None);
-        loop {
-            let (at, message) = match self.waiting.take() {
-                Some(waiting) => waiting,
-                None => match self.file.next()? {
-                    Some(message) => (stamp(message), message.to_vec()),
-                    None => break,
-                },
-            };
+        while let Some(next) = self.next_message()? {
+            let (at, message) = (next.at, &next.message);
             let begun = *sent_at.get_or_insert(at);
             let full = packet.len() + 2 + message.len() > PACKET_MAX;
-            if count > 0 && (full || at.since(begun) > TOGETHER) {
-                self.waiting = Some((at, message));
+            let is_later = full || at.since(begun) > TOGETHER;
+            if next.session != self.of_file || (count > 0 && is_later) {
+                self.waiting = Some(next);
                 break;
             }
             // The length fits, because the file stores it in two bytes.
             packet.extend_from_slice(&(message.len() as u16).to_be_bytes());
-            packet.extend_from_slice(&message);
+            packet.extend_from_slice(message);
             count += 1;
         }
-        self.ended = count == 0;
-        let header = Header {
-            session: self.session,
+        let is_end = count == 0;
+        let header = MoldHeader {
+            session: session_name(self.session),
             sequence: self.sequence,
-            count: if self.ended { END_OF_SESSION } else { count },
+            count: if is_end { END_OF_SESSION } else { count },
         };
         packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         self.sequence += u64::from(count);
+        if is_end {
+            match &self.waiting {
+                Some(next) => {
+                    self.of_file = next.session;
+                    self.session += 1;
+                    self.sequence = 1;
+                }
+                None => self.ended = true,
+            }
+        }
         Ok(Some(sent_at.unwrap_or_default()))
     }
+
+    fn next_message(&mut self) -> Result<Option<Waiting>, CaptureError> {
+        if let Some(waiting) = self.waiting.take() {
+            return Ok(Some(waiting));
+        }
+        let Some(message) = self.file.next()? else {
+            return Ok(None);
+        };
+        let (at, message) = (stamp(message), message.to_vec());
+        Ok(Some(Waiting {
+            at,
+            session: self.file.session(),
+            message,
+        }))
+    }
+}
+
+fn session_name(number: u64) -> [u8; 10] {
+    let mut name = *b"REPLAY0000";
+    for (digit, power) in name[6..].iter_mut().zip([1_000, 100, 10, 1]) {
+        *digit = b'0' + (number / power % 10) as u8;
+    }
+    name
 }
 
 /// Returns the time of an ITCH 5.0 message since midnight: six bytes after type, locate and tracking.

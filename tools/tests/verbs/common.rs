@@ -105,7 +105,7 @@ fn endless_market(messages_per_s: u32) -> serde_json::Value {
 /// Returns a live input on a free port of this host.
 fn live_input(receive_buffer_bytes: u32) -> serde_json::Value {
     serde_json::json!({
-        "source": 1, "kind": "udp", "listen": "127.0.0.1:0",
+        "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }],
         "receive_buffer_bytes": receive_buffer_bytes,
     })
 }

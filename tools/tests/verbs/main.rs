@@ -5,5 +5,6 @@ mod common;
 mod demo;
 mod explain;
 mod inject;
+mod inspect;
 mod listen;
 mod replay;

@@ -11,6 +11,7 @@ use clap::Parser;
 use tickcast_sim::faults::plan::Plan;
 use tickcast_sim::faults::profiles::PROFILES;
 use tickcast_sim::report::{Outcome, Summary};
+use tickcast_sim::seeds_of;
 use tickcast_sim::trace::Trace;
 use tickcast_sim::world::run;
 
@@ -47,14 +48,6 @@ struct Args {
     #[cfg(feature = "planted-bugs")]
     #[arg(long, default_value_t = 0)]
     tear_every: u32,
-}
-
-fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
-    let seeds = match text.split_once("..") {
-        Some((from, to)) => from.parse().ok()?..to.parse().ok()?,
-        None => text.parse().ok().map(|seed: u64| seed..seed + 1)?,
-    };
-    (!seeds.is_empty()).then_some(seeds)
 }
 
 fn run_seed(seed: u64, args: &Args, profile: Option<&'static str>, trace: Trace) -> Outcome {

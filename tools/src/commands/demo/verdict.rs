@@ -145,10 +145,14 @@ impl Verdict {
 }
 
 /// Counters of a source that make it incomplete, with the text of each.
-const SOURCE_FINDINGS: [(&str, &str); 5] = [
+const SOURCE_FINDINGS: [(&str, &str); 6] = [
     (
         "errors",
         "errors that ended the source early: it is damaged (see --keep-logs)",
+    ),
+    (
+        "faults",
+        "reasons why the recording is not whole (see tickcast inspect)",
     ),
     ("gaps", "gaps in the source itself"),
     ("missing_messages", "messages missing in the source itself"),

@@ -1,0 +1,224 @@
+//! Packets of another session, or far ahead in the current one: they wait until it is certain that
+//! the source goes on there.
+//!
+//! A candidate's first packet has messages that fill it exactly and are known. The candidate is
+//! accepted when a second packet confirms it, or when the hold time passes without news of the
+//! current session. News of the current session between two packets voids the first. The previous
+//! session takes [`INSISTING`] packets, because the slower line's last packets are no change.
+
+use tickcast_reliability::types::Nanos;
+
+use super::protocol::{Blocks, Listen, PacketHead, Protocol};
+use super::queue::Held;
+use super::{Arbiter, Arrived, FOREIGN};
+use crate::planted::{ArbiterBug, planted};
+use crate::source::Incident;
+
+/// Packets in a row that confirm a candidate.
+const CONFIRMING: u32 = 2;
+/// Packets in a row that make the previous session current again.
+pub(super) const INSISTING: u32 = 3;
+/// Packets of a candidate that are kept.
+const PACKETS_MAX: usize = 256;
+/// A sequence that far beyond everything known is a candidate only.
+const FAR: u64 = 1 << 16;
+
+/// The property that the packets of a candidate share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// Another session.
+    Session(u128),
+    /// The current session, far ahead.
+    Ahead,
+}
+
+/// The packets that wait for a decision.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    key: Key,
+    since: Nanos,
+    in_a_row: u32,
+    is_refuted: bool,
+    packets: Vec<Held>,
+}
+
+impl<P: Protocol> Arbiter<P> {
+    /// Returns whether a sequence of the current session is far beyond everything known.
+    pub(super) fn is_far(&self, first: u64) -> bool {
+        let is_first = self.is_joining && self.queue.is_empty();
+        let known = self.next.max(self.announced).max(self.queue.end());
+        !is_first && first > known.saturating_add(FAR) && !planted(ArbiterBug::JumpBelieved)
+    }
+
+    /// Takes a packet of another session.
+    pub(super) fn other_session(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        blocks: P::Blocks<'_>,
+        out: &mut impl Listen<P>,
+    ) {
+        let left_at = self.left_at(head.session);
+        let is_old = left_at.is_some_and(|next| head.first + head.count <= next);
+        if left_at.is_some() && (is_old || self.trails(head)) {
+            if head.count > 0 {
+                self.duplicate(arrived.line, head.count, None, out);
+            }
+            return;
+        }
+        // A heartbeat announces a session that has not begun.
+        if head.count == 0 {
+            return;
+        }
+        if !self.is_sound(blocks) {
+            return self.refuse(arrived.line, head.count, FOREIGN, out);
+        }
+        self.add(Key::Session(head.session), arrived, head, out);
+    }
+
+    /// Takes a packet of the current session that lies far ahead.
+    pub(super) fn consider_jump(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        self.add(Key::Ahead, arrived, head, out);
+    }
+
+    /// Records that a packet of the current session came.
+    pub(super) fn refute(&mut self, is_news: bool) {
+        let previous = self.previous;
+        if let Some(candidate) = &mut self.candidate
+            && (is_news || is_previous(candidate.key, previous))
+        {
+            candidate.in_a_row = 0;
+            candidate.is_refuted = true;
+        }
+    }
+
+    /// Accepts or gives up a candidate if that is due.
+    pub(super) fn settle_candidate(&mut self, is_over: bool, out: &mut impl Listen<P>) {
+        // Missing messages of the current session may still come.
+        let Some(candidate) = self.candidate.as_ref().filter(|_| self.hole.is_none()) else {
+            return;
+        };
+        let is_previous = is_previous(candidate.key, self.previous);
+        let needed = if is_previous { INSISTING } else { CONFIRMING };
+        // The end of the input does not shorten the time: a last packet may be a damaged one.
+        let is_due = self.now >= candidate.since.after(self.holding.session());
+        let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
+        if candidate.in_a_row >= needed || is_alone || planted(ArbiterBug::SessionBelieved) {
+            self.accept(out);
+            if is_over {
+                self.settle(true, out);
+            }
+        } else if is_over || (is_due && candidate.is_refuted) {
+            self.give_up(out);
+        }
+    }
+
+    fn add(
+        &mut self,
+        key: Key,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        if self.candidate.as_ref().is_some_and(|it| it.key != key) {
+            self.give_up(out);
+        }
+        let held = self.held(arrived, head.first, head.first + head.count);
+        let candidate = self.candidate.get_or_insert_with(|| Candidate {
+            key,
+            since: held.arrived_at,
+            in_a_row: 0,
+            is_refuted: false,
+            packets: Vec::new(),
+        });
+        let mut packets = candidate.packets.iter();
+        let is_copy = packets.any(|it| (it.first, it.line) == (held.first, held.line));
+        candidate.in_a_row += u32::from(!is_copy);
+        if candidate.packets.len() < PACKETS_MAX {
+            candidate.packets.push(held);
+        } else {
+            self.drop_foreign(held, out);
+        }
+        self.settle(false, out);
+    }
+
+    /// Makes the candidate's session current.
+    fn accept(&mut self, out: &mut impl Listen<P>) {
+        let Some(candidate) = self.candidate.take() else {
+            return;
+        };
+        match candidate.key {
+            Key::Session(session) => {
+                let left_at = self.left_at(session);
+                let next = self.next;
+                self.begin_run(left_at.unwrap_or(1));
+                self.previous = self.session.replace(session).map(|before| (before, next));
+                if planted(ArbiterBug::PreviousForgotten) {
+                    self.previous = None;
+                }
+                self.newest_sent_at = 0;
+                let unnumbered = candidate.packets.first().is_some_and(|it| it.first == 0);
+                self.is_unnumbered = left_at.is_none() && unnumbered;
+                let next = self.next_position();
+                out.incident(Incident::SessionChange { next });
+            }
+            Key::Ahead => {
+                let first = candidate.packets.iter().map(|held| held.first).min();
+                self.announced = self.announced.max(first.unwrap_or_default());
+            }
+        }
+        for held in candidate.packets {
+            if planted(ArbiterBug::SessionPacketsDropped) {
+                continue;
+            }
+            if let Ok((mut head, blocks)) = self.protocol.read(&held.bytes) {
+                head.count = held.end - held.first;
+                let arrived = Arrived {
+                    line: held.line,
+                    received_at: held.received_at,
+                    payload: &held.bytes,
+                };
+                self.own(arrived, head, blocks, out);
+            }
+            self.queue.recycle(held.bytes);
+        }
+    }
+
+    /// Drops the packets of the candidate.
+    fn give_up(&mut self, out: &mut impl Listen<P>) {
+        let packets = self.candidate.take().map(|it| it.packets);
+        for held in packets.unwrap_or_default() {
+            self.drop_foreign(held, out);
+        }
+    }
+
+    fn drop_foreign(&mut self, held: Held, out: &mut impl Listen<P>) {
+        self.refuse(held.line, held.end - held.first, FOREIGN, out);
+        self.queue.recycle(held.bytes);
+    }
+
+    /// Returns the next sequence of a session, if that is the previous one.
+    fn left_at(&self, session: u128) -> Option<u64> {
+        self.previous
+            .filter(|(previous, _)| *previous == session)
+            .map(|(_, next)| next)
+    }
+
+    /// Returns whether a packet's messages fill it exactly and are known.
+    fn is_sound(&self, mut blocks: P::Blocks<'_>) -> bool {
+        blocks
+            .by_ref()
+            .all(|message| self.protocol.is_known(message))
+            && blocks.fault().is_none()
+            && blocks.is_exact()
+    }
+}
+
+fn is_previous(key: Key, previous: Option<(u128, u64)>) -> bool {
+    previous.is_some_and(|(session, _)| key == Key::Session(session))
+}

@@ -1,0 +1,99 @@
+//! The limits of an arbiter: how long and how much it holds.
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::types::Nanos;
+
+/// How long an arbiter waits for what may still come, and how much it holds meanwhile.
+///
+/// A wait costs latency only while a message is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Holding {
+    /// A line has passed a missing message this long after it sent a later one.
+    pub reorder_us: u32,
+    /// A line has also passed it after so many more packets.
+    pub reorder_packets: u32,
+    /// The longest that one line may lag behind another, and the longest wait for a message.
+    pub skew_us: u32,
+    /// The time within which a packet of the old session refutes a new one.
+    pub session_us: u32,
+    /// A line that is silent this long while another is heard has stopped.
+    pub stopped_us: u32,
+    /// Early packets held at most.
+    pub packets_max: u32,
+    /// Bytes of early packets held at most.
+    pub bytes_max: u32,
+}
+
+impl Holding {
+    /// Holds nothing: every packet is taken as it comes.
+    pub const NONE: Self = Self {
+        reorder_us: 0,
+        reorder_packets: 0,
+        skew_us: 0,
+        session_us: 0,
+        stopped_us: 5_000_000,
+        packets_max: 0,
+        bytes_max: 0,
+    };
+
+    /// The limits for packets of a file, where a wait costs nothing.
+    pub const RECORDED: Self = Self {
+        reorder_us: 1_000_000,
+        reorder_packets: 1024,
+        skew_us: 1_000_000,
+        session_us: 1_000_000,
+        ..Self::live(0, 0)
+    };
+
+    /// Returns the limits of a live feed with this reorder and line skew.
+    #[must_use]
+    pub const fn live(reorder_us: u32, skew_us: u32) -> Self {
+        Self {
+            reorder_us,
+            reorder_packets: 256,
+            skew_us,
+            session_us: 100_000,
+            // Three of the venues' heartbeats, and some time to arrive.
+            stopped_us: 3_500_000,
+            packets_max: 4096,
+            bytes_max: 8 << 20,
+        }
+    }
+
+    pub(super) const fn reorder(&self) -> Nanos {
+        Nanos::from_us(self.reorder_us as u64)
+    }
+
+    pub(super) const fn stopped(&self) -> Nanos {
+        Nanos::from_us(self.stopped_us as u64)
+    }
+
+    pub(super) const fn session(&self) -> Nanos {
+        Nanos::from_us(self.session_us as u64)
+    }
+
+    /// Returns the longest wait for one message.
+    pub(super) fn wait(&self) -> Nanos {
+        Nanos::from_us(self.skew_us.max(self.reorder_us).into())
+    }
+}
+
+/// The lines of a source, as its decoder needs to know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// Number of lines, at least 1.
+    pub count: usize,
+    /// The limits of the arbiter.
+    pub holding: Holding,
+}
+
+impl Default for Lines {
+    /// Returns one line and no holding.
+    fn default() -> Self {
+        Self {
+            count: 1,
+            holding: Holding::NONE,
+        }
+    }
+}

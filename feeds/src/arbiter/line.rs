@@ -1,0 +1,200 @@
+//! One line of a source: its statistics, and how far it has come.
+
+use std::collections::VecDeque;
+
+use tickcast_reliability::types::Nanos;
+
+use super::holding::Holding;
+use super::ranges::{Ranges, Taken};
+use crate::planted::{ArbiterBug, planted};
+use crate::source::{LineStats, SKEW_BUCKETS};
+
+/// Holes of one line remembered at most.
+const HOLES_MAX: usize = 1024;
+/// Packets beyond a missing message that are remembered for one line at most.
+const MARKS_MAX: usize = 1024;
+/// A line that is silent for so many waits is not waited for: a shorter silence may be a loss of
+/// its own, and a pause of the market.
+const SILENT_WAITS: u64 = 4;
+
+/// A packet that lies beyond a missing message.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    first: u64,
+    at: Nanos,
+    /// The line's packets until then.
+    packets: u64,
+}
+
+/// The state of one line.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) stats: LineStats,
+    /// The lowest sequence that it sent in this session.
+    begin: u64,
+    /// One beyond the highest sequence that it sent in this session; 0: none yet.
+    next: u64,
+    holes: Ranges,
+    missing_before: u64,
+    /// Packets beyond a missing message, ascending by sequence and by time.
+    marks: VecDeque<Mark>,
+    /// Since when another line has been ahead, and this one silent.
+    behind_since: Option<Nanos>,
+    /// Since when another line has been heard, and this one not.
+    silent_since: Option<Nanos>,
+}
+
+impl Line {
+    pub(super) fn new() -> Self {
+        Self {
+            stats: LineStats::default(),
+            begin: 0,
+            next: 0,
+            holes: Ranges::new(HOLES_MAX),
+            missing_before: 0,
+            marks: VecDeque::with_capacity(MARKS_MAX),
+            behind_since: None,
+            silent_since: None,
+        }
+    }
+
+    /// Records that one of several lines sent a packet; returns whether it had stopped.
+    #[inline]
+    pub(super) fn heard(&mut self) -> bool {
+        self.behind_since = None;
+        self.silent_since = None;
+        std::mem::take(&mut self.stats.is_stopped)
+    }
+
+    /// Records that another line sent a packet, with messages up to `end`; returns whether this line
+    /// has stopped just now.
+    #[inline]
+    pub(super) fn other_heard(&mut self, end: u64, now: Nanos, holding: &Holding) -> bool {
+        if self.behind_since.is_none() && self.next < end {
+            self.behind_since = Some(now);
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        let stops = !self.stats.is_stopped
+            && !planted(ArbiterBug::StopUnreported)
+            && now >= since.after(holding.stopped());
+        self.stats.is_stopped |= stops;
+        stops
+    }
+
+    /// Records the messages `first..end` of a packet.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, first: u64, end: u64) {
+        if first == self.next {
+            self.next = end;
+        } else {
+            self.step(first, end);
+        }
+    }
+
+    #[cold]
+    fn step(&mut self, first: u64, end: u64) {
+        if self.next == 0 {
+            (self.begin, self.next) = (first, end);
+            return;
+        }
+        if first < self.begin {
+            // The line began with reordered packets.
+            if end < self.begin {
+                self.holes.push_front(end, self.begin, self.stats.packets);
+            }
+            self.begin = first;
+            return;
+        }
+        if first > self.next {
+            self.holes.push(self.next, first, self.stats.packets);
+        } else {
+            let taken = match planted(ArbiterBug::ReorderedIsMissing) {
+                true => Taken::default(),
+                false => self.holes.take(first, end),
+            };
+            if taken.messages > 0 {
+                let depth = self.stats.packets - taken.tag;
+                self.stats.reorder_depth = self.stats.reorder_depth.max(depth);
+            }
+        }
+        self.next = self.next.max(end);
+    }
+
+    /// Records that the line has come to `first`, while a message before it may be missing.
+    pub(super) fn mark(&mut self, first: u64, next: u64, now: Nanos) {
+        // The line had come further, and still brings what lies before: its time counts from now.
+        let mut beyond = None;
+        while self.marks.back().is_some_and(|mark| mark.first > first) {
+            beyond = beyond.or(self.marks.pop_back());
+        }
+        let is_known = self.marks.back().is_some_and(|mark| mark.first == first);
+        if first > next && !is_known {
+            self.push_mark(first, now);
+        }
+        if let Some(beyond) = beyond {
+            self.push_mark(beyond.first, now);
+        }
+    }
+
+    fn push_mark(&mut self, first: u64, now: Nanos) {
+        if self.marks.len() == MARKS_MAX {
+            self.marks.pop_front();
+        }
+        self.marks.push_back(Mark {
+            first,
+            at: now,
+            packets: self.stats.packets,
+        });
+    }
+
+    /// Forgets the packets that lie before the next message.
+    pub(super) fn forget_marks(&mut self, next: u64) {
+        while self.marks.front().is_some_and(|mark| mark.first <= next) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Returns whether nothing before `end` is to be expected of the line any more.
+    pub(super) fn has_passed(&self, end: u64, now: Nanos, holding: &Holding) -> bool {
+        let reached = self.marks.iter().find(|mark| mark.first >= end);
+        reached.is_some_and(|mark| {
+            now >= mark.at.after(holding.reorder())
+                || self.stats.packets - mark.packets >= holding.reorder_packets.into()
+        })
+    }
+
+    /// Returns whether the line has been silent for too long, while another is ahead of it.
+    pub(super) fn lags(&self, now: Nanos, holding: &Holding) -> bool {
+        self.behind_since
+            .is_some_and(|since| now >= since.after(Nanos(SILENT_WAITS * holding.wait().0)))
+            && !planted(ArbiterBug::SilentLineAwaited)
+    }
+
+    /// Returns the messages of the session that the line left out so far.
+    pub(super) const fn missing(&self) -> u64 {
+        self.missing_before + self.holes.messages()
+    }
+
+    /// Records that nothing more below `end` will come on this line.
+    pub(super) fn owe(&mut self, end: u64) {
+        if self.next > 0 && self.next < end {
+            self.missing_before += end - self.next;
+            self.next = end;
+        }
+    }
+
+    /// Starts a new session; nothing more of the one before, which ended at `end`, will come.
+    pub(super) fn end_session(&mut self, end: u64) {
+        self.owe(end);
+        self.missing_before += self.holes.messages();
+        self.holes.clear();
+        self.marks.clear();
+        self.next = 0;
+    }
+
+    /// Records that a packet came `skew` after the first copy of its first message.
+    pub(super) fn skewed(&mut self, skew: Nanos) {
+        let bucket = (u64::BITS - (skew.0 / 1000).leading_zeros()) as usize;
+        self.stats.skew[bucket.min(SKEW_BUCKETS - 1)] += 1;
+    }
+}

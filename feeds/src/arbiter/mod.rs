@@ -1,0 +1,584 @@
+//! Arbitration: the packets of a source's lines in, each message once and in the venue's order out.
+//!
+//! An [`Arbiter`] does no I/O, reads no clock and has no thread: each call brings the time. Messages
+//! are compared by sequence, so lines may pack them differently.
+//!
+//! - A packet beyond the next message waits, within [`Holding`]'s limits.
+//! - A missing message is lost when every line has passed it, or when the wait is over. A line that
+//!   falls silent is not waited for.
+//! - A message that was delivered before is a duplicate; a message that was passed over is late.
+//! - The first packet may have any sequence: messages before it are no loss, unless
+//!   `expect_from_one`.
+//! - Another session, or a sequence far ahead, is a candidate until it is confirmed.
+//! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
+//!   heartbeats below the next sequence, or by the time at which it sent the packet.
+//! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets
+//!   are numbered in order of arrival.
+
+mod candidate;
+mod holding;
+mod line;
+mod protocol;
+mod queue;
+mod ranges;
+mod recent;
+
+use tickcast_reliability::types::{Nanos, SourcePosition};
+
+use self::candidate::Candidate;
+pub use self::holding::{Holding, Lines};
+use self::line::Line;
+pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
+use self::queue::{Held, Queue};
+use self::ranges::Ranges;
+use self::recent::Recent;
+use crate::planted::{ArbiterBug, planted};
+use crate::source::{Incident, LineStats, Packet};
+
+/// Heartbeats in a row below the next sequence that a restarted count takes: fewer may be
+/// stragglers.
+pub const HEARTBEATS_BEHIND: u8 = 3;
+/// Ranges of lost messages remembered at most.
+const MISSED_MAX: usize = 4096;
+/// Two copies of a packet were sent less than this apart, the interval of the venues' heartbeats.
+const RESEND_NS: u64 = 1_000_000_000;
+
+/// Merges the lines of one source.
+#[derive(Clone, Debug)]
+pub struct Arbiter<P> {
+    protocol: P,
+    holding: Holding,
+    expect_from_one: bool,
+    lines: Vec<Line>,
+    /// The latest time of a call.
+    now: Nanos,
+    /// Whether nothing waits and nothing is known to be missing.
+    is_plain: bool,
+    session: Option<u128>,
+    /// The session before, and the next sequence there.
+    previous: Option<(u128, u64)>,
+    ordinal: u16,
+    /// The next sequence to deliver.
+    next: u64,
+    /// Messages below this sequence have been sent.
+    announced: u64,
+    /// Messages that were passed over.
+    missed: Ranges,
+    /// Whether the messages before the first packet are no loss.
+    is_joining: bool,
+    /// The message that is missing, and since when.
+    hole: Option<(u64, Nanos)>,
+    queue: Queue,
+    candidate: Option<Candidate>,
+    recent: Recent,
+    newest_sent_at: u64,
+    heartbeats_behind: u8,
+    is_unnumbered: bool,
+    end_at: Option<u64>,
+    has_ended: bool,
+}
+
+/// A packet in the arbiter's terms.
+#[derive(Clone, Copy)]
+struct Arrived<'a> {
+    line: usize,
+    received_at: Nanos,
+    payload: &'a [u8],
+}
+
+impl<P: Protocol> Arbiter<P> {
+    /// Creates an arbiter that has seen nothing. With `expect_from_one`, messages before the first
+    /// packet are lost; without, the source is joined there.
+    #[must_use]
+    pub fn new(protocol: P, lines: Lines, expect_from_one: bool) -> Self {
+        Self {
+            protocol,
+            holding: lines.holding,
+            expect_from_one,
+            lines: vec![Line::new(); lines.count.max(1)],
+            now: Nanos::ZERO,
+            is_plain: false,
+            session: None,
+            previous: None,
+            ordinal: 0,
+            next: 0,
+            announced: 0,
+            missed: Ranges::new(MISSED_MAX),
+            is_joining: false,
+            hole: None,
+            queue: Queue::new(lines.holding.packets_max),
+            candidate: None,
+            recent: Recent::default(),
+            newest_sent_at: 0,
+            heartbeats_behind: 0,
+            is_unnumbered: false,
+            end_at: None,
+            has_ended: false,
+        }
+    }
+
+    /// Returns the session that is being followed.
+    #[must_use]
+    pub const fn session(&self) -> Option<u128> {
+        self.session
+    }
+
+    /// Returns the position of the next new message.
+    #[must_use]
+    pub const fn next_position(&self) -> SourcePosition {
+        SourcePosition::new(self.ordinal, self.next)
+    }
+
+    /// Returns whether packets wait, so that [`poll`](Self::poll) may release them.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        !self.is_plain && self.session.is_some()
+    }
+
+    /// Returns the number of packets that wait for those before them.
+    #[must_use]
+    pub fn held_packets(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns the number of lines.
+    #[must_use]
+    pub const fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Returns the counts of a line; zeros for a line that does not exist.
+    #[must_use]
+    pub fn line(&self, line: usize) -> LineStats {
+        self.lines
+            .get(line)
+            .map_or_else(LineStats::default, |it| LineStats {
+                missing: it.missing(),
+                ..it.stats
+            })
+    }
+
+    /// Takes one packet of a line. Never panics, whatever the bytes.
+    #[inline(always)]
+    pub fn packet(
+        &mut self,
+        line: usize,
+        now: Nanos,
+        packet: Packet<'_>,
+        out: &mut impl Listen<P>,
+    ) {
+        let (head, blocks) = match self.protocol.read(packet.payload) {
+            Ok(read) => read,
+            Err(incident) => return out.incident(incident),
+        };
+        if head.first > SourcePosition::SEQUENCE_MAX - head.count {
+            let reason = "the sequence is beyond 48 bits";
+            return out.incident(Incident::Malformed { reason });
+        }
+        self.now = self.now.max(now);
+        let line = line.min(self.lines.len() - 1);
+        if self.is_plain
+            && self.session == Some(head.session)
+            && head.first == self.next
+            && head.count > 0
+        {
+            self.heartbeats_behind = 0;
+            self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
+            self.heard(line, &head, out);
+            self.remember(self.now);
+            return self.deliver(line, head.first, blocks, packet.received_at, head.note, out);
+        }
+        let arrived = Arrived {
+            line,
+            received_at: packet.received_at,
+            payload: packet.payload,
+        };
+        self.consider(arrived, head, blocks, out);
+    }
+
+    /// Lets time pass: releases what has waited long enough.
+    pub fn poll(&mut self, now: Nanos, out: &mut impl Listen<P>) {
+        self.now = self.now.max(now);
+        if self.is_waiting() {
+            self.settle(false, out);
+        }
+    }
+
+    /// Ends the input: releases everything that waits, and declares what is missing.
+    pub fn finish(&mut self, out: &mut impl Listen<P>) {
+        if self.session.is_some() && !planted(ArbiterBug::EndForgets) {
+            self.settle(true, out);
+        }
+        for line in &mut self.lines {
+            line.owe(self.next);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn consider(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: PacketHead<P::Note>,
+        blocks: P::Blocks<'_>,
+        out: &mut impl Listen<P>,
+    ) {
+        // A false count must not stand for messages that another packet brings.
+        let held = count(blocks.clone());
+        if held == 0 && head.count > 0 {
+            return out.incident(refusal(blocks));
+        }
+        let head = PacketHead {
+            count: held,
+            ..head
+        };
+        match self.session {
+            Some(session) if session == head.session => self.own(arrived, head, blocks, out),
+            Some(_) => self.other_session(arrived, &head, blocks, out),
+            None if self.may_begin(blocks.clone()) => {
+                self.session = Some(head.session);
+                self.is_unnumbered = head.first == 0;
+                self.is_joining =
+                    !self.expect_from_one && !self.is_unnumbered && !planted(ArbiterBug::JoinIsGap);
+                self.next = 1;
+                self.own(arrived, head, blocks, out);
+            }
+            None => self.refuse(arrived.line, head.count, refusal(blocks), out),
+        }
+    }
+
+    /// Drops a packet that is not taken, and counts its messages.
+    fn refuse(&mut self, line: usize, messages: u64, reason: Incident, out: &mut impl Listen<P>) {
+        self.lines[line].stats.foreign += messages;
+        out.incident(reason);
+    }
+
+    /// Returns whether a source may begin with a packet: nothing is at stake, so one that was cut
+    /// will do.
+    fn may_begin(&self, mut blocks: P::Blocks<'_>) -> bool {
+        let is_known = blocks.next().is_some_and(|it| self.protocol.is_known(it));
+        is_known || is_exact(blocks)
+    }
+
+    /// Takes a packet of the current session.
+    fn own(
+        &mut self,
+        arrived: Arrived<'_>,
+        mut head: PacketHead<P::Note>,
+        blocks: P::Blocks<'_>,
+        out: &mut impl Listen<P>,
+    ) {
+        if head.first == 0 && self.is_unnumbered {
+            head.first = self.next;
+        }
+        if head.first < self.next && self.restarts(&head) {
+            self.settle(true, out);
+            let next = if head.sent_at == 0 { head.first } else { 1 };
+            self.begin_run(next);
+            let next = self.next_position();
+            out.incident(Incident::SequenceReset { next });
+        }
+        self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
+        let (first, end) = (head.first, head.first + head.count);
+        if self.is_far(first) {
+            return self.consider_jump(arrived, &head, out);
+        }
+        let is_news = head.count > 0 && end > self.next;
+        if is_news {
+            self.heartbeats_behind = 0;
+        }
+        self.refute(is_news);
+        self.heard(arrived.line, &head, out);
+        self.lines[arrived.line].mark(first, self.next, self.now);
+        if head.count == 0 {
+            if !planted(ArbiterBug::HeartbeatIgnored) {
+                self.announced = self.announced.max(first);
+            }
+            self.is_joining &= first > self.next;
+            if head.kind == PacketKind::End {
+                self.end_at = Some(first);
+            }
+        } else if end <= self.next || (first < self.next && planted(ArbiterBug::OverlapDropped)) {
+            self.old(arrived.line, first, end.min(self.next), out);
+        } else if first <= self.next {
+            self.is_joining = false;
+            if first < self.next {
+                self.old(arrived.line, first, self.next, out);
+            }
+            self.remember(self.now);
+            let (line, received_at) = (arrived.line, arrived.received_at);
+            self.deliver(line, first, blocks, received_at, head.note, out);
+        } else if let Some(at) = self.queue.covers(first, end) {
+            self.duplicate(arrived.line, head.count, Some(at), out);
+        } else if !planted(ArbiterBug::EarlyDropped) {
+            let held = self.held(arrived, first, end);
+            self.queue.insert(held);
+        }
+        self.settle(false, out);
+    }
+
+    fn held(&mut self, arrived: Arrived<'_>, first: u64, end: u64) -> Held {
+        Held {
+            line: arrived.line,
+            first,
+            end,
+            arrived_at: self.now,
+            received_at: arrived.received_at,
+            bytes: self.queue.copy(arrived.payload),
+        }
+    }
+
+    /// Records a packet of the source on a line.
+    #[inline(always)]
+    fn heard(&mut self, line: usize, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
+        let end = head.first + head.count;
+        let brought = &mut self.lines[line];
+        brought.stats.packets += 1;
+        if head.count > 0 {
+            brought.advance(head.first, end);
+        }
+        if self.lines.len() > 1 {
+            let end = if head.count > 0 { end } else { 0 };
+            self.heard_beside_others(line, end, out);
+        }
+    }
+
+    /// Records on all lines that one of several sent a packet, with messages up to `end`.
+    #[inline(never)]
+    fn heard_beside_others(&mut self, line: usize, end: u64, out: &mut impl Listen<P>) {
+        if self.lines[line].heard() {
+            out.incident(Incident::LineBack { line: line as u8 });
+        }
+        for (n, other) in self.lines.iter_mut().enumerate() {
+            if n != line && other.other_heard(end, self.now, &self.holding) {
+                out.incident(Incident::LineStopped { line: n as u8 });
+            }
+        }
+    }
+
+    /// Passes on the new messages of a packet that begins at the next one or before.
+    ///
+    /// This is the only copy of the listener's code, so that the compiler inlines all of that. The
+    /// arguments are in registers.
+    #[inline(never)]
+    fn deliver(
+        &mut self,
+        line: usize,
+        first: u64,
+        mut blocks: P::Blocks<'_>,
+        received_at: Nanos,
+        note: P::Note,
+        out: &mut impl Listen<P>,
+    ) {
+        let next = self.next;
+        let mut sequence = first;
+        out.packet(received_at, &note);
+        for message in blocks.by_ref() {
+            if sequence >= next || planted(ArbiterBug::OverlapDelivered) {
+                out.message(SourcePosition::new(self.ordinal, sequence), message);
+            }
+            sequence += 1;
+        }
+        self.next = next.max(sequence);
+        self.lines[line].stats.first += self.next - next;
+        if let Some(reason) = blocks.fault() {
+            out.incident(Incident::Malformed { reason });
+        }
+    }
+
+    /// Remembers when the next message arrived, to compare the lines.
+    #[inline(always)]
+    fn remember(&mut self, arrived_at: Nanos) {
+        if self.lines.len() > 1 {
+            self.recent.push(self.next, arrived_at);
+        }
+    }
+
+    /// Takes messages that lie before the next one.
+    fn old(&mut self, line: usize, first: u64, end: u64, out: &mut impl Listen<P>) {
+        let late = match self.missed.take(first, end).messages {
+            _ if planted(ArbiterBug::LateIsDuplicate) => 0,
+            late => late,
+        };
+        if late > 0 {
+            self.lines[line].stats.late += late;
+            out.incident(Incident::Late { messages: late });
+        }
+        let messages = end - first - late;
+        if messages > 0 {
+            let at = self.recent.find(first);
+            self.duplicate(line, messages, at, out);
+        }
+    }
+
+    fn duplicate(
+        &mut self,
+        line: usize,
+        messages: u64,
+        first_at: Option<Nanos>,
+        out: &mut impl Listen<P>,
+    ) {
+        if planted(ArbiterBug::DuplicateIsFirst) {
+            self.lines[line].stats.first += messages;
+        } else {
+            self.lines[line].stats.duplicates += messages;
+        }
+        if let Some(at) = first_at {
+            self.lines[line].skewed(self.now.since(at));
+        }
+        out.incident(Incident::Duplicate { messages });
+    }
+
+    /// Releases what follows, and closes the hole before it when that is due (`is_over`: at once).
+    fn settle(&mut self, is_over: bool, out: &mut impl Listen<P>) {
+        let mut gap: Option<(SourcePosition, u64)> = None;
+        loop {
+            if let Some(held) = self.queue.pop(self.next) {
+                report_gap(&mut gap, out);
+                self.release(held, out);
+                continue;
+            }
+            let Some(end) = self.hole_end() else {
+                self.hole = None;
+                break;
+            };
+            if self.hole.is_none_or(|(next, _)| next != self.next) {
+                self.hole = Some((self.next, self.now));
+            }
+            if !is_over && !self.is_closed(end) {
+                break;
+            }
+            if !self.is_joining && !planted(ArbiterBug::GapUnreported) {
+                let gap = gap.get_or_insert((self.next_position(), 0));
+                gap.1 += end - self.next - u64::from(planted(ArbiterBug::GapOneShort));
+            }
+            self.is_joining = false;
+            self.missed.push(self.next, end, 0);
+            self.next = end;
+        }
+        report_gap(&mut gap, out);
+        if !self.has_ended && self.end_at.is_some_and(|end| self.next >= end) {
+            self.has_ended = true;
+            out.incident(Incident::EndOfSession);
+        }
+        self.settle_candidate(is_over, out);
+        self.is_plain = self.hole.is_none() && self.candidate.is_none() && !self.is_joining;
+    }
+
+    /// Delivers a packet that has waited.
+    fn release(&mut self, held: Held, out: &mut impl Listen<P>) {
+        if held.first < self.next {
+            self.old(held.line, held.first, held.end.min(self.next), out);
+        }
+        if held.end > self.next
+            && let Ok((head, blocks)) = self.protocol.read(&held.bytes)
+        {
+            self.remember(held.arrived_at);
+            let (line, received_at) = (held.line, held.received_at);
+            self.deliver(line, held.first, blocks, received_at, head.note, out);
+        }
+        self.queue.recycle(held.bytes);
+    }
+
+    /// Returns one beyond the messages that are missing now, if any are.
+    fn hole_end(&self) -> Option<u64> {
+        let announced = (self.announced > self.next).then_some(self.announced);
+        match (self.queue.front(), announced) {
+            (Some(held), Some(announced)) => Some(held.min(announced)),
+            (held, announced) => held.or(announced),
+        }
+    }
+
+    /// Returns whether the messages up to `end` are not waited for any more.
+    fn is_closed(&mut self, end: u64) -> bool {
+        let (now, holding) = (self.now, &self.holding);
+        let since = self.hole.map_or(now, |(_, since)| since);
+        if self.queue.exceeds(holding.packets_max, holding.bytes_max) {
+            return !planted(ArbiterBug::HoldUnbounded);
+        }
+        if planted(ArbiterBug::WaitsForever) {
+            return false;
+        }
+        if now >= since.after(holding.wait())
+            || (self.is_joining && planted(ArbiterBug::JoinedAtOnce))
+        {
+            return true;
+        }
+        if planted(ArbiterBug::OneLineSuffices) {
+            let mut lines = self.lines.iter();
+            return lines.any(|line| line.has_passed(end, now, holding));
+        }
+        let next = self.next;
+        self.lines.iter_mut().all(|line| {
+            line.forget_marks(next);
+            line.has_passed(end, now, holding) || line.lags(now, holding)
+        })
+    }
+
+    /// Returns whether a packet was sent so shortly before the newest that it is a copy.
+    const fn trails(&self, head: &PacketHead<P::Note>) -> bool {
+        head.sent_at < self.newest_sent_at && self.newest_sent_at - head.sent_at <= RESEND_NS
+    }
+
+    /// Returns whether a packet before the next message says that the venue restarted its count.
+    fn restarts(&mut self, head: &PacketHead<P::Note>) -> bool {
+        if head.sent_at > 0 {
+            return if head.count == 0 && head.first == 1 {
+                !self.trails(head)
+            } else {
+                head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
+            };
+        }
+        if head.count > 0 || head.kind == PacketKind::End {
+            return false;
+        }
+        self.heartbeats_behind += 1;
+        self.heartbeats_behind == HEARTBEATS_BEHIND
+    }
+
+    /// Starts to count anew at `next`, with another ordinal.
+    fn begin_run(&mut self, next: u64) {
+        for line in &mut self.lines {
+            line.end_session(self.next);
+        }
+        self.ordinal = self.ordinal.saturating_add(1);
+        self.next = next;
+        self.announced = 0;
+        self.missed.clear();
+        self.recent.clear();
+        self.hole = None;
+        self.heartbeats_behind = 0;
+        self.is_joining = false;
+        self.end_at = None;
+        self.has_ended = false;
+    }
+}
+
+const FOREIGN: Incident = Incident::Foreign {
+    reason: "the packet is not of this feed",
+};
+
+/// Returns the number of whole messages.
+fn count<'a>(blocks: impl Blocks<'a>) -> u64 {
+    blocks.fold(0, |count, _| count + 1)
+}
+
+/// Returns whether the messages fill the packet as its header says.
+fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
+    blocks.by_ref().for_each(drop);
+    blocks.fault().is_none() && blocks.is_exact()
+}
+
+/// Returns the incident of a packet that is not taken.
+fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
+    blocks.by_ref().for_each(drop);
+    blocks
+        .fault()
+        .map_or(FOREIGN, |reason| Incident::Malformed { reason })
+}
+
+fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {
+    if let Some((from, missing)) = gap.take() {
+        out.incident(Incident::Gap { from, missing });
+    }
+}

@@ -1,0 +1,72 @@
+//! The interface between an arbiter and a venue's packets.
+
+use tickcast_reliability::types::{Nanos, SourcePosition};
+
+use crate::source::Incident;
+
+/// The kind of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketKind {
+    /// Messages, or without any a heartbeat that names the next sequence.
+    Data,
+    /// The end of the session; names the next sequence.
+    End,
+}
+
+/// The header of a packet, as far as arbitration needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketHead<N> {
+    /// The session, in any injective coding.
+    pub session: u128,
+    /// Sequence of the first message; without messages, of the next one to come.
+    pub first: u64,
+    /// Number of messages.
+    pub count: u64,
+    /// The kind of the packet.
+    pub kind: PacketKind,
+    /// Time at which the venue sent it, UTC; 0 if the protocol has none.
+    pub sent_at: u64,
+    /// Facts that the packet's messages need.
+    pub note: N,
+}
+
+/// The messages of a packet.
+pub trait Blocks<'a>: Iterator<Item = &'a [u8]> {
+    /// After the last message: returns the reason why the bytes do not fit the header, if any.
+    fn fault(&self) -> Option<&'static str>;
+
+    /// After the last message: returns whether the bytes end there, as the header says.
+    fn is_exact(&self) -> bool;
+}
+
+/// A venue's packets.
+pub trait Protocol {
+    /// Facts of a packet that its messages need besides their own bytes.
+    type Note: Copy;
+    /// The messages of a packet.
+    type Blocks<'a>: Blocks<'a> + Clone;
+
+    /// Splits a packet into header and messages.
+    ///
+    /// # Errors
+    /// The incident to report instead.
+    fn read<'a>(
+        &mut self,
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<Self::Note>, Self::Blocks<'a>), Incident>;
+
+    /// Returns whether a message is of a known type and length.
+    fn is_known(&self, message: &[u8]) -> bool;
+}
+
+/// Takes what an arbiter returns, in order.
+pub trait Listen<P: Protocol> {
+    /// Announces the packet of the messages that follow.
+    fn packet(&mut self, received_at: Nanos, note: &P::Note);
+
+    /// Takes a message that was not given before. It may be empty.
+    fn message(&mut self, position: SourcePosition, message: &[u8]);
+
+    /// Takes an incident of the source.
+    fn incident(&mut self, incident: Incident);
+}

@@ -1,0 +1,153 @@
+//! Sets of message sequences as ranges.
+
+use std::collections::VecDeque;
+
+/// The messages `from..to`, and a tag of the caller's.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    from: u64,
+    to: u64,
+    tag: u64,
+}
+
+/// The part of a set that was taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) messages: u64,
+    /// The smallest tag of the ranges.
+    pub(super) tag: u64,
+}
+
+/// Disjoint ranges in order. At the limit the oldest range is forgotten, but still counted.
+#[derive(Clone, Debug)]
+pub(super) struct Ranges {
+    all: VecDeque<Range>,
+    limit: usize,
+    messages: u64,
+}
+
+impl Ranges {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            all: VecDeque::with_capacity(limit + 1),
+            limit,
+            messages: 0,
+        }
+    }
+
+    /// Returns the messages in the set, with those of forgotten ranges.
+    pub(super) const fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.messages = 0;
+    }
+
+    /// Adds a range that lies beyond all others.
+    pub(super) fn push(&mut self, from: u64, to: u64, tag: u64) {
+        self.messages += to - from;
+        match self.all.back_mut() {
+            Some(last) if last.to == from && last.tag == tag => last.to = to,
+            _ => self.all.push_back(Range { from, to, tag }),
+        }
+        self.bound();
+    }
+
+    /// Adds a range that lies before all others, if that is not forgotten at once.
+    pub(super) fn push_front(&mut self, from: u64, to: u64, tag: u64) {
+        self.messages += to - from;
+        if self.all.len() < self.limit {
+            self.all.push_front(Range { from, to, tag });
+        }
+    }
+
+    /// Takes `from..to` out of the set.
+    pub(super) fn take(&mut self, from: u64, to: u64) -> Taken {
+        let mut taken = Taken::default();
+        let mut at = self.all.partition_point(|range| range.to <= from);
+        while let Some(range) = self.all.get_mut(at).filter(|range| range.from < to) {
+            let (cut_from, cut_to) = (range.from.max(from), range.to.min(to));
+            let tag = range.tag;
+            taken.tag = if taken.messages == 0 {
+                tag
+            } else {
+                taken.tag.min(tag)
+            };
+            taken.messages += cut_to - cut_from;
+            let rest = Range {
+                from: cut_to,
+                to: range.to,
+                tag,
+            };
+            range.to = cut_from;
+            let is_empty = range.from == range.to;
+            match (is_empty, rest.from < rest.to) {
+                (true, true) => self.all[at] = rest,
+                (true, false) => drop(self.all.remove(at)),
+                (false, true) => {
+                    self.all.insert(at + 1, rest);
+                    break;
+                }
+                (false, false) => at += 1,
+            }
+            if rest.from < rest.to {
+                break;
+            }
+        }
+        self.messages -= taken.messages;
+        self.bound();
+        taken
+    }
+
+    fn bound(&mut self) {
+        if self.all.len() > self.limit {
+            self.all.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taking_any_part_leaves_exactly_the_rest() {
+        for from in 0..30 {
+            for to in from..30 {
+                let mut ranges = Ranges::new(8);
+                let mut plain: Vec<u64> = Vec::new();
+                for (a, b) in [(2, 5), (7, 8), (10, 20)] {
+                    ranges.push(a, b, a);
+                    plain.extend(a..b);
+                }
+                let before = plain.len();
+                plain.retain(|n| !(from..to).contains(n));
+                let taken = ranges.take(from, to);
+                assert_eq!(taken.messages, (before - plain.len()) as u64);
+                assert_eq!(ranges.messages(), plain.len() as u64);
+                let rest: Vec<u64> = ranges.all.iter().flat_map(|r| r.from..r.to).collect();
+                assert_eq!(rest, plain, "{from}..{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn oldest_range_beyond_limit_is_forgotten_and_counted() {
+        let mut ranges = Ranges::new(2);
+        for at in [1, 5, 9] {
+            ranges.push(at, at + 2, at);
+        }
+        assert_eq!(ranges.messages(), 6);
+        assert_eq!(ranges.take(1, 3).messages, 0);
+        assert_eq!(
+            ranges.take(0, 100),
+            Taken {
+                messages: 4,
+                tag: 5
+            }
+        );
+        assert_eq!(ranges.messages(), 2);
+    }
+}

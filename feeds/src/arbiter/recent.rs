@@ -1,0 +1,45 @@
+//! Arrival times of recent messages, for the skew between lines.
+
+use tickcast_reliability::types::Nanos;
+
+/// Packets remembered; a power of two.
+const LEN: usize = 4096;
+
+/// The packets delivered last, in order of their messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    ring: Vec<(u64, Nanos)>,
+    pushed: usize,
+}
+
+impl Recent {
+    /// Remembers that the messages from `first` on arrived at `at`.
+    #[inline]
+    pub(super) fn push(&mut self, first: u64, at: Nanos) {
+        if self.ring.is_empty() {
+            self.ring.resize(LEN, (0, Nanos::ZERO));
+        }
+        let slot = self.pushed % LEN;
+        self.ring[slot] = (first, at);
+        self.pushed += 1;
+    }
+
+    pub(super) const fn clear(&mut self) {
+        self.pushed = 0;
+    }
+
+    /// Returns when the message arrived, if it is remembered.
+    pub(super) fn find(&self, sequence: u64) -> Option<Nanos> {
+        let (mut low, mut high) = (self.pushed.saturating_sub(LEN), self.pushed);
+        let oldest = low;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.ring[middle % LEN].0 <= sequence {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        (low > oldest).then(|| self.ring[(low - 1) % LEN].1)
+    }
+}

@@ -1,0 +1,199 @@
+//! The framings of a file of ITCH 5.0 messages, and which units are sound.
+
+use std::ops::Range;
+
+use crate::itch::messages::message_len;
+
+pub(super) const PREFIX_LEN: usize = 2;
+/// Bytes that decide about the framing.
+pub(super) const HEAD_LEN: usize = 4;
+/// Bytes from the start of a unit that decide whether it is sound.
+pub(super) const SOUND_LEN: usize = PREFIX_LEN + 12;
+/// Bytes that a venue may append to a message.
+const APPENDED_MAX: usize = 64;
+const NS_PER_DAY: u64 = 86_400_000_000_000;
+const STAMP: Range<usize> = 5..11;
+/// Bytes of a SoupBinTCP login: type, session (10), sequence (20).
+const LOGIN_LEN: usize = 31;
+
+/// How a file frames its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Each message has its length before it.
+    Lengths,
+    /// All lengths are zero; the types imply them.
+    Types,
+    /// SoupBinTCP packets.
+    SoupBinTcp,
+}
+
+/// One framed unit, with its length in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unit {
+    /// A message, which begins at `at`.
+    Message {
+        at: usize,
+        len: usize,
+        is_known: bool,
+    },
+    /// The end of a day.
+    EndMark { len: usize },
+    /// The begin of a SoupBinTCP session, and the sequence of its next message.
+    Login { len: usize, next: u64 },
+    /// A unit without a message.
+    Other { len: usize },
+}
+
+impl Unit {
+    /// Returns its bytes in the file.
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::Message { len, .. }
+            | Self::EndMark { len }
+            | Self::Login { len, .. }
+            | Self::Other { len } => len,
+        }
+    }
+
+    /// Returns whether its length is the one of its type, so that it needs no sound successor.
+    pub(super) const fn is_certain(self) -> bool {
+        !matches!(
+            self,
+            Self::Message {
+                is_known: false,
+                ..
+            } | Self::EndMark { .. }
+        )
+    }
+}
+
+impl Framing {
+    /// Recognises the framing by a file's first bytes; three are enough for BinaryFILE.
+    pub(super) fn of(head: &[u8]) -> Option<Self> {
+        let (&[high, low, kind], rest) = head.split_first_chunk::<3>()?;
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        let of_kind = message_len(kind);
+        if len == 0 {
+            return of_kind.map(|_| Self::Types);
+        }
+        if of_kind == Some(len) {
+            return Some(Self::Lengths);
+        }
+        let is_sequenced = kind == b'S' && rest.first().is_some_and(|k| fits(*k, len - 1));
+        let is_session = matches!((kind, len), (b'A', LOGIN_LEN) | (b'H', 1) | (b'+', _));
+        if is_sequenced || is_session {
+            return Some(Self::SoupBinTcp);
+        }
+        fits(kind, len).then_some(Self::Lengths)
+    }
+
+    /// Returns the unit at an offset, if its length fits its type.
+    pub(super) fn unit(self, bytes: &[u8], at: usize) -> Option<Unit> {
+        let bytes = bytes.get(at..)?;
+        let (prefix, body) = bytes.split_first_chunk::<PREFIX_LEN>()?;
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        match self {
+            Self::Lengths if len == 0 => Some(Unit::EndMark { len: PREFIX_LEN }),
+            Self::Lengths => message(*body.first()?, len, PREFIX_LEN),
+            Self::Types if len != 0 => None,
+            Self::Types => {
+                let len = message_len(*body.first()?)?;
+                message(*body.first()?, len, PREFIX_LEN)
+            }
+            Self::SoupBinTcp => soup(body, len),
+        }
+    }
+
+    /// Returns whether a unit that can be no accident begins at an offset: the type is known, its
+    /// length fits, and its stamp lies within a day. At the end of the bytes less is visible.
+    pub(super) fn is_sound(self, bytes: &[u8], at: usize) -> bool {
+        match self.unit(bytes, at) {
+            Some(Unit::Message {
+                at: message,
+                is_known: true,
+                ..
+            }) => {
+                let stamp = bytes.get(at + message + STAMP.start..at + message + STAMP.end);
+                stamp.is_none_or(|stamp| time(stamp) < NS_PER_DAY)
+            }
+            Some(Unit::Message { .. }) | None => false,
+            Some(Unit::EndMark { len }) => {
+                let behind = at + len;
+                bytes.len() == behind || {
+                    // The next day or zeros follow.
+                    let next = &bytes[behind..];
+                    next.iter().all(|byte| *byte == 0)
+                        || self.unit(bytes, behind).is_some_and(|unit| {
+                            matches!(unit, Unit::Message { is_known: true, .. })
+                        })
+                }
+            }
+            Some(Unit::Login { .. } | Unit::Other { .. }) => true,
+        }
+    }
+
+    /// Returns where in `range` a sound message begins that a sound unit or the end follows.
+    pub(super) fn find(self, bytes: &[u8], mut range: Range<usize>, is_end: bool) -> Option<usize> {
+        range.find(|&at| {
+            let is_message = matches!(self.unit(bytes, at), Some(Unit::Message { .. }));
+            if !is_message || !self.is_sound(bytes, at) {
+                return false;
+            }
+            let end = at + self.unit(bytes, at).map_or(0, Unit::len);
+            (is_end && end == bytes.len()) || (end < bytes.len() && self.is_sound(bytes, end))
+        })
+    }
+}
+
+/// Returns whether a length is that of a type, or of one with fields appended.
+fn fits(kind: u8, len: usize) -> bool {
+    message_len(kind).is_some_and(|of_kind| (of_kind..=of_kind + APPENDED_MAX).contains(&len))
+}
+
+/// A message of a known type whose length fits, or of an unknown type.
+fn message(kind: u8, len: usize, at: usize) -> Option<Unit> {
+    let is_known = message_len(kind).is_some();
+    let is_possible = if is_known {
+        fits(kind, len)
+    } else {
+        kind.is_ascii_alphanumeric() && STAMP.end <= len
+    };
+    is_possible.then_some(Unit::Message {
+        at,
+        len: at + len,
+        is_known,
+    })
+}
+
+fn soup(body: &[u8], len: usize) -> Option<Unit> {
+    let whole = PREFIX_LEN + len;
+    match (*body.first()?, len) {
+        (b'S', 2..) => match message(*body.get(1)?, len - 1, PREFIX_LEN + 1)? {
+            Unit::Message { at, is_known, .. } => Some(Unit::Message {
+                at,
+                len: whole,
+                is_known,
+            }),
+            other => Some(other),
+        },
+        (b'A', LOGIN_LEN) => {
+            let digits = body.get(11..LOGIN_LEN).unwrap_or_default();
+            let digits = std::str::from_utf8(digits).unwrap_or_default();
+            Some(Unit::Login {
+                len: whole,
+                next: digits.trim().parse().unwrap_or(1),
+            })
+        }
+        (b'Z', 1) => Some(Unit::EndMark { len: whole }),
+        (b'H' | b'R' | b'O', 1) | (b'J', 2) => Some(Unit::Other { len: whole }),
+        (b'+', 1..) => Some(Unit::Other { len: whole }),
+        _ => None,
+    }
+}
+
+/// Nanoseconds since midnight, in 48 bits.
+fn time(stamp: &[u8]) -> u64 {
+    stamp
+        .iter()
+        .fold(0, |time, byte| time << 8 | u64::from(*byte))
+}

@@ -1,0 +1,271 @@
+//! Decompresses gzip and zstd as it reads; the content decides, not the name.
+//!
+//! A file may consist of several members. Zeros behind the last one pad a file (block devices and
+//! tapes do that); any other bytes there are trailing. Both are counted.
+
+use std::io::{self, BufRead, Error, ErrorKind, Read};
+
+use flate2::bufread::GzDecoder;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+const GZIP_MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Skippable zstd frames: sixteen magic numbers, which differ in the first byte only.
+const ZSTD_SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
+const BUFFER_LEN: usize = 1 << 16;
+
+/// Bytes behind the last member of a compressed file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// Zeros that pad the file.
+    pub(crate) zeros: u64,
+    /// Bytes from the first that is not zero.
+    pub(crate) trailing: u64,
+}
+
+/// Reads a file that may be compressed.
+pub(super) struct Decompressor {
+    member: Member,
+    tail: Tail,
+}
+
+enum Member {
+    Plain(Source),
+    Gzip(Box<GzDecoder<Source>>),
+    Zstd(Box<Zstd>),
+    /// Behind the last member; or an error has ended the file.
+    Ended(Source),
+}
+
+impl Decompressor {
+    /// Looks at the first bytes and chooses the decompressor.
+    pub(super) fn new(reader: impl Read + Send + 'static) -> io::Result<Self> {
+        let mut source = Source::new(reader);
+        let member = match Kind::of(&mut source)? {
+            Some(kind) => kind.open(source)?,
+            None => Member::Plain(source),
+        };
+        Ok(Self {
+            member,
+            tail: Tail::default(),
+        })
+    }
+
+    /// Returns the bytes taken from the file so far, before decompression.
+    pub(super) fn raw_position(&self) -> u64 {
+        let source = match &self.member {
+            Member::Plain(source) | Member::Ended(source) => source,
+            Member::Gzip(decoder) => decoder.get_ref(),
+            Member::Zstd(decoder) => &decoder.source,
+        };
+        source.position
+    }
+
+    /// Returns the bytes behind the last member; complete once the end was read.
+    pub(super) const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Continues behind a member: with the next one, or over the rest of the file.
+    fn pass_member(&mut self, mut source: Source) -> io::Result<()> {
+        let zeros = source.skip_zeros()?;
+        self.tail.zeros += zeros;
+        if let Some(kind) = Kind::of(&mut source)? {
+            self.member = kind.open(source)?;
+            return Ok(());
+        }
+        self.tail.trailing += source.skip(u64::MAX)?;
+        self.member = Member::Ended(source);
+        Ok(())
+    }
+}
+
+impl Read for Decompressor {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let len = match &mut self.member {
+                Member::Plain(source) => return source.read(buffer),
+                Member::Gzip(decoder) => decoder.read(buffer)?,
+                Member::Zstd(decoder) => decoder.read(buffer)?,
+                Member::Ended(_) => return Ok(0),
+            };
+            if len > 0 || buffer.is_empty() {
+                return Ok(len);
+            }
+            let ended = Member::Ended(Source::new(io::empty()));
+            let source = match std::mem::replace(&mut self.member, ended) {
+                Member::Plain(source) | Member::Ended(source) => source,
+                Member::Gzip(decoder) => decoder.into_inner(),
+                Member::Zstd(decoder) => decoder.source,
+            };
+            self.pass_member(source)?;
+        }
+    }
+}
+
+/// Compression of a member.
+#[derive(Clone, Copy)]
+enum Kind {
+    Gzip,
+    Zstd,
+}
+
+impl Kind {
+    /// Returns the compression of the member that begins here, past skippable frames.
+    fn of(source: &mut Source) -> io::Result<Option<Self>> {
+        loop {
+            let head = source.peek(8)?;
+            if head.starts_with(&GZIP_MAGIC) {
+                return Ok(Some(Self::Gzip));
+            }
+            if head.starts_with(&ZSTD_MAGIC) {
+                return Ok(Some(Self::Zstd));
+            }
+            match *head {
+                [0x50..=0x5f, a, b, c, l0, l1, l2, l3, ..] if [a, b, c] == ZSTD_SKIPPABLE => {
+                    let len = u64::from(u32::from_le_bytes([l0, l1, l2, l3]));
+                    source.skip(8 + len)?;
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn open(self, source: Source) -> io::Result<Member> {
+        Ok(match self {
+            Self::Gzip => Member::Gzip(Box::new(GzDecoder::new(source))),
+            Self::Zstd => Member::Zstd(Box::new(Zstd::open(source)?)),
+        })
+    }
+}
+
+/// One zstd frame.
+struct Zstd {
+    source: Source,
+    frame: FrameDecoder,
+}
+
+impl Zstd {
+    fn open(source: Source) -> io::Result<Self> {
+        let frame = FrameDecoder::new();
+        let mut zstd = Self { source, frame };
+        let begun = zstd.frame.init(&mut zstd.source);
+        begun.map_err(|error| zstd.source.fault(error))?;
+        Ok(zstd)
+    }
+}
+
+impl Read for Zstd {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.frame.can_collect() == 0 && !self.frame.is_finished() {
+            let one = BlockDecodingStrategy::UptoBlocks(1);
+            let decoded = self.frame.decode_blocks(&mut self.source, one);
+            decoded.map_err(|error| self.source.fault(error))?;
+        }
+        let len = self.frame.read(buffer)?;
+        let stored = self.frame.get_checksum_from_data();
+        if len == 0 && stored.is_some() && stored != self.frame.get_calculated_checksum() {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        Ok(len)
+    }
+}
+
+/// The file's bytes, a few of which can be seen before they are read.
+struct Source {
+    reader: Box<dyn Read + Send>,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    position: u64,
+}
+
+impl Source {
+    fn new(reader: impl Read + Send + 'static) -> Self {
+        Self {
+            reader: Box::new(reader),
+            buffer: vec![0; BUFFER_LEN].into(),
+            start: 0,
+            end: 0,
+            position: 0,
+        }
+    }
+
+    /// Returns the next bytes: at least `len`, unless the file ends before.
+    fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
+        while self.end - self.start < len {
+            if self.start > 0 {
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            match self.reader.read(&mut self.buffer[self.end..]) {
+                Ok(0) => break,
+                Ok(n) => self.end += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.buffer[self.start..self.end])
+    }
+
+    /// Skips `len` bytes, or the rest of the file; returns how many were there.
+    fn skip(&mut self, len: u64) -> io::Result<u64> {
+        let mut left = len;
+        while left > 0 {
+            let there = self.peek(1)?.len();
+            if there == 0 {
+                break;
+            }
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(there);
+            self.consume(step);
+            left -= step as u64;
+        }
+        Ok(len - left)
+    }
+
+    /// Skips zeros; returns how many there were.
+    fn skip_zeros(&mut self) -> io::Result<u64> {
+        let mut skipped = 0;
+        loop {
+            let visible = self.peek(1)?;
+            let zeros = visible.iter().take_while(|byte| **byte == 0).count();
+            let is_all = zeros == visible.len();
+            self.consume(zeros);
+            skipped += zeros as u64;
+            if zeros == 0 || !is_all {
+                return Ok(skipped);
+            }
+        }
+    }
+
+    /// Returns a decompressor's error: of a file that ends too early, or of a corrupt stream.
+    fn fault(&mut self, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        let kind = match self.peek(1) {
+            Ok([]) => ErrorKind::UnexpectedEof,
+            Ok(_) => ErrorKind::InvalidInput,
+            Err(error) => return error,
+        };
+        Error::new(kind, error)
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let visible = self.fill_buf()?;
+        let len = visible.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&visible[..len]);
+        self.consume(len);
+        Ok(len)
+    }
+}
+
+impl BufRead for Source {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.peek(1)
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.start += len;
+        self.position += len as u64;
+    }
+}

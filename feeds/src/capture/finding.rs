@@ -1,0 +1,198 @@
+//! Findings: one line for each way in which an input is not as it should be.
+
+use std::fmt;
+
+use tickcast_reliability::types::Nanos;
+
+/// Findings kept; more are counted only.
+const KEPT_MAX: usize = 64;
+
+/// One finding. Offsets are in bytes after decompression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CaptureFinding {
+    /// The framing was lost and found again.
+    Skipped {
+        /// First byte that is no sound record.
+        from: u64,
+        /// First byte of the next sound record.
+        to: u64,
+    },
+    /// The file ends within a record.
+    Truncated {
+        /// First byte of that record.
+        at: u64,
+    },
+    /// Bytes follow the last member of a compressed file.
+    Trailing {
+        /// Their number.
+        bytes: u64,
+    },
+    /// Another file begins within this one.
+    AnotherFile {
+        /// Its first byte.
+        at: u64,
+    },
+    /// Packets name an interface that the section does not describe.
+    UnknownInterface {
+        /// The interface.
+        interface: u32,
+        /// Number of the first such block in the file, from 1.
+        block: u64,
+        /// First byte of that block.
+        at: u64,
+    },
+    /// Packets have a link type that is not read.
+    UnknownLink {
+        /// The number of the link type.
+        link: i32,
+        /// First byte of the first such record.
+        at: u64,
+    },
+    /// The stamps' fractions are nanoseconds, although the file says microseconds; they are taken
+    /// as nanoseconds.
+    NanosecondsTaken,
+    /// A stamp's fraction exceeds a second.
+    Fraction {
+        /// First byte of the record.
+        at: u64,
+        /// The fraction, in ns as the file's unit says.
+        ns: u64,
+    },
+    /// A stamp is more than a minute ahead of the one before.
+    Jump {
+        /// First byte of the record.
+        at: u64,
+        /// The distance.
+        by: Nanos,
+    },
+    /// A stamp is before the one before it.
+    StepBack {
+        /// First byte of the record.
+        at: u64,
+        /// The distance.
+        by: Nanos,
+    },
+}
+
+impl CaptureFinding {
+    /// Returns whether the finding forbids the verdict "whole".
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        !matches!(
+            self,
+            Self::AnotherFile { .. }
+                | Self::NanosecondsTaken
+                | Self::Jump { .. }
+                | Self::StepBack { .. }
+        )
+    }
+}
+
+impl fmt::Display for CaptureFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Skipped { from, to } => write!(
+                f,
+                "bytes {from} to {to} ({}) are no sound record and were skipped: copy or record \
+                 the file again",
+                to - from
+            ),
+            Self::Truncated { at } => write!(
+                f,
+                "the file is cut off within the record at byte {at}: copy it again"
+            ),
+            Self::Trailing { bytes } => write!(
+                f,
+                "{bytes} bytes follow the compressed data and were not read: decompress them apart"
+            ),
+            Self::AnotherFile { at } => write!(f, "another file begins at byte {at}"),
+            Self::UnknownInterface {
+                interface,
+                block,
+                at,
+            } => write!(
+                f,
+                "packets of interface {interface}, which the file does not describe, can't be \
+                 read; the first is block {block}, at byte {at}: merge the parts with mergecap"
+            ),
+            Self::UnknownLink { link, at } => write!(
+                f,
+                "frames of link type {link} are not read; the first is at byte {at}: record as \
+                 Ethernet, Linux cooked or raw IP"
+            ),
+            Self::NanosecondsTaken => f.write_str(
+                "the file says microseconds, but its stamps hold nanoseconds: they are taken as \
+                 nanoseconds",
+            ),
+            Self::Fraction { at, ns } => write!(
+                f,
+                "the stamp at byte {at} has a fraction of {ns} ns, more than a second: its time \
+                 is wrong"
+            ),
+            Self::Jump { at, by } => write!(
+                f,
+                "the stamp at byte {at} is {} s ahead of the one before",
+                by.0 / 1_000_000_000
+            ),
+            Self::StepBack { at, by } => write!(
+                f,
+                "the stamp at byte {at} is {} us behind the one before",
+                by.0 / 1_000
+            ),
+        }
+    }
+}
+
+/// Findings in the order of the file, bounded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    kept: Vec<CaptureFinding>,
+    more: u64,
+    is_damage: bool,
+}
+
+impl Findings {
+    /// Returns the findings kept.
+    #[must_use]
+    pub fn kept(&self) -> &[CaptureFinding] {
+        &self.kept
+    }
+
+    /// Returns the number of findings beyond those kept.
+    #[must_use]
+    pub const fn more(&self) -> u64 {
+        self.more
+    }
+
+    /// Returns whether any finding forbids the verdict "whole".
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        self.is_damage
+    }
+
+    /// Returns the text of each finding that forbids the verdict "whole".
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let damage = self.kept.iter().filter(|finding| finding.is_damage());
+        let mut faults: Vec<_> = damage.map(ToString::to_string).collect();
+        if self.more > 0 && self.is_damage {
+            faults.push(format!("there are {} more findings", self.more));
+        }
+        faults
+    }
+
+    /// Returns the text of each finding that does not forbid the verdict "whole".
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let notes = self.kept.iter().filter(|finding| !finding.is_damage());
+        notes.map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn add(&mut self, finding: CaptureFinding) {
+        self.is_damage |= finding.is_damage();
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(finding);
+        } else {
+            self.more += 1;
+        }
+    }
+}

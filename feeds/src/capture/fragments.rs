@@ -1,0 +1,124 @@
+//! Reassembles UDP packets from IP fragments, bounded in packets and bytes.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use super::account::Row;
+use super::frame::IpFragment;
+
+/// Packets held at once; a further one evicts the oldest.
+const PACKETS_MAX: usize = 64;
+/// Fragments of one packet; a packet of more is not completed.
+const FRAGMENTS_MAX: usize = 128;
+const UDP_HEADER_LEN: usize = 8;
+
+/// Packets of which fragments are missing.
+#[derive(Debug, Default)]
+pub(super) struct Reassembly {
+    pending: VecDeque<Pending>,
+    /// The UDP packet completed last, with its header.
+    whole: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    source: IpAddr,
+    destination: IpAddr,
+    id: u32,
+    /// Offset and bytes, by offset.
+    parts: Vec<(usize, Vec<u8>)>,
+    /// Length of the whole, once the last fragment is there.
+    len: Option<usize>,
+    row: Row,
+}
+
+/// A completed packet; its payload is [`Reassembly::payload`].
+#[derive(Debug)]
+pub(super) struct Reassembled {
+    pub(super) source: SocketAddr,
+    pub(super) destination: SocketAddr,
+    /// The frames that it came in, and their bytes.
+    pub(super) row: Row,
+}
+
+impl Reassembly {
+    /// Takes a fragment, of a record of `record_bytes`; returns the packet that it completes.
+    pub(super) fn add(
+        &mut self,
+        fragment: &IpFragment,
+        bytes: &[u8],
+        record_bytes: u64,
+    ) -> Option<Reassembled> {
+        let is_of = |p: &Pending| {
+            (p.source, p.destination, p.id) == (fragment.source, fragment.destination, fragment.id)
+        };
+        let index = match self.pending.iter().position(is_of) {
+            Some(index) => index,
+            None => {
+                if self.pending.len() == PACKETS_MAX {
+                    self.pending.pop_front();
+                }
+                self.pending.push_back(Pending {
+                    source: fragment.source,
+                    destination: fragment.destination,
+                    id: fragment.id,
+                    parts: Vec::new(),
+                    len: None,
+                    row: Row::default(),
+                });
+                self.pending.len() - 1
+            }
+        };
+        let pending = self.pending.get_mut(index)?;
+        pending.row.frames += 1;
+        pending.row.bytes += record_bytes;
+        if fragment.is_last {
+            pending.len = Some(fragment.offset + bytes.len());
+        }
+        let at = pending
+            .parts
+            .partition_point(|(offset, _)| *offset < fragment.offset);
+        let is_there =
+            (pending.parts.get(at)).is_some_and(|(offset, _)| *offset == fragment.offset);
+        if !is_there && pending.parts.len() < FRAGMENTS_MAX {
+            pending.parts.insert(at, (fragment.offset, bytes.to_vec()));
+        }
+        if !pending.is_whole() {
+            return None;
+        }
+        let pending = self.pending.remove(index)?;
+        self.whole.clear();
+        pending
+            .parts
+            .iter()
+            .for_each(|(_, bytes)| self.whole.extend(bytes));
+        let &[s0, s1, d0, d1, l0, l1, ..] = self.whole.get(..UDP_HEADER_LEN)? else {
+            return None;
+        };
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        if !(UDP_HEADER_LEN..=self.whole.len()).contains(&len) {
+            return None;
+        }
+        self.whole.truncate(len);
+        Some(Reassembled {
+            source: SocketAddr::new(pending.source, u16::from_be_bytes([s0, s1])),
+            destination: SocketAddr::new(pending.destination, u16::from_be_bytes([d0, d1])),
+            row: pending.row,
+        })
+    }
+
+    /// Returns the payload of the packet completed last.
+    pub(super) fn payload(&self) -> &[u8] {
+        self.whole.get(UDP_HEADER_LEN..).unwrap_or_default()
+    }
+}
+
+impl Pending {
+    /// Returns whether the parts follow one another from 0 to the end.
+    fn is_whole(&self) -> bool {
+        let end = self.parts.iter().try_fold(0, |end, (offset, bytes)| {
+            (*offset == end).then_some(end + bytes.len())
+        });
+        end.is_some() && end == self.len
+    }
+}

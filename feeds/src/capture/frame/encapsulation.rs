@@ -1,0 +1,182 @@
+//! The tables of encapsulations: one row and one function for each.
+
+use super::ip::{self, Packet};
+use super::{Next, Reason, Skip, u8_at, u16_at, u32_at};
+
+type Result<T> = std::result::Result<T, Skip>;
+
+/// Reads the header at an offset of the frame and returns the header behind it.
+type EtherTypeRow = fn(&[u8], usize) -> Result<Next>;
+
+/// EtherTypes that are read, with the function that passes their header.
+const ETHER_TYPES: &[(u16, EtherTypeRow)] = &[
+    (0x0800, |_, at| Ok(Next::Ip(at))),
+    (0x86dd, |_, at| Ok(Next::Ip(at))),
+    (0x8100, vlan),
+    (0x88a8, vlan),
+    (0x9100, vlan),
+    (0x9200, vlan),
+    (0x8847, mpls),
+    (0x8848, mpls),
+    (0xd28b, arista_stamp),
+    // Ethernet in GRE.
+    (0x6558, |_, at| Ok(Next::Ethernet(at))),
+    (0x22eb, erspan_3),
+];
+
+/// EtherTypes that carry no feed.
+const OTHER_ETHER_TYPES: &[(u16, Reason)] = &[
+    (0x0806, Reason::Arp),
+    (0x8035, Reason::Arp),
+    (0x88f7, Reason::Clock),
+    (0x88cc, Reason::LinkControl),
+    (0x8808, Reason::LinkControl),
+    (0x8809, Reason::LinkControl),
+    (0x888e, Reason::LinkControl),
+    (0x9000, Reason::LinkControl),
+];
+
+/// Reads the header at an IP packet's payload and returns the header behind it.
+type ProtocolRow = fn(&[u8], &Packet) -> Result<Next>;
+
+/// IP protocols that are read.
+const PROTOCOLS: &[(u8, ProtocolRow)] = &[
+    (17, udp),
+    (47, gre),
+    (4, |_, packet| Ok(Next::Ip(packet.at))),
+    (41, |_, packet| Ok(Next::Ip(packet.at))),
+    (137, |frame, packet| mpls(frame, packet.at)),
+];
+
+/// IP protocols that carry no feed.
+const OTHER_PROTOCOLS: &[(u8, Reason)] = &[
+    (1, Reason::GroupControl),
+    (2, Reason::GroupControl),
+    (58, Reason::GroupControl),
+    (6, Reason::Tcp),
+    (88, Reason::Routing),
+    (89, Reason::Routing),
+    (103, Reason::Routing),
+    (112, Reason::Routing),
+];
+
+const VXLAN_PORT: u16 = 4789;
+
+/// Passes one EtherType's header.
+pub(super) fn ether_type(frame: &[u8], kind: u16, at: usize) -> Result<Next> {
+    if kind <= 1_500 {
+        return link_control(frame, at);
+    }
+    if let Some((_, row)) = ETHER_TYPES.iter().find(|(number, _)| *number == kind) {
+        return row(frame, at);
+    }
+    let other = OTHER_ETHER_TYPES.iter().find(|(number, _)| *number == kind);
+    Err(Skip {
+        reason: other.map_or(Reason::OtherEtherType, |(_, reason)| *reason),
+        number: kind,
+    })
+}
+
+/// Passes one IP protocol's header.
+pub(super) fn protocol(frame: &[u8], packet: Packet) -> Result<Next> {
+    let rows = PROTOCOLS.iter();
+    if let Some((_, row)) = rows.clone().find(|(number, _)| *number == packet.protocol) {
+        return row(frame, &packet);
+    }
+    let mut others = OTHER_PROTOCOLS.iter();
+    let other = others.find(|(number, _)| *number == packet.protocol);
+    Err(Skip {
+        reason: other.map_or(Reason::OtherProtocol, |(_, reason)| *reason),
+        number: packet.protocol.into(),
+    })
+}
+
+/// 802.1Q, 802.1ad and the tags before it: tag (2), EtherType (2).
+fn vlan(frame: &[u8], at: usize) -> Result<Next> {
+    Ok(Next::EtherType(u16_at(frame, at + 2)?, at + 4))
+}
+
+/// MPLS: labels of 4 bytes up to the bottom of the stack, then IP, or Ethernet behind an optional
+/// control word.
+fn mpls(frame: &[u8], mut at: usize) -> Result<Next> {
+    while u32_at(frame, at)? & 0x100 == 0 {
+        at += 4;
+    }
+    at += 4;
+    Ok(match u8_at(frame, at)? >> 4 {
+        4 | 6 => Next::Ip(at),
+        0 => Next::Ethernet(at + 4),
+        _ => Next::Ethernet(at),
+    })
+}
+
+/// Arista's time stamp: subtype 1 (2), version (2), a stamp of 8 or 6 bytes, EtherType (2).
+fn arista_stamp(frame: &[u8], at: usize) -> Result<Next> {
+    let len = match (u16_at(frame, at)?, u16_at(frame, at + 2)?) {
+        (1, 0x0010 | 0x0110) => 8,
+        (1, 0x0020 | 0x0120) => 6,
+        _ => {
+            return Err(Skip {
+                reason: Reason::OtherEtherType,
+                number: 0xd28b,
+            });
+        }
+    };
+    let behind = at + 4 + len;
+    Ok(Next::EtherType(u16_at(frame, behind)?, behind + 2))
+}
+
+/// 802.2: SNAP with an EtherType, or control of the link.
+fn link_control(frame: &[u8], at: usize) -> Result<Next> {
+    let head = u32_at(frame, at)?;
+    let is_snap = head == 0xaaaa_0300 && u16_at(frame, at + 4)? == 0;
+    if is_snap {
+        return Ok(Next::EtherType(u16_at(frame, at + 6)?, at + 8));
+    }
+    Err(Reason::LinkControl.into())
+}
+
+/// GRE: flags (2), type (2), and 4 bytes for each of checksum, key and sequence.
+fn gre(frame: &[u8], packet: &Packet) -> Result<Next> {
+    const CHECKSUM: u16 = 0x8000;
+    const ROUTING: u16 = 0x4000;
+    const KEY: u16 = 0x2000;
+    const SEQUENCE: u16 = 0x1000;
+    const VERSION: u16 = 0x7;
+    const ERSPAN_1_2: u16 = 0x88be;
+    let flags = u16_at(frame, packet.at)?;
+    let kind = u16_at(frame, packet.at + 2)?;
+    if flags & (ROUTING | VERSION) != 0 {
+        return Err(Skip {
+            reason: Reason::OtherProtocol,
+            number: packet.protocol.into(),
+        });
+    }
+    let fields = [CHECKSUM, KEY, SEQUENCE].map(|flag| usize::from(flags & flag != 0));
+    let at = packet.at + 4 + 4 * fields.iter().sum::<usize>();
+    Ok(match kind {
+        // ERSPAN II numbers its packets and has a header of 8 bytes; ERSPAN I has neither.
+        ERSPAN_1_2 if flags & SEQUENCE != 0 => Next::Ethernet(at + 8),
+        ERSPAN_1_2 => Next::Ethernet(at),
+        kind => Next::EtherType(kind, at),
+    })
+}
+
+/// ERSPAN III: a header of 12 bytes, and 8 more if the last bit says so.
+fn erspan_3(frame: &[u8], at: usize) -> Result<Next> {
+    let has_more = u8_at(frame, at + 11)? & 1 != 0;
+    Ok(Next::Ethernet(at + if has_more { 20 } else { 12 }))
+}
+
+/// UDP, and VXLAN within it: flags (4), network (3), reserved (1), an Ethernet frame.
+fn udp(frame: &[u8], packet: &Packet) -> Result<Next> {
+    let datagram = ip::udp(frame, packet)?;
+    let payload = datagram.payload.start;
+    let is_vxlan = datagram.destination.port() == VXLAN_PORT
+        && u32_at(frame, payload).is_ok_and(|flags| flags == 0x0800_0000)
+        && u8_at(frame, payload + 7).is_ok_and(|reserved| reserved == 0);
+    if is_vxlan {
+        return Ok(Next::Ethernet(payload + 8));
+    }
+    Ok(Next::Found(super::Content::Datagram(datagram)))
+}

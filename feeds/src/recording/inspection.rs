@@ -1,0 +1,238 @@
+//! The inspection of a recording: it is decoded to its end, and the verdict covers all of it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::{Nanos, SourcePosition};
+
+use super::{Feed, Other, Recorded, RecordedLine, Recording, RecordingError, Selection};
+use crate::arbiter::Holding;
+use crate::capture::{
+    account::{Account, Class},
+    binary_file::BinaryFile,
+};
+use crate::itch::ItchDecoder;
+use crate::source::{Incident, LineStats, Packet, Sink};
+use crate::venues::{Format, Settings};
+
+/// Everything that the files of a recording came to.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// Each frame and byte by reason.
+    pub account: Account,
+    /// The chosen feeds.
+    pub feeds: Vec<FeedReport>,
+    /// Destinations that are not of the chosen feeds.
+    pub others: Vec<(SocketAddr, Other)>,
+    /// One line for each finding that leaves the recording whole.
+    pub notes: Vec<String>,
+    /// One line for each reason why the recording is not whole.
+    pub faults: Vec<String>,
+    /// Where the files yield little: what is in them.
+    pub clues: Vec<String>,
+}
+
+/// One feed's messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeedReport {
+    /// Format and lines.
+    pub name: String,
+    /// Packets of all lines.
+    pub packets: u64,
+    /// Messages delivered.
+    pub messages: u64,
+    /// Messages that were delivered before.
+    pub duplicates: u64,
+    /// Messages that did not come in time.
+    pub missing: u64,
+    /// Those of them that came later.
+    pub late: u64,
+    /// Packets to the feed's destinations that are not of the feed.
+    pub foreign: u64,
+    /// Packets or messages that could not be read.
+    pub malformed: u64,
+    /// Messages of a type that is not known.
+    pub unknown_types: u64,
+    /// Messages that refer to an order that is not known.
+    pub unknown_orders: u64,
+    /// Sessions, resets included.
+    pub sessions: u64,
+    /// The lines; none for a file of messages.
+    pub lines: Vec<LineReport>,
+}
+
+/// One line of a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineReport {
+    /// File and destination.
+    pub line: RecordedLine,
+    /// Counts of the line.
+    pub stats: LineStats,
+}
+
+impl Inspection {
+    /// Reads files to their end. Without limits of the settings, those for files apply.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when a file can't be opened, or a choice is needed. Damage is no error.
+    pub fn of(
+        files: &[impl AsRef<Path>],
+        selection: &Selection,
+        format: Option<Format>,
+        settings: &Settings,
+    ) -> Result<Self, RecordingError> {
+        Ok(match Recorded::open(files, selection, format)? {
+            Recorded::Packets(recording) => Self::of_recording(*recording, settings),
+            Recorded::Messages(file) => Self::of_messages(*file, settings),
+        })
+    }
+
+    fn of_recording(mut recording: Recording, settings: &Settings) -> Self {
+        let decoder = |feed: &Feed| {
+            feed.format.decoder(Settings {
+                lines: feed.lines.len(),
+                holding: settings.holding.or(Some(Holding::RECORDED)),
+                ..settings.clone()
+            })
+        };
+        let mut feeds: Vec<_> = (recording.feeds().iter())
+            .map(|feed| (decoder(feed), FeedReport::new(feed)))
+            .collect();
+        let failed = loop {
+            let packet = match recording.next() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            };
+            if let Some((decoder, report)) = feeds.get_mut(packet.feed) {
+                report.packets += 1;
+                let line = packet.line;
+                let packet = Packet {
+                    received_at: packet.received_at,
+                    payload: packet.payload,
+                };
+                decoder.line_packet(line, packet.received_at, packet, report);
+            }
+        };
+        for (decoder, report) in &mut feeds {
+            decoder.finish(report);
+            for (index, line) in report.lines.iter_mut().enumerate() {
+                line.stats = decoder.line(index);
+            }
+        }
+        let mut faults = recording.faults();
+        faults.extend(failed.map(|error| error.to_string()));
+        let feeds = feeds.into_iter().map(|(_, report)| report).collect();
+        Self::judge(Self {
+            account: recording.stats().account,
+            feeds,
+            others: recording.others().collect(),
+            notes: recording.notes(),
+            faults,
+            clues: recording.clues(),
+        })
+    }
+
+    fn of_messages(mut file: BinaryFile, settings: &Settings) -> Self {
+        let mut decoder = ItchDecoder::new(settings.itch);
+        let framing = if file.is_soup() {
+            "SoupBinTCP"
+        } else {
+            "BinaryFILE"
+        };
+        let mut report = FeedReport {
+            name: format!("{framing} of ITCH 5.0"),
+            sessions: 1,
+            ..FeedReport::default()
+        };
+        let failed = loop {
+            // The message is lent from the file, whose numbers are read first.
+            let message = match file.next() {
+                Ok(Some(message)) => message.to_vec(),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            };
+            let position = SourcePosition::new(file.session(), file.sequence());
+            decoder.message(position, Nanos::ZERO, &message, &mut report);
+        };
+        let findings = file.findings().clone();
+        let mut faults = file.faults();
+        faults.extend(failed.map(|error| error.to_string()));
+        Self::judge(Self {
+            account: file.stats().account,
+            feeds: vec![report],
+            others: Vec::new(),
+            clues: findings.kept().iter().map(ToString::to_string).collect(),
+            notes: findings.notes(),
+            faults,
+        })
+    }
+
+    /// Adds the faults that only the sums show.
+    fn judge(mut self) -> Self {
+        for feed in &self.feeds {
+            let name = &feed.name;
+            for (count, what) in [
+                (feed.missing, "messages are missing"),
+                (feed.foreign, "packets are not of the feed"),
+                (feed.malformed, "packets or messages can't be read"),
+            ] {
+                if count > 0 {
+                    self.faults.push(format!("{count} {what} in {name}"));
+                }
+            }
+            if feed.messages == 0 {
+                self.faults.push(format!("{name} holds no messages"));
+            }
+        }
+        let damaged = self.account.class(Class::Damaged);
+        if damaged.bytes > 0 && self.faults.is_empty() {
+            self.faults
+                .push(format!("{} bytes are damaged", damaged.bytes));
+        }
+        self
+    }
+
+    /// Returns whether every frame and byte was delivered, a true duplicate, foreign for certain,
+    /// or known to be harmless.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+impl FeedReport {
+    fn new(feed: &Feed) -> Self {
+        let line = |line: &RecordedLine| LineReport {
+            line: *line,
+            stats: LineStats::default(),
+        };
+        Self {
+            name: feed.to_string(),
+            sessions: 1,
+            lines: feed.lines.iter().map(line).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Sink for FeedReport {
+    fn message(&mut self, _: SourcePosition, _: &RecordBatch) {
+        self.messages += 1;
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        match incident {
+            Incident::Gap { missing, .. } => self.missing += missing,
+            Incident::SequenceReset { .. } | Incident::SessionChange { .. } => self.sessions += 1,
+            Incident::Duplicate { messages } => self.duplicates += messages,
+            Incident::Late { messages } => self.late += messages,
+            Incident::Foreign { .. } => self.foreign += 1,
+            Incident::Malformed { .. } => self.malformed += 1,
+            Incident::UnknownMessage { .. } => self.unknown_types += 1,
+            Incident::UnknownOrder => self.unknown_orders += 1,
+            _ => {}
+        }
+    }
+}

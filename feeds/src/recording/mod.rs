@@ -1,0 +1,488 @@
+//! A recording: the packets of the wanted feeds of one or several captures, merged by time, and an
+//! account of everything else.
+//!
+//! The first packets of each file are surveyed, which finds the feeds and their lines. Captures with
+//! several feeds need a choice; everything that is not of the chosen feeds is foreign, counted by
+//! destination, and changes nothing.
+
+mod files;
+mod inspection;
+mod selection;
+mod survey;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tickcast_reliability::types::Nanos;
+
+use self::files::{Files, Held};
+pub use self::inspection::{FeedReport, Inspection, LineReport};
+pub use self::selection::{FeedDestination, NotADestination, Selection};
+pub use self::survey::{Feed, RecordedLine};
+use self::survey::{Survey, channel};
+pub use self::timeline::Timeline;
+use crate::capture::{
+    Capture, CaptureError, CaptureStats, RecordedFile,
+    account::{Reason, Row},
+    binary_file::BinaryFile,
+    guess::Guess,
+};
+use crate::moldudp64;
+use crate::venues::Format;
+
+/// Packets of each regular file that are surveyed; their bytes are bounded too.
+const SURVEY_PACKETS: usize = 20_000;
+const SURVEY_BYTES: usize = 32 << 20;
+/// Packets of a pipe that are surveyed, unless a feed is recognised earlier.
+const SURVEY_PIPE_PACKETS: usize = 1_000;
+/// Destinations that are counted apart.
+const DESTINATIONS_MAX: usize = 4_096;
+
+/// A recording that can't be used as it was asked for.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// A file can't be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The files hold several feeds.
+    #[error(
+        "{} holds {} feeds: {}; choose one by its destination, or all",
+        paths(.files), .feeds.len(), list(.feeds)
+    )]
+    Choice {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// Their feeds.
+        feeds: Vec<Feed>,
+    },
+    /// The files hold no feed that is wanted.
+    #[error(
+        "{} holds no feed at the destinations asked for; it holds {}",
+        paths(.files), list(.feeds)
+    )]
+    NotThere {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// Their feeds.
+        feeds: Vec<Feed>,
+    },
+    /// No feed was recognised.
+    #[error("{} holds no feed that is recognised: {}", paths(.files), .clues.join("; "))]
+    Nothing {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// The content of the files, and remedies.
+        clues: Vec<String>,
+    },
+}
+
+fn paths(files: &[PathBuf]) -> String {
+    let paths: Vec<_> = files
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.join(" with ")
+}
+
+fn list(feeds: &[Feed]) -> String {
+    if feeds.is_empty() {
+        return "none".into();
+    }
+    feeds
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// One packet of a feed.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedPacket<'a> {
+    /// Index of its feed.
+    pub feed: usize,
+    /// Index of its line in the feed.
+    pub line: usize,
+    /// Capture time, UTC ns; 0 if unknown.
+    pub received_at: Nanos,
+    /// The bytes above UDP.
+    pub payload: &'a [u8],
+}
+
+/// UDP to a destination that is not of a chosen feed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Other {
+    /// Frames and bytes of the file.
+    pub record: Row,
+    /// Format of a feed that was recognised there.
+    pub format: Option<Format>,
+    /// Another protocol that it looks like.
+    pub guess: Option<Guess>,
+}
+
+/// The recorded files of a source, by their content.
+pub enum Recorded {
+    /// Packets of captures.
+    Packets(Box<Recording>),
+    /// Messages of a file.
+    Messages(Box<BinaryFile>),
+}
+
+impl Recorded {
+    /// Opens a file of messages, or captures as [`Recording::new`] reads them.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when a file can't be read, the captures hold no feed, or need a choice.
+    pub fn open(
+        files: &[impl AsRef<Path>],
+        selection: &Selection,
+        format: Option<Format>,
+    ) -> Result<Self, RecordingError> {
+        let captures = match files {
+            [file] => match RecordedFile::open(file)? {
+                RecordedFile::Messages(file) => return Ok(Self::Messages(file)),
+                RecordedFile::Capture(capture) => vec![*capture],
+            },
+            files => (files.iter())
+                .map(Capture::open)
+                .collect::<Result<_, _>>()?,
+        };
+        let recording = Recording::new(captures, selection, format)?;
+        Ok(Self::Packets(Box::new(recording)))
+    }
+}
+
+/// Captures whose feeds were surveyed and chosen.
+pub struct Recording {
+    files: Files,
+    feeds: Vec<Feed>,
+    is_chosen: bool,
+    others: BTreeMap<SocketAddr, Other>,
+    current: Held,
+    /// Start of the part of the current packet that comes next.
+    part_at: usize,
+    place: (usize, usize),
+}
+
+impl Recording {
+    /// Surveys captures and chooses their feeds. With `format`, every packet at destinations that
+    /// were chosen has that format, recognised or not.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when a file can't be read, or the captures hold no feed, or need a choice.
+    pub fn new(
+        captures: Vec<Capture>,
+        selection: &Selection,
+        format: Option<Format>,
+    ) -> Result<Self, RecordingError> {
+        let mut files = Files::new(captures);
+        let mut survey = Survey::default();
+        for file in 0..files.len() {
+            read_survey(&mut files, file, &mut survey);
+        }
+        let mut all = survey.feeds();
+        if let Some(format) = format {
+            all.retain(|feed| feed.format == format);
+        }
+        let feeds = selection.choose(&all, files.len(), format);
+        if feeds.is_empty() && !all.is_empty() {
+            let files = files.paths();
+            return Err(RecordingError::NotThere { files, feeds: all });
+        }
+        if feeds.len() > 1 && !selection.all_feeds {
+            let files = files.paths();
+            return Err(RecordingError::Choice { files, feeds });
+        }
+        let mut recording = Self {
+            files,
+            feeds,
+            is_chosen: !selection.only.is_empty(),
+            others: BTreeMap::new(),
+            current: Held::default(),
+            part_at: 0,
+            place: (0, 0),
+        };
+        if recording.feeds.is_empty() {
+            while recording.next()?.is_some() {}
+            return Err(RecordingError::Nothing {
+                clues: recording.clues(),
+                files: recording.files.paths(),
+            });
+        }
+        Ok(recording)
+    }
+
+    /// Returns the next packet of the chosen feeds, or `None` at the end and after an error. A
+    /// datagram of several packets, which a kernel merged on receipt, is split.
+    ///
+    /// # Errors
+    /// [`CaptureError`] when a file cannot be read further.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it lends from the recording, which an iterator cannot"
+    )]
+    pub fn next(&mut self) -> Result<Option<FeedPacket<'_>>, CaptureError> {
+        while self.part_at >= self.current.payload.len() {
+            if !self.take_next()? {
+                return Ok(None);
+            }
+        }
+        let (feed, line) = self.place;
+        let rest = self.current.payload.get(self.part_at..).unwrap_or_default();
+        let len = match self.feeds.get(feed).map(|feed| feed.format) {
+            Some(Format::MoldUdp64Itch50) if !self.current.is_snapped => first_mold_len(rest),
+            _ => rest.len(),
+        };
+        self.part_at += len;
+        Ok(Some(FeedPacket {
+            feed,
+            line,
+            received_at: self.current.received_at,
+            payload: &rest[..len],
+        }))
+    }
+
+    /// Makes the next packet of a chosen feed the current one; `false` at the end.
+    fn take_next(&mut self) -> Result<bool, CaptureError> {
+        while self.files.next(&mut self.current)? {
+            self.part_at = 0;
+            if let Some(place) = self.place() {
+                self.place = place;
+                // An empty payload is nobody's packet.
+                if !self.current.payload.is_empty() {
+                    return Ok(true);
+                }
+            } else {
+                self.part_at = self.current.payload.len();
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns feed and line of the current packet; accounts for a foreign one.
+    fn place(&mut self) -> Option<(usize, usize)> {
+        let current = &self.current;
+        let address = current.destination?;
+        let mut is_of_feed = false;
+        for (index, feed) in self.feeds.iter().enumerate() {
+            let line = feed.lines.iter().position(|line| {
+                let of = line.destination;
+                let is_at = line.file == current.file && of.address == address;
+                is_of_feed |= is_at;
+                is_at
+                    && (of.channel.is_none()
+                        || of.channel == channel(feed.format, &current.payload))
+            });
+            if let Some(line) = line {
+                return Some((index, line));
+            }
+        }
+        if !current.is_snapped {
+            let reason = match is_of_feed {
+                true => Reason::OtherFeed,
+                false => Reason::OtherDestination,
+            };
+            self.files.account_as(reason, current);
+        }
+        if self.others.len() < DESTINATIONS_MAX || self.others.contains_key(&address) {
+            let other = self.others.entry(address).or_default();
+            other.record.frames += current.record.frames;
+            other.record.bytes += current.record.bytes;
+            other.format = other.format.or_else(|| Format::detect(&current.payload));
+            other.guess = other.guess.or_else(|| Guess::of_payload(&current.payload));
+        }
+        None
+    }
+
+    /// Returns the chosen feeds.
+    #[must_use]
+    pub fn feeds(&self) -> &[Feed] {
+        &self.feeds
+    }
+
+    /// Returns the format of the first chosen feed.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        let first = self.feeds.first();
+        first.map_or(Format::MoldUdp64Itch50, |feed| feed.format)
+    }
+
+    /// Returns the number of lines of the first chosen feed.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.feeds.first().map_or(0, |feed| feed.lines.len())
+    }
+
+    /// Returns the counts of all files; the account is complete at the end.
+    #[must_use]
+    pub fn stats(&self) -> CaptureStats {
+        self.files.stats()
+    }
+
+    /// Returns one line for each finding that leaves the recording whole.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.files.texts(|capture| capture.findings().notes())
+    }
+
+    /// Returns the destinations that are not of the chosen feeds.
+    pub fn others(&self) -> impl Iterator<Item = (SocketAddr, Other)> + '_ {
+        self.others.iter().map(|(to, other)| (*to, *other))
+    }
+
+    /// Returns one line for each reason why the recording is not whole; complete at the end.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = self.files.texts(Capture::faults);
+        for (to, other) in &self.others {
+            if self.is_chosen {
+                break;
+            }
+            let frames = other.record.frames;
+            if let Some(format) = other.format {
+                faults.push(format!(
+                    "{frames} frames to {to} are of another feed ({format}), which begins late: \
+                     choose a feed by its destination"
+                ));
+            } else if to.ip().is_multicast() && service(to.port()).is_none() {
+                let guess = other
+                    .guess
+                    .map_or_else(String::new, |guess| format!("; it {guess}"));
+                faults.push(format!(
+                    "{frames} frames to {to} are of no feed that is known: choose the feed by its \
+                     destination{guess}"
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Returns what the files hold where they yield little: link types, EtherTypes, protocols,
+    /// destinations and guesses, the most frequent first.
+    #[must_use]
+    pub fn clues(&self) -> Vec<String> {
+        let mut clues = self.files.texts(capture_clues);
+        let mut others: Vec<_> = self.others().collect();
+        others.sort_by_key(|(_, other)| std::cmp::Reverse(other.record.frames));
+        for (to, other) in others.into_iter().take(10) {
+            let name = service(to.port()).map_or_else(String::new, |name| format!(" ({name})"));
+            let guess = other
+                .guess
+                .map_or_else(String::new, |guess| format!(" {guess}"));
+            clues.push(format!(
+                "{} frames to {to}{name}{guess}",
+                other.record.frames
+            ));
+        }
+        if clues.is_empty() {
+            clues.push("it holds no frames".into());
+        }
+        clues
+    }
+}
+
+/// Reads the first packets of a file, and compares them.
+fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
+    let is_regular = files.is_regular(file);
+    let packets_max = match is_regular {
+        true => SURVEY_PACKETS,
+        false => SURVEY_PIPE_PACKETS,
+    };
+    let mut bytes = 0;
+    for _ in 0..packets_max {
+        let Some(packet) = files.read_ahead(file) else {
+            break;
+        };
+        bytes += packet.payload.len();
+        let first = match packet.is_snapped {
+            true => packet.payload.len(),
+            false => first_mold_len(&packet.payload),
+        };
+        let first = packet.payload.get(..first).unwrap_or_default();
+        let found = packet
+            .destination
+            .and_then(|to| survey.packet(file, to, first, packet.is_snapped));
+        if bytes >= SURVEY_BYTES || (found.is_some() && !is_regular) {
+            break;
+        }
+    }
+}
+
+/// Returns the length of the first of several MoldUDP64 packets; of all bytes, if they are one.
+fn first_mold_len(bytes: &[u8]) -> usize {
+    let Some((header, blocks)) = moldudp64::MoldHeader::split(bytes) else {
+        return bytes.len();
+    };
+    let count = match header.count {
+        moldudp64::END_OF_SESSION => 0,
+        count => count,
+    };
+    let mut rest = blocks;
+    for _ in 0..count {
+        let after = rest.split_first_chunk::<2>().and_then(|(len, rest)| {
+            let len = usize::from(u16::from_be_bytes(*len));
+            rest.get(len..)
+        });
+        match after {
+            Some(after) => rest = after,
+            None => return bytes.len(),
+        }
+    }
+    let next = moldudp64::MoldHeader::split(rest);
+    let is_next = next.is_some_and(|(next, _)| next.session == header.session);
+    if is_next {
+        bytes.len() - rest.len()
+    } else {
+        bytes.len()
+    }
+}
+
+/// Returns the name of a service that is never a feed.
+const fn service(port: u16) -> Option<&'static str> {
+    Some(match port {
+        53 => "DNS",
+        67 | 68 => "DHCP",
+        123 => "NTP",
+        137 | 138 => "NetBIOS",
+        161 | 162 => "SNMP",
+        319 | 320 => "PTP",
+        514 => "syslog",
+        546 | 547 => "DHCPv6",
+        1900 => "SSDP",
+        1985 => "HSRP",
+        3784 => "BFD",
+        5353 => "mDNS",
+        5355 => "LLMNR",
+        6343 => "sFlow",
+        _ => return None,
+    })
+}
+
+fn capture_clues(capture: &Capture) -> Vec<String> {
+    let mut clues: Vec<_> = capture
+        .findings()
+        .kept()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let mut others: Vec<_> = capture.others().collect();
+    others.sort_by_key(|(_, _, frames)| std::cmp::Reverse(*frames));
+    clues.extend(
+        others
+            .into_iter()
+            .take(10)
+            .map(|(reason, number, frames)| match reason {
+                Reason::OtherEtherType => format!("{frames} frames of EtherType {number:#06x}"),
+                Reason::OtherProtocol => format!("{frames} frames of IP protocol {number}"),
+                reason => format!("{frames} frames: {}", reason.text()),
+            }),
+    );
+    let snapped = capture.stats().snapped;
+    if snapped > 0 {
+        clues.push(format!("{snapped} datagrams are cut off by the capture"));
+    }
+    clues
+}

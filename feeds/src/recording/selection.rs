@@ -1,0 +1,241 @@
+//! The choice of feeds: destinations, with a channel where one destination carries several.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::survey::{Feed, RecordedLine, channel};
+use crate::venues::Format;
+
+/// One destination that is wanted, as `GROUP:PORT`, or `GROUP:PORT#CHANNEL` for one IEX channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FeedDestination {
+    /// Group or host, and port.
+    pub address: SocketAddr,
+    /// The channel of IEX-TP; `None`: all.
+    pub channel: Option<u32>,
+}
+
+/// A text that names no destination. The caller's fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is no destination: write GROUP:PORT, or GROUP:PORT#CHANNEL")]
+pub struct NotADestination {
+    /// The text as given.
+    pub text: String,
+}
+
+impl FromStr for FeedDestination {
+    type Err = NotADestination;
+
+    fn from_str(text: &str) -> Result<Self, NotADestination> {
+        let wrong = || NotADestination { text: text.into() };
+        let (address, channel) = match text.split_once('#') {
+            None => (text, None),
+            Some((address, channel)) => (address, Some(channel.parse().map_err(|_| wrong())?)),
+        };
+        let address = address.parse().map_err(|_| wrong())?;
+        Ok(Self { address, channel })
+    }
+}
+
+impl TryFrom<String> for FeedDestination {
+    type Error = NotADestination;
+
+    fn try_from(text: String) -> Result<Self, NotADestination> {
+        text.parse()
+    }
+}
+
+impl From<FeedDestination> for String {
+    fn from(destination: FeedDestination) -> Self {
+        destination.to_string()
+    }
+}
+
+impl fmt::Display for FeedDestination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        match self.channel {
+            Some(channel) => write!(f, "#{channel}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The feeds that are wanted of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The destinations of the feed, in the order of its lines; empty: the only feed there is.
+    pub only: Vec<FeedDestination>,
+    /// Whether each feed is wanted.
+    pub all_feeds: bool,
+}
+
+impl FeedDestination {
+    /// Returns whether a packet to an address is wanted.
+    #[must_use]
+    pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
+        let is_of_channel = self
+            .channel
+            .is_none_or(|wanted| channel(Format::IexTp, payload) == Some(wanted));
+        self.address == address && is_of_channel
+    }
+}
+
+impl Selection {
+    /// Returns the wanted lines of all feeds of some files.
+    ///
+    /// Destinations that were named are lines of one feed, as far as their format and channel allow.
+    /// With `format` they need not be recognised.
+    pub(super) fn choose(&self, all: &[Feed], files: usize, format: Option<Format>) -> Vec<Feed> {
+        let is_named = !self.only.is_empty() && !self.all_feeds;
+        let mut chosen: Vec<Feed> = Vec::new();
+        for feed in all {
+            let mut feed = feed.clone();
+            feed.lines.retain(|line| self.wants(line.destination));
+            if feed.lines.is_empty() {
+                continue;
+            }
+            let same = chosen.iter_mut().find(|other| {
+                is_named && other.format == feed.format && other.channel() == feed.channel()
+            });
+            match same {
+                Some(other) => {
+                    other.lines.append(&mut feed.lines);
+                    other.packets += feed.packets;
+                }
+                None => chosen.push(feed),
+            }
+        }
+        if let (true, true, Some(format)) = (is_named, chosen.is_empty(), format) {
+            chosen.push(Feed {
+                format,
+                lines: Vec::new(),
+                packets: 0,
+            });
+        }
+        if let (true, [feed]) = (is_named, &mut chosen[..]) {
+            self.add_named(feed, files);
+        }
+        chosen
+    }
+
+    /// Adds the named destinations at which nothing was recognised, and puts the lines in order.
+    fn add_named(&self, feed: &mut Feed, files: usize) {
+        for named in &self.only {
+            let is_there = |line: &RecordedLine| line.destination.address == named.address;
+            let channel = feed.channel();
+            let is_other = named.channel.is_some() && channel.is_some() && named.channel != channel;
+            if is_other || feed.lines.iter().any(is_there) {
+                continue;
+            }
+            let destination = FeedDestination {
+                channel: named.channel.or(channel),
+                ..*named
+            };
+            let lines = (0..files).map(|file| RecordedLine { file, destination });
+            feed.lines.extend(lines);
+        }
+        feed.lines.sort_by_key(|line| {
+            let mut only = self.only.iter();
+            let place = only.position(|named| named.address == line.destination.address);
+            (place, line.file)
+        });
+    }
+
+    /// Returns whether a destination and its channel are wanted.
+    fn wants(&self, destination: FeedDestination) -> bool {
+        self.only.is_empty()
+            || self.only.iter().any(|only| {
+                only.address == destination.address
+                    && (only.channel.is_none()
+                        || destination.channel.is_none()
+                        || only.channel == destination.channel)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(format: Format, lines: &[(usize, &str)]) -> Feed {
+        let line = |(file, text): &(usize, &str)| RecordedLine {
+            file: *file,
+            destination: text.parse().unwrap(),
+        };
+        Feed {
+            format,
+            lines: lines.iter().map(line).collect(),
+            packets: 1,
+        }
+    }
+
+    fn only(named: &[&str]) -> Selection {
+        Selection {
+            only: named.iter().map(|text| text.parse().unwrap()).collect(),
+            all_feeds: false,
+        }
+    }
+
+    #[test]
+    fn named_destinations_are_the_lines_of_one_feed_in_order() {
+        let (mold, iex) = (Format::MoldUdp64Itch50, Format::IexTp);
+        let all = [
+            feed(mold, &[(0, "239.1.1.1:1")]),
+            feed(mold, &[(1, "239.1.1.2:1")]),
+            feed(mold, &[(0, "239.1.1.9:1")]),
+        ];
+        let expected = feed(mold, &[(1, "239.1.1.2:1"), (0, "239.1.1.1:1")]);
+        let chosen = only(&["239.1.1.2:1", "239.1.1.1:1"]).choose(&all, 2, None);
+        assert_eq!(
+            chosen,
+            [Feed {
+                packets: 2,
+                ..expected
+            }]
+        );
+
+        // Nothing was recognised at the second destination, which may begin later.
+        let chosen = only(&["239.1.1.9:1", "239.1.1.3:1"]).choose(&all, 1, None);
+        let expected = feed(mold, &[(0, "239.1.1.9:1"), (0, "239.1.1.3:1")]);
+        assert_eq!(chosen, [expected]);
+
+        let channels = [
+            feed(iex, &[(0, "239.1.1.1:1#1")]),
+            feed(iex, &[(0, "239.1.1.1:1#2")]),
+        ];
+        assert_eq!(
+            only(&["239.1.1.1:1#2"]).choose(&channels, 1, None),
+            channels[1..]
+        );
+        assert_eq!(only(&["239.1.1.1:1"]).choose(&channels, 1, None), channels);
+    }
+
+    #[test]
+    fn destination_without_a_recognised_feed_needs_a_format() {
+        let named = only(&["239.1.1.3:1"]);
+        assert!(named.choose(&[], 1, None).is_empty());
+        let chosen = named.choose(&[], 1, Some(Format::IexTp));
+        let expected = feed(Format::IexTp, &[(0, "239.1.1.3:1")]);
+        assert_eq!(
+            chosen,
+            [Feed {
+                packets: 0,
+                ..expected
+            }]
+        );
+    }
+
+    #[test]
+    fn destination_is_written_as_it_is_read() {
+        for text in ["239.1.2.3:26400", "239.1.2.3:26400#2", "[ff02::9]:1"] {
+            assert_eq!(text.parse::<FeedDestination>().unwrap().to_string(), text);
+        }
+        for text in ["239.1.2.3", "239.1.2.3:1#x", "#1", ""] {
+            assert!(text.parse::<FeedDestination>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The lines of a source: real and made captures, thinned and reordered.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use common::data_dir;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_feeds::arbiter::{
+    Arbiter, Blocks, Holding, Lines, Listen, PacketHead, PacketKind, Protocol,
+};
+use tickcast_feeds::capture::Capture;
+use tickcast_feeds::itch::messages::ItchMessage;
+use tickcast_feeds::moldudp64::MoldUdp64;
+use tickcast_feeds::source::{Incident, Packet};
+use tickcast_reliability::types::{Nanos, SourcePosition};
+
+/// CME MDP3: one sequence per packet, so a packet counts as one message.
+#[derive(Clone, Copy)]
+struct Mdp3;
+
+#[derive(Clone)]
+struct WholePacket<'a>(Option<&'a [u8]>);
+
+impl<'a> Iterator for WholePacket<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.take()
+    }
+}
+
+impl<'a> Blocks<'a> for WholePacket<'a> {
+    fn fault(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+impl Protocol for Mdp3 {
+    type Note = ();
+    type Blocks<'a> = WholePacket<'a>;
+
+    fn read<'a>(
+        &mut self,
+        payload: &'a [u8],
+    ) -> Result<(PacketHead<()>, WholePacket<'a>), Incident> {
+        let Some((sequence, messages)) = payload.split_first_chunk::<4>() else {
+            let reason = "an MDP3 packet is shorter than its sequence";
+            return Err(Incident::Malformed { reason });
+        };
+        let head = PacketHead {
+            session: 0,
+            first: u32::from_le_bytes(*sequence).into(),
+            count: 1,
+            kind: PacketKind::Data,
+            sent_at: 0,
+            note: (),
+        };
+        Ok((head, WholePacket(Some(messages))))
+    }
+
+    fn is_known(&self, message: &[u8]) -> bool {
+        message.len() > 8
+    }
+}
+
+/// Everything that an arbiter returned.
+#[derive(Default)]
+struct Told {
+    messages: Vec<(u64, Vec<u8>)>,
+    gaps: Vec<(u64, u64)>,
+    incidents: Vec<Incident>,
+}
+
+impl<P: Protocol> Listen<P> for Told {
+    fn packet(&mut self, _: Nanos, _: &P::Note) {}
+
+    fn message(&mut self, position: SourcePosition, message: &[u8]) {
+        self.messages.push((position.sequence(), message.to_vec()));
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        if let Incident::Gap { from, missing } = incident {
+            self.gaps.push((from.sequence(), missing));
+        }
+        self.incidents.push(incident);
+    }
+}
+
+/// A packet of a line, as captured.
+#[derive(Clone)]
+struct Arrival {
+    line: usize,
+    at: Nanos,
+    payload: Vec<u8>,
+}
+
+/// Reads a capture; each destination in order of its first packet is a line.
+fn arrivals(path: PathBuf) -> Vec<Arrival> {
+    let mut capture = Capture::open(path).expect("a capture");
+    let mut destinations: Vec<SocketAddr> = Vec::new();
+    let mut all = Vec::new();
+    while let Some(datagram) = capture.next().expect("a readable capture") {
+        let known = destinations
+            .iter()
+            .position(|it| *it == datagram.destination);
+        let line = known.unwrap_or_else(|| {
+            destinations.push(datagram.destination);
+            destinations.len() - 1
+        });
+        all.push(Arrival {
+            line,
+            at: datagram.received_at,
+            payload: datagram.payload.to_vec(),
+        });
+    }
+    all
+}
+
+fn arbitrate<P: Protocol>(protocol: P, lines: Lines, arrivals: &[Arrival]) -> (Arbiter<P>, Told) {
+    let mut arbiter = Arbiter::new(protocol, lines, false);
+    let mut told = Told::default();
+    for arrival in arrivals {
+        let packet = Packet {
+            received_at: arrival.at,
+            payload: &arrival.payload,
+        };
+        arbiter.packet(arrival.line, arrival.at, packet, &mut told);
+    }
+    arbiter.finish(&mut told);
+    (arbiter, told)
+}
+
+const fn itch() -> MoldUdp64 {
+    MoldUdp64::new(|message| ItchMessage::read(message).is_ok())
+}
+
+fn intake(file: &str) -> Option<Vec<Arrival>> {
+    Some(arrivals(data_dir()?.join("intake").join(file)))
+}
+
+/// The messages of the base file, which most files of the folder spoil in one way.
+fn base() -> Option<Vec<(u64, Vec<u8>)>> {
+    let (_, told) = arbitrate(itch(), Lines::default(), &intake("01_eth_us.pcap")?);
+    assert_eq!(told.messages.len(), 42);
+    Some(told.messages)
+}
+
+fn one_line(holding: Holding) -> Lines {
+    Lines { count: 1, holding }
+}
+
+#[test]
+fn swapped_packets_are_delivered_whole() {
+    let Some(base) = base() else { return };
+    for file in ["36_mold_reorder_one.pcap", "75_first_two_swapped.pcap"] {
+        let arrivals = intake(file).unwrap();
+        for holding in [Holding::RECORDED, Holding::live(2_000, 10_000)] {
+            let (arbiter, told) = arbitrate(itch(), one_line(holding), &arrivals);
+            assert_eq!(told.messages, base, "{file}");
+            assert_eq!(told.incidents, [Incident::EndOfSession], "{file}");
+            assert_eq!(arbiter.line(0).missing, 0, "{file}");
+        }
+        let (_, told) = arbitrate(itch(), Lines::default(), &arrivals);
+        assert_ne!(told.messages, base, "{file}: without holding it is not");
+    }
+}
+
+#[test]
+fn lines_of_one_input_complete_each_other() {
+    let Some(base) = base() else { return };
+    let arrivals = intake("14_ab_lines_B_late_3_packets.pcap").unwrap();
+    let holding = Holding::live(2_000, 4_000);
+    let (arbiter, told) = arbitrate(itch(), Lines { count: 2, holding }, &arrivals);
+    assert_eq!(told.messages, base);
+    assert_eq!(told.gaps, []);
+    let (a, b) = (arbiter.line(0), arbiter.line(1));
+    assert_eq!(a.first + b.first, 42, "each message came first on one line");
+    assert_eq!(b.missing, 0);
+    assert!(a.missing >= 3, "the messages of three packets");
+    assert_eq!(a.missing, b.first, "those that only the other line brought");
+    assert_eq!(b.duplicates, a.first);
+    // B is 3.5 ms behind: the bucket below 4,096 µs.
+    assert_eq!(b.skew[12], b.skew.iter().sum::<u64>());
+
+    let as_one: Vec<Arrival> = arrivals
+        .iter()
+        .cloned()
+        .map(|it| Arrival { line: 0, ..it })
+        .collect();
+    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &as_one);
+    assert_eq!(told.messages, base, "both lines in one socket");
+    assert_eq!(told.gaps, []);
+
+    let (_, told) = arbitrate(
+        itch(),
+        Lines {
+            count: 2,
+            holding: Holding::live(100, 100),
+        },
+        &arrivals,
+    );
+    assert!(!told.gaps.is_empty(), "a skew below 3.5 ms is too short");
+    let late = told
+        .incidents
+        .iter()
+        .filter(|it| matches!(it, Incident::Late { .. }))
+        .count();
+    assert_eq!(late, 3, "what comes after its gap is late");
+}
+
+#[test]
+fn missing_messages_are_one_exact_gap() {
+    let Some(arrivals) = intake("30_mold_gap.pcap") else {
+        return;
+    };
+    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &arrivals);
+    assert_eq!(told.gaps.len(), 1);
+    assert_eq!(told.gaps[0].1, 4);
+    assert_eq!(told.messages.len(), 38);
+}
+
+#[test]
+fn foreign_query_is_reported_and_changes_nothing() {
+    let Some(arrivals) = intake("12_dns_then_exec_of_resting_order.pcap") else {
+        return;
+    };
+    let one: Vec<Arrival> = arrivals
+        .into_iter()
+        .map(|it| Arrival { line: 0, ..it })
+        .collect();
+    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &one);
+    assert_eq!(told.gaps, []);
+    let is_refused =
+        |it: &&Incident| matches!(it, Incident::Foreign { .. } | Incident::Malformed { .. });
+    assert_eq!(told.incidents.iter().filter(is_refused).count(), 1);
+}
+
+/// The CME capture: lines A and B, and the sequence of each packet.
+fn cme() -> Option<Vec<Arrival>> {
+    Some(arrivals(
+        data_dir()?.join("cme-mdp3/Cme.Mdp3.Sbe.v6.1.pcap"),
+    ))
+}
+
+fn sequence(arrival: &Arrival) -> u64 {
+    u32::from_le_bytes(arrival.payload[..4].try_into().unwrap()).into()
+}
+
+fn delayed(mut arrivals: Vec<Arrival>, rng: &mut ChaCha8Rng) -> Vec<Arrival> {
+    for arrival in &mut arrivals {
+        arrival.at = arrival.at.after(Nanos(rng.random_range(0..50_000)));
+    }
+    arrivals.sort_by_key(|arrival| arrival.at);
+    arrivals
+}
+
+#[test]
+fn cme_lines_thinned_and_reordered_equal_one_line() {
+    let Some(all) = cme() else { return };
+    let a: Vec<Arrival> = all.iter().filter(|it| it.line == 0).cloned().collect();
+    let (_, single) = arbitrate(Mdp3, Lines::default(), &a);
+    assert_eq!((single.messages.len(), single.gaps.len()), (5_000, 0));
+    let holding = Holding::live(100, 1_000);
+    for seed in 0..20 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let lost: BTreeMap<u64, usize> = (5_616..10_614)
+            .filter_map(|sequence| {
+                let line = rng.random_range(0..10);
+                (line < 2).then_some((sequence, line))
+            })
+            .collect();
+        let kept = all
+            .iter()
+            .filter(|it| lost.get(&sequence(it)) != Some(&it.line));
+        let thinned = delayed(kept.cloned().collect(), &mut rng);
+        let lines = Lines { count: 2, holding };
+        let (arbiter, told) = arbitrate(Mdp3, lines, &thinned);
+        assert_eq!(told.gaps, [], "seed {seed}");
+        assert!(
+            told.messages == single.messages,
+            "seed {seed}: message for message"
+        );
+        for line in 0..2 {
+            let left_out = lost.values().filter(|it| **it == line).count() as u64;
+            assert_eq!(
+                arbiter.line(line).missing,
+                left_out,
+                "seed {seed}, line {line}"
+            );
+        }
+
+        let both = rng.random_range(6_000..10_000);
+        let kept = thinned.iter().filter(|it| sequence(it) != both).cloned();
+        let (_, told) = arbitrate(Mdp3, lines, &kept.collect::<Vec<_>>());
+        assert_eq!(told.gaps, [(both, 1)], "seed {seed}: one exact event");
+        assert_eq!(told.messages.len(), 4_999, "seed {seed}");
+    }
+}
+
+#[test]
+fn arbiter_in_steady_state_does_not_allocate() {
+    struct Counted(u64);
+
+    impl Listen<MoldUdp64> for Counted {
+        fn packet(&mut self, _: Nanos, (): &()) {}
+
+        fn message(&mut self, _: SourcePosition, _: &[u8]) {
+            self.0 += 1;
+        }
+
+        fn incident(&mut self, _: Incident) {}
+    }
+
+    let packet = |first: u64| {
+        let mut bytes = b"SESSION001".to_vec();
+        bytes.extend(first.to_be_bytes());
+        bytes.extend([0, 2, 0, 1, b'a', 0, 1, b'b']);
+        bytes
+    };
+    // Both lines reorder; each lacks packets, and some are on neither.
+    let mut arrivals = Vec::new();
+    for n in 0..20_000_u64 {
+        let n = n ^ 1;
+        for line in 0..2_usize {
+            if !(n + 3 * line as u64).is_multiple_of(7) && !n.is_multiple_of(50) {
+                arrivals.push((line, Nanos::from_us(n), packet(1 + 2 * n)));
+            }
+        }
+    }
+    let holding = Holding::live(50, 100);
+    let protocol = MoldUdp64::new(|_| true);
+    let mut arbiter = Arbiter::new(protocol, Lines { count: 2, holding }, false);
+    let mut counted = Counted(0);
+    let (warm, steady) = arrivals.split_at(arrivals.len() / 2);
+    let mut run = |part: &[(usize, Nanos, Vec<u8>)]| {
+        for (line, at, payload) in part {
+            let received_at = *at;
+            let packet = Packet {
+                received_at,
+                payload,
+            };
+            arbiter.packet(*line, *at, packet, &mut counted);
+        }
+    };
+    run(warm);
+    let info = allocation_counter::measure(|| run(steady));
+    assert_eq!(info.count_total, 0, "allocations");
+    assert!(counted.0 > 30_000);
+}

@@ -1,0 +1,245 @@
+//! One seed's world: what the venue sends, and what arrives of it on which line and when.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_feeds::arbiter::Holding;
+use tickcast_reliability::types::Nanos;
+
+pub(crate) const fn us(us: u64) -> Nanos {
+    Nanos::from_us(us)
+}
+
+/// The kind of a packet on a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Messages `first..end` of a session.
+    Messages(u16, u64, u64),
+    /// A heartbeat of a session that names the next sequence, or its end.
+    Next(u16, u64, bool),
+    /// Bytes or a session that do not belong here.
+    Foreign,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at: Nanos,
+    pub(crate) line: usize,
+    pub(crate) what: What,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// One seed's world.
+pub(crate) struct World {
+    pub(crate) holding: Holding,
+    pub(crate) lines: usize,
+    /// Whether nothing exceeds the limits, so that all that arrives is in time.
+    pub(crate) is_calm: bool,
+    pub(crate) sessions: u16,
+    /// When each line dies, if it does.
+    pub(crate) deaths: Vec<Option<Nanos>>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) ends_at: Nanos,
+}
+
+pub(crate) fn content(session: u16, sequence: u64) -> [u8; 10] {
+    let mut bytes = [0; 10];
+    bytes[..2].copy_from_slice(&session.to_be_bytes());
+    bytes[2..].copy_from_slice(&sequence.to_be_bytes());
+    bytes
+}
+
+fn mold(session: &[u8; 10], first: u64, count: u16) -> Vec<u8> {
+    let mut bytes = session.to_vec();
+    bytes.extend(first.to_be_bytes());
+    bytes.extend(count.to_be_bytes());
+    bytes
+}
+
+fn name(session: u16) -> [u8; 10] {
+    let mut name = *b"SESSION000";
+    name[9] += session as u8;
+    name
+}
+
+fn messages(session: u16, first: u64, end: u64) -> Vec<u8> {
+    let mut bytes = mold(&name(session), first, (end - first) as u16);
+    for sequence in first..end {
+        bytes.extend(10_u16.to_be_bytes());
+        bytes.extend(content(session, sequence));
+    }
+    bytes
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let is_calm = !seed.is_multiple_of(4);
+        let holding = Holding {
+            stopped_us: 60_000,
+            session_us: 100_000,
+            packets_max: if is_calm { 4096 } else { 12 },
+            ..Holding::live(600, 6_000)
+        };
+        let lines = rng.random_range(1..=3);
+        let jitter = match (is_calm, rng.random_range(0..3)) {
+            (_, 0) => 1,
+            (true, _) => 500,
+            (false, _) => 5_000,
+        };
+        let lag = if is_calm { 3_000 } else { 12_000 };
+        let sessions = if rng.random_bool(0.3) { 2 } else { 1 };
+        let last = rng.random_range(100..400_u64);
+        let begin = if rng.random_bool(0.3) {
+            rng.random_range(2..10_000)
+        } else {
+            1
+        };
+        // The venue: when each message is ready.
+        let mut ready: Vec<(u16, u64, Nanos)> = Vec::new();
+        let mut at = us(1_000_000);
+        for session in 0..sessions {
+            let begin = if session == 0 { begin } else { 1 };
+            for sequence in begin..begin + last {
+                let step = match rng.random_range(0..60) {
+                    0 => 20_000,
+                    _ => rng.random_range(20..200),
+                };
+                at = at.after(us(step));
+                ready.push((session, sequence, at));
+            }
+            at = at.after(us(if is_calm { 40_000 } else { 100 }));
+        }
+        let mut world = Self {
+            holding,
+            lines,
+            is_calm,
+            sessions,
+            deaths: Vec::new(),
+            arrivals: Vec::new(),
+            ends_at: at.after(us(100_000)),
+        };
+        for line in 0..lines {
+            world.line(line, &ready, jitter, lag, &mut rng);
+        }
+        world.strangers(&ready, &mut rng);
+        world.arrivals.sort_by_key(|arrival| arrival.at);
+        if rng.random_bool(0.2) {
+            // The input ends in the middle of it.
+            world.arrivals.truncate(world.arrivals.len() * 3 / 4);
+            world.ends_at = Nanos::ZERO;
+        }
+        world
+    }
+
+    /// Adds the packets of one line.
+    fn line(
+        &mut self,
+        line: usize,
+        ready: &[(u16, u64, Nanos)],
+        jitter: u64,
+        lag: u64,
+        rng: &mut ChaCha8Rng,
+    ) {
+        let base = us(rng.random_range(0..lag));
+        let loss = [0.0, 0.02, 0.2][rng.random_range(0..3)];
+        let doubled = [0.0, 0.05][rng.random_range(0..2)];
+        let pack = rng.random_range(1..=4_usize);
+        let dies = self.lines > 1 && line > 0 && rng.random_bool(0.2);
+        let dies = dies.then(|| ready[rng.random_range(0..ready.len())].2);
+        self.deaths.push(dies);
+        let mut packets: Vec<(Nanos, What, Vec<u8>)> = Vec::new();
+        let mut from = 0;
+        while from < ready.len() {
+            let mut to = from + 1;
+            let wanted = rng.random_range(1..=pack);
+            while to < ready.len()
+                && to - from < wanted
+                && ready[to].0 == ready[from].0
+                && ready[to].2.since(ready[to - 1].2) < us(1_000)
+            {
+                to += 1;
+            }
+            let (session, first, _) = ready[from];
+            let (_, last, at) = ready[to - 1];
+            let what = What::Messages(session, first, last + 1);
+            packets.push((at, what, messages(session, first, last + 1)));
+            let is_last = ready.get(to).is_none_or(|next| next.0 != session);
+            if is_last {
+                for n in 1..=3 {
+                    let at = at.after(us(if self.is_calm { 8_000 * n } else { 20 * n }));
+                    let count = if n == 3 { 0xFFFF } else { 0 };
+                    let payload = mold(&name(session), last + 1, count);
+                    packets.push((at, What::Next(session, last + 1, n == 3), payload));
+                }
+            }
+            from = to;
+        }
+        let mut lost_in_a_row = 0;
+        for (at, what, payload) in packets {
+            let is_lost = rng.random_bool(loss) && (lost_in_a_row < 4 || !self.is_calm);
+            lost_in_a_row = if is_lost { lost_in_a_row + 1 } else { 0 };
+            if is_lost || dies.is_some_and(|dies| at >= dies) {
+                continue;
+            }
+            let copies = 1 + usize::from(rng.random_bool(doubled));
+            for _ in 0..copies {
+                self.arrivals.push(Arrival {
+                    at: at.after(base).after(us(rng.random_range(0..jitter))),
+                    line,
+                    what,
+                    payload: payload.clone(),
+                });
+            }
+        }
+    }
+
+    /// Adds packets that do not belong to the feed.
+    fn strangers(&mut self, ready: &[(u16, u64, Nanos)], rng: &mut ChaCha8Rng) {
+        // A source may begin with any packet; these come once it has begun.
+        let begun = self
+            .arrivals
+            .iter()
+            .map(|it| it.at)
+            .min()
+            .unwrap_or_default();
+        let begun = begun.after(us(14_000));
+        let mut first_session = ready.iter().rev().filter(|it| it.0 == 0);
+        let ends = first_session.nth(30).map(|it| it.2);
+        let begin = rng.random_range(0..4);
+        // Two alike would confirm each other.
+        for kind in begin..rng.random_range(begin..=4) {
+            let (session, sequence, at) = ready[rng.random_range(20..80)];
+            let payload = match kind {
+                0 => (0..rng.random_range(0..80)).map(|_| rng.random()).collect(),
+                1 => b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01".to_vec(),
+                2 => messages(7, sequence, sequence + 1),
+                // The sequence is damaged.
+                _ => messages(session, sequence + (1 << 40), sequence + (1 << 40) + 1),
+            };
+            let at = at.max(begun);
+            if ends.is_some_and(|ends| at >= ends) {
+                continue;
+            }
+            self.arrivals.push(Arrival {
+                at,
+                line: rng.random_range(0..self.lines),
+                what: What::Foreign,
+                payload,
+            });
+        }
+    }
+
+    /// Returns the longest time for which other lines were heard between two packets of a line.
+    pub(crate) fn silence(&self, line: usize) -> Nanos {
+        let (mut since, mut longest) = (None, Nanos::ZERO);
+        for arrival in self.arrivals.iter().filter(|it| it.what != What::Foreign) {
+            if arrival.line == line {
+                since = None;
+            } else {
+                let since = *since.get_or_insert(arrival.at);
+                longest = longest.max(arrival.at.since(since));
+            }
+        }
+        longest
+    }
+}
