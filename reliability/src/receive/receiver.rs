@@ -202,7 +202,7 @@ impl Receiver {
     pub fn handle_bytes(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
         match Datagram::checked(bytes, false) {
             Ok((datagram, verdict)) => self.handle_datagram(now, via, &datagram, verdict, on),
-            Err(_) => self.count_malformed(),
+            Err(_) => self.counters().count_malformed(),
         }
     }
 
@@ -216,7 +216,7 @@ impl Receiver {
     ) {
         match Datagram::checked(bytes, false) {
             Ok((datagram, verdict)) => self.handle_repair(now, path, &datagram, verdict, on),
-            Err(_) => self.count_malformed(),
+            Err(_) => self.counters().count_malformed(),
         }
     }
 
@@ -232,7 +232,7 @@ impl Receiver {
         verdict: CrcVerdict,
         on: &mut impl Deliver,
     ) {
-        self.count_received(datagram);
+        self.counters().count_received(datagram.bytes().len());
         if let Via::Line(line) = via
             && verdict == CrcVerdict::Good
             && self.is_fast_path(datagram)
@@ -253,22 +253,9 @@ impl Receiver {
         verdict: CrcVerdict,
         on: &mut dyn Deliver,
     ) {
-        self.count_received(datagram);
+        self.counters().count_received(datagram.bytes().len());
         let via = Via::Repair;
         self.process(now, Arrival { via, path }, datagram, verdict, on);
-    }
-
-    #[inline(always)]
-    fn count_received(&self, datagram: &Datagram<'_>) {
-        let counters = self.counters();
-        counters.received_datagrams.increment();
-        counters.received_bytes.add(datagram.bytes().len() as u64);
-    }
-
-    #[cold]
-    fn count_malformed(&self) {
-        self.counters().received_datagrams.increment();
-        self.counters().malformed_dropped.increment();
     }
 
     /// Returns whether a datagram of multicast, whose CRC is right, can be delivered at once. Nearly

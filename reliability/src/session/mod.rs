@@ -312,9 +312,7 @@ impl SubscriberCore {
     #[cold]
     fn handle_malformed(&self, channel: ChannelId) {
         if let Some(at) = self.index_of(channel) {
-            let counters = &self.entries[at].counters;
-            counters.received_datagrams.increment();
-            counters.malformed_dropped.increment();
+            self.entries[at].counters.count_malformed();
         }
     }
 

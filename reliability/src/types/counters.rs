@@ -236,6 +236,22 @@ counters! {
     }
 }
 
+impl ReceiverCounters {
+    /// Counts a datagram of this length, of any kind.
+    #[inline(always)]
+    pub(crate) fn count_received(&self, len: usize) {
+        self.received_datagrams.increment();
+        self.received_bytes.add(len as u64);
+    }
+
+    /// Counts bytes that are no datagram.
+    #[cold]
+    pub(crate) fn count_malformed(&self) {
+        self.received_datagrams.increment();
+        self.malformed_dropped.increment();
+    }
+}
+
 counters! {
     /// Counters of the publish side of one channel.
     pub struct SenderCounters {
