@@ -364,6 +364,9 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
     assert!(publisher.is_running());
 }
 
+/// Maximum number of packets that a test sends before it waits until they are read.
+const UNREAD_MAX: u64 = 20;
+
 #[test]
 fn live_feed_gap_is_published_as_source_loss() {
     let group = group();
@@ -384,7 +387,7 @@ fn live_feed_gap_is_published_as_source_loss() {
     };
     let mut simulator = Simulator::new(&market, 1).unwrap();
     let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (mut packets, mut withheld) = (0, 0);
+    let (mut packets, mut sent, mut withheld) = (0, 0, 0);
     while let Some(packet) = simulator.next_packet() {
         packets += 1;
         if packets == 10 {
@@ -392,8 +395,11 @@ fn live_feed_gap_is_published_as_source_loss() {
             continue;
         }
         feed.send_to(packet.payload, &listen).unwrap();
-        // Send the packets over time, as a venue does.
-        std::thread::sleep(std::time::Duration::from_micros(200));
+        sent += 1;
+        if sent % UNREAD_MAX == 0 {
+            publisher.wait_until_read(sent);
+            listener.poll();
+        }
     }
     assert!(withheld > 0);
     let lost = wait_for("the gap's event", || {
@@ -442,7 +448,7 @@ fn lines_of_a_live_input_complete_each_other() {
     let mut simulator = Simulator::new(&market, 1).unwrap();
     let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut left_out = [0, 0];
-    let mut packets = 0;
+    let (mut packets, mut sent) = (0, 0);
     while let Some(packet) = simulator.next_packet() {
         packets += 1;
         let messages = u64::from(u16::from_be_bytes([packet.payload[18], packet.payload[19]]));
@@ -453,9 +459,12 @@ fn lines_of_a_live_input_complete_each_other() {
                 continue;
             }
             feed.send_to(packet.payload, address).unwrap();
+            sent += 1;
+            if sent % UNREAD_MAX == 0 {
+                publisher.wait_until_read(sent);
+                listener.poll();
+            }
         }
-        // As a venue would: not all at once.
-        std::thread::sleep(std::time::Duration::from_micros(200));
     }
     assert!(left_out[0] > 0 && left_out[1] > 0);
     wait_for("all messages", || {

@@ -164,6 +164,18 @@ impl Publisher {
             "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         ))
     }
+
+    /// Waits until the publisher has read this number of packets of its only source. A sender that does not
+    /// wait overruns the socket of a publisher that waits for a core.
+    pub fn wait_until_read(&self, packets: u64) {
+        wait_for("the packets to be read", || {
+            let metrics = self.get("/metrics");
+            let series = "tickcast_publisher_source_packets{";
+            let line = metrics.lines().find(|line| line.starts_with(series))?;
+            let read: u64 = line.rsplit(' ').next()?.parse().ok()?;
+            (read >= packets).then_some(())
+        });
+    }
 }
 
 impl Drop for Publisher {
