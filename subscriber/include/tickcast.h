@@ -1597,7 +1597,7 @@ int32_t tickcast_builder_interface(TickcastBuilder *builder,
 int32_t tickcast_builder_receive_buffer(TickcastBuilder *builder, size_t bytes);
 
 /*
- Sets the transport of datagrams: `auto`, `udp` or `verbs`.
+ Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
 
  # Safety
  `transport` is NULL or a text.

@@ -1,4 +1,4 @@
-//! The only code that touches a socket, shared memory or a clock. All code above it uses the traits
+//! The sockets, devices and shared memory that datagrams and repairs pass. All code above uses the traits
 //! [`FanOut`] and [`Receive`] and does not depend on a particular transport.
 //!
 //! Order of folders, top to bottom; each imports only those below it:

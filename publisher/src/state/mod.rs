@@ -30,7 +30,7 @@ use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
-    /// Counters of one source. Everything but the first four is an incident.
+    /// Counters of one source.
     pub struct SourceCounters {
         /// Packets received (UDP payloads, or messages of a file).
         source_packets,

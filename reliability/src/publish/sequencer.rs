@@ -293,11 +293,8 @@ impl Sequencer {
         event.write(&mut self.event_body);
         let open = self.open_slot(source, position)?;
         self.ring.append(&self.event_body)?;
-        if let StreamEvent::SourceLost { messages, .. } = event {
-            // A loss of unknown size counts as one message, so that it is visible.
-            let known = if *messages == u64::MAX { 1 } else { *messages };
-            self.counters.source_messages_lost.add(known);
-        }
+        let lost = event.source_messages_lost();
+        self.counters.source_messages_lost.add(lost);
         self.seal_rare(Kind::Event, open, 0, utc)
             .ok_or(PublishError::Exhausted)
     }

@@ -617,9 +617,7 @@ impl Stream {
             Kind::Event => {
                 if let Some(event) = StreamEvent::parse(datagram.payload()) {
                     counters.stream_events.increment();
-                    if let StreamEvent::SourceLost { messages, .. } = event {
-                        counters.source_messages_lost.add(messages);
-                    }
+                    (counters.source_messages_lost).add(event.source_messages_lost());
                     on.item(Item::Event(&position, &Event::Stream(event)));
                 }
             }

@@ -9,8 +9,8 @@
 //! `poll_timeout` (when to call again) and `poll` (events). Slots are copied out of the rings, never
 //! referred to. Source: docs/PROTOCOL.md §6.
 //!
-//! Counters balance at any time: nacked = answered + answered by multicast + refused (by reason) +
-//! abandoned + pending, in sequences.
+//! Counters balance at any time, in sequences: nacked = answered + answered by multicast + refused (by
+//! reason) + cancelled + pending.
 
 mod answer;
 mod channel;

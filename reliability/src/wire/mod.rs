@@ -584,6 +584,8 @@ impl EpochReason {
 impl StreamEvent {
     /// Maximum number of instruments in an event; more are encoded as "all of the source".
     pub const INSTRUMENTS_MAX: usize = 128;
+    /// The number of messages in a loss of unknown size.
+    pub const MESSAGES_UNKNOWN: u64 = u64::MAX;
     const SOURCE_LOST: u16 = 1;
     const EPOCH_OPENED: u16 = 2;
 
@@ -626,6 +628,20 @@ impl StreamEvent {
                 out.extend(previous.0.to_le_bytes());
                 out.extend(previous_last.0.to_le_bytes());
             }
+        }
+    }
+
+    /// Returns the number of source messages that the event declares lost. A loss of unknown size counts as
+    /// one message, so that it is visible.
+    #[must_use]
+    pub const fn source_messages_lost(&self) -> u64 {
+        match *self {
+            Self::SourceLost {
+                messages: Self::MESSAGES_UNKNOWN,
+                ..
+            } => 1,
+            Self::SourceLost { messages, .. } => messages,
+            Self::EpochOpened { .. } => 0,
         }
     }
 

@@ -243,7 +243,7 @@ pub extern "C" fn tickcast_builder_receive_buffer(builder: *mut Builder, bytes: 
     edit(builder, |it| Ok(it.receive_buffer_bytes(bytes)))
 }
 
-/// Sets the transport of datagrams: `auto`, `udp` or `verbs`.
+/// Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
 ///
 /// # Safety
 /// `transport` is NULL or a text.
@@ -258,7 +258,8 @@ pub unsafe extern "C" fn tickcast_builder_transport(
             "auto" => Ok(it.transport(Transport::Auto)),
             "udp" => Ok(it.transport(Transport::Udp)),
             "verbs" => Ok(it.transport(Transport::Verbs)),
-            other => range("transport", other, "auto, udp or verbs"),
+            "shm" => Ok(it.transport(Transport::Shm)),
+            other => range("transport", other, "auto, udp, verbs or shm"),
         }
     })
 }

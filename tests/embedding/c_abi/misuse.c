@@ -148,6 +148,7 @@ static void wrong_descriptions(void) {
     MUST(tickcast_builder_channel(builder, "all") == 0);
     EXPECT(ARGUMENT, "DeliveryMode", tickcast_builder_channel_delivery(builder, 9, 0));
     EXPECT(ARGUMENT, "share", tickcast_builder_inject_loss(builder, 1.5, 0));
+    MUST(tickcast_builder_transport(builder, "shm") == 0);
     EXPECT(ARGUMENT, "udp", tickcast_builder_transport(builder, "pigeon"));
     MUST(tickcast_builder_free(builder) == 0);
     builder = tickcast_builder_new("127.0.0.1:9");

@@ -25,21 +25,21 @@ pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
     let gaps = settled + c.missing_superseded.get() + c.missing_open.get();
     equal(
         ("missing_datagrams", c.missing_datagrams.get()),
-        ("recovered + lost + forgotten + open", gaps),
+        ("recovered + lost + superseded + open", gaps),
     )?;
     // A run is reported once all of it is settled, unless its last part was lost.
     let all_told = c.missing_lost.get() + c.missing_superseded.get() + c.missing_open.get() == 0;
     if all_told || stream.recovered > c.missing_recovered.get() {
         equal(
             ("missing_recovered", c.missing_recovered.get()),
-            ("sequences told recovered", stream.recovered),
+            ("sequences reported recovered", stream.recovered),
         )?;
     }
     let settled = c.replay_received.get() + c.replay_lost.get();
     let history = settled + c.replay_superseded.get() + c.replay_open.get();
     equal(
         ("replay_requested", c.replay_requested.get()),
-        ("received + lost + forgotten + open", history),
+        ("received + lost + superseded + open", history),
     )?;
     equal(
         ("delivered_records", c.delivered_records.get()),

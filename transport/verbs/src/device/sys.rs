@@ -1,7 +1,7 @@
 //! Additions to the bindings: constants of rdma-core's headers that are no functions or types, and
 //! calls whose result needs a check.
 //!
-//! `tests/verbs/layout.rs` compares the layouts of everything that is passed with the C headers.
+//! `transport/tests/verbs/layout.rs` compares the layouts of everything that is passed with the C headers.
 
 use std::io;
 use std::mem;
