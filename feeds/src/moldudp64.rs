@@ -72,10 +72,7 @@ impl Protocol for MoldUdp64 {
     type Blocks<'a> = MoldBlocks<'a>;
 
     #[inline(always)]
-    fn read<'a>(
-        &mut self,
-        payload: &'a [u8],
-    ) -> Result<(PacketHead<()>, MoldBlocks<'a>), Incident> {
+    fn read<'a>(&self, payload: &'a [u8]) -> Result<(PacketHead<()>, MoldBlocks<'a>), Incident> {
         let Some((header, blocks)) = MoldHeader::split(payload) else {
             let reason = "MoldUDP64 packet shorter than its 20-byte header";
             return Err(Incident::Malformed { reason });

@@ -352,6 +352,42 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
 }
 
 #[test]
+fn long_block_of_a_wrong_length_costs_itself_only() {
+    for order in [Order::Little, Order::Big] {
+        let start = pcapng(order, &[plain(b"one")]);
+        let two = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
+        let mut statistics = block(order, 5, &[0; 40]);
+        statistics[4..8].copy_from_slice(&order.u32(8 << 20));
+        let mut custom = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+        custom.truncate(custom.len() - 4);
+        for wrong in [statistics, custom] {
+            let bytes = [&start[..], &wrong, &two].concat();
+            assert_eq!(payloads(&bytes), [b"one", b"two"], "{order:?}");
+            let from = start.len() as u64;
+            assert_eq!(skipped(&bytes), [(from, from + wrong.len() as u64)]);
+        }
+    }
+}
+
+#[test]
+fn long_block_that_is_cut_off_is_accounted_for() {
+    let start = pcapng(Order::Little, &[plain(b"one")]);
+    let long = block(Order::Little, 0x0bad_0bad, &vec![7; 2 << 20]);
+    for cut in [1, 4, 5, 1 << 20] {
+        let bytes = [&start[..], &long[..long.len() - cut]].concat();
+        let (_, stats) = read(&bytes);
+        let (len, at) = (bytes.len() as u64, start.len() as u64);
+        assert_eq!(stats.account.total().bytes, len, "{cut}");
+        assert_eq!(stats.account.of(Reason::Truncated).bytes, len - at, "{cut}");
+        assert_eq!(
+            findings(&bytes),
+            [CaptureFinding::Truncated { at }],
+            "{cut}"
+        );
+    }
+}
+
+#[test]
 fn simple_block_has_no_time_obsolete_block_has() {
     let order = Order::Little;
     let frame = plain(b"simple");

@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{Counted, Recorded, data_dir};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::{
-    arbiter::Lines,
+    arbiter::{Holding, Lines},
     capture::Capture,
     iex::IexDecoder,
     instruments::{Instruments, Symbol},
@@ -233,7 +233,7 @@ fn old_packet_within_a_second_is_duplicate() {
 }
 
 #[test]
-fn new_session_restarts_and_late_packet_is_duplicate() {
+fn new_session_restarts_and_packet_left_behind_is_late() {
     let recorded = run_segments(&[
         Seg::deep(1, 2),
         Seg::deep(3, 1).session(9).at(NOON + SECOND / 2),
@@ -243,8 +243,8 @@ fn new_session_restarts_and_late_packet_is_duplicate() {
     let change = Incident::SessionChange {
         next: SourcePosition::new(1, 1),
     };
-    let duplicate = Incident::Duplicate { messages: 1 };
-    assert_eq!(recorded.incidents, [change, gap(1, 1, 2), duplicate]);
+    let late = Incident::Late { messages: 1 };
+    assert_eq!(recorded.incidents, [change, gap(1, 1, 2), late]);
     assert_eq!(recorded.positions(), [(0, 1), (0, 2), (1, 3), (1, 4)]);
 }
 
@@ -278,6 +278,147 @@ fn segment_reaching_last_position_is_malformed() {
     assert_eq!(recorded.positions(), [(0, last as u64 - 2)]);
     assert!(recorded.incidents.iter().all(is_malformed));
     assert_eq!(recorded.incidents.len(), 1);
+}
+
+#[test]
+fn refused_segment_of_other_channel_changes_nothing() {
+    let mut other = Seg::deep(1, 1).bytes();
+    other[4..8].copy_from_slice(&2_u32.to_le_bytes());
+    other.truncate(other.len() - 1);
+    let (_, recorded) = run(&[other, Seg::deep(1, 1).bytes(), Seg::deep(2, 1).bytes()]);
+    assert_eq!(recorded.positions(), [(0, 1), (0, 2)]);
+    assert!(is_malformed(&recorded.incidents[0]));
+    assert_eq!(recorded.incidents.len(), 1);
+}
+
+// Lines.
+
+const MS: u64 = 1_000_000;
+
+/// A segment of a line, with the time in ms after noon at which it arrives.
+type Arrival = (usize, u64, Vec<u8>);
+
+/// Decodes two lines that wait at most 5 ms for each other, with a poll in each ms.
+fn run_lines(arrivals: &[Arrival]) -> (IexDecoder, Recorded) {
+    let holding = Holding::live(2_000, 5_000);
+    let lines = Lines { count: 2, holding };
+    let mut decoder = IexDecoder::new(Instruments::default(), lines);
+    let mut recorded = Recorded::default();
+    let mut now = 0;
+    for (line, at, payload) in arrivals {
+        for ms in now..*at {
+            decoder.poll(Nanos(NOON + ms * MS), &mut recorded);
+        }
+        now = *at;
+        let received_at = Nanos(NOON + now * MS);
+        let packet = Packet {
+            received_at,
+            payload,
+        };
+        decoder.line_packet(*line, received_at, packet, &mut recorded);
+    }
+    decoder.finish(&mut recorded);
+    (decoder, recorded)
+}
+
+/// Sends a segment at a time in ms.
+fn sent(segment: Seg, at: u64) -> Vec<u8> {
+    segment.at(NOON + at * MS).bytes()
+}
+
+#[test]
+fn messages_left_behind_by_session_change_are_late() {
+    let (decoder, recorded) = run_lines(&[
+        (0, 0, sent(Seg::deep(96, 2), 0)),
+        (1, 9, sent(Seg::deep(96, 1), 0)),
+        (0, 10, sent(Seg::deep(1, 1).session(9), 10)),
+        (0, 11, sent(Seg::deep(2, 1).session(9), 11)),
+        (1, 12, sent(Seg::deep(97, 4), 2)),
+        (1, 13, sent(Seg::deep(101, 0), 3)),
+    ]);
+    let next = SourcePosition::new(1, 1);
+    let change = Incident::SessionChange { next };
+    let (late, duplicate) = (
+        Incident::Late { messages: 3 },
+        Incident::Duplicate { messages: 1 },
+    );
+    assert_eq!(recorded.incidents, [duplicate, change, late, duplicate]);
+    assert_eq!(recorded.positions(), [(0, 96), (0, 97), (1, 1), (1, 2)]);
+    let line = decoder.line(1);
+    assert_eq!((line.late, line.duplicates), (3, 2));
+}
+
+#[test]
+fn restart_leaves_packets_of_slower_line_behind() {
+    let (decoder, recorded) = run_lines(&[
+        (0, 0, sent(Seg::deep(1, 3), 0)),
+        (1, 4, sent(Seg::deep(1, 3), 0)),
+        (0, 10, sent(Seg::deep(1, 0), 10)),
+        // The venue sent these before it restarted; line 0 lost messages 4 and 5.
+        (1, 11, sent(Seg::deep(4, 2), 7)),
+        (1, 12, sent(Seg::deep(6, 0), 8)),
+        (1, 14, sent(Seg::deep(1, 0), 10)),
+        (0, 30, sent(Seg::deep(1, 2), 30)),
+        (1, 34, sent(Seg::deep(1, 2), 30)),
+    ]);
+    assert_eq!(
+        recorded.positions(),
+        [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)]
+    );
+    let duplicate = |messages| Incident::Duplicate { messages };
+    let late = Incident::Late { messages: 2 };
+    assert_eq!(
+        recorded.incidents,
+        [duplicate(3), reset(1, 1), late, duplicate(2)]
+    );
+    assert_eq!(decoder.line(1).late, 2);
+}
+
+#[test]
+fn iex_lines_complete_each_other_in_all_runs() {
+    let mut arrivals: Vec<Arrival> = Vec::new();
+    let mut left_out = [0; 2];
+    // A run of the first session, its restart, and another session.
+    for (run, session) in [(0, SESSION), (1, SESSION), (2, 9)] {
+        let begin = 1_000 * run;
+        for n in 0..=50 {
+            let at = begin + 10 * n;
+            // A heartbeat begins each run, and another ends it.
+            let (first, messages) = match n {
+                0 => (1, 0),
+                50 => (99, 0),
+                n => (2 * n as i64 - 1, 2),
+            };
+            let bytes = sent(Seg::deep(first, messages).session(session), at);
+            for (line, left_out) in left_out.iter_mut().enumerate() {
+                let mut bytes = bytes.clone();
+                let nth = n + 2 * line as u64;
+                if messages > 0 && nth.is_multiple_of(5) {
+                    *left_out += 2;
+                    continue;
+                }
+                if messages > 0 && nth % 5 == 1 && n > 10 {
+                    *left_out += 1;
+                    bytes.truncate(bytes.len() - 1);
+                }
+                arrivals.push((line, at + 3 * line as u64, bytes));
+            }
+        }
+    }
+    arrivals.sort_by_key(|(_, at, _)| *at);
+    let (decoder, recorded) = run_lines(&arrivals);
+    let all = (0..3).flat_map(|run| (1..=98).map(move |sequence| (run, sequence)));
+    assert_eq!(recorded.positions(), all.collect::<Vec<_>>());
+    let next = SourcePosition::new(2, 1);
+    let known = |it: &&Incident| !matches!(it, Incident::Duplicate { .. }) && !is_malformed(it);
+    let others: Vec<_> = recorded.incidents.iter().filter(known).copied().collect();
+    assert_eq!(others, [reset(1, 1), Incident::SessionChange { next }]);
+    for (line, left_out) in left_out.into_iter().enumerate() {
+        let stats = decoder.line(line);
+        assert_eq!(stats.missing, left_out, "line {line}");
+        assert_eq!(stats.first + stats.duplicates, 3 * 98 - left_out);
+        assert_eq!((stats.late, stats.foreign), (0, 0));
+    }
 }
 
 // Messages of unexpected length.

@@ -1,15 +1,17 @@
 //! The table of small spoilt inputs: each file's right answer, as far as one line decides it.
-//! Skipped, loudly, where the data is not there.
+//! Skipped, loudly, where the data is not there. Further recordings are built here.
 
 mod common;
 
-use std::path::PathBuf;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
 
 use common::{Recorded, data_dir};
+use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::capture::account::{Account, Class, Reason};
-use tickcast_feeds::capture::{Capture, CaptureError};
-use tickcast_feeds::recording::{Inspection, RecordingError, Selection};
+use tickcast_feeds::capture::{Capture, CaptureError, RecordedFile};
+use tickcast_feeds::recording::{Inspection, Recording, RecordingError, Selection};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::{InstrumentDefMsg, SymbolMappingMsg};
 
@@ -17,29 +19,45 @@ fn file(name: &str) -> Option<PathBuf> {
     Some(data_dir()?.join("intake").join(name))
 }
 
-fn inspect(name: &str, only: &[&str]) -> Option<Result<Inspection, RecordingError>> {
-    let selection = Selection {
+fn selection(only: &[&str]) -> Selection {
+    Selection {
         only: only.iter().map(|only| only.parse().unwrap()).collect(),
-        all_feeds: only == ["all"],
-    };
+        all_feeds: false,
+    }
+}
+
+fn inspect(name: &str, only: &[&str]) -> Option<Result<Inspection, RecordingError>> {
     let path = file(name)?;
-    let inspection = Inspection::of(&[path], &selection, None, &Settings::default());
+    let inspection = Inspection::of(&[&path], &selection(only), None, &Settings::default());
     if let Ok(inspection) = &inspection {
-        check_balance(&inspection.account);
+        check_balance(&inspection.account, &[&path]);
     }
     Some(inspection)
 }
 
-/// Asserts frames = used + harmless + foreign + damaged, and the same of bytes.
-fn check_balance(account: &Account) {
-    let classes = Class::ALL.map(|class| account.class(class));
+/// Asserts that the account has as many frames as a reader of each file counts, and as many bytes
+/// as uncompressed files have.
+fn check_balance(account: &Account, files: &[&Path]) {
+    let (mut frames, mut bytes) = (0, 0);
+    for path in files {
+        frames += match RecordedFile::open(path).unwrap() {
+            RecordedFile::Capture(mut capture) => {
+                while capture.next().unwrap().is_some() {}
+                capture.stats().frames
+            }
+            RecordedFile::Messages(mut file) => {
+                while file.next().unwrap().is_some() {}
+                file.stats().messages
+            }
+        };
+        bytes += std::fs::metadata(path).unwrap().len();
+    }
     let total = account.total();
-    let sum =
-        |of: fn(&tickcast_feeds::capture::account::Row) -> u64| classes.iter().map(of).sum::<u64>();
-    assert_eq!(
-        (sum(|r| r.frames), sum(|r| r.bytes)),
-        (total.frames, total.bytes)
-    );
+    assert_eq!(total.frames, frames, "{files:?}");
+    let is_compressed = |path: &&Path| path.extension().is_some_and(|it| it == "gz" || it == "zst");
+    if !files.iter().any(is_compressed) {
+        assert_eq!(total.bytes, bytes, "{files:?}");
+    }
 }
 
 /// File, messages, whether it is whole, and texts of its findings and faults.
@@ -246,19 +264,13 @@ fn two_files_of_one_destination_are_its_lines() {
     let (Some(lines), Some(base)) = (file(LINES_AB), file("01_eth_us.pcap")) else {
         return;
     };
-    let selection = Selection {
-        only: vec![LINE_A.parse().unwrap()],
-        all_feeds: false,
-    };
     let files = [&lines, &base];
-    let inspection = Inspection::of(&files, &selection, None, &Settings::default()).unwrap();
+    let only = selection(&[LINE_A]);
+    let inspection = Inspection::of(&files, &only, None, &Settings::default()).unwrap();
     check_union(&inspection, &[(LINE_A, 4), (LINE_A, 0)]);
     let of_files = inspection.feeds[0].lines.iter().map(|it| it.line.file);
     assert_eq!(of_files.collect::<Vec<_>>(), [0, 1]);
-    check_balance(&inspection.account);
-    let sizes = files.map(|path| std::fs::metadata(path).unwrap().len());
-    let total = inspection.account.total();
-    assert_eq!(total.bytes, sizes.iter().sum::<u64>());
+    check_balance(&inspection.account, &[&lines, &base]);
     assert_eq!(inspection.account.of(Reason::OtherDestination).frames, 33);
 }
 
@@ -334,16 +346,176 @@ fn protocols_without_a_decoder_are_named() {
 
 #[test]
 fn compressed_files_that_are_not_read_are_named() {
-    let folder = std::env::temp_dir().join(format!("tickcast-intake-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("day.pcap.xz");
-    std::fs::write(&path, b"\xfd7zXZ\0\0\x04").unwrap();
-    let inspection = Inspection::of(&[&path], &Selection::default(), None, &Settings::default());
-    let error = inspection.unwrap_err();
+    let error = inspect_bytes("day.pcap.xz", b"\xfd7zXZ\0\0\x04").unwrap_err();
     assert!(matches!(
         error,
         RecordingError::Capture(CaptureError::NotACapture { .. })
     ));
     assert!(error.to_string().contains("unxz"), "{error}");
+}
+
+// Recordings that are built here.
+
+/// Inspects a file of some bytes.
+fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, RecordingError> {
+    let folder = format!("tickcast-intake-{}-{name}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let inspection = Inspection::of(&[&path], &Selection::default(), None, &Settings::default());
     std::fs::remove_dir_all(&folder).unwrap();
+    inspection
+}
+
+const GROUP: [u8; 4] = [239, 1, 1, 1];
+
+/// Destination and payload.
+type Udp = ([u8; 4], u16, Vec<u8>);
+
+/// Returns a pcap of raw IP, with one datagram a second.
+fn pcap(datagrams: impl IntoIterator<Item = Udp>) -> Vec<u8> {
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101];
+    let mut file = header.map(u32::to_le_bytes).concat();
+    for (second, (group, port, payload)) in (1_000..).zip(datagrams) {
+        let udp_len = payload.len() as u16 + 8;
+        let len = u32::from(udp_len) + 20;
+        file.extend([second, 0, len, len].map(u32::to_le_bytes).concat());
+        file.extend([0x45, 0]);
+        file.extend((udp_len + 20).to_be_bytes());
+        file.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
+        file.extend(group);
+        file.extend([9_u16, port, udp_len, 0].map(u16::to_be_bytes).concat());
+        file.extend(payload);
+    }
+    file
+}
+
+/// Returns a packet of MoldUDP64 with one message of a type.
+fn mold(sequence: u64, kind: u8) -> Vec<u8> {
+    let mut packet = b"SESSION001".to_vec();
+    packet.extend(sequence.to_be_bytes());
+    packet.extend([0, 1, 0, 12, kind]);
+    packet.extend([0; 10]);
+    packet.push(b'Q');
+    packet
+}
+
+/// Returns a heartbeat of DEEP.
+fn segment(channel: u32) -> Vec<u8> {
+    let mut packet = vec![1, 0, 0x04, 0x80];
+    packet.extend(channel.to_le_bytes());
+    packet.resize(24, 0);
+    packet.extend(1_u64.to_le_bytes());
+    packet.resize(40, 0);
+    packet
+}
+
+fn recording(files: &[Vec<u8>], only: &[&str]) -> Result<Recording, RecordingError> {
+    let capture = |bytes: &Vec<u8>| Capture::from_reader("test", Cursor::new(bytes.clone()));
+    let captures = files.iter().map(|bytes| capture(bytes).unwrap());
+    Recording::new(captures.collect(), &selection(only), None)
+}
+
+/// Returns the faults of a recording that was read to its end.
+fn faults(mut recording: Recording) -> Vec<String> {
+    while recording.next().unwrap().is_some() {}
+    recording.faults()
+}
+
+#[test]
+fn corrupt_file_does_not_end_the_others() {
+    let whole = pcap((1..=10).map(|n| (GROUP, 1, mold(n, b'S'))));
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    let short = pcap((1..=3).map(|n| (GROUP, 1, mold(n, b'S'))));
+    gzip.write_all(&short).unwrap();
+    let mut corrupt = gzip.finish().unwrap();
+    let checksum = corrupt.len() - 8;
+    corrupt[checksum] ^= 1;
+    let mut recording = recording(&[whole, corrupt.clone(), corrupt], &[]).unwrap();
+    let mut of_whole = 0;
+    let mut errors = 0;
+    for _ in 0..10 + 3 + 3 + 2 {
+        match recording.next() {
+            Ok(Some(packet)) => {
+                assert_eq!(errors, 0, "errors come last");
+                of_whole += usize::from(packet.line == 0);
+            }
+            Ok(None) => break,
+            Err(error) => {
+                assert!(matches!(error, CaptureError::Damaged { .. }), "{error}");
+                errors += 1;
+            }
+        }
+    }
+    assert_eq!((of_whole, errors), (10, 2));
+    assert!(recording.next().unwrap().is_none());
+}
+
+#[test]
+fn messages_of_unknown_types_are_a_fault() {
+    let kinds = [b'S', b'z', b'S'];
+    let file = pcap((1..).zip(kinds).map(|(n, kind)| (GROUP, 1, mold(n, kind))));
+    let inspection = inspect_bytes("unknown.pcap", &file).unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.unknown_types), (2, 1));
+    let [fault] = &inspection.faults[..] else {
+        panic!("one fault: {:?}", inspection.faults);
+    };
+    assert!(fault.starts_with("1 messages of unknown types"), "{fault}");
+}
+
+#[test]
+fn feed_beyond_the_counted_destinations_is_a_fault() {
+    for (others, is_fault) in [(4_095, false), (4_096, true)] {
+        let feed = [(GROUP, 1, mold(1, b'S'))];
+        let host = [10, 0, 0, 2];
+        let others = (1..=others).map(|port| (host, port, b"other".to_vec()));
+        let late = [(host, 5_000, b"other".to_vec())];
+        let file = pcap(feed.into_iter().chain(others).chain(late));
+        let faults = faults(recording(&[file], &[]).unwrap());
+        assert_eq!(!faults.is_empty(), is_fault, "{faults:?}");
+        let is_about = |fault: &String| fault.starts_with("1 frames go to more than 4096");
+        assert!(faults.iter().all(is_about), "{faults:?}");
+    }
+}
+
+#[test]
+fn chosen_destination_without_its_feed_is_a_fault() {
+    let payloads = [segment(1), segment(2), b"short".to_vec()];
+    let file = pcap(payloads.map(|payload| (GROUP, 1, payload)));
+    for (only, frames) in [("239.1.1.1:1", 2), ("239.1.1.1:1#1", 1)] {
+        let faults = faults(recording(std::slice::from_ref(&file), &[only]).unwrap());
+        let [fault] = &faults[..] else {
+            panic!("one fault: {faults:?}");
+        };
+        let text = format!("{frames} frames to the chosen destinations");
+        assert!(fault.starts_with(&text), "{only}: {fault}");
+    }
+}
+
+#[test]
+fn feed_of_too_many_lines_is_refused() {
+    let file = pcap([(GROUP, 1, mold(1, b'S'))]);
+    let ports = (1..=257).map(|port| format!("239.1.1.1:{port}"));
+    let ports: Vec<_> = ports.collect();
+    let only: Vec<_> = ports.iter().map(String::as_str).collect();
+    let most = recording(std::slice::from_ref(&file), &only[..256]).unwrap();
+    assert_eq!(most.lines(), 256);
+    let error = recording(&[file], &only).err().unwrap();
+    let is_refused = matches!(error, RecordingError::TooManyLines { lines: 257, .. });
+    assert!(is_refused, "{error}");
+}
+
+#[test]
+fn streams_that_are_not_surveyed_are_a_fault() {
+    for (ports, is_fault) in [(256, false), (257, true)] {
+        let file = pcap((1..=ports).map(|port| (GROUP, port, mold(1, b'S'))));
+        let inspection = inspect_bytes(&format!("{ports}.pcap"), &file).unwrap();
+        assert_eq!(inspection.feeds[0].lines.len(), 256);
+        let is_about = |fault: &String| fault.starts_with("more than 256 destinations");
+        let faults = &inspection.faults;
+        assert_eq!(faults.iter().any(is_about), is_fault, "{faults:?}");
+        assert_eq!(inspection.is_whole(), !is_fault, "{faults:?}");
+    }
 }

@@ -47,10 +47,7 @@ impl Protocol for Mdp3 {
     type Note = ();
     type Blocks<'a> = WholePacket<'a>;
 
-    fn read<'a>(
-        &mut self,
-        payload: &'a [u8],
-    ) -> Result<(PacketHead<()>, WholePacket<'a>), Incident> {
+    fn read<'a>(&self, payload: &'a [u8]) -> Result<(PacketHead<()>, WholePacket<'a>), Incident> {
         let Some((sequence, messages)) = payload.split_first_chunk::<4>() else {
             let reason = "an MDP3 packet is shorter than its sequence";
             return Err(Incident::Malformed { reason });
@@ -305,8 +302,125 @@ fn cme_lines_thinned_and_reordered_equal_one_line() {
     }
 }
 
+/// Returns a MoldUDP64 packet of messages of one byte; without any, a heartbeat.
+fn mold(session: u8, first: u64, messages: u16) -> Vec<u8> {
+    let mut bytes = [b'S'; 10].to_vec();
+    bytes[9] = session;
+    bytes.extend(first.to_be_bytes());
+    bytes.extend(messages.to_be_bytes());
+    bytes.extend([0, 1, b'm'].repeat(messages.into()));
+    bytes
+}
+
+/// Lines of MoldUDP64 and all that their arbiter returned.
+struct Feed {
+    arbiter: Arbiter<MoldUdp64>,
+    told: Told,
+}
+
+impl Feed {
+    fn new(count: usize, holding: Holding) -> Self {
+        let lines = Lines { count, holding };
+        Self {
+            arbiter: Arbiter::new(MoldUdp64::new(|_| true), lines, false),
+            told: Told::default(),
+        }
+    }
+
+    fn packet(&mut self, line: usize, at_us: u64, payload: &[u8]) {
+        let received_at = Nanos::from_us(at_us);
+        let packet = Packet {
+            received_at,
+            payload,
+        };
+        self.arbiter
+            .packet(line, received_at, packet, &mut self.told);
+    }
+
+    fn sequences(&self) -> Vec<u64> {
+        self.told.messages.iter().map(|(at, _)| *at).collect()
+    }
+}
+
 #[test]
-fn arbiter_in_steady_state_does_not_allocate() {
+fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
+    let mut feed = Feed::new(1, Holding::NONE);
+    feed.packet(0, 0, &mold(1, 99, 1));
+    for first in [50, 100, 50, 100, 50, 100, 50, 50] {
+        feed.packet(0, 0, &mold(1, first, 0));
+        assert_eq!(feed.told.incidents, [], "{first}");
+    }
+    feed.packet(0, 0, &mold(1, 50, 0));
+    let next = SourcePosition::new(1, 50);
+    assert_eq!(feed.told.incidents, [Incident::SequenceReset { next }]);
+}
+
+#[test]
+fn restart_of_session_being_left_does_not_hit_the_next() {
+    let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(1, 4, 1));
+    for first in 1..=2 {
+        feed.packet(0, 20, &mold(2, first, 1));
+    }
+    for _ in 0..3 {
+        feed.packet(0, 30, &mold(1, 1, 0));
+    }
+    feed.packet(0, 40, &mold(2, 3, 1));
+    assert_eq!(feed.sequences(), [1, 4, 1, 2, 3]);
+    let next = SourcePosition::new(1, 1);
+    let change = Incident::SessionChange { next };
+    let (from, missing) = (SourcePosition::new(0, 2), 2);
+    let gap = Incident::Gap { from, missing };
+    assert_eq!(feed.told.incidents, [gap, change]);
+}
+
+#[test]
+fn messages_cut_off_are_missing_on_their_line() {
+    for whole in 0..3 {
+        let mut feed = Feed::new(1, Holding::NONE);
+        feed.packet(0, 0, &mold(1, 1, 1));
+        let mut cut = mold(1, 2, whole);
+        cut[18..20].copy_from_slice(&65_534_u16.to_be_bytes());
+        feed.packet(0, 0, &cut);
+        feed.packet(0, 0, &mold(1, 10, 1));
+        let missing = 8 - u64::from(whole);
+        assert_eq!(feed.told.gaps, [(2 + u64::from(whole), missing)]);
+        assert_eq!(feed.arbiter.line(0).missing, missing, "{whole} whole");
+    }
+}
+
+#[test]
+fn packet_around_the_first_leaves_nothing_missing() {
+    for first in [&[(10, 5)][..], &[(10, 2), (14, 1)]] {
+        let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+        for (first, messages) in first.iter().copied().chain([(8, 12), (20, 1)]) {
+            feed.packet(0, 0, &mold(1, first, messages));
+        }
+        feed.arbiter.finish(&mut feed.told);
+        assert_eq!(feed.sequences(), (8..=20).collect::<Vec<_>>());
+        assert_eq!(feed.arbiter.line(0).missing, 0, "{first:?}");
+    }
+}
+
+#[test]
+fn packet_behind_many_holes_waits_no_longer_than_skew() {
+    let mut feed = Feed::new(2, Holding::live(0, 1_000));
+    for line in 0..2 {
+        feed.packet(line, 0, &mold(1, 1, 1));
+    }
+    for first in [3, 5, 7] {
+        feed.packet(0, 100, &mold(1, first, 1));
+    }
+    feed.arbiter.poll(Nanos::from_us(1_099), &mut feed.told);
+    assert_eq!(feed.sequences(), [1]);
+    feed.arbiter.poll(Nanos::from_us(1_100), &mut feed.told);
+    assert_eq!(feed.sequences(), [1, 3, 5, 7]);
+    assert_eq!(feed.told.gaps, [(2, 1), (4, 1), (6, 1)]);
+}
+
+#[test]
+fn arbiter_does_not_allocate_after_first_delivery() {
     struct Counted(u64);
 
     impl Listen<MoldUdp64> for Counted {
@@ -339,7 +453,8 @@ fn arbiter_in_steady_state_does_not_allocate() {
     let protocol = MoldUdp64::new(|_| true);
     let mut arbiter = Arbiter::new(protocol, Lines { count: 2, holding }, false);
     let mut counted = Counted(0);
-    let (warm, steady) = arrivals.split_at(arrivals.len() / 2);
+    // The first delivery makes the list of recent packets.
+    let (warm, steady) = arrivals.split_at(200);
     let mut run = |part: &[(usize, Nanos, Vec<u8>)]| {
         for (line, at, payload) in part {
             let received_at = *at;

@@ -282,6 +282,20 @@ fn invalid_config_error_names_path_value_and_remedy() {
         ),
         (
             "/inputs",
+            input(
+                json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:1" }], "line_skew_us": 60_000_001 }),
+            ),
+            &["inputs[0].line_skew_us", "a minute"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": "a.pcap", "reorder_us": u32::MAX }),
+            ),
+            &["inputs[0].reorder_us", "a minute"],
+        ),
+        (
+            "/inputs",
             input(json!({ "source": 1, "kind": "capture", "file": [] })),
             &["inputs[0].file", "1 to 8 files"],
         ),
@@ -326,7 +340,7 @@ fn invalid_config_error_names_path_value_and_remedy() {
         (
             "/heartbeat",
             json!({ "first_us": 0 }),
-            &["heartbeat", "must rise"],
+            &["heartbeat", "must satisfy"],
         ),
         (
             "/repair",

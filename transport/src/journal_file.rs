@@ -39,7 +39,7 @@ impl JournalFile {
         }
         let made = SharedMapping::file(path, len);
         made.map(|(mapping, _)| Self(mapping))
-            .map_err(|error| error.with_advice("give the record fewer MiB"))
+            .map_err(|error| error.with_advice("configure fewer MiB for the record"))
     }
 }
 
@@ -105,6 +105,20 @@ pub fn before(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// Creates a file whose lock was just released. A process that another test starts meanwhile holds copies
+    /// of this one's locks for an instant, between its fork and its exec.
+    fn create_once_free(path: &Path, len: usize) -> JournalFile {
+        for _ in 0..10_000 {
+            match JournalFile::create(path, len) {
+                Err(MappingError::Locked { .. }) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                created => return created.unwrap(),
+            }
+        }
+        panic!("{} stays locked", path.display());
+    }
+
     #[test]
     fn new_journal_file_keeps_previous_one() {
         let path = PathBuf::from(format!("/dev/shm/tickcast-record-{}", std::process::id()));
@@ -114,7 +128,7 @@ mod tests {
         let taken = JournalFile::create(&path, 4096).unwrap_err();
         assert!(matches!(taken, MappingError::Locked { .. }), "{taken}");
         drop(first);
-        let mut second = JournalFile::create(&path, 8192).unwrap();
+        let mut second = create_once_free(&path, 8192);
         assert_eq!((second.bytes().len(), second.bytes()[7]), (8192, 0));
         assert_eq!(read(&before(&path)).unwrap()[7], 1);
         for path in [&path, &before(&path)] {
@@ -133,7 +147,7 @@ mod tests {
         let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
         let error = JournalFile::create(Path::new(&name), 1 << 50).unwrap_err();
         let told = error.to_string();
-        assert!(told.contains("give the record fewer MiB"), "{told}");
+        assert!(told.contains("configure fewer MiB"), "{told}");
         assert!(!told.contains("ring"), "{told}");
         assert!(!Path::new(&name).exists());
     }

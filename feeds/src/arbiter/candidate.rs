@@ -10,7 +10,7 @@ use tickcast_reliability::types::Nanos;
 
 use super::protocol::{Blocks, Listen, PacketHead, Protocol};
 use super::queue::Held;
-use super::{Arbiter, Arrived, FOREIGN};
+use super::{Arbiter, Arrived, FOREIGN, trails};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::Incident;
 
@@ -58,13 +58,10 @@ impl<P: Protocol> Arbiter<P> {
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
-        let left_at = self.left_at(head.session);
-        let is_old = left_at.is_some_and(|next| head.first + head.count <= next);
-        if left_at.is_some() && (is_old || self.trails(head)) {
-            if head.count > 0 {
-                self.duplicate(arrived.line, head.count, None, out);
-            }
-            return;
+        if let Some(left_at) = self.left_at(head.session)
+            && (head.first + head.count <= left_at || trails(head.sent_at, self.newest_sent_at))
+        {
+            return self.left_behind(arrived.line, head, left_at, out);
         }
         // A heartbeat announces a session that has not begun.
         if head.count == 0 {

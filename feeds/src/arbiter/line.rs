@@ -103,7 +103,6 @@ impl Line {
                 self.holes.push_front(end, self.begin, self.stats.packets);
             }
             self.begin = first;
-            return;
         }
         if first > self.next {
             self.holes.push(self.next, first, self.stats.packets);
@@ -118,6 +117,11 @@ impl Line {
             }
         }
         self.next = self.next.max(end);
+    }
+
+    /// Takes back messages from `end` on, which a packet's header counted and its bytes lack.
+    pub(super) fn cut(&mut self, end: u64) {
+        self.next = self.next.min(end);
     }
 
     /// Records that the line has come to `first`, while a message before it may be missing.

@@ -72,6 +72,8 @@ pub struct Arbiter<P> {
     candidate: Option<Candidate>,
     recent: Recent,
     newest_sent_at: u64,
+    /// Packets sent shortly before this time are of the run before, which was left at this sequence.
+    run_before: (u64, u64),
     heartbeats_behind: u8,
     is_unnumbered: bool,
     end_at: Option<u64>,
@@ -95,7 +97,8 @@ impl<P: Protocol> Arbiter<P> {
             protocol,
             holding: lines.holding,
             expect_from_one,
-            lines: vec![Line::new(); lines.count.max(1)],
+            // Clones of a line would have no memory yet.
+            lines: (0..lines.count.max(1)).map(|_| Line::new()).collect(),
             now: Nanos::ZERO,
             is_plain: false,
             session: None,
@@ -110,6 +113,7 @@ impl<P: Protocol> Arbiter<P> {
             candidate: None,
             recent: Recent::default(),
             newest_sent_at: 0,
+            run_before: (0, 0),
             heartbeats_behind: 0,
             is_unnumbered: false,
             end_at: None,
@@ -236,6 +240,7 @@ impl<P: Protocol> Arbiter<P> {
             Some(session) if session == head.session => self.own(arrived, head, blocks, out),
             Some(_) => self.other_session(arrived, &head, blocks, out),
             None if self.may_begin(blocks.clone()) => {
+                self.protocol.follow(&head.note);
                 self.session = Some(head.session);
                 self.is_unnumbered = head.first == 0;
                 self.is_joining =
@@ -271,12 +276,17 @@ impl<P: Protocol> Arbiter<P> {
         if head.first == 0 && self.is_unnumbered {
             head.first = self.next;
         }
+        let (began_at, left_at) = self.run_before;
+        if trails(head.sent_at, began_at) {
+            return self.left_behind(arrived.line, &head, left_at, out);
+        }
         if head.first < self.next && self.restarts(&head) {
             self.settle(true, out);
-            let next = if head.sent_at == 0 { head.first } else { 1 };
-            self.begin_run(next);
-            let next = self.next_position();
-            out.incident(Incident::SequenceReset { next });
+            // That may have accepted a candidate.
+            if self.session != Some(head.session) {
+                return self.other_session(arrived, &head, blocks, out);
+            }
+            self.restart(&head, out);
         }
         self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         let (first, end) = (head.first, head.first + head.count);
@@ -284,7 +294,7 @@ impl<P: Protocol> Arbiter<P> {
             return self.consider_jump(arrived, &head, out);
         }
         let is_news = head.count > 0 && end > self.next;
-        if is_news {
+        if is_news || first >= self.next {
             self.heartbeats_behind = 0;
         }
         self.refute(is_news);
@@ -382,8 +392,18 @@ impl<P: Protocol> Arbiter<P> {
         self.next = next.max(sequence);
         self.lines[line].stats.first += self.next - next;
         if let Some(reason) = blocks.fault() {
-            out.incident(Incident::Malformed { reason });
+            self.damaged(line, reason, out);
         }
+    }
+
+    /// Reports a packet that was delivered as far as it is whole.
+    #[cold]
+    fn damaged(&mut self, line: usize, reason: &'static str, out: &mut impl Listen<P>) {
+        // The fast path believed the header's count.
+        if self.is_plain {
+            self.lines[line].cut(self.next);
+        }
+        out.incident(Incident::Malformed { reason });
     }
 
     /// Remembers when the next message arrived, to compare the lines.
@@ -400,14 +420,30 @@ impl<P: Protocol> Arbiter<P> {
             _ if planted(ArbiterBug::LateIsDuplicate) => 0,
             late => late,
         };
-        if late > 0 {
-            self.lines[line].stats.late += late;
-            out.incident(Incident::Late { messages: late });
-        }
-        let messages = end - first - late;
+        self.late(line, late, out);
+        let at = self.recent.find(first);
+        self.duplicate(line, end - first - late, at, out);
+    }
+
+    /// Takes a packet of messages that the source has left: those from `left_at` on were passed over.
+    fn left_behind(
+        &mut self,
+        line: usize,
+        head: &PacketHead<P::Note>,
+        left_at: u64,
+        out: &mut impl Listen<P>,
+    ) {
+        let late = head
+            .count
+            .min((head.first + head.count).saturating_sub(left_at));
+        self.late(line, late, out);
+        self.duplicate(line, head.count - late, None, out);
+    }
+
+    fn late(&mut self, line: usize, messages: u64, out: &mut impl Listen<P>) {
         if messages > 0 {
-            let at = self.recent.find(first);
-            self.duplicate(line, messages, at, out);
+            self.lines[line].stats.late += messages;
+            out.incident(Incident::Late { messages });
         }
     }
 
@@ -418,6 +454,9 @@ impl<P: Protocol> Arbiter<P> {
         first_at: Option<Nanos>,
         out: &mut impl Listen<P>,
     ) {
+        if messages == 0 {
+            return;
+        }
         if planted(ArbiterBug::DuplicateIsFirst) {
             self.lines[line].stats.first += messages;
         } else {
@@ -443,7 +482,9 @@ impl<P: Protocol> Arbiter<P> {
                 break;
             };
             if self.hole.is_none_or(|(next, _)| next != self.next) {
-                self.hole = Some((self.next, self.now));
+                // The packet behind this hole may have waited behind others.
+                let since = self.queue.front_since().unwrap_or(self.now);
+                self.hole = Some((self.next, since));
             }
             if !is_over && !self.is_closed(end) {
                 break;
@@ -515,16 +556,11 @@ impl<P: Protocol> Arbiter<P> {
         })
     }
 
-    /// Returns whether a packet was sent so shortly before the newest that it is a copy.
-    const fn trails(&self, head: &PacketHead<P::Note>) -> bool {
-        head.sent_at < self.newest_sent_at && self.newest_sent_at - head.sent_at <= RESEND_NS
-    }
-
     /// Returns whether a packet before the next message says that the venue restarted its count.
     fn restarts(&mut self, head: &PacketHead<P::Note>) -> bool {
         if head.sent_at > 0 {
             return if head.count == 0 && head.first == 1 {
-                !self.trails(head)
+                !trails(head.sent_at, self.newest_sent_at)
             } else {
                 head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
             };
@@ -534,6 +570,18 @@ impl<P: Protocol> Arbiter<P> {
         }
         self.heartbeats_behind += 1;
         self.heartbeats_behind == HEARTBEATS_BEHIND
+    }
+
+    /// Starts to count anew, as a packet says.
+    fn restart(&mut self, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
+        let left_at = self.next;
+        self.begin_run(if head.sent_at == 0 { head.first } else { 1 });
+        // A heartbeat is the first packet of its run; messages may have overtaken others.
+        if head.count == 0 {
+            self.run_before = (head.sent_at, left_at);
+        }
+        let next = self.next_position();
+        out.incident(Incident::SequenceReset { next });
     }
 
     /// Starts to count anew at `next`, with another ordinal.
@@ -547,6 +595,7 @@ impl<P: Protocol> Arbiter<P> {
         self.missed.clear();
         self.recent.clear();
         self.hole = None;
+        self.run_before = (0, 0);
         self.heartbeats_behind = 0;
         self.is_joining = false;
         self.end_at = None;
@@ -557,6 +606,11 @@ impl<P: Protocol> Arbiter<P> {
 const FOREIGN: Incident = Incident::Foreign {
     reason: "the packet is not of this feed",
 };
+
+/// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
+const fn trails(sent_at: u64, other: u64) -> bool {
+    sent_at < other && other - sent_at <= RESEND_NS
+}
 
 /// Returns the number of whole messages.
 fn count<'a>(blocks: impl Blocks<'a>) -> u64 {

@@ -51,9 +51,13 @@ pub trait Protocol {
     /// # Errors
     /// The incident to report instead.
     fn read<'a>(
-        &mut self,
+        &self,
         payload: &'a [u8],
     ) -> Result<(PacketHead<Self::Note>, Self::Blocks<'a>), Incident>;
+
+    /// Records that the source begins with a packet of this note. From then on, [`read`](Self::read)
+    /// may refuse the packets of other feeds.
+    fn follow(&mut self, _: &Self::Note) {}
 
     /// Returns whether a message is of a known type and length.
     fn is_known(&self, message: &[u8]) -> bool;

@@ -94,6 +94,11 @@ impl Queue {
         self.packets.front().map(|held| held.first)
     }
 
+    /// Returns since when the packet of the lowest sequence waits.
+    pub(super) fn front_since(&self) -> Option<Nanos> {
+        self.packets.front().map(|held| held.arrived_at)
+    }
+
     /// Returns one beyond the last packet's messages.
     pub(super) fn end(&self) -> u64 {
         self.packets.back().map_or(0, |held| held.end)

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::framing::{Framing, Unit};
+use self::framing::{Framing, Login, Unit};
 use super::{
     CaptureError, CaptureFault,
     account::{Account, Reason},
@@ -44,6 +44,8 @@ pub struct BinaryFile {
     is_after_mark: bool,
     session: u16,
     sequence: u64,
+    /// Name of the session that the last login began.
+    login: Option<[u8; 10]>,
     stats: BinaryFileStats,
     findings: Findings,
 }
@@ -129,6 +131,7 @@ impl BinaryFile {
             is_after_mark: false,
             session: 0,
             sequence: 0,
+            login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
         })
@@ -199,14 +202,13 @@ impl BinaryFile {
                     self.begin_session(next, 0);
                 }
             }
-            Unit::Login { next, .. } => {
-                self.stats.account.add(Reason::Structure, 0, len);
-                if self.sequence > 0 {
-                    self.begin_session(at, next.saturating_sub(1));
-                } else {
-                    self.sequence = next.saturating_sub(1);
+            Unit::Login { .. } => match Login::read(self.input.taken(taken)) {
+                Some(login) => {
+                    self.stats.account.add(Reason::Structure, 0, len);
+                    self.log_in(login, at);
                 }
-            }
+                None => self.skipped(at, at + len),
+            },
             Unit::Other { .. } => self.stats.account.add(Reason::Structure, 0, len),
         }
         Ok(None)
@@ -218,6 +220,22 @@ impl BinaryFile {
         let visible = self.input.visible();
         let is_mark = matches!(self.framing.unit(visible, 0), Some(Unit::EndMark { .. }));
         Ok(!is_mark && self.framing.is_sound(visible, 0))
+    }
+
+    /// Takes the sequence of a login. One that continues the current session changes nothing.
+    fn log_in(&mut self, login: Login, at: u64) {
+        let before = login.next.saturating_sub(1);
+        let is_of_current = self.login.replace(login.session) == Some(login.session);
+        if self.sequence == 0 {
+            self.sequence = before;
+        } else if !is_of_current || before != self.sequence {
+            self.begin_session(at, before);
+        }
+    }
+
+    fn skipped(&mut self, from: u64, to: u64) {
+        self.stats.account.add(Reason::Skipped, 0, to - from);
+        self.findings.add(CaptureFinding::Skipped { from, to });
     }
 
     fn begin_session(&mut self, at: u64, sequence: u64) {
@@ -295,8 +313,7 @@ impl BinaryFile {
         if all_zero && is_end {
             self.stats.account.add(Reason::Padding, 0, to - from);
         } else {
-            self.stats.account.add(Reason::Skipped, 0, to - from);
-            self.findings.add(CaptureFinding::Skipped { from, to });
+            self.skipped(from, to);
         }
         Ok(())
     }
@@ -387,6 +404,7 @@ mod tests {
     use std::io::{Cursor, Write};
 
     use flate2::{Compression, write::GzEncoder};
+    use tickcast_reliability::types::SourcePosition;
 
     use super::*;
 
@@ -488,15 +506,82 @@ mod tests {
         assert!(numbers.len() <= 8);
     }
 
+    fn soup(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = (payload.len() as u16 + 1).to_be_bytes().to_vec();
+        packet.push(kind);
+        packet.extend(payload);
+        packet
+    }
+
+    fn login(session: &str, next: u64) -> Vec<u8> {
+        soup(b'A', format!("{session:10}{next:20}").as_bytes())
+    }
+
+    #[test]
+    fn login_that_continues_its_session_begins_no_other() {
+        let event = soup(b'S', &EVENT[2..]);
+        let numbers = |session, next| {
+            let again = login(session, next);
+            let bytes = [&login("ONE", 7)[..], &event, &again, &event].concat();
+            read(&bytes);
+            let (_, file) = drain(&bytes);
+            (file.session(), file.sequence())
+        };
+        assert_eq!(numbers("ONE", 8), (0, 8));
+        assert_eq!(numbers("ONE", 9), (1, 9), "a message is missing");
+        assert_eq!(numbers("ONE", 7), (1, 7), "a message comes again");
+        assert_eq!(numbers("TWO", 8), (1, 8));
+    }
+
+    #[test]
+    fn login_of_an_absurd_sequence_is_skipped() {
+        let event = soup(b'S', &EVENT[2..]);
+        for next in [u64::MAX, SourcePosition::SEQUENCE_MAX] {
+            let login = login("ONE", next);
+            let bytes = [&login[..], &event, &event].concat();
+            read(&bytes);
+            let (messages, file) = drain(&bytes);
+            assert_eq!((messages.len(), file.sequence()), (2, 2));
+            let to = login.len() as u64;
+            let skipped = CaptureFinding::Skipped { from: 0, to };
+            assert_eq!(file.findings().kept(), [skipped]);
+        }
+    }
+
+    /// Gives one byte at a time.
+    struct OneByOne(Cursor<Vec<u8>>);
+
+    impl Read for OneByOne {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let len = buffer.len().min(1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    #[test]
+    fn single_byte_reads_yield_same_messages() {
+        let event = soup(b'S', &EVENT[2..]);
+        for bytes in [
+            [&login("ONE", 7)[..], &event, &event].concat(),
+            [EVENT, &[0; 100], b"junk"].concat(),
+            [EVENT, &[0; 99], EVENT, EVENT].concat(),
+        ] {
+            let (whole, file) = drain(&bytes);
+            let reader = OneByOne(Cursor::new(bytes.clone()));
+            let mut pieces = BinaryFile::from_reader("test", reader).unwrap();
+            let mut messages = Vec::new();
+            while let Some(message) = pieces.next().unwrap() {
+                messages.push(message.to_vec());
+            }
+            assert_eq!(messages, whole);
+            assert_eq!(pieces.stats(), file.stats(), "{bytes:02x?}");
+            assert_eq!(pieces.sequence(), file.sequence());
+        }
+    }
+
     #[test]
     fn soup_bin_tcp_gives_its_sequenced_messages() {
-        let soup = |kind: u8, payload: &[u8]| {
-            let mut packet = (payload.len() as u16 + 1).to_be_bytes().to_vec();
-            packet.push(kind);
-            packet.extend(payload);
-            packet
-        };
-        let login = soup(b'A', b"SESSION001                   7");
+        let login = login("SESSION001", 7);
         let event = soup(b'S', &EVENT[2..]);
         let bytes = [
             &login[..],

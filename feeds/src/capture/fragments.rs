@@ -10,6 +10,8 @@ use super::frame::IpFragment;
 const PACKETS_MAX: usize = 64;
 /// Fragments of one packet; a packet of more is not completed.
 const FRAGMENTS_MAX: usize = 128;
+/// The most bytes that an IP packet carries; fragments of one that exceed them are not kept.
+const PACKET_LEN_MAX: usize = 65_535;
 const UDP_HEADER_LEN: usize = 8;
 
 /// Packets of which fragments are missing.
@@ -49,6 +51,9 @@ impl Reassembly {
         bytes: &[u8],
         record_bytes: u64,
     ) -> Option<Reassembled> {
+        if fragment.offset + bytes.len() > PACKET_LEN_MAX {
+            return None;
+        }
         let is_of = |p: &Pending| {
             (p.source, p.destination, p.id) == (fragment.source, fragment.destination, fragment.id)
         };
@@ -80,7 +85,9 @@ impl Reassembly {
             .partition_point(|(offset, _)| *offset < fragment.offset);
         let is_there =
             (pending.parts.get(at)).is_some_and(|(offset, _)| *offset == fragment.offset);
-        if !is_there && pending.parts.len() < FRAGMENTS_MAX {
+        let has_room =
+            pending.parts.len() < FRAGMENTS_MAX && pending.bytes() + bytes.len() <= PACKET_LEN_MAX;
+        if !is_there && has_room {
             pending.parts.insert(at, (fragment.offset, bytes.to_vec()));
         }
         if !pending.is_whole() {
@@ -114,11 +121,47 @@ impl Reassembly {
 }
 
 impl Pending {
+    /// Returns the bytes of all parts.
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
     /// Returns whether the parts follow one another from 0 to the end.
     fn is_whole(&self) -> bool {
         let end = self.parts.iter().try_fold(0, |end, (offset, bytes)| {
             (*offset == end).then_some(end + bytes.len())
         });
         end.is_some() && end == self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn fragments_held_have_the_bytes_of_one_packet() {
+        let mut reassembly = Reassembly::default();
+        let bytes = vec![0; 1 << 20];
+        let mut add = |offset: usize, len: usize| {
+            let fragment = IpFragment {
+                source: Ipv4Addr::LOCALHOST.into(),
+                destination: Ipv4Addr::LOCALHOST.into(),
+                id: 1,
+                offset,
+                is_last: false,
+                bytes: 0..len,
+            };
+            assert!(reassembly.add(&fragment, &bytes[..len], 0).is_none());
+            reassembly.pending.iter().map(Pending::bytes).sum::<usize>()
+        };
+        assert_eq!(add(0, bytes.len()), 0, "longer than a packet");
+        assert_eq!(add(65_528, 8), 0, "beyond the end of a packet");
+        assert_eq!(add(65_520, 8), 8);
+        for offset in (0..FRAGMENTS_MAX * 8).step_by(8) {
+            assert!(add(offset, 60_000) <= PACKET_LEN_MAX, "overlapping");
+        }
     }
 }

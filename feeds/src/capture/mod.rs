@@ -223,7 +223,7 @@ impl Capture {
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
-            capture.end();
+            capture.end(capture.input.offset());
         }
         Ok(capture)
     }
@@ -276,7 +276,7 @@ impl Capture {
                     self.stats.frames += 1;
                     account.add(Reason::Malformed, 1, bytes);
                 }
-                Step::End => self.end(),
+                Step::End => self.end(offset),
                 Step::Frame(frame) => {
                     self.stats.frames += 1;
                     self.check_time(&frame, offset);
@@ -316,13 +316,12 @@ impl Capture {
         }
     }
 
-    /// Accounts for what is left at the end of the file.
-    fn end(&mut self) {
-        let at = self.input.offset();
-        let len = self.input.visible().len();
-        self.input.take(len);
-        if len > 0 || self.input.is_cut() {
-            self.stats.account.add(Reason::Truncated, 0, len as u64);
+    /// Accounts for the end of the file, whose last record begins at `at` and is cut off.
+    fn end(&mut self, at: u64) {
+        self.input.take(self.input.visible().len());
+        let bytes = self.input.offset() - at;
+        if bytes > 0 || self.input.is_cut() {
+            self.stats.account.add(Reason::Truncated, 0, bytes);
             self.stats.truncated = 1;
             self.findings.add(CaptureFinding::Truncated { at });
         }

@@ -25,6 +25,7 @@ const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 /// Type, length, length again.
 const BLOCK_LEN_MIN: usize = 12;
+const TRAILER_LEN: usize = 4;
 /// Four times the longest packet that capture tools write.
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
@@ -71,12 +72,14 @@ impl PcapNgReader {
             return self.skip_damage(input);
         };
         if header.len > BLOCK_LEN_MAX {
-            if header.holds_packet() || begins_file(input.visible()).is_some() {
-                return self.skip_damage(input);
-            }
-            self.blocks += 1;
-            let is_whole = input.skip(header.len as u64)?;
-            return Ok(if is_whole { Step::Structure } else { Step::End });
+            let is_damaged = header.holds_packet()
+                || begins_file(input.visible()).is_some()
+                || self.hides_block(input)?;
+            return if is_damaged {
+                self.skip_damage(input)
+            } else {
+                self.skip_block(header, input)
+            };
         }
         if !input.ensure(header.len)? {
             // A wrong length hides sound blocks; the end of a cut file does not.
@@ -105,6 +108,28 @@ impl PcapNgReader {
                 ..packet.frame
             }),
         })
+    }
+
+    /// Skips a long block without holding it. Without its length at its end it is damage.
+    fn skip_block(&mut self, header: Header, input: &mut Input) -> Result<Step, CaptureFault> {
+        if !input.skip((header.len - TRAILER_LEN) as u64)? || !input.ensure(TRAILER_LEN)? {
+            return Ok(Step::End);
+        }
+        if !header.is_trailer(input.visible()) {
+            return Ok(Step::Skipped);
+        }
+        input.take(TRAILER_LEN);
+        self.blocks += 1;
+        Ok(Step::Structure)
+    }
+
+    /// Returns whether a sound block begins soon within the block: a wrong length hides those that
+    /// follow.
+    fn hides_block(&self, input: &mut Input) -> Result<bool, CaptureFault> {
+        input.ensure(SEARCH_LEN)?;
+        let visible = input.visible();
+        let near = &visible[..visible.len().min(SEARCH_LEN)];
+        Ok(self.find(near, 1..near.len()).is_some())
     }
 
     /// Takes everything up to the next sound block, the next file or the end.
@@ -321,12 +346,18 @@ impl Header {
 
     /// Returns whether the block is there and ends in its length.
     fn is_closed(self, bytes: &[u8]) -> bool {
-        let trailer = bytes.get(..self.len).and_then(<[u8]>::last_chunk::<4>);
+        let trailer = bytes.get(self.len - TRAILER_LEN..);
+        trailer.is_some_and(|trailer| self.is_trailer(trailer))
+    }
+
+    /// Returns whether the bytes begin with the block's length.
+    fn is_trailer(self, bytes: &[u8]) -> bool {
         let read = if self.is_big_endian {
             u32::from_be_bytes
         } else {
             u32::from_le_bytes
         };
+        let trailer = bytes.first_chunk::<TRAILER_LEN>();
         trailer.is_some_and(|trailer| read(*trailer) as usize == self.len)
     }
 }

@@ -19,8 +19,8 @@ use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::instruments::{self, Instruments, Symbol};
 use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
-/// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The first segment decides
-/// which.
+/// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The segment
+/// with which the source begins decides which.
 #[derive(Clone, Debug)]
 pub struct IexDecoder {
     arbiter: Arbiter<IexTp>,

@@ -130,8 +130,8 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// IEX-TP of one feed and one channel: each counts its messages on its own. The first segment
-/// decides which.
+/// IEX-TP of one feed and one channel: each counts its messages on its own. The segment with which
+/// the source begins decides which.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IexTp {
     of: Option<(IexFeed, u32)>,
@@ -142,6 +142,8 @@ pub struct IexTp {
 pub struct SegmentNote {
     /// The feed.
     pub feed: IexFeed,
+    /// The venue's channel.
+    pub channel: u32,
     /// When the venue sent the segment, ns since 1970, UTC.
     pub sent_at: u64,
 }
@@ -152,11 +154,11 @@ impl Protocol for IexTp {
 
     #[inline]
     fn read<'a>(
-        &mut self,
+        &self,
         payload: &'a [u8],
     ) -> Result<(PacketHead<SegmentNote>, Messages<'a>), Incident> {
         let segment = Segment::read(payload).map_err(|reason| Incident::Malformed { reason })?;
-        let (feed, channel) = *self.of.get_or_insert((segment.feed, segment.channel));
+        let (feed, channel) = self.of.unwrap_or((segment.feed, segment.channel));
         if feed != segment.feed {
             let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
             return Err(Incident::Foreign { reason });
@@ -173,10 +175,15 @@ impl Protocol for IexTp {
             sent_at: segment.sent_at,
             note: SegmentNote {
                 feed,
+                channel,
                 sent_at: segment.sent_at,
             },
         };
         Ok((head, segment.messages()))
+    }
+
+    fn follow(&mut self, note: &SegmentNote) {
+        self.of = Some((note.feed, note.channel));
     }
 
     fn is_known(&self, message: &[u8]) -> bool {

@@ -96,12 +96,14 @@ impl Files {
 
     /// Makes the earliest datagram of all files the current one; `false` at the end of all. One
     /// without a time comes at once.
+    ///
+    /// # Errors
+    /// [`CaptureError`] of each file that cannot be read further, once all others are at their end.
     pub(super) fn next(&mut self, current: &mut Held) -> Result<bool, CaptureError> {
         let mut earliest: Option<(Nanos, usize)> = None;
         for file in 0..self.files.len() {
-            if self.front(file).is_none() && self.read_ahead(file).is_none() {
-                let failed = self.files.get_mut(file).and_then(|it| it.failed.take());
-                failed.map_or(Ok(()), Err)?;
+            if self.front(file).is_none() {
+                self.read_ahead(file);
             }
             if let Some(at) = self.front(file)
                 && earliest.is_none_or(|(than, _)| at < than)
@@ -111,7 +113,8 @@ impl Files {
         }
         let file = earliest.and_then(|(_, file)| self.files.get_mut(file));
         let Some(next) = file.and_then(|file| file.ahead.pop_front()) else {
-            return Ok(false);
+            let failed = self.files.iter_mut().find_map(|file| file.failed.take());
+            return failed.map_or(Ok(false), Err);
         };
         let before = std::mem::replace(current, next);
         if self.spare.len() < self.files.len() {

@@ -99,11 +99,15 @@ impl Inspection {
         let mut feeds: Vec<_> = (recording.feeds().iter())
             .map(|feed| (decoder(feed), FeedReport::new(feed)))
             .collect();
-        let failed = loop {
+        let mut failed = Vec::new();
+        loop {
             let packet = match recording.next() {
                 Ok(Some(packet)) => packet,
-                Ok(None) => break None,
-                Err(error) => break Some(error),
+                Ok(None) => break,
+                Err(error) => {
+                    failed.push(error.to_string());
+                    continue;
+                }
             };
             if let Some((decoder, report)) = feeds.get_mut(packet.feed) {
                 report.packets += 1;
@@ -114,7 +118,7 @@ impl Inspection {
                 };
                 decoder.line_packet(line, packet.received_at, packet, report);
             }
-        };
+        }
         for (decoder, report) in &mut feeds {
             decoder.finish(report);
             for (index, line) in report.lines.iter_mut().enumerate() {
@@ -122,7 +126,7 @@ impl Inspection {
             }
         }
         let mut faults = recording.faults();
-        faults.extend(failed.map(|error| error.to_string()));
+        faults.append(&mut failed);
         let feeds = feeds.into_iter().map(|(_, report)| report).collect();
         Self::judge(Self {
             account: recording.stats().account,
@@ -177,6 +181,7 @@ impl Inspection {
                 (feed.missing, "messages are missing"),
                 (feed.foreign, "packets are not of the feed"),
                 (feed.malformed, "packets or messages can't be read"),
+                (feed.unknown_types, "messages of unknown types are left out"),
             ] {
                 if count > 0 {
                     self.faults.push(format!("{count} {what} in {name}"));

@@ -40,6 +40,8 @@ const SURVEY_BYTES: usize = 32 << 20;
 const SURVEY_PIPE_PACKETS: usize = 1_000;
 /// Destinations that are counted apart.
 const DESTINATIONS_MAX: usize = 4_096;
+/// Lines of one feed.
+const LINES_MAX: usize = 256;
 
 /// A recording that can't be used as it was asked for.
 #[derive(Debug, Error)]
@@ -69,6 +71,18 @@ pub enum RecordingError {
         files: Vec<PathBuf>,
         /// Their feeds.
         feeds: Vec<Feed>,
+    },
+    /// A feed has more lines than can be merged.
+    #[error(
+        "{} make {lines} lines of one feed, but at most {LINES_MAX} are merged: choose fewer \
+         destinations or files",
+        paths(.files)
+    )]
+    TooManyLines {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// The lines.
+        lines: usize,
     },
     /// No feed was recognised.
     #[error("{} holds no feed that is recognised: {}", paths(.files), .clues.join("; "))]
@@ -159,8 +173,15 @@ impl Recorded {
 pub struct Recording {
     files: Files,
     feeds: Vec<Feed>,
-    is_chosen: bool,
+    /// The destinations that were chosen; none: all.
+    chosen: Vec<FeedDestination>,
+    /// Whether the survey found more feeds and lines than it compares.
+    is_survey_full: bool,
     others: BTreeMap<SocketAddr, Other>,
+    /// Frames to further destinations.
+    uncounted_frames: u64,
+    /// Frames to chosen destinations that are of no chosen feed.
+    unplaced_frames: u64,
     current: Held,
     /// Start of the part of the current packet that comes next.
     part_at: usize,
@@ -183,6 +204,7 @@ impl Recording {
         for file in 0..files.len() {
             read_survey(&mut files, file, &mut survey);
         }
+        let is_survey_full = survey.is_full();
         let mut all = survey.feeds();
         if let Some(format) = format {
             all.retain(|feed| feed.format == format);
@@ -196,11 +218,19 @@ impl Recording {
             let files = files.paths();
             return Err(RecordingError::Choice { files, feeds });
         }
+        let lines = feeds.iter().map(|feed| feed.lines.len()).max();
+        if let Some(lines) = lines.filter(|lines| *lines > LINES_MAX) {
+            let files = files.paths();
+            return Err(RecordingError::TooManyLines { files, lines });
+        }
         let mut recording = Self {
             files,
             feeds,
-            is_chosen: !selection.only.is_empty(),
+            chosen: selection.only.clone(),
+            is_survey_full,
             others: BTreeMap::new(),
+            uncounted_frames: 0,
+            unplaced_frames: 0,
             current: Held::default(),
             part_at: 0,
             place: (0, 0),
@@ -215,11 +245,12 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Returns the next packet of the chosen feeds, or `None` at the end and after an error. A
-    /// datagram of several packets, which a kernel merged on receipt, is split.
+    /// Returns the next packet of the chosen feeds, or `None` at the end. A datagram of several
+    /// packets, which a kernel merged on receipt, is split.
     ///
     /// # Errors
-    /// [`CaptureError`] when a file cannot be read further.
+    /// [`CaptureError`] when a file cannot be read further. It comes behind the packets of all
+    /// files; a further call returns the error of a further file.
     #[expect(
         clippy::should_implement_trait,
         reason = "it lends from the recording, which an iterator cannot"
@@ -287,12 +318,22 @@ impl Recording {
             };
             self.files.account_as(reason, current);
         }
+        let is_chosen = |chosen: &FeedDestination| {
+            let channel = channel(Format::IexTp, &current.payload);
+            chosen.address == address && (chosen.channel.is_none() || channel.is_none())
+        };
+        // An empty payload is nobody's packet.
+        if !current.payload.is_empty() && self.chosen.iter().any(is_chosen) {
+            self.unplaced_frames += current.record.frames;
+        }
         if self.others.len() < DESTINATIONS_MAX || self.others.contains_key(&address) {
             let other = self.others.entry(address).or_default();
             other.record.frames += current.record.frames;
             other.record.bytes += current.record.bytes;
             other.format = other.format.or_else(|| Format::detect(&current.payload));
             other.guess = other.guess.or_else(|| Guess::of_payload(&current.payload));
+        } else {
+            self.uncounted_frames += current.record.frames;
         }
         None
     }
@@ -337,10 +378,31 @@ impl Recording {
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.files.texts(Capture::faults);
-        for (to, other) in &self.others {
-            if self.is_chosen {
-                break;
+        if !self.chosen.is_empty() {
+            let frames = self.unplaced_frames;
+            if frames > 0 {
+                faults.push(format!(
+                    "{frames} frames to the chosen destinations are of no chosen feed: choose \
+                     its channel too, or all feeds"
+                ));
             }
+            return faults;
+        }
+        if self.is_survey_full {
+            faults.push(format!(
+                "more than {} destinations or channels carry feeds, and the others are not \
+                 compared: choose one feed by its destination",
+                survey::STREAMS_MAX
+            ));
+        }
+        if self.uncounted_frames > 0 {
+            faults.push(format!(
+                "{} frames go to more than {DESTINATIONS_MAX} destinations, and may be of a \
+                 feed: choose the feed by its destination",
+                self.uncounted_frames
+            ));
+        }
+        for (to, other) in &self.others {
             let frames = other.record.frames;
             if let Some(format) = other.format {
                 faults.push(format!(

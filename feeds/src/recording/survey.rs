@@ -18,6 +18,8 @@ use crate::{
 };
 
 const IEX_CHANNEL_AT: usize = 4;
+/// Streams that are compared with one another; further ones are not.
+pub(super) const STREAMS_MAX: usize = 256;
 /// Messages that are remembered to compare lines.
 const MESSAGES_MAX: usize = 1 << 20;
 
@@ -80,6 +82,8 @@ enum Number {
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     streams: Vec<Stream>,
+    /// Whether further streams were left out.
+    is_full: bool,
     /// Content and first stream of each message.
     messages: HashMap<Number, (u64, usize)>,
     /// Equal and different messages of two streams, the lower index first.
@@ -108,6 +112,10 @@ impl Survey {
         let mut streams = self.streams.iter();
         let index = match streams.position(|s| (s.format, s.line) == (format, line)) {
             Some(index) => index,
+            None if self.streams.len() == STREAMS_MAX => {
+                self.is_full = true;
+                return Some(format);
+            }
             None => {
                 self.streams.push(Stream {
                     format,
@@ -146,6 +154,11 @@ impl Survey {
             }
             None => {}
         }
+    }
+
+    /// Returns whether there are more streams than are compared.
+    pub(super) const fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Returns the feeds in the order of their first packets, file by file.
@@ -232,6 +245,31 @@ fn each_message(format: Format, payload: &[u8], mut each: impl FnMut(Number, &[u
                 sequence = sequence.saturating_add(1);
                 blocks = rest;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_beyond_the_bound_are_left_out() {
+        let mut packet = b"SESSION001\0\0\0\0\0\0\0\x01\0\x01\0\x0cS".to_vec();
+        packet.extend([0; 10]);
+        packet.push(b'O');
+        for (ports, is_full) in [(256, false), (257, true), (2_000, true)] {
+            let mut survey = Survey::default();
+            for port in 0..ports {
+                let to = SocketAddr::from(([239, 1, 1, 1], port));
+                let found = survey.packet(0, to, &packet, false);
+                assert_eq!(found, Some(Format::MoldUdp64Itch50));
+            }
+            assert_eq!(survey.is_full(), is_full, "{ports}");
+            let lines: Vec<_> = (survey.feeds().iter())
+                .map(|feed| feed.lines.len())
+                .collect();
+            assert_eq!(lines, [256], "{ports}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
 //! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
+use tickcast_feeds::capture::guess::Guess;
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
@@ -18,6 +19,11 @@ use crate::state::thread;
 
 /// A gap is reported within this time after the drops that caused it.
 const EXPLAINS: Nanos = Nanos::from_ms(100);
+/// A line that hears nothing for this long is reported.
+const SILENT: Nanos = Nanos::from_ms(5_000);
+/// Number of packets that are not recognised until they are reported, and the bytes shown of the last.
+const UNRECOGNISED: u64 = 100;
+const HEAD_LEN: usize = 24;
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
@@ -27,12 +33,14 @@ pub(super) struct Live {
     pub(super) decoder: Option<Box<dyn Decoder>>,
     settings: Settings,
     config: UdpInputConfig,
+    unrecognised: Unrecognised,
 }
 
 /// One line of a live input.
 pub(super) struct LiveLine {
     pub(super) receiver: FeedReceiver,
     drops: Drops,
+    silence: Silence,
 }
 
 impl Live {
@@ -56,8 +64,12 @@ impl Live {
                 source_id: input.source.0,
                 source,
             })?;
-            let drops = Drops::default();
-            Ok(LiveLine { receiver, drops })
+            let on = line.interface.as_ref().unwrap_or(interface);
+            Ok(LiveLine {
+                receiver,
+                drops: Drops::default(),
+                silence: Silence::new(format!("{} on interface {on}", line.listen)),
+            })
         };
         let settings = Settings {
             lines: input.lines.len(),
@@ -68,6 +80,7 @@ impl Live {
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             settings,
             config: input.clone(),
+            unrecognised: Unrecognised::default(),
         })
     }
 
@@ -80,9 +93,15 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
+        let unrecognised = &mut self.unrecognised;
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
-        for (index, LiveLine { receiver, drops }) in self.lines.iter_mut().enumerate() {
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            let LiveLine {
+                receiver,
+                drops,
+                silence,
+            } = line;
             drops.read(now.monotonic);
             let received = receiver.poll(&mut |datagram| {
                 counters.source_packets.increment();
@@ -107,7 +126,12 @@ impl Live {
                 };
                 match found {
                     Some(found) => found.line_packet(index, now.monotonic, packet, &mut sink),
-                    None => counters.source_unrecognised_packets.increment(),
+                    None => {
+                        counters.source_unrecognised_packets.increment();
+                        if let Some(report) = unrecognised.packet(datagram.bytes) {
+                            tracing::warn!(source = shared.source.0, "{report}");
+                        }
+                    }
                 }
             });
             let received = received.map_err(|source| PublisherError::Receive {
@@ -117,21 +141,128 @@ impl Live {
             if received > 0 {
                 polled = Polled::Worked;
             }
+            if let Some(report) = silence.poll(now.monotonic, received > 0) {
+                tracing::warn!(source = shared.source.0, "{report}");
+            }
         }
-        if let Some(found) = found {
-            let drops = self.lines.iter_mut().map(|line| &mut line.drops);
-            let mut attributing = Attributing {
-                drops: drops.max_by_key(|drops| drops.last_at()),
-                out: &mut *sink,
-            };
-            let mut sink = Counting {
-                counters,
-                records_left: &mut all,
-                out: &mut attributing,
-            };
-            found.poll(now.monotonic, &mut sink);
-        }
+        self.settle(shared, sink, |decoder, sink| {
+            decoder.poll(now.monotonic, sink);
+        });
         Ok(polled)
+    }
+
+    /// Decodes what still waits for packets that will not come, and reports what is missing.
+    pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
+        self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+    }
+
+    /// Lets the decoder release packets, without a new one.
+    fn settle(
+        &mut self,
+        shared: &SourceShared,
+        sink: &mut dyn Intake,
+        release: impl FnOnce(&mut dyn Decoder, &mut dyn Sink),
+    ) {
+        let Some(decoder) = &mut self.decoder else {
+            return;
+        };
+        let mut all = u64::MAX;
+        let drops = self.lines.iter_mut().map(|line| &mut line.drops);
+        let mut attributing = Attributing {
+            drops: drops.max_by_key(|drops| drops.last_at()),
+            out: sink,
+        };
+        let mut sink = Counting {
+            counters: &shared.counters,
+            records_left: &mut all,
+            out: &mut attributing,
+        };
+        release(&mut **decoder, &mut sink);
+    }
+}
+
+/// Detects that a line hears nothing.
+#[derive(Debug)]
+struct Silence {
+    /// Address and interface of the line, for the log.
+    line: String,
+    heard_at: Option<Nanos>,
+    is_reported: bool,
+}
+
+impl Silence {
+    const fn new(line: String) -> Self {
+        Self {
+            line,
+            heard_at: None,
+            is_reported: false,
+        }
+    }
+
+    /// Returns a report when the silence has lasted for [`SILENT`], and when it is over. `heard` says whether
+    /// a packet has arrived since the last call.
+    #[inline]
+    fn poll(&mut self, now: Nanos, heard: bool) -> Option<String> {
+        let silent_for = now.since(*self.heard_at.get_or_insert(now));
+        if heard {
+            self.heard_at = Some(now);
+            return std::mem::take(&mut self.is_reported).then(|| self.over(silent_for));
+        }
+        if silent_for < SILENT || self.is_reported {
+            return None;
+        }
+        self.is_reported = true;
+        Some(self.begun())
+    }
+
+    #[cold]
+    fn begun(&self) -> String {
+        format!(
+            "no packet has arrived from {} for {} s. Check the address, that the interface is on the venue's \
+             network, and that its switch has an IGMP querier",
+            self.line,
+            SILENT.0 / 1_000_000_000
+        )
+    }
+
+    #[cold]
+    fn over(&self, silent_for: Nanos) -> String {
+        format!(
+            "packets arrive again from {}, after {} s",
+            self.line,
+            silent_for.0 / 1_000_000_000
+        )
+    }
+}
+
+/// Counts packets that no decoder recognises.
+#[derive(Debug, Default)]
+struct Unrecognised {
+    packets: u64,
+}
+
+impl Unrecognised {
+    /// Takes a packet. Returns a report of its contents after [`UNRECOGNISED`] packets, once.
+    #[cold]
+    fn packet(&mut self, payload: &[u8]) -> Option<String> {
+        self.packets += 1;
+        (self.packets == UNRECOGNISED).then(|| {
+            let guess = Guess::of_payload(payload);
+            let guess = guess.map_or_else(
+                || "it looks like no protocol that we know".into(),
+                |guess| format!("it {guess}"),
+            );
+            let head: String = payload
+                .iter()
+                .take(HEAD_LEN)
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            format!(
+                "none of {UNRECOGNISED} packets is of a feed that is decoded; the last has {} bytes, \
+                 which begin with {head}, and {guess}. Check the address, or set `format`",
+                payload.len()
+            )
+        })
     }
 }
 
@@ -237,6 +368,36 @@ impl Sink for Attributing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silent_line_is_reported_once_and_when_it_is_over() {
+        let s = |seconds: u64| Nanos::from_ms(seconds * 1_000);
+        let mut silence = Silence::new("239.1.1.1:26400 on interface eth7".into());
+        assert_eq!(silence.poll(s(100), false), None);
+        assert_eq!(silence.poll(s(104), false), None);
+        let report = silence.poll(s(105), false).expect("silent for 5 s");
+        assert!(
+            report.contains("239.1.1.1:26400 on interface eth7"),
+            "{report}"
+        );
+        assert_eq!(silence.poll(s(120), false), None, "reported once");
+        let report = silence.poll(s(130), true).expect("it is over");
+        assert!(report.contains("after 30 s"), "{report}");
+        assert_eq!(silence.poll(s(131), true), None);
+        assert_eq!(silence.poll(s(135), false), None);
+        assert!(silence.poll(s(136), false).is_some(), "silent again");
+    }
+
+    #[test]
+    fn unrecognised_packets_are_reported_with_their_head() {
+        let mut unrecognised = Unrecognised::default();
+        let reports: Vec<_> = (0..2 * UNRECOGNISED)
+            .filter_map(|_| unrecognised.packet(b"\x16\x03no feed"))
+            .collect();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        assert!(reports[0].contains("9 bytes"), "{reports:?}");
+        assert!(reports[0].contains("16036e6f2066656564"), "{reports:?}");
+    }
 
     #[test]
     fn pause_between_clock_read_and_drop_is_counted() {

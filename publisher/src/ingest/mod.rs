@@ -271,6 +271,8 @@ impl Input {
             Err(_) => {
                 self.shared.counters.source_errors.increment();
                 self.shared.counters.source_ended.set(1);
+                self.finish(sink);
+                self.report_faults();
             }
             Ok(_) => {}
         }
@@ -335,8 +337,19 @@ impl Input {
         Ok(Polled::Worked)
     }
 
+    /// Ends an input that is stopped before its end. A live input decodes what still waits, because it would
+    /// be lost. A file is read again from its last sealed message.
+    pub(crate) fn stop(&mut self, sink: &mut dyn Intake) {
+        if self.is_live() {
+            self.finish(sink);
+        }
+    }
+
     /// Decodes what still waits for packets that will not come.
     fn finish(&mut self, sink: &mut dyn Intake) {
+        if let Packets::Udp(live) = &mut self.packets {
+            return live.finish(&self.shared, sink);
+        }
         let mut passing = Passing {
             behind: &mut self.behind,
             out: sink,

@@ -365,6 +365,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             let at = format!("{at}.channel");
             return Err(ConfigError::value(at, format_args!("{name:?}"), remedy));
         }
+        check_holding(input, &at)?;
         let (pace, date) = match input {
             InputConfig::Capture(input) => {
                 itch += usize::from(input.format != InputFormat::IexTp);
@@ -600,6 +601,8 @@ fn ring_dir(
 
 /// Maximum number of lines, or of files, of an input.
 const LINES_MAX: usize = 8;
+/// Maximum time that packets wait for a missing one, in microseconds.
+const HOLDING_MAX_US: u32 = 60_000_000;
 
 /// Checks that the file exists. Does not open it, because a pipe may be opened only by the input.
 fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
@@ -618,6 +621,22 @@ fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
         ),
         Err(error) => wrong(&error.to_string()),
     }
+}
+
+/// Checks the times that an input's packets may wait for a missing one.
+fn check_holding(input: &InputConfig, at: &str) -> Result<(), ConfigError> {
+    let (reorder_us, line_skew_us) = match input {
+        InputConfig::Capture(input) => (input.reorder_us, input.line_skew_us),
+        InputConfig::Udp(input) => (input.reorder_us, input.line_skew_us),
+        _ => return Ok(()),
+    };
+    for (key, value) in [("reorder_us", reorder_us), ("line_skew_us", line_skew_us)] {
+        if let Some(value) = value.filter(|value| *value > HOLDING_MAX_US) {
+            let remedy = "it must be at most 60000000 (a minute): a gap delays the feed so long";
+            return Err(ConfigError::value(format!("{at}.{key}"), value, remedy));
+        }
+    }
+    Ok(())
 }
 
 fn no_records(at: &str) -> ConfigError {

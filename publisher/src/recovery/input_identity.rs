@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,15 +24,28 @@ pub(crate) struct Inputs {
     pub(crate) captures: Captures,
 }
 
-pub(crate) type Captures = BTreeMap<u16, CaptureFile>;
+/// The files of each source, in the order of the config.
+pub(crate) type Captures = BTreeMap<u16, Vec<CaptureFile>>;
 
-/// Metadata that identifies the files of an input. Their contents are compared with the ring when
-/// they are read again.
+/// Metadata that identifies a file of an input. Its contents are compared with the ring when it is
+/// read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CaptureFile {
     len: u64,
     modified_s: i64,
     modified_ns: i64,
+}
+
+impl CaptureFile {
+    /// Returns the current metadata of a file; `None` when it can't be read.
+    fn of(path: &PathBuf) -> Option<Self> {
+        let file = std::fs::metadata(path).ok()?;
+        Some(Self {
+            len: file.len(),
+            modified_s: file.mtime(),
+            modified_ns: file.mtime_nsec(),
+        })
+    }
 }
 
 impl Inputs {
@@ -40,14 +54,8 @@ impl Inputs {
         let captures = config.inputs.iter().filter_map(|input| match input {
             InputConfig::Capture(capture) => {
                 // Opening an unreadable file reports the cause, so skip it here.
-                let mut known_by = CaptureFile::default();
-                for path in &capture.files {
-                    let file = std::fs::metadata(path).ok()?;
-                    known_by.len += file.len();
-                    known_by.modified_s = known_by.modified_s.max(file.mtime());
-                    known_by.modified_ns = known_by.modified_ns.max(file.mtime_nsec());
-                }
-                Some((capture.source.0, known_by))
+                let files = capture.files.iter().map(CaptureFile::of);
+                Some((capture.source.0, files.collect::<Option<_>>()?))
             }
             _ => None,
         });
@@ -60,8 +68,8 @@ impl Inputs {
     /// Returns the source whose capture file has changed; both must be of one config.
     pub(crate) fn changed_since(&self, before: &Captures) -> Option<SourceId> {
         // A file without a kept identity, as from an earlier version, counts as unchanged.
-        let is_other = |(source, file): &(&u16, &CaptureFile)| {
-            before.get(source).is_some_and(|before| before != *file)
+        let is_other = |(source, files): &(&u16, &Vec<CaptureFile>)| {
+            before.get(source).is_some_and(|before| before != *files)
         };
         let changed = self.captures.iter().find(is_other);
         changed.map(|(source, _)| SourceId(*source))

@@ -87,6 +87,9 @@ fn feed(mut input: Input, mut queue: QueueSender, shared: &Shared, mut idle: Idl
             .source_overflow_messages
             .set(queue.lost_messages());
     }
+    if shared.is_stopping() {
+        input.stop(&mut queue);
+    }
     counters
         .counters
         .source_overflow_messages

@@ -13,8 +13,6 @@ use tickcast_reliability::types::{Nanos, State};
 pub struct Journaled<Core> {
     pub(crate) core: Core,
     pub(crate) journal: Option<Box<JournalWriter>>,
-    /// The time of the last input.
-    pub(crate) now: Nanos,
 }
 
 impl<Core: fmt::Debug> fmt::Debug for Journaled<Core> {
@@ -39,13 +37,11 @@ impl<Core: State> Journaled<Core> {
         Self {
             core,
             journal: None,
-            now: Nanos::ZERO,
         }
     }
 
     /// Attaches a journal, which begins with the core's state.
     pub fn record(&mut self, journal: JournalWriter) {
-        self.now = self.now.max(journal.last);
         self.journal = Some(Box::new(journal));
     }
 

@@ -238,7 +238,7 @@ pub struct Sending {
 #[non_exhaustive]
 pub enum SealedBy {
     /// An input with its own entry before this one.
-    Told = 0,
+    Input = 0,
     /// A flush while more messages were waiting.
     Flush = 1,
     /// A flush with no more messages waiting.
@@ -251,7 +251,7 @@ pub enum SealedBy {
 
 impl SealedBy {
     pub(super) const ALL: [Self; 5] = [
-        Self::Told,
+        Self::Input,
         Self::Flush,
         Self::FlushLast,
         Self::Message,

@@ -203,7 +203,7 @@ impl JournaledPublisher {
             if let StreamEvent::SourceLost { instruments, .. } = &mut event {
                 instruments.truncate(INSTRUMENTS_MAX);
             }
-            self.told(now.monotonic, &Published::Event(event, now.utc));
+            self.record_published(now.monotonic, &Published::Event(event, now.utc));
         }
         let result = self.core.event(event, now);
         self.sealed_since(before, now.monotonic);
@@ -216,7 +216,7 @@ impl JournaledPublisher {
     /// Returns the errors of [`PublisherCore::end`].
     pub fn end(&mut self, now: Now) -> Result<Sequence, PublishError> {
         let before = self.core.sealed();
-        self.told(now.monotonic, &Published::End(now.utc));
+        self.record_published(now.monotonic, &Published::End(now.utc));
         let result = self.core.end(now);
         self.sealed_since(before, now.monotonic);
         result
@@ -224,7 +224,7 @@ impl JournaledPublisher {
 
     /// Delegates to [`PublisherCore::stop`].
     pub fn stop(&mut self) {
-        self.told(self.now, &Published::Stop);
+        self.record_published(self.now, &Published::Stop);
         self.core.stop();
     }
 
@@ -234,7 +234,7 @@ impl JournaledPublisher {
         let group = (subscribers, hold_off_us);
         if self.recorder.is_some() && group != self.group {
             self.group = group;
-            self.told(self.now, &Published::Group(subscribers, hold_off_us));
+            self.record_published(self.now, &Published::Group(subscribers, hold_off_us));
         }
         self.core.set_group(subscribers, hold_off_us);
     }
@@ -335,7 +335,7 @@ impl JournaledPublisher {
         self.core.sealed()
     }
 
-    fn told(&mut self, now: Nanos, what: &Published) {
+    fn record_published(&mut self, now: Nanos, what: &Published) {
         self.now = now;
         if let Some(recorder) = &mut self.recorder {
             recorder.rare(&self.core, now, (EntryKind::Published, 0, 0), what);
@@ -364,7 +364,7 @@ impl JournalWriter {
         for sequence in range.into_iter().flat_map(SequenceRange::iter) {
             let slot = core.slot(sequence);
             if let Some(header) = slot.and_then(|slot| slot.first_chunk::<HEADER_LEN>()) {
-                self.fixed(now, (EntryKind::Sealed, SealedBy::Told as u8, 0), header);
+                self.fixed(now, (EntryKind::Sealed, SealedBy::Input as u8, 0), header);
                 self.inputs -= 1;
             }
         }

@@ -21,12 +21,12 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 pub enum JournalReadError {
     /// The bytes do not begin with the magic of a record.
     #[error(
-        "this is no record: it does not begin as one; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
+        "the file is not a record: it does not begin with a record's magic; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
     )]
     Magic,
     /// The record has another layout version.
     #[error(
-        "the record has layout {version}, this build reads layout 1; use the build that recorded"
+        "the record has layout {version}, this build reads layout 1; use the build that wrote it"
     )]
     Version {
         /// Version found in the head.
@@ -34,7 +34,7 @@ pub enum JournalReadError {
     },
     /// The file is truncated, or its head was overwritten.
     #[error(
-        "the record is damaged: its head says {segments} segments of {segment_len} bytes but the file has {len} bytes; copy it again, whole"
+        "the record is damaged: its head announces {segments} segments of {segment_len} bytes but the file has {len} bytes; copy the whole file again"
     )]
     Length {
         /// Number of segments in the head.
@@ -46,12 +46,12 @@ pub enum JournalReadError {
     },
     /// Nothing was recorded yet.
     #[error(
-        "the record is empty: nothing had been recorded when it was copied, or all of it is damaged"
+        "the record has no readable entry: it was copied before its first entry was written, or all of it is damaged"
     )]
     Empty,
     /// A segment is damaged: its entries and all older ones are unreadable.
     #[error(
-        "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is none; what was recorded in it and before it can't be read, what comes after it can"
+        "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is invalid; its entries and all older ones can't be read, newer entries can"
     )]
     Segment {
         /// Number of the segment in the file, from 1 on.
@@ -61,7 +61,7 @@ pub enum JournalReadError {
     },
     /// The snapshot of a segment is damaged.
     #[error(
-        "the record is damaged: the core's state at byte {offset} is not what was written; what happened can be read, and can't be replayed from there"
+        "the record is damaged: the snapshot of the core at byte {offset} is invalid; the entries can be read, but not replayed from there"
     )]
     Snapshot {
         /// Offset of the snapshot in the file.
@@ -69,7 +69,7 @@ pub enum JournalReadError {
     },
     /// An entry is invalid.
     #[error(
-        "the record is damaged at byte {offset}: {what}; what comes before it can be read, what comes after it can not"
+        "the record is damaged at byte {offset}: {what}; the entries before it can be read, later ones can't"
     )]
     Entry {
         /// Offset of the entry in the file.
@@ -454,20 +454,20 @@ impl<'a> Entries<'a> {
     }
 
     fn entry(&mut self) -> Result<EntryBody<'a>, &'static str> {
-        const SHORT: &str = "an entry is cut off";
+        const SHORT: &str = "an entry is truncated";
         let head = self.take(8).ok_or(SHORT)?;
         let kinds = EntryKind::ALL.into_iter();
         let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
-        let kind = kind.ok_or("an entry of a kind that does not exist")?;
+        let kind = kind.ok_or("an entry has an unknown kind")?;
         let (a, b) = (head[1], u16::from_le_bytes([head[2], head[3]]));
         let since = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         self.at = self.at.after(Nanos(since.into()));
         if self.at > TIME_MAX {
-            return Err("an entry of a time that no clock has");
+            return Err("an entry has an impossible time");
         }
         let path = || {
             let path = postcard::from_bytes::<Path>(&[a]);
-            path.map_err(|_| "an entry of a path that does not exist")
+            path.map_err(|_| "an entry has an unknown path")
         };
         let datagram = |kept| EntryBody::Datagram {
             channel: ChannelId(b),
@@ -478,7 +478,7 @@ impl<'a> Entries<'a> {
             },
             kept,
         };
-        const UNREADABLE: &str = "an entry whose content can't be read";
+        const UNREADABLE: &str = "the content of an entry can't be decoded";
         Ok(match kind {
             EntryKind::Data => {
                 let kept = self.take(HEADER_LEN).ok_or(SHORT)?;
@@ -515,7 +515,7 @@ impl<'a> Entries<'a> {
             EntryKind::Note => EntryBody::Note(self.decoded()?),
             EntryKind::Sealed => {
                 let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);
-                let by = by.ok_or("a datagram sealed by what does not exist")?;
+                let by = by.ok_or("a sealed datagram has an unknown cause")?;
                 EntryBody::Sealed(by, self.take_fixed().ok_or(SHORT)?)
             }
             EntryKind::Begun => EntryBody::Begun(a != 0),
@@ -556,8 +556,8 @@ impl<'a> Entries<'a> {
     }
 
     fn decoded<T: serde::Deserialize<'a>>(&mut self) -> Result<T, &'static str> {
-        let body = self.take_long().ok_or("an entry is cut off")?;
-        postcard::from_bytes(body).map_err(|_| "an entry whose content can't be read")
+        let body = self.take_long().ok_or("an entry is truncated")?;
+        postcard::from_bytes(body).map_err(|_| "the content of an entry can't be decoded")
     }
 }
 

@@ -295,7 +295,7 @@ impl Run {
                 let bytes = self.whole(kept, verdict);
                 let aligned = &mut tickcast_reliability::record::AlignedCopy::default();
                 let Ok(datagram) = Datagram::parse(aligned.of(&bytes)) else {
-                    return Err("a datagram can't be put together from its header");
+                    return Err("a datagram can't be rebuilt from its header");
                 };
                 let input = SubscriberInput::Datagram {
                     channel,
@@ -322,12 +322,12 @@ impl Run {
                 compare(core, check, "the frames that were sent")?;
             }
             EntryBody::Action(check) => {
-                core.poll_action().ok_or("an action that was taken")?;
-                compare(core, check, "the action that was taken")?;
+                core.poll_action().ok_or("a recorded action")?;
+                compare(core, check, "the recorded action")?;
             }
             EntryBody::Request(check) => {
-                core.poll_remote().ok_or("a request that was taken")?;
-                compare(core, check, "the request that was taken")?;
+                core.poll_remote().ok_or("a recorded request")?;
+                compare(core, check, "the recorded request")?;
             }
             EntryBody::Event(_) | EntryBody::Note(_) => {}
             _ => return Err("an entry of another core"),

@@ -82,7 +82,7 @@ impl Run {
             return Ok(());
         }
         if self.core.sealed() != self.compared {
-            return Err("a datagram that was not sealed then");
+            return Err("a datagram that the recorded core did not seal");
         }
         match what {
             EntryBody::Begun(true) => self.open(Nanos::ZERO),
@@ -92,7 +92,7 @@ impl Run {
                 if *up_to > self.core.posted(*fan_out) {
                     match self.core.poll_transmit(*fan_out) {
                         Some(Transmit::Slots(range)) if range.last >= *up_to => {}
-                        _ => return Err("what was to be sent"),
+                        _ => return Err("the datagrams to send"),
                     }
                 }
                 self.core.handle_posted(*fan_out, *up_to);
@@ -100,7 +100,7 @@ impl Run {
             EntryBody::Completed(fan_out, up_to) => self.core.handle_completed(*fan_out, *up_to),
             EntryBody::Beat(fan_out, bytes) => match self.core.poll_transmit(*fan_out) {
                 Some(Transmit::Heartbeat(again)) if again == **bytes => {}
-                _ => return Err("the heartbeat that was to be sent"),
+                _ => return Err("the heartbeat to send"),
             },
             EntryBody::Published(published) => self.published(published)?,
             EntryBody::Happened(event) => {
@@ -114,16 +114,16 @@ impl Run {
     }
 
     fn sealed(&mut self, by: SealedBy, header: &[u8; HEADER_LEN]) -> Result<(), &'static str> {
-        let then = header_of(header).ok_or("a header that can't be read")?;
+        let then = header_of(header).ok_or("a header that can't be decoded")?;
         let utc = then.sent_at;
         if then.kind == Kind::Data {
             self.next += 1;
         }
-        if by != SealedBy::Told && self.core.sealed() != self.compared {
-            return Err("a datagram that was not sealed then");
+        if by != SealedBy::Input && self.core.sealed() != self.compared {
+            return Err("a datagram that the recorded core did not seal");
         }
         match by {
-            SealedBy::Told => {}
+            SealedBy::Input => {}
             SealedBy::Flush => self.core.flush(self.now(utc), false),
             SealedBy::FlushLast => self.core.flush(self.now(utc), true),
             SealedBy::Message => self.open(utc),
@@ -135,7 +135,7 @@ impl Run {
         match again {
             // The CRC is not compared, because it covers other records.
             Some(again) if again == then => Ok(()),
-            _ => Err("the datagram that was sealed"),
+            _ => Err("the sealed datagram"),
         }
     }
 
@@ -193,7 +193,7 @@ impl Run {
                 let (count, len) = (*records as usize, *bytes as usize);
                 let possible = count <= 1 << 16 && len <= 1 << 24;
                 if !possible || !fill(&mut self.batch, (count, len), instruments) {
-                    return Err("a message that can't be made up");
+                    return Err("a message that can't be rebuilt");
                 }
                 let now = self.now(*utc);
                 let _ = (self.core).publish(&self.batch, *source, *position, now);

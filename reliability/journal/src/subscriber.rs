@@ -15,7 +15,6 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 impl Journaled<SubscriberCore> {
     /// Notes an input and gives it to [`SubscriberCore::handle`].
     pub fn handle(&mut self, now: Nanos, input: SubscriberInput<'_>, mut on: &mut dyn Deliver) {
-        self.now = now;
         let Some(journal) = &mut self.journal else {
             return self.core.handle(now, input, on);
         };
@@ -33,7 +32,6 @@ impl Journaled<SubscriberCore> {
         whole: bool,
         on: &mut impl Deliver,
     ) {
-        self.now = now;
         let Some(journal) = &mut self.journal else {
             return self.core.handle_bytes(now, at, bytes, whole, on);
         };

@@ -33,13 +33,15 @@ impl Area for Vec<u8> {
 #[non_exhaustive]
 pub enum JournalError {
     /// The memory is too small for the segments.
-    #[error("a record needs at least {RECORD_LEN_MIN} bytes, not {len}; give it more")]
+    #[error("a record of {len} bytes is too small; make it at least {RECORD_LEN_MIN} bytes")]
     TooSmall {
         /// Length of the memory, in bytes.
         len: usize,
     },
     /// The origin does not fit in the file head.
-    #[error("the name of who records is too long for the head of a record; give it a shorter one")]
+    #[error(
+        "the name of the recording process is too long for the head of a record; choose a shorter name"
+    )]
     Origin,
 }
 

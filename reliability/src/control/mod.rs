@@ -506,7 +506,7 @@ pub enum Message<'a> {
 pub enum ControlError {
     /// A body longer than the limit.
     #[error(
-        "a control message announces a body of {len} bytes, at most {max} are allowed here; is the other side a tickcast peer?"
+        "a control message announces a body of {len} bytes, at most {max} are allowed here; check that the peer runs tickcast"
     )]
     TooLong {
         /// Length in the frame's head.
@@ -515,7 +515,7 @@ pub enum ControlError {
         max: usize,
     },
     /// A type this version does not know.
-    #[error("control message of unknown type {kind}; the other side may be of a later version")]
+    #[error("a control message has the unknown type {kind}; the peer may run a later version")]
     Type {
         /// The type byte.
         kind: u8,

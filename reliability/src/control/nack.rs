@@ -54,7 +54,7 @@ pub(super) fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
         ));
     }
     if fields.left() < count * 16 {
-        return Err(bad("NACK", "it is cut off"));
+        return Err(bad("NACK", "it is truncated"));
     }
     let ranges = (0..count)
         .map(|_| {

@@ -41,16 +41,18 @@ impl MirrorRefusal {
     pub const fn text(self) -> &'static str {
         match self {
             Self::NotAllowed => {
-                "nobody of this name may take over from the publisher; name it in its hand_over_to"
+                "the publisher allows no standby of this name to take over; add the name to its hand_over_to"
             }
             Self::Epoch => "the publisher is in another epoch",
-            Self::Attempt => "the connection for READ that was named is not there",
-            Self::Shape => {
-                "the memory offered has no shape that the ring's slots can be written to"
+            Self::Attempt => {
+                "the publisher does not have the connection for READ that the MIRROR names"
             }
-            Self::Impossible => "the publisher can't write over its connection",
+            Self::Shape => {
+                "the ring's slots can't be written to memory of the offered size or geometry"
+            }
+            Self::Impossible => "the publisher can't WRITE over this connection",
             Self::Denied => {
-                "the publisher denies it READ, and WRITEs with it; take it out of the file that \
+                "the publisher denies READ and WRITE to this peer; remove it from the file that \
                  repair_verbs.denied names"
             }
         }

@@ -338,7 +338,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
     cut.truncate(cut.len() - 8);
     cut[0] -= 8;
     let error = read(&cut).unwrap_err().to_string();
-    assert!(error.contains("it is cut off"), "{error}");
+    assert!(error.contains("it is truncated"), "{error}");
 }
 
 #[test]

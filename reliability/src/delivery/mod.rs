@@ -203,7 +203,7 @@ impl fmt::Display for Overrun {
             write!(f, " (epochs {} to {})", from.epoch, to.epoch)?;
         }
         if self.lost_records > 0 || self.losses_of_unknown_size > 0 {
-            write!(f, ", losses of {} records among them", self.lost_records)?;
+            write!(f, ", including losses of {} records", self.lost_records)?;
         }
         write!(f, "; now {}", self.state)
     }
@@ -429,7 +429,7 @@ impl fmt::Display for Event {
             Self::Stream(StreamEvent::EpochOpened {
                 reason, previous, ..
             }) => {
-                write!(f, "epoch opened ({reason}), before it {previous}")
+                write!(f, "epoch opened ({reason}), previous epoch {previous}")
             }
             Self::EpochChanged { from, to } => write!(f, "epoch changed from {from} to {to}"),
             Self::EpochContinued {
@@ -438,10 +438,10 @@ impl fmt::Display for Event {
                 last,
                 repeated,
             } => {
-                write!(f, "epoch {from} continued by {to} behind {last}")?;
+                write!(f, "epoch {from} continued by {to} after {last}")?;
                 match repeated {
                     0 => Ok(()),
-                    _ => write!(f, ", {repeated} records of it had come already"),
+                    _ => write!(f, ", {repeated} of its records were already delivered"),
                 }
             }
             Self::Stale => f.write_str("stale"),
@@ -460,7 +460,7 @@ impl fmt::Display for Event {
                 f,
                 "fencing violation at {sequence}{}",
                 if *wrong_one_delivered {
-                    ", the wrong one had been delivered"
+                    ", the wrong content was delivered"
                 } else {
                     ""
                 }
@@ -511,7 +511,11 @@ mod tests {
         let text = "40 records and 1 events overwritten between sequences 5 and 9; now not joined";
         assert_eq!(Event::Overrun(overrun).to_string(), text);
         overrun.losses_of_unknown_size = 1;
-        assert!(overrun.to_string().contains(", losses of 0 records among"));
+        assert!(
+            overrun
+                .to_string()
+                .contains(", including losses of 0 records")
+        );
         overrun.to = place(2, 7, 70);
         overrun.lost_records = 3;
         overrun.state.follow(&Event::Joined { after: Sequence(1) });
@@ -520,7 +524,7 @@ mod tests {
         overrun.state.follow(&down);
         assert_eq!(overrun.sequences(), None);
         let text = "40 records and 1 events overwritten between sequences 5 and 7 (epochs 1 to \
-                    2), losses of 3 records among them; now joined, stale, no repair link";
+                    2), including losses of 3 records; now joined, stale, no repair link";
         assert_eq!(overrun.to_string(), text);
         let json = serde_json::to_string(&Event::Overrun(overrun)).unwrap();
         let back: Event = serde_json::from_str(&json).unwrap();
@@ -592,12 +596,12 @@ mod tests {
                 source_lost(u64::MAX),
                 "source 2 lost an unknown number of messages from 1:9",
             ),
-            (opened, "epoch opened (restart), before it 4"),
+            (opened, "epoch opened (restart), previous epoch 4"),
             (changed, "epoch changed from 4 to 5"),
-            (continued(0), "epoch 4 continued by 5 behind 9"),
+            (continued(0), "epoch 4 continued by 5 after 9"),
             (
                 continued(3),
-                "epoch 4 continued by 5 behind 9, 3 records of it had come already",
+                "epoch 4 continued by 5 after 9, 3 of its records were already delivered",
             ),
             (Event::Stale, "stale"),
             (Event::Recovered, "recovered"),
@@ -614,7 +618,7 @@ mod tests {
             (fenced(false), "fencing violation at 6"),
             (
                 fenced(true),
-                "fencing violation at 6, the wrong one had been delivered",
+                "fencing violation at 6, the wrong content was delivered",
             ),
             (Event::EndOfSession, "end of session"),
             (Event::Lagging { sequences: 9 }, "lagging by 9 sequences"),

@@ -36,7 +36,7 @@ impl Default for HeartbeatConfig {
 /// A conflict between heartbeat intervals. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "heartbeat intervals of {first_us}, {idle_us} and {ambient_us} us: they must rise, 1 <= first_us <= idle_us <= ambient_us <= 10000000"
+    "heartbeat intervals of {first_us}, {idle_us} and {ambient_us} us: they must satisfy 1 <= first_us <= idle_us <= ambient_us <= 10000000"
 )]
 pub struct HeartbeatConfigError {
     first_us: u64,

@@ -76,10 +76,10 @@ impl State for PublisherCore {
         }
         let counters = Arc::new(SenderCounters::default());
         counters.set_all(snapshot.counters);
-        let told = (snapshot.completed, snapshot.is_ended);
+        let progress = (snapshot.completed, snapshot.is_ended);
         let completed_by_all = snapshot.fan_outs.iter().map(|it| it.completed).min();
         let core = Self {
-            sequencer: Sequencer::taken_up(ring, told, counters.clone()),
+            sequencer: Sequencer::taken_up(ring, progress, counters.clone()),
             completed_by_all: completed_by_all.unwrap_or_default(),
             fan_outs: snapshot.fan_outs,
             margin: snapshot.margin,

@@ -93,7 +93,7 @@ pub enum MirrorError {
         mirrored: Epoch,
     },
     /// Nothing was mirrored yet, and the number of the next record is not known.
-    #[error("nothing of channel {channel} was mirrored yet; open a fresh epoch instead")]
+    #[error("no slot of channel {channel} was mirrored yet; open a fresh epoch instead")]
     Empty {
         /// The channel.
         channel: ChannelId,
@@ -593,7 +593,7 @@ mod tests {
         let error = mirror.promote(Epoch(6)).err().unwrap().error;
         assert_eq!(
             error.to_string(),
-            "nothing of channel 3 was mirrored yet; open a fresh epoch instead"
+            "no slot of channel 3 was mirrored yet; open a fresh epoch instead"
         );
     }
 

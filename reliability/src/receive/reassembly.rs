@@ -1106,7 +1106,7 @@ mod tests {
                 "13:104 sequences 13 lost (window), 1 records",
                 "14:104 after loss",
                 "15:107 sequences 15 lost (deadline), 2 records",
-                "15:107 epoch 5 continued by 6 behind 15",
+                "15:107 epoch 5 continued by 6 after 15",
                 "16:107 after loss",
                 "17:108 after loss",
                 "18:109 after loss",
@@ -1126,7 +1126,7 @@ mod tests {
             bench.told,
             [
                 "12:106 sequences 10-12 lost (window), 6 records",
-                "12:106 epoch 5 continued by 6 behind 12",
+                "12:106 epoch 5 continued by 6 after 12",
             ]
         );
         // The number that the old epoch gave a sequence beyond it is not that of the new one's.
@@ -1143,7 +1143,7 @@ mod tests {
             bench.told,
             [
                 "13:108 sequences 10-13 lost (window), 8 records",
-                "13:108 epoch 5 continued by 6 behind 12",
+                "13:108 epoch 5 continued by 6 after 12",
                 "14:108 after loss",
             ]
         );
@@ -1151,7 +1151,7 @@ mod tests {
 
     #[test]
     fn unreported_loss_is_cut_at_epoch_change() {
-        let continued = "12:106 epoch 5 continued by 6 behind 12";
+        let continued = "12:106 epoch 5 continued by 6 after 12";
         for (first, before, told) in [
             (
                 11,
@@ -1193,8 +1193,8 @@ mod tests {
         assert_eq!(
             bench.told,
             [
-                "12:106 epoch 5 continued by 6 behind 12, 4 records of it had come already",
-                "13:109 epoch 6 continued by 7 behind 13",
+                "12:106 epoch 5 continued by 6 after 12, 4 of its records were already delivered",
+                "13:109 epoch 6 continued by 7 after 13",
                 "14:110",
             ]
         );
@@ -1255,11 +1255,11 @@ mod tests {
             bench.told[..2],
             [
                 "11:101",
-                "11:102 epoch 5 continued by 6 behind 11, 5 records of it had come already",
+                "11:102 epoch 5 continued by 6 after 11, 5 of its records were already delivered",
             ]
         );
         let last = bench.told.last().unwrap();
-        assert_eq!(last, "13:118 epoch 6 continued by 7 behind 13");
+        assert_eq!(last, "13:118 epoch 6 continued by 7 after 13");
         assert_eq!(bench.counters.records_already_delivered.get(), 3);
     }
 }

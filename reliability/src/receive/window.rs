@@ -165,12 +165,12 @@ impl<'de> Visitor<'de> for Rebuilding {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Window, A::Error> {
-        let short = || serde::de::Error::custom("a window that is cut off");
+        let short = || serde::de::Error::custom("a truncated window");
         let slots: usize = from.next_element()?.ok_or_else(short)?;
         let slot_words: usize = from.next_element()?.ok_or_else(short)?;
         let words = slots.checked_mul(slot_words);
         if !slots.is_power_of_two() || words.is_none_or(|words| words > WORDS_MAX) {
-            return Err(serde::de::Error::custom("a window of an impossible size"));
+            return Err(serde::de::Error::custom("a window with an impossible size"));
         }
         let mut window = Window::new(slots, slot_words * 8);
         while let Some((held, state, contest, len, kept)) = from.next_element()? {

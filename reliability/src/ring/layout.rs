@@ -219,7 +219,7 @@ pub enum RingError {
     },
     /// The memory is shared, but a ring has one writer.
     #[error(
-        "the ring's memory is held by somebody else; hand it over whole, and ask the writer for readers"
+        "the ring's memory has another owner; pass memory that has no other owner, and get readers from the writer"
     )]
     Shared,
     /// The memory is not aligned to [`RING_ALIGN`].
@@ -253,7 +253,7 @@ pub enum RingError {
         fan_outs: u64,
     },
     /// The ring was created under another config.
-    #[error("the ring was made under config {found:#018x}, ours is {expected:#018x}")]
+    #[error("the ring was created with config {found:#018x}, this process has {expected:#018x}")]
     Config {
         /// The hash in the ring.
         found: u64,
@@ -315,7 +315,7 @@ pub enum CopyError {
         needed: usize,
     },
     /// The slot's header has an impossible length: the memory is damaged.
-    #[error("the slot says a length of {len} bytes, which no datagram in it can have")]
+    #[error("the slot holds the length {len}, which is impossible for a datagram of this ring")]
     Damaged {
         /// The length.
         len: usize,

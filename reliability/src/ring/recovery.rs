@@ -29,12 +29,12 @@ impl RingWriter {
         }
         let reader = RingReader::attach(memory)?;
         reader.verify()?;
-        let told = reader.sealed();
+        let published = reader.sealed();
         // Keep this slot: it is complete before the control page says so, and a READ may have copied it
         // already.
-        let sealed = match reader.holds(told.next())? {
-            true => told.next(),
-            false => told,
+        let sealed = match reader.holds(published.next())? {
+            true => published.next(),
+            false => published,
         };
         let next_record = reader
             .next_record_after(sealed)
@@ -90,15 +90,15 @@ impl RingReader {
 
     /// Rejects control-page numbers that a writer of these slots cannot have left there.
     fn check_numbers(&self, sealed: Sequence, next_record: RecordNumber) -> Result<(), RingError> {
-        let (told, oldest) = (self.sealed(), self.oldest());
+        let (published, oldest) = (self.sealed(), self.oldest());
         let slots = self.geometry().slots();
         let versions = (0..slots).map(|slot| slot::version_before(self.words.slot(Sequence(slot))));
         if versions.max().unwrap_or(0) > sealed.0 {
-            return Err(damaged("sealed", told.0));
+            return Err(damaged("sealed", published.0));
         }
         // A writer publishes both numbers right after it completes a slot, the record number first.
         let said = RecordNumber(self.words.load(offset::NEXT_RECORD));
-        if said != next_record && Some(said) != self.next_record_after(told) {
+        if said != next_record && Some(said) != self.next_record_after(published) {
             return Err(damaged("next record", said.0));
         }
         let epochs = self.lineage.epochs();

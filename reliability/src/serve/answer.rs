@@ -45,7 +45,7 @@ impl RepairCore {
             // `handle_backlog` puts the peer back into the queue.
             return Served::Nothing;
         }
-        if tell_status(peer, &self.channels, now, out) {
+        if write_status(peer, &self.channels, now, out) {
             return Served::Sent(Destination::Peer(id));
         }
         let mut until = Nanos::MAX;
@@ -201,19 +201,19 @@ impl RepairCore {
 
 /// Answers a peer's last PROGRESS on each channel, and returns whether there was one. On a blocked link,
 /// that answer covers all earlier ones, because outdated STATUS messages would only delay repairs.
-fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
+fn write_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for of in &mut peer.channels {
         if let Some(asked_at) = of.status_due.take() {
             let channel = &channels[of.channel];
             let status = channel.status(asked_at, now);
-            of.told_end |= status.ended;
+            of.end_confirmed |= status.ended;
             Message::Status(status).write(channel.id, out);
         }
     }
-    let told = out.len() - start;
-    peer.in_flight.give(told, None);
-    told > 0
+    let written = out.len() - start;
+    peer.in_flight.give(written, None);
+    written > 0
 }
 
 /// Refuses pending sequences that the ring no longer holds.

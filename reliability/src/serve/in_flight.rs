@@ -24,7 +24,7 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Whether the driver reports how many bytes are in flight.
-    is_told: bool,
+    is_reported: bool,
     /// Total bytes ever queued for the connection.
     given_bytes: u64,
     /// The runs in sending order.
@@ -37,7 +37,7 @@ impl InFlight {
     /// Records bytes queued for the connection. If they are an answer, it ends there.
     pub(crate) fn give(&mut self, bytes: usize, answer: Option<(usize, Sequence)>) {
         self.given_bytes += bytes as u64;
-        let Some((at, sequence)) = answer.filter(|_| self.is_told) else {
+        let Some((at, sequence)) = answer.filter(|_| self.is_reported) else {
             return;
         };
         let end_bytes = self.given_bytes;
@@ -67,7 +67,7 @@ impl InFlight {
 
     /// Records how many of the queued bytes have not arrived yet, and drops the runs that have arrived.
     pub(crate) fn has_left(&mut self, bytes: usize) {
-        self.is_told = true;
+        self.is_reported = true;
         let arrived = self.given_bytes.saturating_sub(bytes as u64);
         while (self.runs.front()).is_some_and(|run| run.end_bytes <= arrived) {
             self.forget_first();

@@ -113,11 +113,14 @@ impl RepairCore {
     ) -> Result<Welcome, Rejected> {
         let (Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. }) = role
         else {
-            return Err(rejected(RejectCode::Protocol, "no further connection"));
+            return Err(rejected(
+                RejectCode::Protocol,
+                "the role of the JOIN is not that of a further connection",
+            ));
         };
         let carrier = self.peers.get(&peer).map(|peer| peer.carrier);
         if matches!(role, Role::Read { .. }) && carrier != Some(Carrier::Verbs) {
-            let text = "nothing can be READ over this connection; make one over verbs, to an address in `repairs`";
+            let text = "this connection does not support READ; connect over verbs to an address in `repairs`";
             return Err(rejected(RejectCode::Protocol, text));
         }
         let Some(owner) = self.owner_mut(session) else {
@@ -194,7 +197,7 @@ impl RepairCore {
         rejected(
             RejectCode::UnknownChannel,
             format!(
-                "there is no channel {wanted} here; there are {}",
+                "this publisher has no channel {wanted}; it has {}",
                 known.join(", ")
             ),
         )
@@ -220,7 +223,7 @@ impl RepairCore {
     pub fn ban(&mut self, peer: PeerId, why: &str) {
         if self.peers.get(&peer).is_some_and(|peer| !peer.is_closing()) {
             self.counters.banned.increment();
-            let text = format!("not wanted here: {why}");
+            let text = format!("the publisher banned this peer: {why}");
             self.close(peer, rejected(RejectCode::Banned, text));
         }
     }
@@ -302,13 +305,13 @@ impl RepairCore {
         &mut self,
         peer: PeerId,
         on_purpose: bool,
-        tell: bool,
+        report: bool,
         reason: Option<Rejected>,
     ) {
         self.resign(peer, on_purpose);
         if self.peers.remove(&peer).is_some() {
             self.counters.connected.set(self.peers.len() as u64);
-            if tell {
+            if report {
                 self.event(RepairEvent::Close { peer, reason });
             }
         }

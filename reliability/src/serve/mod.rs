@@ -297,7 +297,7 @@ impl RepairCore {
         self.counters.connected.set(self.peers.len() as u64);
         if full {
             let text = format!(
-                "this publisher serves at most {} connections; raise peers_max or come again",
+                "this publisher serves at most {} connections; raise peers_max or try again later",
                 self.config.peers_max
             );
             self.reject(
@@ -327,7 +327,10 @@ impl RepairCore {
             (true, ..) => {}
             (_, true, Message::Join(join)) => self.join(now, peer, &join),
             (_, _, Message::Leave) => self.remove(peer, true, true, None),
-            (_, true, _) => self.break_off(peer, "a connection begins with JOIN".into()),
+            (_, true, _) => self.break_off(
+                peer,
+                "the first message of a connection must be JOIN".into(),
+            ),
             (
                 _,
                 _,
@@ -349,7 +352,10 @@ impl RepairCore {
                 self.schedule_peer(peer);
             }
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
-            _ => self.break_off(peer, "a message that subscribers do not send".into()),
+            _ => self.break_off(
+                peer,
+                "a subscriber must not send this type of message".into(),
+            ),
         }
     }
 
@@ -427,7 +433,10 @@ impl RepairCore {
             .collect();
         for peer in silent {
             self.counters.silent_disconnects.increment();
-            let reason = rejected(RejectCode::Protocol, "nothing was heard for too long");
+            let reason = rejected(
+                RejectCode::Protocol,
+                "the publisher received nothing from this peer for too long",
+            );
             self.close(peer, reason);
         }
     }
@@ -510,7 +519,7 @@ impl RepairCore {
         peer.channels.iter().all(|of| {
             let view = self.channels[of.channel].view();
             let at_end = of.progress.is_some_and(|p| p.sequence >= view.newest);
-            view.ended && of.told_end && at_end
+            view.ended && of.end_confirmed && at_end
         })
     }
 
@@ -539,7 +548,7 @@ impl RepairCore {
     /// Announces to every peer that another publisher continues this stream, so that it reconnects at once.
     /// Closes each connection after the announcement.
     pub fn hand_over(&mut self) {
-        self.close_all(1, "another publisher goes on with this stream");
+        self.close_all(1, "another publisher continues this stream");
     }
 
     fn close_all(&mut self, retry_after_ms: u64, text: &str) {

@@ -44,7 +44,10 @@ impl RepairCore {
         let found = joined.find(|(_, c)| self.channels[c.channel].id == channel);
         let found = found.map(|(at, of)| (of.channel, at));
         if found.is_none() {
-            self.break_off(peer, format!("channel {channel} was not joined here"));
+            self.break_off(
+                peer,
+                format!("this connection did not join channel {channel}"),
+            );
         }
         found
     }
@@ -112,7 +115,7 @@ impl RepairCore {
                 (class, class == NackClass::Replay && replay.is_some())
             }
             Some(Role::Read { .. }) => {
-                return self.break_off(peer, "a NACK on a connection for READ".into());
+                return self.break_off(peer, "a connection for READ must not carry NACKs".into());
             }
             _ => return,
         };
@@ -304,7 +307,8 @@ impl RepairCore {
         let bounded = !matches!(message, Message::Welcome(_));
         if bounded && waiting > self.config.backlog_close_bytes {
             self.counters.overflow_disconnects.increment();
-            let text = format!("{waiting} bytes of answers were not read; read them as they come");
+            let text =
+                format!("{waiting} bytes of answers are unread; read answers as they arrive");
             self.close(peer, rejected(RejectCode::Overflow, text));
         } else {
             self.schedule_peer(peer);

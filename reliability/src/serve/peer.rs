@@ -68,7 +68,7 @@ pub(crate) struct PeerChannel {
     /// `sent_at` of the peer's last PROGRESS, while a STATUS is due.
     pub(crate) status_due: Option<Nanos>,
     /// Whether a STATUS has confirmed the end of the session. END alone does not end it.
-    pub(crate) told_end: bool,
+    pub(crate) end_confirmed: bool,
     /// Whether the peer was reported as slow.
     pub(crate) slow: bool,
     /// Number of MIRRORs since the last READ connection of the session.
@@ -215,7 +215,9 @@ pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Reject
         Purpose::Replay { .. } | Purpose::Nack { .. } | Purpose::Read { .. }
             if !join.channels.is_empty() =>
         {
-            protocol("a further connection names no channels; its session has them".into())
+            protocol(
+                "a further connection must name no channels; it uses those of its session".into(),
+            )
         }
         Purpose::Repair if join.channels.is_empty() => {
             protocol("the JOIN names no channel; name at least one".into())

@@ -36,7 +36,7 @@ impl RepairCore {
             *asked = asked.saturating_add(1);
             if *asked > MIRRORS_MAX {
                 let text = format!(
-                    "more than {MIRRORS_MAX} MIRRORs for channel {channel} on one connection for READ, or without"
+                    "the peer sent more than {MIRRORS_MAX} MIRRORs for channel {channel} without opening another connection for READ"
                 );
                 return self.break_off(peer, text);
             }

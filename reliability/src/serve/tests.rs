@@ -1298,7 +1298,7 @@ fn publisher_hand_over_asks_all_peers_to_rejoin() {
         };
         let code = (told.code, told.retry_after_ms);
         assert_eq!(code, (RejectCode::ShuttingDown, 1));
-        assert!(told.text.contains("goes on"), "{}", told.text);
+        assert!(told.text.contains("continues this stream"), "{}", told.text);
     }
     assert_eq!(bench.core.counters.connected.get(), 0);
 }
@@ -1381,7 +1381,7 @@ fn connection_not_starting_with_join_is_rejected() {
         bench.tell(peer, first);
         let got = bench.take(peer);
         let told = rejection(&mut bench, peer, &got);
-        assert!(told.text.contains("begins with JOIN"), "{}", told.text);
+        assert!(told.text.contains("must be JOIN"), "{}", told.text);
         assert_eq!(told.retry_after_ms, 0, "it does not help to try again");
     }
     bench
@@ -1446,7 +1446,7 @@ fn banned_peer_is_rejected_and_its_connections_close() {
     assert!(
         matches!(&got[..], [Got::Rejected(rejected)]
             if rejected.code == RejectCode::Banned
-                && rejected.text == "not wanted here: left the desk"),
+                && rejected.text == "the publisher banned this peer: left the desk"),
         "{got:?}"
     );
     let events = bench.events();

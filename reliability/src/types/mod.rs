@@ -209,7 +209,9 @@ impl TryFrom<Ends> for SequenceRange {
 
     fn try_from(Ends { first, last }: Ends) -> Result<Self, String> {
         let wrong = || {
-            format!("a run of sequences from {first} to {last} is none; it ends behind its first")
+            format!(
+                "the range of sequences from {first} to {last} is empty; its last must not be below its first"
+            )
         };
         Self::new(first, last).ok_or_else(wrong)
     }

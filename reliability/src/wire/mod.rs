@@ -150,7 +150,7 @@ pub enum WireError {
     },
     /// The lengths in the header do not match the number of bytes.
     #[error(
-        "the header says {header_len} + {payload_len} bytes but the datagram has {len}: cut off on the way?"
+        "the header announces {header_len} + {payload_len} bytes but the datagram has {len}; was it truncated on the way?"
     )]
     Length {
         /// Header length in the header.
@@ -554,13 +554,13 @@ impl EpochReason {
             Self::Fresh => "first start",
             Self::Restart => "restart",
             Self::Promotion => "promotion of a standby",
-            Self::RingGone => "restart without the ring of before",
+            Self::RingGone => "restart without the previous ring",
             Self::Rebooted => "restart of the host",
             Self::Reconfigured => "restart with another config",
             Self::LiveInput => "restart with a live input",
             Self::RingDamaged => "restart with a damaged ring",
-            Self::SessionEnded => "end of the session of before",
-            Self::StateGone => "restart without the state of before",
+            Self::SessionEnded => "end of the previous session",
+            Self::StateGone => "restart without the previous state",
             Self::SourceChanged => "restart with another capture",
         }
     }

@@ -13,13 +13,18 @@ use tickcast_feeds::capture::{Capture, CaptureError, CaptureStats};
 /// - Frames = datagrams + skipped ones.
 /// - A datagram is never longer than its original length.
 /// - After an error or the end no more comes.
+/// - The account of an uncompressed file that is read to its end has all its bytes.
 /// - A file gives the same result whole, in pieces or compressed.
 pub fn captures(bytes: &[u8]) {
     // In a damaged gzip file, the chunk size of decompression decides how much comes before the error. It
     // also decides whether the error comes before the file's own end mark.
     let is_gzip = bytes.starts_with(&[0x1f, 0x8b, 8]);
+    let is_compressed = is_gzip || is_zstd(bytes);
     for read in [capture, messages] {
         let whole = read(Box::new(Cursor::new(bytes.to_vec())), bytes.len());
+        if !is_compressed && !whole.failed {
+            assert_eq!(whole.account_bytes(), bytes.len() as u64, "every byte");
+        }
         let in_pieces = read(Box::new(pieces(bytes)), bytes.len());
         if is_gzip && (whole.failed || in_pieces.failed) {
             let (some, more) = match whole.given.len() < in_pieces.given.len() {
@@ -58,6 +63,12 @@ impl Gave {
             messages: BinaryFileStats::default(),
             failed: false,
         }
+    }
+
+    /// Returns the bytes that the account has.
+    fn account_bytes(&self) -> u64 {
+        let accounts = [self.capture.account, self.messages.account];
+        accounts.iter().map(|account| account.total().bytes).sum()
     }
 
     /// Records an error, whose text must not be empty.
@@ -133,6 +144,14 @@ fn messages(reader: Box<dyn Read + Send>, len: usize) -> Gave {
     assert_eq!(account.frames, stats.account.of(Reason::Datagram).frames);
     gave.messages = stats;
     gave
+}
+
+/// Returns whether a zstd frame begins the file: one with data, or one to be skipped.
+const fn is_zstd(bytes: &[u8]) -> bool {
+    matches!(
+        bytes,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]
+    )
 }
 
 /// Returns a reader that gives a few bytes at a time.

@@ -60,7 +60,10 @@ fn denied_peer_is_cut_off_until_allowed() {
     drive(&mut followers, |all| down(&all[0]));
     drive(&mut followers, |all| {
         let problem = all[0].subscriber.problem();
-        problem.is_some_and(|it| it.to_string().contains("not wanted here: left the desk"))
+        problem.is_some_and(|it| {
+            it.to_string()
+                .contains("the publisher banned this peer: left the desk")
+        })
     });
     let [ban] = &publisher.audited("banned")[..] else {
         panic!("{:?}", publisher.audited("banned"));
@@ -77,7 +80,10 @@ fn denied_peer_is_cut_off_until_allowed() {
         assert_eq!(line["subscriber"], "risk-1", "{line}");
         let peer = line["peer"].as_str().expect("an address");
         assert!(peer.starts_with("127.0.0.1:"), "{line}");
-        assert_eq!(line["why"], "not wanted here: left the desk", "{line}");
+        assert_eq!(
+            line["why"], "the publisher banned this peer: left the desk",
+            "{line}"
+        );
     }
     // The ban ends.
     std::fs::remove_file(&banned).expect("it is gone");

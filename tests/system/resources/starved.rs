@@ -224,7 +224,7 @@ fn full_file_system_is_reported_before_start() {
             config(Some(&small.join("rings")), &elsewhere),
             [
                 "test.all.ring can't have",
-                "enlarge the file system, or give the ring fewer slots",
+                "enlarge the file system, or configure fewer slots for the ring",
             ],
         ),
         (

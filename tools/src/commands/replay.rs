@@ -163,10 +163,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         });
     }
     progress.finish();
+    let faults = if whole { packets.faults() } else { Vec::new() };
+    let whole = whole && faults.is_empty();
     let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
-    if whole {
-        summary.faults = packets.faults();
-    }
+    summary.faults = faults;
     print(&summary, args.json)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;

@@ -306,8 +306,8 @@ fn invalid_flight_record_is_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     for (bytes, words) in [
-        (vec![7; 100], "this is no record"),
-        (vec![7; 100_000], "this is no record"),
+        (vec![7; 100], "is not a record"),
+        (vec![7; 100_000], "is not a record"),
         (
             [&b"TCFLIGHT\x09\0\0\0"[..], &[0; 8000]].concat(),
             "layout 9",

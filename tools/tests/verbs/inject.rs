@@ -301,7 +301,7 @@ fn invalid_relay_options_are_refused_with_reason() {
         ),
         (
             with(&["--interface", "nosuch0"]),
-            "no interface is or has nosuch0",
+            "no interface has the name or address nosuch0",
         ),
         (
             with(&["--plan", "/nonexistent/plan.json"]),

@@ -415,7 +415,7 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
         (&["--channel", "a", "--core", "9999"], "core 9999"),
         (
             &["--channel", "a", "--interface", "eth99"],
-            "interface eth99: no interface is or has",
+            "interface eth99: no interface has the name or address",
         ),
         (
             &["--channel", "a", "--summary", "/nonexistent/s"],

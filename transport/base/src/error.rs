@@ -12,7 +12,7 @@ use tickcast_reliability::types::Sequence;
 pub enum FanOutError {
     /// The slot to send is not sealed, or is no longer held.
     #[error(
-        "sequence {sequence} was to be sent but its slot holds nothing; post only what is sealed and held"
+        "sequence {sequence} can't be sent: the ring does not hold it; post only sealed sequences that the ring holds"
     )]
     NotSealed {
         /// Sequence of the slot.
@@ -20,7 +20,7 @@ pub enum FanOutError {
     },
     /// The datagram is too long.
     #[error(
-        "a datagram of {len} bytes was to be sent, this fan-out carries {max}; make the slots smaller or the fan-out's datagram_len_max larger"
+        "a datagram of {len} bytes can't be sent: this fan-out carries at most {max}; make the slots smaller or raise the fan-out's datagram_len_max"
     )]
     TooLong {
         /// Length of the datagram, in bytes.

@@ -457,7 +457,7 @@ impl CarrierStream {
 
     /// Returns whether one descriptor reports both bytes to read and room to write, without distinguishing
     /// them.
-    pub(super) const fn tells_both_at_once(&self) -> bool {
+    pub(super) const fn signals_both_at_once(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 

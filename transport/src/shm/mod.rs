@@ -69,7 +69,9 @@ pub fn boot_id_text(boot_id: [u8; 16]) -> String {
 #[non_exhaustive]
 pub enum ShmError {
     /// The publisher runs on another host.
-    #[error("the publisher runs in another host, or this one was restarted since")]
+    #[error(
+        "the publisher runs on another host, or this host was restarted since the publisher's start"
+    )]
     OtherHost,
     /// This host's boot id can't be read.
     #[error("this host's boot id can't be read ({source}); is /proc/sys visible here?")]

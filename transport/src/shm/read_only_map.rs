@@ -34,7 +34,7 @@ impl ReadOnlyMapping {
         let file = options.open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return refused("it is not a file".into());
+            return refused("it is not a regular file".into());
         }
         let needed = geometry.bytes() + tail_len(geometry);
         let len = metadata.len();

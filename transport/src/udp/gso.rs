@@ -58,8 +58,8 @@ impl Runs {
         let reason = io::Error::from_raw_os_error(stats.last_errno);
         tracing::warn!(
             line,
-            "the network refused to segment a run of datagrams ({reason}); the next {pause} are \
-             sent one by one, at several times the cost under load, and then a run is tried again"
+            "the network refused to segment a run of datagrams ({reason}); the next {pause} datagrams \
+             are sent one by one, at several times the cost under load, before the next attempt"
         );
     }
 

@@ -417,8 +417,8 @@ impl Line {
         loop {
             let lot = self.receive(id, stats, on)?;
             left = left.saturating_sub(lot.brought);
-            if lot.handed > 0 || !lot.may_be_more || left == 0 {
-                return Ok(lot.handed);
+            if lot.passed > 0 || !lot.may_be_more || left == 0 {
+                return Ok(lot.passed);
             }
         }
     }
@@ -438,7 +438,7 @@ impl Line {
             }
         };
         stats.batches += 1;
-        let (mut brought, mut handed) = (0, 0);
+        let (mut brought, mut passed) = (0, 0);
         for i in 0..count {
             let buffer = self.batch.buffer(i);
             let len = buffer.len();
@@ -466,7 +466,7 @@ impl Line {
                 }
                 stats.datagrams += 1;
                 stats.bytes += bytes.len() as u64;
-                handed += 1;
+                passed += 1;
                 on(FeedDatagram {
                     from: buffer.from,
                     bytes: self.aside.aligned(bytes),
@@ -476,7 +476,7 @@ impl Line {
         }
         Ok(Lot {
             brought,
-            handed,
+            passed,
             may_be_more: self.batch.brought(count, brought),
         })
     }
@@ -488,7 +488,7 @@ struct Lot {
     /// Datagrams that arrived.
     brought: usize,
     /// Datagrams of these that were passed to the caller.
-    handed: usize,
+    passed: usize,
     /// Whether the call filled all requested buffers, so that more may be there.
     may_be_more: bool,
 }

@@ -114,7 +114,7 @@ pub enum UdpWarning {
     },
     /// Busy polling was requested and refused.
     #[error(
-        "{target}: busy polling for {us} us was refused ({reason}); give the process \
+        "{target}: busy polling for {us} us was refused ({reason}); grant the process \
          CAP_NET_ADMIN, or remove busy_poll_us"
     )]
     BusyPoll {

@@ -52,9 +52,21 @@ struct Ring {
     fan_out: ShmFanOut,
 }
 
+/// Maps a file whose lock may just have been released. A process that another test starts meanwhile holds
+/// copies of this one's locks for an instant, between its fork and its exec.
+fn fresh_once_free(path: &Path) -> SharedMapping {
+    for _ in 0..10_000 {
+        match SharedMapping::fresh(path, geometry().bytes(), tail_len(geometry())) {
+            Err(MappingError::Locked { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            mapped => return mapped.unwrap(),
+        }
+    }
+    panic!("{} stays locked", path.display());
+}
+
 impl Ring {
     fn new(path: &Path, epoch: u64) -> Self {
-        let memory = SharedMapping::fresh(path, geometry().bytes(), tail_len(geometry())).unwrap();
+        let memory = fresh_once_free(path);
         let identity = RingIdentity {
             channel: CHANNEL,
             epoch: Epoch(epoch),

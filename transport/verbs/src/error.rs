@@ -32,7 +32,7 @@ pub enum VerbsError {
     },
     /// The interface belongs to no RDMA device.
     #[error(
-        "{address} belongs to no RDMA device ({source}); `rdma link` lists those there are, choose the address of one or use the transport udp"
+        "no RDMA device has the address {address} ({source}); choose the address of a device that `rdma link` lists, or use the transport udp"
     )]
     NoDevice {
         /// The interface's address.
@@ -42,7 +42,7 @@ pub enum VerbsError {
     },
     /// The device's files can't be opened.
     #[error(
-        "{what}: permission denied; give this user the files below /dev/infiniband (often group rdma)"
+        "{what}: permission denied; let this user open the files below /dev/infiniband (often by the group rdma)"
     )]
     Permission {
         /// The step that failed.
@@ -50,7 +50,7 @@ pub enum VerbsError {
     },
     /// No more memory can be pinned.
     #[error(
-        "{what} of {bytes} bytes: no memory may be pinned any more; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
+        "{what} of {bytes} bytes: the limit of pinned memory is reached; raise it (`ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
     )]
     Memlock {
         /// The step that failed.
@@ -59,7 +59,7 @@ pub enum VerbsError {
         bytes: usize,
     },
     /// The port is down.
-    #[error("port {port} of {device} is not active (state {state}); is its cable in, its link up?")]
+    #[error("port {port} of {device} is not active (state {state}); check its cable and its link")]
     PortDown {
         /// Name of the device.
         device: String,
@@ -96,7 +96,7 @@ pub enum VerbsError {
     },
     /// The device does not support a queue of this size.
     #[error(
-        "{device} makes no queue for {requests} requests with {inline_bytes} bytes inline (it says at most {requests_max}); lower send_depth, inline_bytes or the receive depth"
+        "{device} can't create a queue for {requests} requests with {inline_bytes} bytes inline (it reports a maximum of {requests_max}); lower send_depth, inline_bytes or the receive depth"
     )]
     TooDeep {
         /// Name of the device.
@@ -109,7 +109,7 @@ pub enum VerbsError {
         requests_max: u32,
     },
     /// The group is not a multicast address.
-    #[error("{group} is no multicast group; take one of 224.0.0.0/4, for example 239.x.y.z")]
+    #[error("{group} is not a multicast group; choose one of 224.0.0.0/4, for example 239.x.y.z")]
     NotMulticast {
         /// The address, as given.
         group: Ipv4Addr,
@@ -128,20 +128,20 @@ pub enum VerbsError {
     },
     /// The peer of a connection is not tickcast, or runs another version.
     #[error(
-        "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
+        "the peer of a connection does not speak the protocol of this version of tickcast and was refused; connect with the same version"
     )]
     Stranger,
     /// Too many connections of a listener are not up yet.
     #[error(
-        "too many connections that are not up yet: one more was turned away, it may come again"
+        "too many connections are not up yet: another one was refused; the peer may connect again"
     )]
     Crowded,
     /// The connecting peer gave up before its request was answered.
-    #[error("it gave up before it had its turn; it may come again")]
+    #[error("the peer gave up before its request was answered; it may connect again")]
     GaveUp,
     /// The device has no atomic operations.
     #[error(
-        "{device} does not compare and swap, which a subscriber's cursor needs; let progress be told by messages there"
+        "{device} has no compare-and-swap, which a subscriber's cursor needs; report progress by messages on this device"
     )]
     NoAtomics {
         /// Name of the device.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use tickcast_reliability::types::SourcePosition;
+
 use crate::itch::messages::message_len;
 
 pub(super) const PREFIX_LEN: usize = 2;
@@ -15,6 +17,8 @@ const NS_PER_DAY: u64 = 86_400_000_000_000;
 const STAMP: Range<usize> = 5..11;
 /// Bytes of a SoupBinTCP login: type, session (10), sequence (20).
 const LOGIN_LEN: usize = 31;
+/// Half of the sequences that a position can express: the messages behind a login need the rest.
+const LOGIN_SEQUENCE_MAX: u64 = SourcePosition::SEQUENCE_MAX / 2;
 
 /// How a file frames its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +42,8 @@ pub(super) enum Unit {
     },
     /// The end of a day.
     EndMark { len: usize },
-    /// The begin of a SoupBinTCP session, and the sequence of its next message.
-    Login { len: usize, next: u64 },
+    /// The begin of a SoupBinTCP session, which [`Login`] reads.
+    Login { len: usize },
     /// A unit without a message.
     Other { len: usize },
 }
@@ -50,7 +54,7 @@ impl Unit {
         match self {
             Self::Message { len, .. }
             | Self::EndMark { len }
-            | Self::Login { len, .. }
+            | Self::Login { len }
             | Self::Other { len } => len,
         }
     }
@@ -64,6 +68,26 @@ impl Unit {
                 ..
             } | Self::EndMark { .. }
         )
+    }
+}
+
+/// The session that a SoupBinTCP login begins or continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) session: [u8; 10],
+    /// Sequence of the next message.
+    pub(super) next: u64,
+}
+
+impl Login {
+    /// Reads a whole login; `None` if its sequence is no number that positions can continue.
+    pub(super) fn read(unit: &[u8]) -> Option<Self> {
+        let (session, digits) = unit.get(PREFIX_LEN + 1..)?.split_first_chunk()?;
+        let next = std::str::from_utf8(digits).ok()?.trim().parse().ok()?;
+        (next <= LOGIN_SEQUENCE_MAX).then_some(Self {
+            session: *session,
+            next,
+        })
     }
 }
 
@@ -118,15 +142,14 @@ impl Framing {
             }
             Some(Unit::Message { .. }) | None => false,
             Some(Unit::EndMark { len }) => {
+                // The end, zeros or the next day follow. The look ahead is short: a long one would
+                // cost its length at each zero of a padded file.
                 let behind = at + len;
-                bytes.len() == behind || {
-                    // The next day or zeros follow.
-                    let next = &bytes[behind..];
-                    next.iter().all(|byte| *byte == 0)
-                        || self.unit(bytes, behind).is_some_and(|unit| {
-                            matches!(unit, Unit::Message { is_known: true, .. })
-                        })
-                }
+                let next = bytes.get(behind..bytes.len().min(at + SOUND_LEN));
+                next.is_some_and(|next| next.iter().all(|byte| *byte == 0))
+                    || self
+                        .unit(bytes, behind)
+                        .is_some_and(|unit| matches!(unit, Unit::Message { is_known: true, .. }))
             }
             Some(Unit::Login { .. } | Unit::Other { .. }) => true,
         }
@@ -176,14 +199,7 @@ fn soup(body: &[u8], len: usize) -> Option<Unit> {
             }),
             other => Some(other),
         },
-        (b'A', LOGIN_LEN) => {
-            let digits = body.get(11..LOGIN_LEN).unwrap_or_default();
-            let digits = std::str::from_utf8(digits).unwrap_or_default();
-            Some(Unit::Login {
-                len: whole,
-                next: digits.trim().parse().unwrap_or(1),
-            })
-        }
+        (b'A', LOGIN_LEN) => Some(Unit::Login { len: whole }),
         (b'Z', 1) => Some(Unit::EndMark { len: whole }),
         (b'H' | b'R' | b'O', 1) | (b'J', 2) => Some(Unit::Other { len: whole }),
         (b'+', 1..) => Some(Unit::Other { len: whole }),
@@ -196,4 +212,18 @@ fn time(stamp: &[u8]) -> u64 {
     stamp
         .iter()
         .fold(0, |time, byte| time << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_mark_is_sound_by_its_first_bytes_only() {
+        let mut bytes = [0; 100];
+        bytes[SOUND_LEN] = 1;
+        assert!(Framing::Lengths.is_sound(&bytes, 0));
+        bytes[SOUND_LEN - 1] = 1;
+        assert!(!Framing::Lengths.is_sound(&bytes, 0));
+    }
 }

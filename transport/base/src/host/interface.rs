@@ -51,7 +51,7 @@ pub enum InterfaceError {
         text: String,
     },
     /// No interface has that name or address.
-    #[error("no interface is or has {wanted}; this host has {available}")]
+    #[error("no interface has the name or address {wanted}; this host has {available}")]
     Unknown {
         /// The requested value.
         wanted: String,
@@ -59,7 +59,7 @@ pub enum InterfaceError {
         available: String,
     },
     /// The interface has no IPv4 address.
-    #[error("interface {name} has no IPv4 address; give it one or choose another")]
+    #[error("interface {name} has no IPv4 address; assign one or choose another interface")]
     NoAddress {
         /// Name of the interface.
         name: String,

@@ -21,7 +21,7 @@ use super::memory_limit::available_bytes;
 #[non_exhaustive]
 pub enum MappingError {
     /// The length is 0 or too large.
-    #[error("a mapping of {len} bytes was asked for; it must be between 1 and {max}")]
+    #[error("a mapping can't have {len} bytes; its length must be between 1 and {max}")]
     Length {
         /// The requested length, in bytes.
         len: usize,
@@ -129,7 +129,7 @@ pub struct SharedMapping {
 
 const LEN_MAX: usize = isize::MAX as usize / 2;
 /// Advice on how a ring needs less memory.
-const FEWER_SLOTS: &str = "give the ring fewer slots";
+const FEWER_SLOTS: &str = "configure fewer slots for the ring";
 
 impl SharedMapping {
     /// Maps unnamed memory, freed with the last process that has its descriptor. `name` shows in `/proc`.

@@ -20,10 +20,10 @@ const TIMER_SLACK_NS: libc::c_ulong = 1;
 #[non_exhaustive]
 pub enum SchedError {
     /// The operating system refused.
-    #[error("the system refused a short slice ({0}); does a sandbox forbid sched_setattr?")]
+    #[error("the kernel refused a short time slice ({0}); does a sandbox forbid sched_setattr?")]
     Refused(io::Error),
     /// The operating system accepted the request and ignored it.
-    #[error("this kernel knows no slices of one's own; Linux 6.12 and later do")]
+    #[error("this kernel has no time slice per thread; run Linux 6.12 or later")]
     Unknown,
 }
 

@@ -92,7 +92,7 @@ struct Lines {
     /// Start of the rate's span, and the rate. Only the holder of the lock touches it.
     first: Words,
     /// The latest protocol time returned beside a line.
-    told: AtomicU64,
+    recorded: AtomicU64,
 }
 
 impl Lines {
@@ -102,7 +102,7 @@ impl Lines {
             turn: AtomicU64::new(0),
             lock: AtomicBool::new(false),
             first: [const { AtomicU64::new(0) }; 5],
-            told: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
         }
     }
 
@@ -130,9 +130,9 @@ impl Lines {
     /// Records a time to return beside the line of `turn`. Returns `false` if another line was published,
     /// and then the time must not be returned.
     #[cold]
-    fn tell(&self, turn: u64, monotonic: u64) -> bool {
+    fn record(&self, turn: u64, monotonic: u64) -> bool {
         // Before the turn grows, so that the thread that computes a line in the next turn sees this time.
-        self.told.fetch_max(monotonic, Relaxed);
+        self.recorded.fetch_max(monotonic, Relaxed);
         (self.turn)
             .compare_exchange(turn, turn + 2, Release, Relaxed)
             .is_ok()
@@ -143,7 +143,7 @@ impl Lines {
     fn put(&self, draw: impl Fn(u64) -> Line) {
         loop {
             let turn = self.turn.load(Acquire);
-            let line = draw(self.told.load(Relaxed));
+            let line = draw(self.recorded.load(Relaxed));
             line.store(&self.lines[(turn + 1) as usize & 1]);
             let put = (self.turn).compare_exchange(turn, turn + 1, Release, Relaxed);
             if put.is_ok() {
@@ -177,7 +177,7 @@ impl Lines {
             }
             first.rate = first.rate_until(now);
             if first.rate > 0 {
-                self.put(|told| Line::drawn(first.rate, before, told, now));
+                self.put(|recorded| Line::drawn(first.rate, before, recorded, now));
             }
             if now.at.monotonic.saturating_sub(first.from.at.monotonic) > RATE_NS_MAX {
                 first.from = now;
@@ -199,7 +199,7 @@ impl Lines {
             let said = line.said_until(count()).monotonic;
             // Other threads may have read the line up to its end.
             let end = line.at(line.counts).monotonic;
-            self.told.fetch_max(said.max(end), Relaxed);
+            self.recorded.fetch_max(said.max(end), Relaxed);
         }
         true
     }
@@ -270,7 +270,7 @@ impl Line {
     }
 
     /// Computes the line from `now` on that follows `before`.
-    fn drawn(rate: u64, before: Option<Self>, told: u64, now: Look) -> Self {
+    fn drawn(rate: u64, before: Option<Self>, recorded: u64, now: Look) -> Self {
         let counts = ((u128::from(LINE_NS) << SHIFT) / u128::from(rate.max(1))) as u64;
         let mut drawn = Self {
             from: now,
@@ -281,7 +281,7 @@ impl Line {
         let said = before.map_or(now.at.monotonic + LEAD_NS, |it| {
             it.said_until(now.count).monotonic
         });
-        let said = said.max(told);
+        let said = said.max(recorded);
         let ahead = said.saturating_sub(now.at.monotonic);
         if ahead > 0 {
             // The lead is made up within this line, or within as many lines as it takes.
@@ -372,7 +372,7 @@ impl Clocks {
                 // The thread that computes the next line was interrupted.
                 Read::Stale(both, turn) => {
                     let both = system(source, both.monotonic);
-                    if self.lines.tell(turn, both.monotonic) {
+                    if self.lines.record(turn, both.monotonic) {
                         return Some(both);
                     }
                 }
@@ -404,7 +404,7 @@ impl Clocks {
         }
         self.used.store(LEFT, Release);
         tracing::warn!(
-            "the kernel no longer keeps time by the processor's counter (current_clocksource is not tsc): from now on its clocks are asked, which takes longer"
+            "the kernel stopped using the processor's counter as its clock (current_clocksource is not tsc): this process now reads the kernel's clocks, which takes longer"
         );
         false
     }
@@ -412,19 +412,19 @@ impl Clocks {
     /// Returns the recorded time while the system's clock is behind it, after the counter was abandoned.
     /// Afterwards returns `None`.
     fn beside(&self, source: &impl Source) -> Option<Both> {
-        let told = self.lines.told.load(Relaxed);
-        if source.system(libc::CLOCK_MONOTONIC) < told {
-            return Some(system(source, told));
+        let recorded = self.lines.recorded.load(Relaxed);
+        if source.system(libc::CLOCK_MONOTONIC) < recorded {
+            return Some(system(source, recorded));
         }
         self.used.store(NO, Relaxed);
         None
     }
 }
 
-/// Returns the system's clocks, with protocol time no earlier than `told`.
-fn system(source: &impl Source, told: u64) -> Both {
+/// Returns the system's clocks, with protocol time no earlier than `recorded`.
+fn system(source: &impl Source, recorded: u64) -> Both {
     Both {
-        monotonic: source.system(libc::CLOCK_MONOTONIC).max(told),
+        monotonic: source.system(libc::CLOCK_MONOTONIC).max(recorded),
         utc: source.system(libc::CLOCK_REALTIME),
     }
 }
@@ -673,11 +673,11 @@ mod tests {
             panic!("it is too old")
         };
         // The system's clock is slightly ahead of the line, because the rate is never exact.
-        let told = at(late, 40).at.monotonic;
+        let recorded = at(late, 40).at.monotonic;
         let drawn = Cell::new(0);
         lines.put(|from| {
             if drawn.replace(drawn.get() + 1) == 0 {
-                assert!(lines.tell(turn, told), "the old line is still in use");
+                assert!(lines.record(turn, recorded), "the old line is still in use");
             }
             Line::drawn((1 << SHIFT) / 3, lines.in_use(), from, at(late, 0))
         });
@@ -685,8 +685,8 @@ mod tests {
         let Read::Fresh(both) = read(&lines, late) else {
             panic!("it was just drawn")
         };
-        assert_eq!(both.monotonic, told);
-        assert!(!lines.tell(turn, told), "another took its place");
+        assert_eq!(both.monotonic, recorded);
+        assert!(!lines.record(turn, recorded), "another took its place");
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Peer {
     }
 
     /// Reports the rights that the device has bound since the last call.
-    pub(in crate::control) fn tell_granted(
+    pub(in crate::control) fn report_granted(
         &mut self,
         id: ConnectionId,
         on: &mut impl FnMut(ServerEvent<'_>),

@@ -389,7 +389,7 @@ impl ControlServer {
                 WAKER => {}
                 Token(number) => {
                     if let Some(peer) = self.peers.get_mut(&ConnectionId(number)) {
-                        let both = peer.carrier.tells_both_at_once();
+                        let both = peer.carrier.signals_both_at_once();
                         peer.readable |= event.is_readable() || event.is_error();
                         peer.ending |= event.is_read_closed() || event.is_error();
                         peer.writable |= event.is_writable() || both;
@@ -450,7 +450,7 @@ impl ControlServer {
         });
         self.stats.messages += peer.messages - before;
         if result.is_ok() {
-            peer.tell_granted(id, on);
+            peer.report_granted(id, on);
             result = peer.write(now);
         }
         let result = result.map_err(|reason| match reason {
@@ -620,7 +620,7 @@ impl Peer {
     ) -> Result<(), CloseReason> {
         let (mut read, mut turn) = (0, config.turn_bytes_max);
         // Reading may consume the only report that there is room to write.
-        self.writable |= self.readable && self.carrier.tells_both_at_once();
+        self.writable |= self.readable && self.carrier.signals_both_at_once();
         loop {
             if matches!(self.phase, Phase::Closing { .. }) {
                 self.inbox.clear();
@@ -628,7 +628,7 @@ impl Peer {
                 let (carrier, queued) = (&self.carrier, self.outbox.backlog());
                 // The system is asked at most once, however many NACKs one read has brought.
                 let unconfirmed = OnceCell::new();
-                let told = |channel, message: Message<'_>| {
+                let emit = |channel, message: Message<'_>| {
                     let asks = matches!(message, Message::Nack { .. });
                     let bytes = asks.then(|| *unconfirmed.get_or_init(|| carrier.unconfirmed()));
                     on(
@@ -637,7 +637,7 @@ impl Peer {
                         message,
                     );
                 };
-                self.messages += self.inbox.messages_within(&mut turn, told)? as u64;
+                self.messages += self.inbox.messages_within(&mut turn, emit)? as u64;
             }
             self.interrupted = turn == 0;
             if !self.readable || self.interrupted || read >= config.read_bytes_max {

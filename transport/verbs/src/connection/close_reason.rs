@@ -16,7 +16,7 @@ pub enum StreamEnd {
     /// The peer's device refused an access to its memory: the key is wrong, revoked or another
     /// connection's, or the range or the right was not granted. Retrying with the same grant does not help.
     #[error(
-        "the other side's device refuses what was read or written there (completion {status}); ask for a new grant"
+        "the peer's device refused an access to its memory (completion {status}); request a new grant"
     )]
     Refused {
         /// `ibv_wc_status`.
@@ -25,25 +25,25 @@ pub enum StreamEnd {
     /// This side's device stopped the connection, not because of this side's requests: the peer requested
     /// an access that was not granted. Devices do not report which access.
     #[error(
-        "this side's device stopped it: the other side wanted what it was not granted; find out who it is"
+        "this side's device stopped it because the peer requested an access that was not granted; identify the peer"
     )]
     Violated,
     /// The peer does not answer: it is gone, cut off, or does not read.
-    #[error("the other side answers no more (completion {status}); connect again")]
+    #[error("the peer stopped answering (completion {status}); connect again")]
     Lost {
         /// `ibv_wc_status`.
         status: u32,
     },
     /// The connection never came up, or the connection manager lost it.
     #[error(
-        "it can't be made, or be kept (event {event}); is the other side there, and listening?"
+        "it can't be established or kept (event {event}); check that the peer is up and listening"
     )]
     Unconnected {
         /// `rdma_cm_event_type`.
         event: u32,
     },
     /// Another failure, on this side or by a peer that breaks the protocol.
-    #[error("it broke (completion {status}); connect again")]
+    #[error("it failed (completion {status}); connect again")]
     Broken {
         /// `ibv_wc_status`; 0 if no completion reported one.
         status: u32,
@@ -129,7 +129,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("rxe0 ended: the other side's device refuses")
+                .contains("rxe0 ended: the peer's device refused")
         );
     }
 }

@@ -61,7 +61,7 @@ impl Listener {
             // Dropping an id without an answer refuses its request.
             if let Some(id) = CmId::adopt(&event) {
                 let peer = id.ok().map(|id| id.peer_address());
-                self.refused(peer, &"more than are wanted");
+                self.refused(peer, &"too many connections");
                 return true;
             }
         }

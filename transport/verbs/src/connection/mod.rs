@@ -295,7 +295,7 @@ impl Stream {
         self.state = State::Up;
         self.say(AuditEvent::ConnectionUp, None);
         // Return credit for buffers read before the connection came up.
-        self.tell_owed();
+        self.send_owed_credit();
     }
 
     /// Applies the peer's private data: its buffers, and the READs that it answers and issues. The queue
@@ -414,7 +414,7 @@ impl Stream {
             }
             self.ends(why);
         }
-        self.tell_owed();
+        self.send_owed_credit();
     }
 
     /// Returns [`StreamEnd::Violated`] if the device stopped a connection that is up. No READ or SEND of
@@ -438,12 +438,12 @@ impl Stream {
             return;
         }
         link.owed += 1;
-        self.tell_owed();
+        self.send_owed_credit();
     }
 
     /// Sends credit alone once many buffers were read. At most two such SENDs are in flight, because both
     /// sides reserve that many buffers for them.
-    fn tell_owed(&mut self) {
+    fn send_owed_credit(&mut self) {
         let Some(link) = self.link.as_mut().filter(|_| self.state == State::Up) else {
             return;
         };
@@ -666,7 +666,7 @@ impl Drop for Stream {
         let why = self.end();
         let why: &dyn fmt::Display = match &why {
             Some(why) => why,
-            None => &"it was dropped",
+            None => &"this side dropped it",
         };
         self.say(AuditEvent::ConnectionClosed, Some(why));
         if let Some(link) = &mut self.link {

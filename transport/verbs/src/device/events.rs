@@ -50,7 +50,7 @@ type Look = Box<dyn Fn(&PortCounters) + Send>;
 
 /// State shared between the thread and its readers.
 #[derive(Default)]
-struct Told {
+struct Shared {
     changes: AtomicU64,
     has_failed: AtomicBool,
     /// Counters to read, until their owner drops them.
@@ -59,7 +59,7 @@ struct Told {
 
 /// The thread of one open device.
 pub(crate) struct Watch {
-    told: Arc<Told>,
+    shared: Arc<Shared>,
     /// Closed to end the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -93,17 +93,17 @@ impl Watch {
             source,
         };
         let (stopped, stop) = io::pipe().map_err(failed)?;
-        let told = Arc::new(Told::default());
+        let shared = Arc::new(Shared::default());
         let device = Watched {
             context: context.expose_provenance(),
             fd,
             stopped,
-            told: Arc::clone(&told),
+            shared: Arc::clone(&shared),
         };
         let thread = std::thread::Builder::new().name("verbs-watch".into());
         let thread = thread.spawn(move || device.run()).map_err(failed)?;
         let watch = Arc::new(Self {
-            told,
+            shared,
             stop: Some(stop),
             thread: Some(thread),
         });
@@ -118,7 +118,7 @@ impl Watch {
         look: impl Fn(&PortCounters) + Send + 'static,
     ) {
         look(counters);
-        let mut looks = (self.told.looks.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut looks = (self.shared.looks.lock()).unwrap_or_else(PoisonError::into_inner);
         looks.push((Arc::downgrade(counters), Box::new(look)));
     }
 
@@ -126,12 +126,12 @@ impl Watch {
     /// may depend on.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
-        self.told.changes.load(Ordering::Acquire)
+        self.shared.changes.load(Ordering::Acquire)
     }
 
     /// Returns whether the device failed for good.
     pub(crate) fn has_failed(&self) -> bool {
-        self.told.has_failed.load(Ordering::Acquire)
+        self.shared.has_failed.load(Ordering::Acquire)
     }
 }
 
@@ -156,7 +156,7 @@ struct Watched {
     context: usize,
     fd: RawFd,
     stopped: PipeReader,
-    told: Arc<Told>,
+    shared: Arc<Shared>,
 }
 
 impl Watched {
@@ -181,15 +181,15 @@ impl Watched {
                 }
             } else if fds[1].revents != 0 {
                 // The device was removed, so no more events can come.
-                self.told.has_failed.store(true, Ordering::Release);
-                self.told.changes.fetch_add(1, Ordering::Release);
+                self.shared.has_failed.store(true, Ordering::Release);
+                self.shared.changes.fetch_add(1, Ordering::Release);
                 return;
             }
             if ready <= 0 {
                 self.look();
                 if echoes > 0 {
                     echoes -= 1;
-                    self.told.changes.fetch_add(1, Ordering::Release);
+                    self.shared.changes.fetch_add(1, Ordering::Release);
                 }
             }
         }
@@ -208,16 +208,16 @@ impl Watched {
             }
             sys::ibv_ack_async_event(&raw mut event);
         }
-        tracing::debug!(event = event.event_type, "a device tells of a change");
+        tracing::debug!(event = event.event_type, "a device reported an event");
         if event.event_type == sys::EVENT_DEVICE_FATAL {
-            self.told.has_failed.store(true, Ordering::Release);
+            self.shared.has_failed.store(true, Ordering::Release);
         }
-        self.told.changes.fetch_add(1, Ordering::Release);
+        self.shared.changes.fetch_add(1, Ordering::Release);
         true
     }
 
     fn look(&self) {
-        let mut looks = (self.told.looks.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut looks = (self.shared.looks.lock()).unwrap_or_else(PoisonError::into_inner);
         looks.retain(|(counters, look)| {
             let counters = counters.upgrade();
             if let Some(counters) = &counters {

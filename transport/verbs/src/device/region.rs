@@ -88,7 +88,7 @@ impl Region {
         access: sys::ibv_access_flags,
         what: &'static str,
     ) -> Result<Self, VerbsError> {
-        assert!(part.end <= memory.len(), "a part is of its memory");
+        assert!(part.end <= memory.len(), "a part lies within its memory");
         let len = part.len();
         // SAFETY: the memory is valid for its length for as long as this value keeps it
         // (`RingMemory`), the part is within, and the registration goes first. Exercised by
@@ -146,7 +146,7 @@ impl Region {
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> *const u8 {
         assert!(
             offset + bytes.len() <= self.len(),
-            "buffers are as long as datagrams"
+            "the bytes fit the buffer"
         );
         // SAFETY: within the memory, which is this value's alone and which no device reads at this
         // place, as the caller knows from its completions. Exercised by
@@ -162,7 +162,7 @@ impl Region {
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
             offset + into.len() <= self.len(),
-            "what arrived lies in a buffer"
+            "the bytes lie within the memory"
         );
         // SAFETY: within the memory, which no device writes at this place, as the caller knows
         // from its completions. Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
@@ -177,7 +177,10 @@ impl Region {
     /// # Safety
     /// No process and no device writes them while they are borrowed.
     pub(crate) unsafe fn lend(&self, offset: usize, len: usize) -> &[u8] {
-        assert!(offset + len <= self.len(), "what arrived lies in a buffer");
+        assert!(
+            offset + len <= self.len(),
+            "the bytes lie within the memory"
+        );
         // SAFETY: within the memory, which outlives the loan; the caller guarantees the rest.
         // Exercised by `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }

@@ -252,13 +252,13 @@ impl Line {
                     paced = true;
                     break;
                 }
-                let (number, tells) = self.pins.number(count, false);
+                let (number, signalled) = self.pins.number(count, false);
                 chain.push(
                     self.piece(bytes, lkey),
                     &self.address,
                     self.q_key,
                     number,
-                    tells,
+                    signalled,
                 );
                 bytes_of_chain += bytes.len();
                 count += 1;
@@ -271,10 +271,10 @@ impl Line {
             let mut bytes_taken = 0;
             for i in 0..taken {
                 let sequence = first.plus(i as u64);
-                let (_, tells) = self.pins.number(0, false);
+                let (_, signalled) = self.pins.number(0, false);
                 let len = slots.slot(sequence).map_or(usize::MAX, <[u8]>::len);
                 let inline = len <= self.queue.inline_bytes();
-                self.pins.sent(Some(sequence), inline, tells);
+                self.pins.sent(Some(sequence), inline, signalled);
                 bytes_taken += len;
             }
             if let (Some(bucket), Some(now)) = (&mut self.bucket, now) {
@@ -343,14 +343,14 @@ impl Line {
             stats.unpinned_sends_dropped += 1;
             return Ok(false);
         }
-        let (number, tells) = self.pins.number(0, !inline);
+        let (number, signalled) = self.pins.number(0, !inline);
         if inline {
             chain.push(
                 self.piece(bytes, self.copies.lkey()),
                 &self.address,
                 self.q_key,
                 number,
-                tells,
+                signalled,
             );
         } else {
             let buffer = self.copies.fill(at * self.slot_len, bytes);
@@ -358,7 +358,7 @@ impl Line {
                 bytes: buffer,
                 ..self.piece(bytes, self.copies.lkey())
             };
-            chain.push(piece, &self.address, self.q_key, number, tells);
+            chain.push(piece, &self.address, self.q_key, number, signalled);
         }
         // SAFETY: inline bytes are copied by the call; the buffer is in the registered memory and
         // is not written until its send is done. Exercised by
@@ -372,7 +372,7 @@ impl Line {
             stats.last_errno = error;
             return Ok(false);
         }
-        self.pins.sent(None, inline, tells);
+        self.pins.sent(None, inline, signalled);
         if !inline {
             self.copied[at] = Some(number);
             self.next_copy = (at + 1) % COPIES;

@@ -228,7 +228,7 @@ impl Line {
     #[cold]
     fn broke(&mut self, status: u32, now: Nanos, stats: &mut ReceiveStats) {
         let (device, group) = (self.device.name(), self.group);
-        tracing::warn!(device, %group, status, "a receive queue broke (ibv_wc_status)");
+        tracing::warn!(device, %group, status, "a receive queue failed (ibv_wc_status)");
         stats.transient_errors += 1;
         stats.last_errno = libc::EIO;
         self.health = match self.health {
@@ -247,7 +247,7 @@ impl Line {
                 self.health = match self.restart() {
                     Ok(()) => Health::Well(now.after(RESTART_EVERY)),
                     Err(error) => {
-                        tracing::warn!("a receive queue can't be started anew: {error}");
+                        tracing::warn!("a receive queue can't be restarted: {error}");
                         stats.last_errno = libc::EIO;
                         Health::Failed(now.after(RESTART_EVERY))
                     }
@@ -600,7 +600,7 @@ fn sender_of(header: &[u8], over_ipv4: bool) -> Option<Ipv6Addr> {
 #[cold]
 fn out_of_order(device: &Device) -> ReceiveError {
     let text = format!(
-        "no receive queue works any more, nor can one be started anew (the first is on {}); see whether `rdma link` shows the device, and restart the program",
+        "no receive queue works any more and none can be restarted (the first is on {}); check that `rdma link` shows the device, then restart the program",
         device.name()
     );
     ReceiveError::Io {

@@ -172,7 +172,7 @@ impl Pins {
     /// Restarts the queue behind `sequence`. Nothing may be in flight: the device would still read
     /// slots counted as done, and a late completion would report sequences from before the restart.
     pub(crate) const fn begin_after(&mut self, sequence: Sequence) {
-        debug_assert!(self.on_their_way() == 0, "taken back before");
+        debug_assert!(self.on_their_way() == 0, "no send is in flight");
         self.taken = sequence;
         self.completed = sequence;
     }
@@ -180,9 +180,9 @@ impl Pins {
     /// Returns the number of the send added to a chain as its `ahead`-th, and whether it must be signalled.
     /// Every n-th send is, and every send whose buffer is waited for.
     pub(crate) const fn number(&self, ahead: usize, waited_for: bool) -> (u64, bool) {
-        let tells =
+        let signalled =
             waited_for || (self.silent + ahead as u64 + 1).is_multiple_of(self.signal_every);
-        (self.posted + ahead as u64, tells)
+        (self.posted + ahead as u64, signalled)
     }
 
     /// Records a send that the device took: of this sequence or, for `None`, of a copy.
@@ -200,7 +200,7 @@ impl Pins {
 
     /// Records a sequence that is not sent.
     pub(crate) const fn skipped(&mut self, sequence: Sequence) {
-        debug_assert!(self.on_their_way() == 0, "taken back before");
+        debug_assert!(self.on_their_way() == 0, "no send is in flight");
         self.taken = sequence;
         self.completed = sequence;
     }
@@ -248,22 +248,22 @@ mod tests {
 
     /// Sends `sequences` as a chain and returns the numbers of the signalled sends.
     fn send(pins: &mut Pins, sequences: std::ops::RangeInclusive<u64>, inline: bool) -> Vec<u64> {
-        let mut telling = Vec::new();
+        let mut numbers = Vec::new();
         for sequence in sequences {
-            let (number, tells) = pins.number(0, false);
-            pins.sent(Some(Sequence(sequence)), inline, tells);
-            if tells {
-                telling.push(number);
+            let (number, signalled) = pins.number(0, false);
+            pins.sent(Some(Sequence(sequence)), inline, signalled);
+            if signalled {
+                numbers.push(number);
             }
         }
-        telling
+        numbers
     }
 
     #[test]
     fn signalled_send_completes_all_earlier_sends() {
         let mut pins = Pins::new(16, 4);
-        let telling = send(&mut pins, 1..=10, false);
-        assert_eq!(telling, [3, 7]);
+        let signalled = send(&mut pins, 1..=10, false);
+        assert_eq!(signalled, [3, 7]);
         assert_eq!((pins.room(), pins.completed()), (6, Sequence(0)));
         pins.signalled(3);
         assert_eq!((pins.room(), pins.completed()), (10, Sequence(4)));
@@ -278,8 +278,8 @@ mod tests {
     #[test]
     fn inline_send_is_unpinned_but_takes_room() {
         let mut pins = Pins::new(8, 4);
-        let telling = send(&mut pins, 1..=3, true);
-        assert!(telling.is_empty());
+        let signalled = send(&mut pins, 1..=3, true);
+        assert!(signalled.is_empty());
         assert_eq!((pins.room(), pins.completed()), (5, Sequence(3)));
         // A send from memory pins itself and, because of the order, all sends after it.
         send(&mut pins, 4..=4, false);
@@ -292,9 +292,9 @@ mod tests {
     fn copies_take_room_and_numbers_but_no_sequence() {
         let mut pins = Pins::new(8, 100);
         pins.begin_after(Sequence(41));
-        let (number, tells) = pins.number(0, true);
-        assert!(tells);
-        pins.sent(None, false, tells);
+        let (number, signalled) = pins.number(0, true);
+        assert!(signalled);
+        pins.sent(None, false, signalled);
         assert_eq!((pins.room(), pins.taken()), (7, Sequence(41)));
         pins.signalled(number);
         assert!(pins.is_done(number));
@@ -305,9 +305,9 @@ mod tests {
     fn numbers_go_on_beyond_the_depth_of_the_queue() {
         let mut pins = Pins::new(4, 2);
         for round in 0..100u64 {
-            let telling = send(&mut pins, round * 4 + 1..=round * 4 + 4, false);
+            let signalled = send(&mut pins, round * 4 + 1..=round * 4 + 4, false);
             assert_eq!(pins.room(), 0);
-            telling
+            signalled
                 .into_iter()
                 .for_each(|number| pins.signalled(number));
             assert_eq!(

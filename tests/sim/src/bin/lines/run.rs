@@ -96,6 +96,8 @@ impl Listen<MoldUdp64> for Checks {
 struct Arrived {
     /// Messages on any line.
     all: BTreeSet<(u16, u64)>,
+    /// The first arrival of each message.
+    at: BTreeMap<(u16, u64), Nanos>,
     /// Messages of each line.
     lines: BTreeMap<usize, BTreeSet<(u16, u64)>>,
     /// Copies of messages on each line.
@@ -126,7 +128,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
         match arrivals.next_if(|arrival| arrival.at <= next_poll) {
             Some(arrival) => {
                 now = now.max(arrival.at);
-                note(&mut arrived, arrival);
+                note(&mut arrived, arrival, now);
                 let packet = Packet {
                     received_at: now,
                     payload: &arrival.payload,
@@ -152,11 +154,12 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
         .map_or(Ok(()), |fault| Err(format!("at the end: {fault}")))
 }
 
-fn note(arrived: &mut Arrived, arrival: &Arrival) {
+fn note(arrived: &mut Arrived, arrival: &Arrival, now: Nanos) {
     match arrival.what {
         What::Messages(session, first, end) => {
             for sequence in first..end {
                 arrived.all.insert((session, sequence));
+                arrived.at.entry((session, sequence)).or_insert(now);
                 let line = arrived.lines.entry(arrival.line).or_default();
                 line.insert((session, sequence));
                 *arrived.copies.entry(arrival.line).or_default() += 1;
@@ -211,6 +214,14 @@ fn step(
     let is_certain = world.is_calm || world.sessions == 1;
     if is_certain && waited > limit.after(POLL).after(us(1_000)) {
         checks.fail(format!("{next} is awaited for {waited}"));
+    }
+    // A candidate's packets wait from its acceptance on.
+    let ahead = arrived.at.range(place..).next();
+    if world.sessions == 1
+        && let Some((message, at)) = ahead
+        && now > at.after(limit).after(POLL).after(us(1_000))
+    {
+        checks.fail(format!("{message:?} waits since {at}"));
     }
     // Only the first line is left, and its reorder is known.
     let left = world.deaths.iter().filter(|dies| dies.is_none()).count();

@@ -86,7 +86,7 @@ impl Stream {
     ) -> io::Result<GrantId> {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > memory.len()) {
             return Err(invalid(format!(
-                "{len} bytes at {offset} are not within memory of {}; grant what is in it",
+                "{len} bytes at {offset} are not within memory of {}; grant a range within it",
                 memory.len()
             )));
         }
@@ -104,7 +104,7 @@ impl Stream {
         self.check_grant(lease.bindable(), Right::Cursor)?;
         if !lease.grant_once() {
             return Err(invalid(format!(
-                "entry {} was granted before; lease one for each connection",
+                "entry {} was granted before; lease another entry for each connection",
                 entry.number()
             )));
         }
@@ -147,7 +147,7 @@ impl Stream {
         }
         if self.reads.answered == 0 && right != Right::Inbox {
             return Err(invalid(
-                "the connection answers no READs; set reads_max, above 0, on both sides".into(),
+                "the connection can't answer READs; set reads_max above 0 on both sides".into(),
             ));
         }
         Ok(())
@@ -199,7 +199,9 @@ impl Stream {
         let mut grants = link.granting.grants.iter();
         let at = grants.position(|held| held.id == grant.0 && held.phase == Phase::Bound);
         let at = at.ok_or_else(|| {
-            invalid("no such grant is bound; wait until it is, and revoke it once".into())
+            invalid(
+                "the grant is not bound; wait until it is bound, and revoke it only once".into(),
+            )
         })?;
         link.take_back(at)
     }

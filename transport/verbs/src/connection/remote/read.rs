@@ -150,7 +150,7 @@ impl Stream {
         }
         let (ended, is_up) = (self.ended(), self.is_up());
         if is_up && self.reads.own == 0 {
-            let text = "the connection agreed on no READs of this side; set reads_max on both sides and read_len_max on this one, above 0";
+            let text = "this side can't READ over the connection; set reads_max on both sides and read_len_max on this one, above 0";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let link = self.link.as_mut();
@@ -205,7 +205,7 @@ pub(crate) fn check_within(
         return Ok(());
     }
     let text = format!(
-        "{len} bytes at {offset} of {} can't be reached at once; take 1 to {len_max} within what was granted",
+        "{len} bytes at {offset} of {} can't be accessed in one operation; access 1 to {len_max} bytes within the grant",
         of.len
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))

@@ -37,7 +37,7 @@ impl Line {
             return;
         }
         let (device, group) = (self.device.name(), self.group);
-        tracing::warn!(device, %group, status, "a send queue broke (ibv_wc_status); it joins anew");
+        tracing::warn!(device, %group, status, "a send queue failed (ibv_wc_status) and joins its group again");
         stats.last_errno = libc::EIO;
         let now = Instant::now();
         let at = self.broke_at.map_or(now, |before| before + REPAIR_EVERY);
@@ -137,7 +137,7 @@ impl Line {
         // From here on the device has no requests, whatever it reported.
         if let Err(error) = self.queue.restart() {
             let (device, group) = (self.device.name(), self.group);
-            tracing::error!(device, %group, "a send queue can't be taken back and sends no more; restart the program: {error}");
+            tracing::error!(device, %group, "a send queue can't be restarted and sends nothing any more; restart the program: {error}");
             stats.last_errno = libc::EIO;
             self.health = Health::Lost;
         }
