@@ -392,18 +392,18 @@ impl<P: Protocol> Arbiter<P> {
         self.next = next.max(sequence);
         self.lines[line].stats.first += self.next - next;
         if let Some(reason) = blocks.fault() {
-            self.damaged(line, reason, out);
+            self.cut(line);
+            out.incident(Incident::Malformed { reason });
         }
     }
 
-    /// Reports a packet that was delivered as far as it is whole.
+    /// Corrects a line's place behind a packet that is damaged: the fast path believed the header's count.
+    // The function takes no listener: one that escapes to a call is kept in memory for each message.
     #[cold]
-    fn damaged(&mut self, line: usize, reason: &'static str, out: &mut impl Listen<P>) {
-        // The fast path believed the header's count.
+    fn cut(&mut self, line: usize) {
         if self.is_plain {
             self.lines[line].cut(self.next);
         }
-        out.incident(Incident::Malformed { reason });
     }
 
     /// Remembers when the next message arrived, to compare the lines.

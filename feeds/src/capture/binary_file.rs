@@ -222,7 +222,7 @@ impl BinaryFile {
         Ok(!is_mark && self.framing.is_sound(visible, 0))
     }
 
-    /// Takes the sequence of a login. One that continues the current session changes nothing.
+    /// Takes the sequence of a login. A login that continues the current session changes nothing.
     fn log_in(&mut self, login: Login, at: u64) {
         let before = login.next.saturating_sub(1);
         let is_of_current = self.login.replace(login.session) == Some(login.session);
