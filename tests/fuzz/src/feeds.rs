@@ -248,7 +248,7 @@ fn iex(bytes: &[u8], protocol: u16) {
     let mut input = Bytes(bytes);
     let mut decoder = IexDecoder::default();
     let mut checks = Checks::default();
-    // The first segment decides the channel.
+    // The segment with which the source begins decides the channel.
     let mut channel = None;
     while let Some(payload) = input.packet() {
         let mut payload = payload.to_vec();
@@ -261,7 +261,10 @@ fn iex(bytes: &[u8], protocol: u16) {
         };
         decoder.packet(packet, &mut checks);
         let arrived = match Segment::read(&payload) {
-            Ok(segment) if *channel.get_or_insert(segment.channel) == segment.channel => {
+            Ok(segment) if channel.is_none_or(|channel| channel == segment.channel) => {
+                if decoder.line(0).packets > 0 {
+                    channel = Some(segment.channel);
+                }
                 Held::in_segment(&payload).readable().len() as u64
             }
             _ => 0,
