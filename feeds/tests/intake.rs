@@ -354,16 +354,47 @@ fn compressed_files_that_are_not_read_are_named() {
     assert!(error.to_string().contains("unxz"), "{error}");
 }
 
+#[test]
+fn file_of_messages_refuses_settings_of_packets() {
+    let event = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q";
+    let refusal = |only: &[&str], format| {
+        let selection = Selection {
+            only: only.iter().map(|text| text.parse().unwrap()).collect(),
+            all_feeds: false,
+        };
+        match inspect_chosen("asked.itch", event, &selection, format) {
+            Ok(inspection) => panic!("{:?}", inspection.account),
+            Err(error) => error.to_string(),
+        }
+    };
+    let text = refusal(&[], Some(Format::IexTp));
+    assert!(text.contains("so the format iex-tp does not"), "{text}");
+    let text = refusal(&["239.1.1.1:1"], None);
+    assert!(text.contains("a choice of destinations"), "{text}");
+    let none = Selection::default();
+    inspect_chosen("unasked.itch", event, &none, Some(Format::MoldUdp64Itch50)).unwrap();
+}
+
 // Recordings that are built here.
 
 /// Inspects a file of some bytes.
 fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, RecordingError> {
+    inspect_chosen(name, bytes, &Selection::default(), None)
+}
+
+/// Inspects the chosen feeds of a file of some bytes.
+fn inspect_chosen(
+    name: &str,
+    bytes: &[u8],
+    selection: &Selection,
+    format: Option<Format>,
+) -> Result<Inspection, RecordingError> {
     let folder = format!("tickcast-intake-{}-{name}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join(name);
     std::fs::write(&path, bytes).unwrap();
-    let inspection = Inspection::of(&[&path], &Selection::default(), None, &Settings::default());
+    let inspection = Inspection::of(&[&path], selection, format, &Settings::default());
     std::fs::remove_dir_all(&folder).unwrap();
     inspection
 }

@@ -325,13 +325,7 @@ impl Capture {
             self.stats.truncated = 1;
             self.findings.add(CaptureFinding::Truncated { at });
         }
-        let tail = self.input.tail();
-        self.stats.account.add(Reason::Padding, 0, tail.zeros);
-        if tail.trailing > 0 {
-            let bytes = tail.trailing;
-            self.stats.account.add(Reason::Trailing, 0, bytes);
-            self.findings.add(CaptureFinding::Trailing { bytes });
-        }
+        (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.reader = Reader::Ended;
     }
 
@@ -565,6 +559,16 @@ enum Step {
     Padding,
     /// The rest of the input holds no whole record.
     End,
+}
+
+impl Step {
+    /// Returns the step over damage, or over the zeros that end the file.
+    const fn damage(is_padding: bool) -> Self {
+        match is_padding {
+            true => Self::Padding,
+            false => Self::Skipped,
+        }
+    }
 }
 
 /// Place of a datagram.

@@ -72,6 +72,17 @@ pub enum RecordingError {
         /// Their feeds.
         feeds: Vec<Feed>,
     },
+    /// A file of messages has no packets, and what was asked for concerns packets.
+    #[error(
+        "{} holds ITCH 5.0 messages without packets, so {asked} does not apply: leave it out",
+        .file.display()
+    )]
+    NoPackets {
+        /// The file.
+        file: PathBuf,
+        /// The setting.
+        asked: String,
+    },
     /// A feed has more lines than can be merged.
     #[error(
         "{} make {lines} lines of one feed, but at most {LINES_MAX} are merged: choose fewer \
@@ -149,7 +160,8 @@ impl Recorded {
     /// Opens a file of messages, or captures as [`Recording::new`] reads them.
     ///
     /// # Errors
-    /// [`RecordingError`] when a file can't be read, the captures hold no feed, or need a choice.
+    /// [`RecordingError`] when a file can't be read, the captures hold no feed, or need a choice, or
+    /// a file of messages is asked for packets.
     pub fn open(
         files: &[impl AsRef<Path>],
         selection: &Selection,
@@ -157,7 +169,10 @@ impl Recorded {
     ) -> Result<Self, RecordingError> {
         let captures = match files {
             [file] => match RecordedFile::open(file)? {
-                RecordedFile::Messages(file) => return Ok(Self::Messages(file)),
+                RecordedFile::Messages(messages) => {
+                    selection.check_messages(file.as_ref(), format)?;
+                    return Ok(Self::Messages(messages));
+                }
                 RecordedFile::Capture(capture) => vec![*capture],
             },
             files => (files.iter())
@@ -166,6 +181,16 @@ impl Recorded {
         };
         let recording = Recording::new(captures, selection, format)?;
         Ok(Self::Packets(Box::new(recording)))
+    }
+
+    /// Opens a file as one of messages, whatever its first bytes are.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when the file can't be read, or is asked for destinations.
+    pub fn messages(file: &Path, selection: &Selection) -> Result<Self, RecordingError> {
+        selection.check_messages(file, None)?;
+        let messages = BinaryFile::open(file)?;
+        Ok(Self::Messages(Box::new(messages)))
     }
 }
 

@@ -1,11 +1,14 @@
 //! The choice of feeds: destinations, with a channel where one destination carries several.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, net::SocketAddr, path::Path, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::survey::{Feed, RecordedLine, channel};
+use super::{
+    RecordingError,
+    survey::{Feed, RecordedLine, channel},
+};
 use crate::venues::Format;
 
 /// One destination that is wanted, as `GROUP:PORT`, or `GROUP:PORT#CHANNEL` for one IEX channel.
@@ -120,6 +123,24 @@ impl Selection {
             self.add_named(feed, files);
         }
         chosen
+    }
+
+    /// Refuses a choice of destinations, or of a format of packets, for a file of messages.
+    ///
+    /// # Errors
+    /// [`RecordingError::NoPackets`], which names the setting.
+    pub fn check_messages(
+        &self,
+        file: &Path,
+        format: Option<Format>,
+    ) -> Result<(), RecordingError> {
+        let asked = match format.filter(|format| *format != Format::MoldUdp64Itch50) {
+            Some(format) => format!("the format {format}"),
+            None if !self.only.is_empty() => "a choice of destinations".to_owned(),
+            None => return Ok(()),
+        };
+        let file = file.to_path_buf();
+        Err(RecordingError::NoPackets { file, asked })
     }
 
     /// Adds the named destinations at which nothing was recognised, and puts the lines in order.

@@ -498,17 +498,13 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
         RecordingError::Capture(source) => PublisherError::Capture { source_id, source },
         source => PublisherError::Recording { source_id, source },
     };
+    let selection = Selection {
+        only: input.only.clone(),
+        all_feeds: false,
+    };
     let recorded = match (input.format, &input.files[..]) {
-        (InputFormat::BinaryFile, [file]) => BinaryFile::open(file)
-            .map(|file| Recorded::Messages(Box::new(file)))
-            .map_err(RecordingError::Capture),
-        (format, files) => {
-            let selection = Selection {
-                only: input.only.clone(),
-                all_feeds: false,
-            };
-            Recorded::open(files, &selection, format.of_packets())
-        }
+        (InputFormat::BinaryFile, [file]) => Recorded::messages(file, &selection),
+        (format, files) => Recorded::open(files, &selection, format.of_packets()),
     };
     Ok(match recorded.map_err(failed)? {
         Recorded::Messages(file) => {

@@ -51,7 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         RecordingError::Choice { .. } => {
             ToolError::Usage(format!("{error}: --only DESTINATION or --all-feeds"))
         }
-        RecordingError::NotThere { .. } => ToolError::Usage(error.to_string()),
+        RecordingError::NotThere { .. } | RecordingError::NoPackets { .. } => {
+            ToolError::Usage(error.to_string())
+        }
         other => ToolError::Problem(other.to_string()),
     })?;
     let mut output = Output::stdout();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tickcast_feeds::capture::binary_file::BinaryFile;
 use tickcast_feeds::capture::{Capture, CaptureError, CapturedDatagram, RecordedFile};
 use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, MoldHeader};
-use tickcast_feeds::recording::FeedDestination;
+use tickcast_feeds::recording::{FeedDestination, Selection};
 use tickcast_reliability::types::Nanos;
 
 use crate::exit::ToolError;
@@ -135,12 +135,22 @@ impl<'a> Packets<'a> {
     /// Opens a file. With `only`, skips a capture's packets to other destinations.
     ///
     /// # Errors
-    /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE.
+    /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE, and
+    /// [`ToolError::Usage`] if destinations of a BinaryFILE are asked for.
     pub fn open(path: &'a Path, only: &'a [FeedDestination]) -> Result<Self, ToolError> {
+        let source = Source::open(path, 1)?;
+        if matches!(source, Source::Messages(_)) {
+            let selection = Selection {
+                only: only.to_vec(),
+                all_feeds: false,
+            };
+            let checked = selection.check_messages(path, None);
+            checked.map_err(|error| ToolError::Usage(error.to_string()))?;
+        }
         Ok(Self {
             path,
             only,
-            source: Source::open(path, 1)?,
+            source,
             earlier: PassedOver::default(),
             packet: Vec::new(),
             ahead: None,
