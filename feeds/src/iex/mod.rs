@@ -5,6 +5,7 @@
 
 pub mod messages;
 pub mod normalise;
+pub(crate) mod packets;
 pub mod transport;
 
 use tickcast_reliability::record::RecordBatch;
