@@ -208,6 +208,7 @@ fn injected_drops_equal_unrepaired_losses() {
         "seed 8: {lost:?}, {missed:?}, {dropped:#}"
     );
     let counted = |name: &str| summary[name].as_u64().unwrap();
+    assert_eq!(dropped["handed_records"], counted("delivered_records"));
     let sum = counted("delivered_records") + counted("lost_records");
     assert_eq!(
         sum,
