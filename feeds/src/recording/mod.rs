@@ -50,10 +50,7 @@ pub enum RecordingError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The files hold several feeds.
-    #[error(
-        "{} holds {} feeds: {}; choose one by its destination, or all",
-        paths(.files), .feeds.len(), list(.feeds)
-    )]
+    #[error("{} holds {} feeds: {}", paths(.files), .feeds.len(), list(.feeds))]
     Choice {
         /// The files.
         files: Vec<PathBuf>,
