@@ -129,6 +129,8 @@ pub struct FeedPacket<'a> {
     pub line: usize,
     /// Capture time, UTC ns; 0 if unknown.
     pub received_at: Nanos,
+    /// Time on the recording's clock, at least 1. It never goes back, and no single stamp moves it.
+    pub at: Nanos,
     /// The bytes above UDP.
     pub payload: &'a [u8],
 }
@@ -204,6 +206,7 @@ pub struct Recording {
     /// Frames to chosen destinations that are of no chosen feed.
     unplaced_frames: u64,
     current: Held,
+    clock: Timeline,
     /// Start of the part of the current packet that comes next.
     part_at: usize,
     place: (usize, usize),
@@ -253,6 +256,7 @@ impl Recording {
             uncounted_frames: 0,
             unplaced_frames: 0,
             current: Held::default(),
+            clock: Timeline::default(),
             part_at: 0,
             place: (0, 0),
         };
@@ -293,6 +297,7 @@ impl Recording {
             feed,
             line,
             received_at: self.current.received_at,
+            at: self.clock.elapsed().after(Nanos(1)),
             payload: &rest[..len],
         }))
     }
@@ -301,6 +306,7 @@ impl Recording {
     fn take_next(&mut self) -> Result<bool, CaptureError> {
         while self.files.next(&mut self.current)? {
             self.part_at = 0;
+            self.clock.advance(self.current.at, Nanos(u64::MAX));
             if let Some(place) = self.place() {
                 self.place = place;
                 // An empty payload is nobody's packet.
