@@ -145,7 +145,8 @@ impl PublisherSummary {
             })
             .collect();
         let subscribers = shared.subscribers().clone();
-        lost |= subscribers.iter().any(|s| s.lost_records > 0);
+        // A subscriber's report is its claim, so it does not decide the exit code.
+        let is_reported = subscribers.iter().any(|s| s.lost_records > 0);
         let mut service = Map::new();
         shared
             .service
@@ -161,6 +162,7 @@ impl PublisherSummary {
             "source": added_up(&sources),
             "sources": sources,
             "subscribers": subscribers,
+            "subscribers_report_loss": is_reported,
             "service": service,
             "audit_lines_lost": audit_log::lines_lost(),
         });
@@ -205,7 +207,8 @@ impl PublisherSummary {
         self.json["published_records"].as_u64().unwrap_or(0)
     }
 
-    /// Returns whether a source was incomplete, or a subscriber lost records.
+    /// Returns whether a source was incomplete, or a record was too long to be sent. Losses that
+    /// subscribers report stand in the JSON, as `subscribers_report_loss`.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
