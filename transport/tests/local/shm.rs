@@ -2,6 +2,7 @@
 //! moment leaves no partial state to others.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -270,6 +271,27 @@ fn copies_follow_earlier_sends_and_newest_stay() {
     assert_eq!(copies, newest);
     let long = ring.fan_out.send_copy(&[0; 1032]);
     assert!(long.unwrap_err().to_string().contains("1032 bytes"));
+}
+
+#[test]
+fn impossible_copy_number_neither_spins_nor_deafens() {
+    let place = Place::new();
+    let mut ring = Ring::new(&place.0, 5);
+    let mut receiver = reader(&place.0, 5);
+    // The number of the last copy is the first word behind the ring.
+    let file = std::fs::OpenOptions::new().write(true).open(&place.0);
+    let file = file.unwrap();
+    let last_at = geometry().bytes() as u64;
+    for (written, impossible) in (1_u64..).zip([u64::MAX, u64::MAX - 1, 1 << 63, 1_000]) {
+        ring.fan_out.send_copy(&[1; 9]).unwrap();
+        assert_eq!(poll(&mut receiver).1, [[1; 9]], "{impossible}");
+        file.write_all_at(&impossible.to_le_bytes(), last_at)
+            .unwrap();
+        assert!(poll(&mut receiver).1.len() <= 64);
+        assert_eq!(poll(&mut receiver).1.len(), 0);
+        file.write_all_at(&written.to_le_bytes(), last_at).unwrap();
+        poll(&mut receiver);
+    }
 }
 
 #[test]
