@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
@@ -64,6 +64,9 @@ enum LogFormat {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
+    // only the message is missing.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let audit = (cli.audit.as_deref())
         .map(|path| append_to(path, cli.log_format))
         .transpose();

@@ -820,6 +820,26 @@ fn limit_of_file_sizes_is_refused_with_reason() {
     assert!(said.contains("ulimit -f"), "{said}");
 }
 
+#[test]
+fn log_at_limit_of_file_sizes_ends_and_session_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let mut config = good();
+    config["control"] = json!("127.0.0.1:0");
+    config["inputs"][0]["pace"] = json!("max");
+    config["linger_ms"] = json!(0);
+    std::fs::write(path("config"), config.to_string()).unwrap();
+    // The log has reached the limit. The ring is far below it.
+    let (log, len) = (std::fs::File::create(path("log")).unwrap(), 1 << 30);
+    log.set_len(len).unwrap();
+    let setting = format!("ulimit -f 1000000; exec 2>>{}", path("log"));
+    let arguments = ["--config", &path("config"), "--summary", &path("summary")];
+    let done = publisher_after(&setting, &arguments);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert_eq!(log.metadata().unwrap().len(), len);
+    assert!(Path::new(&path("summary")).exists());
+}
+
 /// Returns a config whose channel has a verbs fan-out beside UDP.
 fn with_verbs(change: impl FnOnce(&mut Value)) -> Value {
     let mut config = good();
