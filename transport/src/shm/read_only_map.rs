@@ -1,11 +1,11 @@
 //! A file of another process, mapped for reading by polls and never written.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
-use tickcast_reliability::ring::{Geometry, RingMemory};
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, RingError, RingMemory, RingReader};
 use tickcast_transport_base::host::files::{DirectoryEntry, FileError};
 
 use super::{ShmError, tail_len};
@@ -42,6 +42,20 @@ impl ReadOnlyMapping {
             return refused(format!(
                 "it has {len} bytes, a ring of its geometry has {needed}"
             ));
+        }
+        // A file that is no such ring costs one page, however long it is.
+        let mut page = [0; CONTROL_PAGE_LEN];
+        file.read_exact_at(&mut page, 0).map_err(failed)?;
+        let no_ring = |source| ShmError::Ring {
+            path: PathBuf::from(path),
+            source,
+        };
+        let (found, _) = RingReader::head_of(&page).map_err(no_ring)?;
+        if found.bytes() > geometry.bytes() {
+            return Err(no_ring(RingError::TooSmall {
+                needed: found.bytes(),
+                len: geometry.bytes(),
+            }));
         }
         // Huge pages must be mapped whole.
         let page = usize::try_from(metadata.blksize()).unwrap_or(1).max(1);

@@ -2,7 +2,7 @@
 //! moment leaves no partial state to others.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -389,6 +389,22 @@ fn shm_ring_differing_from_offer_is_refused() {
     let memory: Arc<dyn RingMemory> = Arc::new(memory);
     let short = ShmFanOut::open(&memory, geometry(), CopyWriter::FanOut);
     assert!(matches!(short, Err(ShmError::NoTail { tail: 0, .. })));
+}
+
+#[test]
+fn huge_file_without_a_ring_costs_one_page() {
+    let place = Place::new();
+    let file = std::fs::File::create_new(&place.0).unwrap();
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+        .unwrap();
+    let mut huge = config(&place.0, 5);
+    huge.geometry = Geometry::new(8_960, 1 << 20).unwrap();
+    let len = huge.geometry.bytes() + tail_len(huge.geometry);
+    file.set_len(len as u64).unwrap();
+    let opened = ShmReceiver::open(&huge, Sequence::NONE);
+    assert!(matches!(opened.err(), Some(ShmError::Ring { .. })));
+    // A mapping that is populated would fill the holes of the file.
+    assert!(file.metadata().unwrap().blocks() <= 8);
 }
 
 #[test]
