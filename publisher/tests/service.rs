@@ -411,7 +411,7 @@ fn live_feed_gap_is_published_as_source_loss() {
                 StreamEvent::SourceLost {
                     source, messages, ..
                 } => Some((source.0, messages)),
-                StreamEvent::EpochOpened { .. } => None,
+                _ => None,
             }
         })
     });
