@@ -182,6 +182,10 @@ impl Decoder for IexDecoder {
         arbiter.finish(&mut listener);
     }
 
+    fn packets(&self) -> u64 {
+        self.arbiter.packets()
+    }
+
     fn line(&self, line: usize) -> LineStats {
         self.arbiter.line(line)
     }
