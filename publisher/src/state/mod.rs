@@ -4,6 +4,7 @@
 pub(crate) mod audit_log;
 pub(crate) mod command;
 pub(crate) mod hand_over;
+pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
@@ -27,6 +28,7 @@ use tickcast_reliability::types::{
 use tickcast_transport::SendStats;
 
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
@@ -58,6 +60,8 @@ tickcast_reliability::counters! {
         source_foreign,
         /// Times that a line fell silent while another was heard.
         source_line_stops,
+        /// Times that the whole source fell silent; the stream reports each.
+        source_silences,
         /// Packets or messages that could not be parsed.
         source_malformed,
         /// Messages that are well-formed and of an unknown type.
@@ -212,6 +216,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// When it was heard last; `None` for a source whose silence means nothing.
+    hearing: Option<Hearing>,
     types: [AtomicU64; 256],
 }
 
@@ -223,8 +229,21 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
         }
+    }
+
+    /// Keeps when the source and its lines were heard last; it is listened to since `now`.
+    #[must_use]
+    pub(crate) fn heard_since(self, now: Nanos) -> Self {
+        let hearing = Some(Hearing::new(self.lines.len(), now));
+        Self { hearing, ..self }
+    }
+
+    /// Returns when a live source was heard last; `None` for a source whose silence means nothing.
+    pub(crate) const fn hearing(&self) -> Option<&Hearing> {
+        self.hearing.as_ref()
     }
 
     /// Copies a decoder's counts of its lines.
