@@ -437,6 +437,7 @@ impl Input {
                 let stats = recording.stats();
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
+                counters.source_unstamped.set(stats.unstamped);
                 counters.source_skipped_frames.set(stats.skipped());
                 show_account(counters, &stats.account);
             }
@@ -501,6 +502,7 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     let selection = Selection {
         only: input.only.clone(),
         all_feeds: false,
+        time: input.time,
     };
     let recorded = match (input.format, &input.files[..]) {
         (InputFormat::BinaryFile, [file]) => Recorded::messages(file, &selection),

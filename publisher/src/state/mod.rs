@@ -86,6 +86,8 @@ tickcast_reliability::counters! {
         source_skipped_frames,
         /// Frames of a capture that were cut off when captured.
         source_snapped,
+        /// Packets of a capture without the time stamp that the config asks for.
+        source_unstamped,
         /// Packets skipped before the feed's format was recognised.
         source_unrecognised_packets,
         /// Messages lost because the queue to the publish thread was full; the stream reports them.
