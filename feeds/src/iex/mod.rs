@@ -7,6 +7,8 @@ pub mod messages;
 pub mod normalise;
 pub mod transport;
 
+use std::net::Ipv4Addr;
+
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
@@ -170,6 +172,10 @@ impl Decoder for IexDecoder {
     fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.packet(line, now, packet, &mut listener);
+    }
+
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        self.arbiter.set_sender(line, sender);
     }
 
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {

@@ -1,8 +1,10 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
 //! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
+use std::net::Ipv4Addr;
+
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::source::{Decoder, Incident, Packet, PacketOrigin, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -14,6 +16,7 @@ use crate::config::{InputLineConfig, UdpInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::state::SourceShared;
+use crate::state::foreign::ForeignTable;
 use crate::state::source_loss::{SourceLoss, Unread};
 use crate::state::thread;
 
@@ -34,11 +37,15 @@ pub(super) struct Live {
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
+    /// Packets of no feed that is followed.
+    pub(super) foreign: ForeignTable,
 }
 
 /// One line of a live input.
 pub(super) struct LiveLine {
     pub(super) receiver: FeedReceiver,
+    /// The sender that the decoder knows.
+    sender: Option<Ipv4Addr>,
     drops: Drops,
     silence: Silence,
 }
@@ -67,6 +74,7 @@ impl Live {
             let on = line.interface.as_ref().unwrap_or(interface);
             Ok(LiveLine {
                 receiver,
+                sender: None,
                 drops: Drops::default(),
                 silence: Silence::new(format!("{} on interface {on}", line.listen)),
             })
@@ -75,8 +83,14 @@ impl Live {
             lines: input.lines.len(),
             ..settings
         };
+        let lines: Vec<_> = input.lines.iter().map(open).collect::<Result<_, _>>()?;
+        let destinations = input.lines.iter().zip(&lines).map(|(config, line)| {
+            // The system may have chosen the port.
+            line.receiver.local_address().unwrap_or(config.listen)
+        });
         Ok(Self {
-            lines: input.lines.iter().map(open).collect::<Result<_, _>>()?,
+            foreign: ForeignTable::new(destinations.collect()),
+            lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             settings,
             config: input.clone(),
@@ -93,12 +107,13 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let unrecognised = &mut self.unrecognised;
+        let (unrecognised, foreign) = (&mut self.unrecognised, &mut self.foreign);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
         for (index, line) in self.lines.iter_mut().enumerate() {
             let LiveLine {
                 receiver,
+                sender,
                 drops,
                 silence,
             } = line;
@@ -109,6 +124,7 @@ impl Live {
                 drops.packet(datagram.dropped, || thread::now().monotonic);
                 let mut attributing = Attributing {
                     drops: Some(drops),
+                    foreign: &mut *foreign,
                     out: &mut *sink,
                 };
                 let mut sink = Counting {
@@ -125,9 +141,19 @@ impl Live {
                     payload: datagram.bytes,
                 };
                 match found {
-                    Some(found) => found.line_packet(index, now.monotonic, packet, &mut sink),
+                    Some(found) => {
+                        if *sender != Some(datagram.from) {
+                            *sender = Some(datagram.from);
+                            found.set_sender(index, datagram.from);
+                        }
+                        found.line_packet(index, now.monotonic, packet, &mut sink);
+                    }
                     None => {
                         counters.source_unrecognised_packets.increment();
+                        foreign.add(PacketOrigin {
+                            line: index as u8,
+                            sender: Some(datagram.from),
+                        });
                         if let Some(report) = unrecognised.packet(datagram.bytes) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
@@ -154,6 +180,7 @@ impl Live {
     /// Decodes what still waits for packets that will not come, and reports what is missing.
     pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
         self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+        shared.set_foreign(&self.foreign);
     }
 
     /// Lets the decoder release packets, without a new one.
@@ -170,6 +197,7 @@ impl Live {
         let drops = self.lines.iter_mut().map(|line| &mut line.drops);
         let mut attributing = Attributing {
             drops: drops.max_by_key(|drops| drops.last_at()),
+            foreign: &mut self.foreign,
             out: sink,
         };
         let mut sink = Counting {
@@ -336,9 +364,10 @@ impl Drops {
     }
 }
 
-/// Attributes gaps to the kernel's drops.
+/// Attributes gaps to the kernel's drops, and foreign packets to their senders.
 struct Attributing<'a> {
     drops: Option<&'a mut Drops>,
+    foreign: &'a mut ForeignTable,
     out: &'a mut dyn Intake,
 }
 
@@ -360,7 +389,12 @@ impl Sink for Attributing<'_> {
                 let unread = self.drops.as_mut().and_then(|drops| drops.of_gap());
                 self.out.lost(SourceLoss::gap(from, missing).unread(unread));
             }
-            incident => self.out.incident(incident),
+            incident => {
+                if let Incident::Foreign { origin, .. } = incident {
+                    self.foreign.add(origin);
+                }
+                self.out.incident(incident);
+            }
         }
     }
 }

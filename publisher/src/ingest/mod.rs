@@ -462,6 +462,7 @@ impl Input {
                     .set(sum(|it| it.buffer_drops));
                 counters.source_oversize.set(sum(|it| it.oversize));
                 counters.source_strangers.set(sum(|it| it.strangers));
+                self.shared.set_foreign(&live.foreign);
             }
             Packets::Records(_) => {}
         }

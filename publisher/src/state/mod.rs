@@ -3,6 +3,7 @@
 
 pub(crate) mod audit_log;
 pub(crate) mod command;
+pub(crate) mod foreign;
 pub(crate) mod hand_over;
 pub(crate) mod journal;
 pub(crate) mod positions;
@@ -27,6 +28,7 @@ use tickcast_reliability::types::{
 use tickcast_transport::SendStats;
 
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::state::foreign::ForeignTable;
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
@@ -215,6 +217,9 @@ pub struct SourceShared {
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
     types: [AtomicU64; 256],
+    foreign: Mutex<ForeignTable>,
+    /// The packets in that table, readable without the lock.
+    foreign_packets: AtomicU64,
 }
 
 impl SourceShared {
@@ -226,7 +231,22 @@ impl SourceShared {
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
             types: [const { AtomicU64::new(0) }; 256],
+            foreign: Mutex::default(),
+            foreign_packets: AtomicU64::new(0),
         }
+    }
+
+    /// Copies the foreign packets of a live source, if there are new ones.
+    pub(crate) fn set_foreign(&self, table: &ForeignTable) {
+        if self.foreign_packets.load(Relaxed) != table.packets() {
+            self.foreign_packets.store(table.packets(), Relaxed);
+            self.foreign().copy(table);
+        }
+    }
+
+    /// Returns the foreign packets of a live source by destination and sender.
+    pub(crate) fn foreign(&self) -> MutexGuard<'_, ForeignTable> {
+        locked(&self.foreign)
     }
 
     /// Copies a decoder's counts of its lines.
