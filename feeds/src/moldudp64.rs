@@ -107,6 +107,13 @@ pub struct MoldBlocks<'a> {
     left: u16,
 }
 
+impl<'a> MoldBlocks<'a> {
+    /// Returns the bytes behind the last message that was returned.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.blocks
+    }
+}
+
 impl<'a> Iterator for MoldBlocks<'a> {
     type Item = &'a [u8];
 

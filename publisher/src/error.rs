@@ -365,7 +365,7 @@ pub enum PublisherError {
         source: CaptureError,
     },
     /// The file holds no feed that is wanted, or several.
-    #[error("source {source_id}: {source}; set \"only\" to the feed's destination")]
+    #[error("source {source_id}: {source}{}", recording_remedy(.source))]
     Recording {
         /// Number of the source.
         source_id: u16,
@@ -549,5 +549,16 @@ impl PublisherError {
             | Self::System { .. }
             | Self::Panicked { .. } => 4,
         }
+    }
+}
+
+/// Returns the part of a recording's error that concerns the config.
+const fn recording_remedy(error: &RecordingError) -> &'static str {
+    match error {
+        RecordingError::Choice { .. } => {
+            "; give each an input of its own, with its destination in \"only\""
+        }
+        RecordingError::NotThere { .. } => "; correct \"only\"",
+        _ => "",
     }
 }

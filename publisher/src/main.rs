@@ -1,15 +1,16 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 success, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
@@ -55,19 +56,16 @@ struct Cli {
     audit: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let audit = (cli.audit.as_deref())
         .map(|path| append_to(path, cli.log_format))
         .transpose();
     let (audit, opened) = audit.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
-    start_log(cli.log_format, audit);
+    if let Err(error) = start_log(cli.log_format, audit) {
+        eprintln!("ERROR {error}");
+        return ExitCode::from(error.exit_code());
+    }
     exit_on_panic();
     match opened.and_then(|()| run(&cli)) {
         Ok(code) => code,
@@ -173,16 +171,13 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
 }
 
 /// Starts the log on standard error, and the audit log in its own file.
-fn start_log(format: LogFormat, audit: Option<AuditFile>) {
+fn start_log(format: LogFormat, audit: Option<AuditFile>) -> Result<(), PublisherError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Colours are for people at a terminal, not for files.
-    let log = fmt::layer()
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr);
-    let log = match format {
-        LogFormat::Text => log.boxed(),
-        LogFormat::Json => log.json().boxed(),
-    };
+    let log = tickcast_log::program::stderr(filter, format);
+    let log = log.map_err(|source| PublisherError::System {
+        what: "start the thread of the log",
+        source,
+    })?;
     let audit = audit.map(|file| {
         let lines = fmt::layer()
             .json()
@@ -190,10 +185,8 @@ fn start_log(format: LogFormat, audit: Option<AuditFile>) {
             .with_writer(Mutex::new(file));
         lines.with_filter(Targets::new().with_target("audit", Level::DEBUG))
     });
-    tracing_subscriber::registry()
-        .with(log.with_filter(filter))
-        .with(audit)
-        .init();
+    tracing_subscriber::registry().with(log).with(audit).init();
+    Ok(())
 }
 
 fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError> {

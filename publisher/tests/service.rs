@@ -703,6 +703,24 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
 }
 
 #[test]
+fn name_with_control_characters_forges_no_log_line() {
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let publisher = Publisher::start(&config(group(), input));
+    let mut control = publisher.connect();
+    control.join("a\nERROR forged\r\x1b[2J\u{202e}");
+    let log = wait_for("the line of the join", || {
+        let log = publisher.log();
+        log.contains("forged").then_some(log)
+    });
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("forged")).collect();
+    for line in lines {
+        assert!(line.starts_with("20"), "a line of its own: {line:?}");
+        assert!(!line.contains(['\x1b', '\r', '\u{202e}']), "{line:?}");
+    }
+}
+
+#[test]
 fn flapping_peer_fills_audit_but_not_log() {
     const TIMES: usize = 300;
     let folder = tempfile::tempdir().unwrap();

@@ -129,7 +129,8 @@ pub enum ToolError {
     #[error("{0}")]
     Unreachable(String),
     /// The publisher rejects this subscriber.
-    #[error("the publisher rejected this subscriber: {1}")]
+    // Debug: a publisher's words stand in quotes, without control characters.
+    #[error("the publisher rejected this subscriber: {1:?}")]
     Rejected(RejectCode, String),
     /// The publisher answers, but can't be followed with these options.
     #[error("{0}")]

@@ -18,6 +18,7 @@
 mod candidate;
 mod holding;
 mod line;
+mod packet_format;
 mod protocol;
 mod queue;
 mod ranges;
@@ -30,6 +31,7 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 use self::candidate::Candidate;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
+pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;

@@ -44,7 +44,7 @@ use self::{
 use crate::source::Packet;
 
 /// Neighbouring stamps that are further apart are a finding.
-const STEP_MAX: Nanos = Nanos::from_secs(60);
+pub(crate) const STEP_MAX: Nanos = Nanos::from_secs(60);
 /// EtherTypes and protocols that are counted apart.
 const OTHERS_MAX: usize = 64;
 /// Interfaces and link types of which the first frame is a finding.

@@ -5,6 +5,7 @@
 
 pub mod messages;
 pub mod normalise;
+pub(crate) mod packets;
 pub mod transport;
 
 use std::net::Ipv4Addr;

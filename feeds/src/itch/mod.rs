@@ -7,6 +7,7 @@ pub mod clock;
 pub mod messages;
 pub mod normalise;
 pub mod orders;
+pub(crate) mod packets;
 mod records;
 
 use std::net::Ipv4Addr;
@@ -46,6 +47,9 @@ impl Default for ItchSettings {
     }
 }
 
+/// MoldUDP64 with the messages of ITCH.
+const PROTOCOL: MoldUdp64 = MoldUdp64::new(|message| messages::ItchMessage::read(message).is_ok());
+
 /// Decodes one stream of ITCH 5.0.
 #[derive(Clone, Debug)]
 pub struct ItchDecoder {
@@ -60,9 +64,8 @@ impl ItchDecoder {
     /// A decoder that has seen nothing yet.
     #[must_use]
     pub fn new(settings: ItchSettings) -> Self {
-        let protocol = MoldUdp64::new(|message| messages::ItchMessage::read(message).is_ok());
         Self {
-            arbiter: Arbiter::new(protocol, settings.lines, settings.expect_from_one),
+            arbiter: Arbiter::new(PROTOCOL, settings.lines, settings.expect_from_one),
             normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),
             trade_date: settings.trade_date,
             ordinal: 0,

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{
     RecordingError,
-    survey::{Feed, RecordedLine, channel},
+    survey::{Feed, RecordedLine},
 };
 use crate::capture::PacketTime;
 use crate::venues::Format;
@@ -85,7 +85,7 @@ impl FeedDestination {
     pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
         let is_of_channel = self
             .channel
-            .is_none_or(|wanted| channel(Format::IexTp, payload) == Some(wanted));
+            .is_none_or(|wanted| Format::channels(payload).any(|channel| channel == wanted));
         self.address == address && is_of_channel
     }
 }

@@ -321,7 +321,7 @@ impl Input {
         };
         match &mut self.packets {
             Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
-                decoder.line_packet(self.held.line, packet.received_at, packet, &mut sink);
+                decoder.line_packet(self.held.line, self.held.at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
                 let held = &self.held;
@@ -387,7 +387,7 @@ impl Input {
                     return Ok(false);
                 };
                 held.bytes.extend_from_slice(packet.payload);
-                (held.received_at, held.at) = (packet.received_at, packet.received_at);
+                (held.received_at, held.at) = (packet.received_at, packet.at);
                 held.line = packet.line;
             }
             Packets::BinaryFile(file, _) => {

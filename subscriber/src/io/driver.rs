@@ -271,8 +271,8 @@ impl Driver {
                     tracing::info!("the publisher is shutting down");
                 }
                 Action::Rejected(rejected) => {
-                    tracing::warn!(code = %rejected.code, "rejected: {}", rejected.text);
                     let (code, text) = (rejected.code, rejected.text);
+                    tracing::warn!(%code, "rejected: {text:?}");
                     self.problems.joining = Some(SubscribeError::Rejected { code, text });
                 }
             }
