@@ -125,6 +125,9 @@ pub trait Decoder: Send {
     /// Ends the input: packets that still wait are decoded, and missing messages reported.
     fn finish(&mut self, sink: &mut dyn Sink);
 
+    /// Returns the number of packets of the source's sessions so far, on all lines.
+    fn packets(&self) -> u64;
+
     /// Returns the counts of a line; zeros for a line that does not exist.
     fn line(&self, line: usize) -> LineStats;
 

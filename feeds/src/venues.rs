@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use thiserror::Error;
+use tickcast_reliability::types::Nanos;
 
 use crate::{
     arbiter::{Holding, Lines, PacketFormat},
@@ -80,6 +81,15 @@ impl Format {
             // IEX delays its lines alike; members receive them over one network.
             Self::IexTp => Holding::live(2_000, 5_000),
             Self::MoldUdp64Itch50 => Holding::live(2_000, 10_000),
+        }
+    }
+
+    /// Returns the longest time between two packets while the venue's session is open: it sends a heartbeat
+    /// when there is nothing else to send.
+    #[must_use]
+    pub const fn heartbeat_interval(self) -> Nanos {
+        match self {
+            Self::IexTp | Self::MoldUdp64Itch50 => Nanos::from_secs(1),
         }
     }
 

@@ -411,7 +411,7 @@ fn live_feed_gap_is_published_as_source_loss() {
                 StreamEvent::SourceLost {
                     source, messages, ..
                 } => Some((source.0, messages)),
-                StreamEvent::EpochOpened { .. } => None,
+                _ => None,
             }
         })
     });
@@ -464,6 +464,63 @@ fn status_names_sender_of_foreign_packets() {
         let status: serde_json::Value = serde_json::from_str(body).ok()?;
         (status["sources"][0]["foreign_senders"] == json!([row])).then_some(())
     });
+}
+
+#[test]
+fn silent_source_is_reported_and_returns_before_its_messages() {
+    let group = group();
+    let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });
+    let publisher = Publisher::start(&config(group, input));
+    let listen = publisher.ready["inputs"][0]["listen"].as_str().unwrap();
+    let mut listener = Listener::new(group);
+    let sequences = |listener: &Listener, is_it: fn(&StreamEvent) -> bool| -> Vec<u64> {
+        let found = listener.datagrams.iter().filter(|(_, bytes)| {
+            let datagram = Datagram::parse(bytes).unwrap();
+            let is_event = datagram.header().kind == Kind::Event;
+            is_event && StreamEvent::parse(datagram.payload()).is_some_and(|it| is_it(&it))
+        });
+        found.map(|(sequence, _)| *sequence).collect()
+    };
+    let silent = wait_for("the silence", || {
+        listener.poll();
+        let is_silent = |event: &StreamEvent| match event {
+            StreamEvent::SourceSilent { source, .. } => source.0 == 9,
+            _ => false,
+        };
+        sequences(&listener, is_silent).first().copied()
+    });
+    let answer = publisher.get("/readyz");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("source 9 has been silent for "), "{answer}");
+    assert!(publisher.get("/healthz").starts_with("HTTP/1.1 200"));
+    let metrics = publisher.get("/metrics");
+    for series in [
+        "source_silent{source=\"9\"} 1",
+        "source_silences{source=\"9\"} 1",
+    ] {
+        let series = format!("\ntickcast_publisher_{series}\n");
+        assert!(metrics.contains(&series), "{series}");
+    }
+    let mut simulator = Simulator::new(&SimulatorConfig::default(), 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    wait_for("a publisher that is ready", || {
+        let packet = simulator.next_packet().expect("many packets");
+        feed.send_to(packet.payload, listen).unwrap();
+        let answer = publisher.get("/readyz");
+        answer.starts_with("HTTP/1.1 200").then_some(())
+    });
+    let is_back = |event: &StreamEvent| matches!(event, StreamEvent::SourceBack { .. });
+    let first_data = wait_for("its messages", || {
+        listener.poll();
+        let mut all = listener.datagrams.iter();
+        let is_data = |bytes: &[u8]| Datagram::parse(bytes).unwrap().header().kind == Kind::Data;
+        all.find_map(|(sequence, bytes)| is_data(bytes).then_some(*sequence))
+    });
+    let back = sequences(&listener, is_back);
+    assert!(
+        silent < back[0] && back[0] < first_data,
+        "{silent} {back:?} {first_data}"
+    );
 }
 
 #[test]

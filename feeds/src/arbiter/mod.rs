@@ -165,6 +165,12 @@ impl<P: Protocol> Arbiter<P> {
         self.lines.len()
     }
 
+    /// Returns the number of packets of the source's sessions so far, on all lines.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.lines.iter().map(|line| line.stats.packets).sum()
+    }
+
     /// Returns the counts of a line; zeros for a line that does not exist.
     #[must_use]
     pub fn line(&self, line: usize) -> LineStats {

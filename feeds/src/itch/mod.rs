@@ -146,6 +146,10 @@ impl Decoder for ItchDecoder {
         arbiter.finish(&mut listener);
     }
 
+    fn packets(&self) -> u64 {
+        self.arbiter.packets()
+    }
+
     fn line(&self, line: usize) -> LineStats {
         self.arbiter.line(line)
     }

@@ -5,6 +5,7 @@ pub(crate) mod announced;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;
+mod silence;
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -31,8 +32,9 @@ use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::ingest::record_socket::RecordsInput;
 use crate::plan::trade_date;
+use crate::state::hearing::Silence;
 use crate::state::source_loss::{SourceLoss, SourceLossReason};
-use crate::state::{Shared, SourceCounters, SourceShared};
+use crate::state::{Shared, SourceCounters, SourceShared, thread};
 
 /// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
@@ -159,6 +161,10 @@ impl Input {
             InputConfig::Own(_) => return Ok(None),
         };
         let shared = SourceShared::new(config.source(), packets.lines());
+        let shared = match &packets {
+            Packets::Udp(_) => shared.heard_since(thread::now().monotonic),
+            _ => shared,
+        };
         Ok(Some(Self {
             shared: Arc::new(shared),
             packets,
@@ -560,6 +566,10 @@ impl Intake for Passing<'_> {
         self.pass(loss.last());
         self.out.lost(loss);
     }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
+    }
 }
 
 impl Sink for Passing<'_> {
@@ -590,6 +600,10 @@ impl Intake for Counting<'_> {
             _ => self.counters.source_malformed.increment(),
         }
         self.out.lost(loss);
+    }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod audit_log;
 pub(crate) mod command;
 pub(crate) mod foreign;
 pub(crate) mod hand_over;
+pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
@@ -29,6 +30,7 @@ use tickcast_transport::SendStats;
 
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
+use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
@@ -60,6 +62,8 @@ tickcast_reliability::counters! {
         source_foreign,
         /// Times that a line fell silent while another was heard.
         source_line_stops,
+        /// Times that the whole source fell silent; the stream reports each.
+        source_silences,
         /// Packets or messages that could not be parsed.
         source_malformed,
         /// Messages that are well-formed and of an unknown type.
@@ -216,6 +220,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// When it was heard last; `None` for a source whose silence means nothing.
+    hearing: Option<Hearing>,
     types: [AtomicU64; 256],
     foreign: Mutex<ForeignTable>,
     /// The packets in that table, readable without the lock.
@@ -230,6 +236,7 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
             foreign: Mutex::default(),
             foreign_packets: AtomicU64::new(0),
@@ -247,6 +254,18 @@ impl SourceShared {
     /// Returns the foreign packets of a live source by destination and sender.
     pub(crate) fn foreign(&self) -> MutexGuard<'_, ForeignTable> {
         locked(&self.foreign)
+    }
+
+    /// Keeps when the source and its lines were heard last; it is listened to since `now`.
+    #[must_use]
+    pub(crate) fn heard_since(self, now: Nanos) -> Self {
+        let hearing = Some(Hearing::new(self.lines.len(), now));
+        Self { hearing, ..self }
+    }
+
+    /// Returns when a live source was heard last; `None` for a source whose silence means nothing.
+    pub(crate) const fn hearing(&self) -> Option<&Hearing> {
+        self.hearing.as_ref()
     }
 
     /// Copies a decoder's counts of its lines.
