@@ -10,7 +10,7 @@ use common::{Recorded, data_dir};
 use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::capture::account::{Account, Class, Reason};
-use tickcast_feeds::capture::{Capture, CaptureError, RecordedFile};
+use tickcast_feeds::capture::{Capture, CaptureError, PacketTime, RecordedFile};
 use tickcast_feeds::recording::{Inspection, Recording, RecordingError, Selection};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::{InstrumentDefMsg, SymbolMappingMsg};
@@ -23,7 +23,7 @@ fn file(name: &str) -> Option<PathBuf> {
 fn selection(only: &[&str]) -> Selection {
     Selection {
         only: only.iter().map(|only| only.parse().unwrap()).collect(),
-        all_feeds: false,
+        ..Selection::default()
     }
 }
 
@@ -358,20 +358,25 @@ fn compressed_files_that_are_not_read_are_named() {
 #[test]
 fn file_of_messages_refuses_settings_of_packets() {
     let event = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q";
-    let refusal = |only: &[&str], format| {
-        let selection = Selection {
-            only: only.iter().map(|text| text.parse().unwrap()).collect(),
-            all_feeds: false,
-        };
-        match inspect_chosen("asked.itch", event, &selection, format) {
-            Ok(inspection) => panic!("{:?}", inspection.account),
-            Err(error) => error.to_string(),
-        }
+    let refusal = |selection: &Selection, format| match inspect_chosen(
+        "asked.itch",
+        event,
+        selection,
+        format,
+    ) {
+        Ok(inspection) => panic!("{:?}", inspection.account),
+        Err(error) => error.to_string(),
     };
-    let text = refusal(&[], Some(Format::IexTp));
+    let text = refusal(&Selection::default(), Some(Format::IexTp));
     assert!(text.contains("so the format iex-tp does not"), "{text}");
-    let text = refusal(&["239.1.1.1:1"], None);
+    let text = refusal(&selection(&["239.1.1.1:1"]), None);
     assert!(text.contains("a choice of destinations"), "{text}");
+    let stamped = Selection {
+        time: PacketTime::Arista,
+        ..Selection::default()
+    };
+    let text = refusal(&stamped, None);
+    assert!(text.contains("so the time stamp arista does"), "{text}");
     let none = Selection::default();
     inspect_chosen("unasked.itch", event, &none, Some(Format::MoldUdp64Itch50)).unwrap();
 }

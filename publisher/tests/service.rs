@@ -428,6 +428,46 @@ fn live_feed_gap_is_published_as_source_loss() {
 }
 
 #[test]
+fn status_names_sender_of_foreign_packets() {
+    let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });
+    let publisher = Publisher::start(&config(group(), input));
+    let listen = publisher.ready["inputs"][0]["listen"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let market = SimulatorConfig {
+        symbols: 5,
+        messages: 50,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut send = || {
+        let packet = simulator.next_packet().unwrap();
+        feed.send_to(packet.payload, &listen).unwrap();
+    };
+    send();
+    publisher.wait_until_read(1);
+    // Another session's packet with bytes behind its only message.
+    let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+    let mut foreign = b"OTHER-FEED".to_vec();
+    foreign.extend(1_u64.to_be_bytes());
+    foreign.extend([0, 1, 0, 1, b'S', 0]);
+    for _ in 0..3 {
+        stranger.send_to(&foreign, &listen).unwrap();
+    }
+    send();
+    publisher.wait_until_read(5);
+    let row = json!({ "destination": listen, "sender": "127.0.0.2", "packets": 3 });
+    wait_for("the foreign packets", || {
+        let status = publisher.get("/status");
+        let (_, body) = status.split_once("\r\n\r\n")?;
+        let status: serde_json::Value = serde_json::from_str(body).ok()?;
+        (status["sources"][0]["foreign_senders"] == json!([row])).then_some(())
+    });
+}
+
+#[test]
 fn silent_source_is_reported_and_returns_before_its_messages() {
     let group = group();
     let input = json!({ "source": 9, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] });

@@ -1597,7 +1597,8 @@ int32_t tickcast_builder_channel_filter_ids(TickcastBuilder *builder,
 int32_t tickcast_builder_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
 
 /*
- Sets the interface of line A (first call) or B (second call), by name or address; loopback by default.
+ Sets the interface of line A (first call) or B (second call), by name or address. The default is the one
+ that carries the connection to the publisher.
 
  # Safety
  `interface` is NULL or a text.

@@ -1,6 +1,7 @@
 //! One line of a source: its statistics, and how far it has come.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::types::Nanos;
 
@@ -30,6 +31,8 @@ struct Mark {
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) stats: LineStats,
+    /// The sender of the next packets, if known.
+    pub(super) sender: Option<Ipv4Addr>,
     /// The lowest sequence that it sent in this session.
     begin: u64,
     /// One beyond the highest sequence that it sent in this session; 0: none yet.
@@ -48,6 +51,7 @@ impl Line {
     pub(super) fn new() -> Self {
         Self {
             stats: LineStats::default(),
+            sender: None,
             begin: 0,
             next: 0,
             holes: Ranges::new(HOLES_MAX),

@@ -8,6 +8,8 @@ pub mod normalise;
 pub(crate) mod packets;
 pub mod transport;
 
+use std::net::Ipv4Addr;
+
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
@@ -171,6 +173,10 @@ impl Decoder for IexDecoder {
     fn line_packet(&mut self, line: usize, now: Nanos, packet: Packet<'_>, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.packet(line, now, packet, &mut listener);
+    }
+
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        self.arbiter.set_sender(line, sender);
     }
 
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {

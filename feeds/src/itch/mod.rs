@@ -10,6 +10,8 @@ pub mod orders;
 pub(crate) mod packets;
 mod records;
 
+use std::net::Ipv4Addr;
+
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 pub use self::clock::TradeDate;
@@ -128,6 +130,10 @@ impl Decoder for ItchDecoder {
         let (arbiter, mut listener) = self.split(sink);
         listener.received_at = packet.received_at;
         arbiter.packet(line, now, packet, &mut listener);
+    }
+
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        self.arbiter.set_sender(line, sender);
     }
 
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {

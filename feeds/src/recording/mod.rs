@@ -127,7 +127,7 @@ pub struct FeedPacket<'a> {
     pub feed: usize,
     /// Index of its line in the feed.
     pub line: usize,
-    /// Capture time, UTC ns; 0 if unknown.
+    /// Capture time, or that of the stamp that was asked for, UTC ns; 0 if unknown.
     pub received_at: Nanos,
     /// Time on the recording's clock, at least 1. It never goes back, and no single stamp moves it.
     pub at: Nanos,
@@ -219,10 +219,11 @@ impl Recording {
     /// # Errors
     /// [`RecordingError`] when a file can't be read, or the captures hold no feed, or need a choice.
     pub fn new(
-        captures: Vec<Capture>,
+        mut captures: Vec<Capture>,
         selection: &Selection,
         format: Option<Format>,
     ) -> Result<Self, RecordingError> {
+        (captures.iter_mut()).for_each(|capture| capture.set_time(selection.time));
         let mut files = Files::new(captures);
         let mut survey = Survey::default();
         for file in 0..files.len() {
@@ -393,7 +394,7 @@ impl Recording {
     /// Returns one line for each finding that leaves the recording whole.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.files.texts(|capture| capture.findings().notes())
+        self.files.texts(Capture::notes)
     }
 
     /// Returns the destinations that are not of the chosen feeds.

@@ -141,6 +141,7 @@ impl PublisherSummary {
                     Value::Object(all)
                 });
                 all.insert("lines".into(), lines.collect());
+                all.insert("foreign_senders".into(), source.foreign().json());
                 Value::Object(all)
             })
             .collect();
@@ -235,7 +236,7 @@ fn added_up(sources: &[Value]) -> Value {
     let mut all = Map::new();
     for source in sources.iter().filter_map(Value::as_object) {
         for (key, value) in source {
-            if key == "source" || key == "lines" {
+            if ["source", "lines", "foreign_senders"].contains(&key.as_str()) {
                 continue;
             }
             add(all.entry(key).or_insert(Value::Null), value);
@@ -269,7 +270,7 @@ mod tests {
     #[test]
     fn sources_are_added_up_field_by_field() {
         let sources = [
-            json!({"source": 1, "gaps": 2, "messages": {"Q": 3, "T": 1}}),
+            json!({"source": 1, "gaps": 2, "messages": {"Q": 3, "T": 1}, "foreign_senders": []}),
             json!({"source": 2, "gaps": 5, "messages": {"Q": 4, "A": 7}}),
         ];
         let expected = json!({"gaps": 7, "messages": {"Q": 7, "T": 1, "A": 7}});

@@ -1,8 +1,10 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
 //! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
+use std::net::Ipv4Addr;
+
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::source::{Decoder, Incident, Packet, PacketOrigin, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -15,6 +17,7 @@ use crate::config::{InputLineConfig, UdpInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::state::SourceShared;
+use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Silence;
 use crate::state::source_loss::{SourceLoss, Unread};
 use crate::state::thread;
@@ -36,6 +39,8 @@ pub(super) struct Live {
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
+    /// Packets of no feed that is followed.
+    pub(super) foreign: ForeignTable,
     judge: SilenceJudge,
     /// Whether the venue has ended its session, so that silence is right.
     is_session_over: bool,
@@ -44,6 +49,8 @@ pub(super) struct Live {
 /// One line of a live input.
 pub(super) struct LiveLine {
     pub(super) receiver: FeedReceiver,
+    /// The sender that the decoder knows.
+    sender: Option<Ipv4Addr>,
     drops: Drops,
     log: LineLog,
 }
@@ -72,6 +79,7 @@ impl Live {
             let on = line.interface.as_ref().unwrap_or(interface);
             Ok(LiveLine {
                 receiver,
+                sender: None,
                 drops: Drops::default(),
                 log: LineLog::new(format!("{} on interface {on}", line.listen)),
             })
@@ -80,8 +88,14 @@ impl Live {
             lines: input.lines.len(),
             ..settings
         };
+        let lines: Vec<_> = input.lines.iter().map(open).collect::<Result<_, _>>()?;
+        let destinations = input.lines.iter().zip(&lines).map(|(config, line)| {
+            // The system may have chosen the port.
+            line.receiver.local_address().unwrap_or(config.listen)
+        });
         Ok(Self {
-            lines: input.lines.iter().map(open).collect::<Result<_, _>>()?,
+            foreign: ForeignTable::new(destinations.collect()),
+            lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             settings,
             config: input.clone(),
@@ -100,13 +114,14 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let (unrecognised, judge) = (&mut self.unrecognised, &mut self.judge);
-        let is_session_over = &mut self.is_session_over;
+        let (unrecognised, foreign) = (&mut self.unrecognised, &mut self.foreign);
+        let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
         for (index, line) in self.lines.iter_mut().enumerate() {
             let LiveLine {
                 receiver,
+                sender,
                 drops,
                 log,
             } = line;
@@ -135,6 +150,7 @@ impl Live {
                 };
                 let mut attributing = Attributing {
                     drops: Some(drops),
+                    foreign: &mut *foreign,
                     is_session_over: &mut *is_session_over,
                     out,
                 };
@@ -148,9 +164,19 @@ impl Live {
                     payload: datagram.bytes,
                 };
                 match found {
-                    Some(found) => found.line_packet(index, now.monotonic, packet, &mut sink),
+                    Some(found) => {
+                        if *sender != Some(datagram.from) {
+                            *sender = Some(datagram.from);
+                            found.set_sender(index, datagram.from);
+                        }
+                        found.line_packet(index, now.monotonic, packet, &mut sink);
+                    }
                     None => {
                         counters.source_unrecognised_packets.increment();
+                        foreign.add(PacketOrigin {
+                            line: index as u8,
+                            sender: Some(datagram.from),
+                        });
                         if let Some(report) = unrecognised.packet(datagram.bytes) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
@@ -195,6 +221,7 @@ impl Live {
     /// Decodes what still waits for packets that will not come, and reports what is missing.
     pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
         self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+        shared.set_foreign(&self.foreign);
     }
 
     /// Lets the decoder release packets, without a new one.
@@ -211,6 +238,7 @@ impl Live {
         let drops = self.lines.iter_mut().map(|line| &mut line.drops);
         let mut attributing = Attributing {
             drops: drops.max_by_key(|drops| drops.last_at()),
+            foreign: &mut self.foreign,
             is_session_over: &mut self.is_session_over,
             out: sink,
         };
@@ -448,9 +476,11 @@ impl Sink for Returning<'_> {
     }
 }
 
-/// Attributes gaps to the kernel's drops, and notes the end of the venue's session.
+/// Attributes gaps to the kernel's drops and foreign packets to their senders, and notes the end of the
+/// venue's session.
 struct Attributing<'a> {
     drops: Option<&'a mut Drops>,
+    foreign: &'a mut ForeignTable,
     is_session_over: &'a mut bool,
     out: &'a mut dyn Intake,
 }
@@ -480,6 +510,7 @@ impl Sink for Attributing<'_> {
                 self.out.lost(SourceLoss::gap(from, missing).unread(unread));
                 return;
             }
+            Incident::Foreign { origin, .. } => self.foreign.add(origin),
             Incident::EndOfSession => *self.is_session_over = true,
             Incident::SessionChange { .. } | Incident::SequenceReset { .. } => {
                 *self.is_session_over = false;
@@ -574,7 +605,11 @@ mod tests {
             (notes.all, judge.is_reported())
         };
         let message = |to: &mut Returning<'_>, at| {
-            to.incident(Incident::Foreign { reason: "another" });
+            let origin = PacketOrigin::default();
+            to.incident(Incident::Foreign {
+                reason: "another",
+                origin,
+            });
             to.message(at, &RecordBatch::default());
             to.message(at, &RecordBatch::default());
         };
@@ -602,6 +637,7 @@ mod tests {
         let mut is_session_over = false;
         let mut attributing = Attributing {
             drops: None,
+            foreign: &mut ForeignTable::default(),
             is_session_over: &mut is_session_over,
             out: &mut returning,
         };
@@ -620,6 +656,7 @@ mod tests {
         let mut is_over_after = |act: fn(&mut Attributing<'_>)| {
             act(&mut Attributing {
                 drops: None,
+                foreign: &mut ForeignTable::default(),
                 is_session_over: &mut is_session_over,
                 out: &mut notes,
             });

@@ -443,6 +443,7 @@ impl Input {
                 let stats = recording.stats();
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
+                counters.source_unstamped.set(stats.unstamped);
                 counters.source_skipped_frames.set(stats.skipped());
                 show_account(counters, &stats.account);
             }
@@ -467,6 +468,7 @@ impl Input {
                     .set(sum(|it| it.buffer_drops));
                 counters.source_oversize.set(sum(|it| it.oversize));
                 counters.source_strangers.set(sum(|it| it.strangers));
+                self.shared.set_foreign(&live.foreign);
             }
             Packets::Records(_) => {}
         }
@@ -507,6 +509,7 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     let selection = Selection {
         only: input.only.clone(),
         all_feeds: false,
+        time: input.time,
     };
     let recorded = match (input.format, &input.files[..]) {
         (InputFormat::BinaryFile, [file]) => Recorded::messages(file, &selection),

@@ -440,6 +440,7 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
     use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
@@ -458,6 +459,8 @@ mod tests {
         fn line_packet(&mut self, _: usize, _: Nanos, _: Packet<'_>, _: &mut dyn Sink) {
             panic!("a decoder with a bug");
         }
+
+        fn set_sender(&mut self, _: usize, _: Ipv4Addr) {}
 
         fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
 

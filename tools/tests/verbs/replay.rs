@@ -133,6 +133,34 @@ fn replay_filters_one_line_and_loops_as_requested() {
 }
 
 #[test]
+fn replay_takes_its_times_from_the_stamps_asked_for() {
+    let (folder, (socket, to)) = (tempfile::tempdir().unwrap(), unicast());
+    let mut stamped = capture(0);
+    for (at_us, seconds) in [(1_000_000, 1_u32), (1_000_050, 3)] {
+        let mut record = frame(at_us, LINE_A, b"x");
+        // Metamako's trailer.
+        record.extend([&[9; 4][..], &seconds.to_be_bytes(), &[0; 8]].concat());
+        let len = (record.len() as u32 - 16).to_le_bytes();
+        record[8..16].copy_from_slice(&[len, len].concat());
+        stamped.extend(record);
+    }
+    let path = file(&folder, &stamped);
+    let options = ["--speed", "1000", "--time", "metamako"];
+    let (came, summary) = replay(&path, &socket, &to, &options);
+    assert_eq!(came, [b"x", b"x"]);
+    assert_eq!(summary["recorded_seconds"], 2.0);
+    assert_eq!(summary["unstamped"], 0);
+    let path = file(&folder, &capture(1));
+    let (came, summary) = replay(
+        &path,
+        &socket,
+        &to,
+        &[&options[..], &["--loop", "2"]].concat(),
+    );
+    assert_eq!((came.len(), &summary["unstamped"]), (4, &4.into()));
+}
+
+#[test]
 fn replay_stops_after_packets_max() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20));

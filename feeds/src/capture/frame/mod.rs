@@ -5,12 +5,14 @@
 
 mod encapsulation;
 mod ip;
+mod stamp;
 
 use std::{net::SocketAddr, ops::Range};
 
 use pcap_parser::Linktype;
 
 pub(super) use self::ip::IpFragment;
+pub use self::stamp::{PacketTime, UnknownPacketTime};
 use super::account::Reason;
 
 /// Headers of one frame at most: more is a loop or an attack.
@@ -91,23 +93,49 @@ enum Next {
 
 /// Finds the datagram, or the fragment of one, in a frame.
 pub(crate) fn content(link: Link, frame: &[u8]) -> Result<Content, Skip> {
-    let mut next = match link {
+    let mut next = first(link, frame)?;
+    for _ in 0..HEADERS_MAX {
+        next = match next {
+            Next::Found(content) => return Ok(content),
+            header => pass(frame, header)?,
+        };
+    }
+    Err(Reason::Malformed.into())
+}
+
+/// Returns the first header.
+fn first(link: Link, frame: &[u8]) -> Result<Next, Skip> {
+    Ok(match link {
         Link::Ethernet => Next::Ethernet(0),
         Link::LinuxSll => Next::EtherType(u16_at(frame, 14)?, 16),
         Link::LinuxSll2 => Next::EtherType(u16_at(frame, 0)?, 20),
         Link::Loopback => Next::Ip(4),
         Link::RawIp => Next::Ip(0),
-    };
-    for _ in 0..HEADERS_MAX {
-        next = match next {
-            Next::Ethernet(at) => Next::EtherType(u16_at(frame, at + 12)?, at + 14),
-            Next::EtherType(kind, at) => encapsulation::ether_type(frame, kind, at)?,
-            Next::Ip(at) => ip::packet(frame, at)?,
-            Next::Protocol(packet) => encapsulation::protocol(frame, packet)?,
-            Next::Found(content) => return Ok(content),
-        };
+    })
+}
+
+/// Reads a header and returns the one behind it.
+fn pass(frame: &[u8], header: Next) -> Result<Next, Skip> {
+    match header {
+        Next::Ethernet(at) => Ok(Next::EtherType(u16_at(frame, at + 12)?, at + 14)),
+        Next::EtherType(kind, at) => encapsulation::ether_type(frame, kind, at),
+        Next::Ip(at) => ip::packet(frame, at),
+        Next::Protocol(packet) => encapsulation::protocol(frame, packet),
+        Next::Found(content) => Ok(Next::Found(content)),
     }
-    Err(Reason::Malformed.into())
+}
+
+/// Returns the first result of `wanted` on a frame's headers, outermost first.
+fn find<T>(link: Link, frame: &[u8], wanted: impl Fn(&Next) -> Option<T>) -> Option<T> {
+    let mut next = first(link, frame).ok()?;
+    for _ in 0..HEADERS_MAX {
+        let found = wanted(&next);
+        if found.is_some() || matches!(next, Next::Found(_)) {
+            return found;
+        }
+        next = pass(frame, next).ok()?;
+    }
+    None
 }
 
 fn array_at<const N: usize>(frame: &[u8], at: usize) -> Result<[u8; N], Skip> {
