@@ -1,12 +1,12 @@
 //! A file of another process, mapped for reading by polls and never written.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
 use tickcast_reliability::ring::{Geometry, RingMemory};
+use tickcast_transport_base::host::files::{DirectoryEntry, FileError};
 
 use super::{ShmError, tail_len};
 
@@ -18,24 +18,24 @@ pub struct ReadOnlyMapping {
 }
 
 impl ReadOnlyMapping {
-    /// Maps the file of a ring of this geometry, all of its pages at once.
+    /// Maps the file of a ring of this geometry, all of its pages at once. Only the file's owner can write it
+    /// or make it shorter: this user, root, or a user who shares it with a group of this process.
     ///
     /// # Errors
-    /// [`ShmError::Map`] if the file can't be mapped or is too short.
+    /// [`ShmError::Map`] if the file can't be mapped or is too short, [`ShmError::File`] if it belongs to
+    /// another user, others than its owner can write it, or it is no regular file.
     pub fn open(path: &Path, geometry: Geometry) -> Result<Self, ShmError> {
         let failed = |source| ShmError::Map {
             path: PathBuf::from(path),
             source,
         };
         let refused = |text: String| Err(failed(io::Error::other(text)));
-        let mut options = OpenOptions::new();
-        // Opening a pipe would wait for a writer.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path).map_err(failed)?;
+        let opened = DirectoryEntry::new(path).and_then(|entry| entry.open_shared());
+        let file = opened.map_err(|error| match error {
+            FileError::Io { source, .. } => failed(source),
+            error => ShmError::File(error),
+        })?;
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return refused("it is not a regular file".into());
-        }
         let needed = geometry.bytes() + tail_len(geometry);
         let len = metadata.len();
         if len < needed as u64 {

@@ -2,6 +2,7 @@
 //! moment leaves no partial state to others.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tickcast_reliability::types::{
     SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::host::mapping::{MappingError, SharedMapping};
 use tickcast_transport::shm::{
     CopyWriter, ReadOnlyMapping, ShmError, ShmFanOut, ShmReceiver, ShmReceiverConfig, boot_id,
@@ -366,6 +368,37 @@ fn shm_ring_differing_from_offer_is_refused() {
     let memory: Arc<dyn RingMemory> = Arc::new(memory);
     let short = ShmFanOut::open(&memory, geometry(), CopyWriter::FanOut);
     assert!(matches!(short, Err(ShmError::NoTail { tail: 0, .. })));
+}
+
+#[test]
+fn ring_of_stranger_is_not_mapped() {
+    let place = Place::new();
+    let ring = Ring::new(&place.0, 5);
+    let open = || ShmReceiver::open(&config(&place.0, 5), Sequence::NONE);
+    let mode = |mode| {
+        std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open().unwrap();
+    mode(0o666);
+    let error = open().err().unwrap();
+    assert!(
+        matches!(error, ShmError::File(FileError::Mode { .. })),
+        "{error}"
+    );
+    mode(0o644);
+    if chown(&place.0, Some(65_534), Some(65_534)).is_err() {
+        println!("SKIPPED: only root can give a file away");
+        return;
+    }
+    let error = open().err().unwrap();
+    assert!(
+        matches!(error, ShmError::File(FileError::Stranger { .. })),
+        "{error}"
+    );
+    // A member of the group trusts the publisher.
+    chown(&place.0, None, Some(0)).unwrap();
+    open().unwrap();
+    drop(ring);
 }
 
 #[test]
