@@ -19,6 +19,7 @@ use tickcast_publisher::internal::{
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
+use tickcast_transport::host::files::FileError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -208,7 +209,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
         },
     };
     let file = AuditFile::append_to(path.to_owned(), reopen, tell);
-    file.map_err(|source| not_written(path, source))
+    file.map_err(|error| not_written(path, error))
 }
 
 /// A panic in any thread ends the process: a publisher that lost a thread would look alive.
@@ -230,17 +231,22 @@ fn print(text: &str) -> Result<(), PublisherError> {
 
 /// Checks before the session whether a file can be written at its end.
 fn check_writable(path: &Path) -> Result<(), PublisherError> {
-    atomic_file::check_writable(path).map_err(|source| not_written(path, source))
+    let checked = atomic_file::check_writable(path);
+    checked.map_err(|error| not_written(path, error))
 }
 
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
     let text = format!("{json:#}\n");
-    atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    let written = atomic_file::write_atomic(path, text.as_bytes());
+    written.map_err(|error| not_written(path, error))
 }
 
-fn not_written(path: &Path, source: io::Error) -> PublisherError {
-    PublisherError::Write {
-        path: path.to_owned(),
-        source,
+fn not_written(path: &Path, error: FileError) -> PublisherError {
+    match error {
+        FileError::Io { source, .. } => PublisherError::Write {
+            path: path.to_owned(),
+            source,
+        },
+        error => PublisherError::File(error),
     }
 }

@@ -551,8 +551,10 @@ fn unwritten_session_end_has_summary_and_exit_2() {
     config["linger_ms"] = json!(0);
     config["end_when_inputs_end"] = json!(false);
     let publisher = Publisher::start(&config);
-    // Blocks the path where the next state is written before it replaces the last.
-    std::fs::create_dir(state.path().join("test.epoch.new")).unwrap();
+    // No file can replace a directory.
+    let kept = state.path().join("test.epoch.json");
+    std::fs::remove_file(&kept).unwrap();
+    std::fs::create_dir(&kept).unwrap();
     wait_for("all that is published", || {
         let answer = publisher.get("/status");
         let (_, body) = answer.split_once("\r\n\r\n")?;
@@ -565,7 +567,7 @@ fn unwritten_session_end_has_summary_and_exit_2() {
     let (code, summary) = publisher.finish();
     let log = std::io::read_to_string(log).unwrap();
     assert_eq!(code, Some(2), "{log}");
-    assert!(log.contains("state_dir: can't write"), "{log}");
+    assert!(log.contains("state_dir: can't replace"), "{log}");
     assert_eq!(summary["ended"], true, "{log}");
     assert!(
         summary["source"]["messages_total"].as_u64() >= Some(100),
@@ -603,12 +605,10 @@ fn unwritable_state_and_summary_are_both_reported() {
     let mut config = config(group(), simulator(5_000));
     config["state_dir"] = json!(state.path());
     let mut publisher = Publisher::start(&config);
-    // Blocks the path where each file is first written.
-    let beside = [
-        state.path().join("test.epoch.new"),
-        publisher.path("summary.json.part"),
-    ];
-    for path in &beside {
+    // No file can replace a directory.
+    let kept = state.path().join("test.epoch.json");
+    std::fs::remove_file(&kept).unwrap();
+    for path in [kept, publisher.path("summary.json")] {
         std::fs::create_dir(path).unwrap();
     }
     publisher.terminate();

@@ -9,6 +9,7 @@ use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_reliability::control::RejectCode;
 use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
@@ -98,6 +99,9 @@ pub enum ToolError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// Another user can change or replace a file of this command, or it is not a file to use.
+    #[error(transparent)]
+    File(FileError),
     /// The requested faults are invalid.
     #[error(transparent)]
     Faults(#[from] FaultConfigError),
@@ -185,6 +189,7 @@ impl ToolError {
             | Self::Json { .. }
             | Self::Read { .. }
             | Self::Write { .. }
+            | Self::File(_)
             | Self::Faults(_)
             | Self::Capture(_)
             | Self::Udp(_)

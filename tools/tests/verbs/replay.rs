@@ -317,7 +317,7 @@ fn summary_is_written_through_pipe_or_symlink() {
     }
     let left = std::fs::read_dir(&folder).unwrap();
     let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert!(left.into_iter().all(|name| !name.ends_with(".part")));
+    assert!(left.into_iter().all(|name| !name.starts_with(".tickcast-")));
 }
 
 #[test]
