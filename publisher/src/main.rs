@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use clap::Parser;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
@@ -59,6 +59,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
+    // only the message is missing.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let audit = (cli.audit.as_deref())
         .map(|path| append_to(path, cli.log_format))
         .transpose();

@@ -72,3 +72,17 @@ fn limit_of_file_sizes_is_refused_with_reason() {
     assert_eq!(done.status.code(), Some(2), "{said}");
     assert!(said.contains("ulimit -f"), "{said}");
 }
+
+#[test]
+fn log_at_limit_of_file_sizes_ends_and_session_goes_on() {
+    let session = Session::new(|_, _| ());
+    // The log has reached the limit. The ring is far below it.
+    let (log, len) = (std::fs::File::create(session.path("log")).unwrap(), 1 << 30);
+    log.set_len(len).unwrap();
+    let setting = format!("ulimit -f 1000000; exec 2>>{}", session.path("log"));
+    let summary = session.path("summary");
+    let done = session.run_after(&setting, &["--summary", &summary]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert_eq!(log.metadata().unwrap().len(), len);
+    assert!(PathBuf::from(summary).exists());
+}

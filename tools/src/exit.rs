@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
+use signal_hook::consts::SIGXFSZ;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_reliability::control::RejectCode;
@@ -50,6 +52,9 @@ pub fn run_program<Line: Parser>(
             return if is_answer { Exit::Whole } else { Exit::Usage }.into();
         }
     };
+    // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
+    // only the message is missing.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     match run(line) {
         Ok(exit) => exit.into(),
         Err(ToolError::NobodyReads) => Exit::Whole.into(),

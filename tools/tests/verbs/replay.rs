@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
@@ -295,7 +296,7 @@ fn summary_is_written_through_pipe_or_symlink() {
     assert_eq!(json_at(&name("target"))["packets"], 4);
 
     let pipe = name("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     let reader = std::thread::spawn({
         let pipe = pipe.clone();
@@ -456,4 +457,20 @@ fn simulated_capture_is_replayed_whole_and_repeatable() {
             .iter()
             .all(|packet| packet.starts_with(b"TICKCAST  "))
     );
+}
+
+#[test]
+fn capture_above_limit_of_file_sizes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture").display().to_string();
+    let script = "ulimit -f 1; exec \"$0\" simulate \"$1\" --messages 500";
+    let done = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tickcast"), &path])
+        .output()
+        .unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains(&path) && said.contains("too large"), "{said}");
+    let left = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(left.count(), 0, "the unfinished file is removed");
 }
