@@ -1,6 +1,5 @@
 //! Configs: errors name path, value and remedy, all examples are valid, and the schema has every key.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -773,76 +772,6 @@ fn summary_follows_link_and_fails_before_session() {
         said.contains("can't write") && !said.contains("listening"),
         "{said}"
     );
-}
-
-/// Runs the publisher in a shell that sets a limit or mask first.
-fn publisher_after(setting: &str, arguments: &[&str]) -> Output {
-    let script = format!("{setting}; exec \"$0\" \"$@\"");
-    let output = Command::new("sh")
-        .args(["-c", &script, env!("CARGO_BIN_EXE_tickcast-publisher")])
-        .args(arguments)
-        .output();
-    output.unwrap()
-}
-
-#[test]
-fn files_are_closed_to_others_at_umask_000() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let mut config = good();
-    config["control"] = json!("127.0.0.1:0");
-    config["inputs"][0]["pace"] = json!("max");
-    config["linger_ms"] = json!(0);
-    config["state_dir"] = json!(path("state"));
-    std::fs::write(path("config"), config.to_string()).unwrap();
-    let (config, summary) = (path("config"), path("summary"));
-    let (ready, audit) = (path("ready"), path("audit"));
-    let arguments = ["--config", &config, "--summary", &summary];
-    let files = ["--ready-file", &ready, "--audit", &audit];
-    let done = publisher_after("umask 000", &[arguments, files].concat());
-    assert_eq!(done.status.code(), Some(0), "{done:?}");
-    let state = std::fs::read_dir(path("state")).unwrap();
-    let state = state.map(|entry| entry.unwrap().path());
-    let state: Vec<_> = state.collect();
-    assert_eq!(state.len(), 2, "a lock and an epoch: {state:?}");
-    let others = [&path("state"), &summary, &ready, &audit];
-    for path in state.into_iter().chain(others.map(PathBuf::from)) {
-        let mode = path.metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o027, 0, "{} {mode:o}", path.display());
-    }
-}
-
-#[test]
-fn limit_of_file_sizes_is_refused_with_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config").display().to_string();
-    let mut config = good();
-    config["control"] = json!("127.0.0.1:0");
-    std::fs::write(&path, config.to_string()).unwrap();
-    let done = publisher_after("ulimit -f 0", &["--config", &path]);
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(done.status.code(), Some(2), "{said}");
-    assert!(said.contains("ulimit -f"), "{said}");
-}
-
-#[test]
-fn log_at_limit_of_file_sizes_ends_and_session_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let mut config = good();
-    config["control"] = json!("127.0.0.1:0");
-    config["inputs"][0]["pace"] = json!("max");
-    config["linger_ms"] = json!(0);
-    std::fs::write(path("config"), config.to_string()).unwrap();
-    // The log has reached the limit. The ring is far below it.
-    let (log, len) = (std::fs::File::create(path("log")).unwrap(), 1 << 30);
-    log.set_len(len).unwrap();
-    let setting = format!("ulimit -f 1000000; exec 2>>{}", path("log"));
-    let arguments = ["--config", &path("config"), "--summary", &path("summary")];
-    let done = publisher_after(&setting, &arguments);
-    assert_eq!(done.status.code(), Some(0), "{done:?}");
-    assert_eq!(log.metadata().unwrap().len(), len);
-    assert!(Path::new(&path("summary")).exists());
 }
 
 /// Returns a config whose channel has a verbs fan-out beside UDP.
