@@ -1,6 +1,7 @@
 //! ITCH 5.0 against its layout: the expected records of real packets and hand-made messages, field by
 //! field. Expected values were read from the bytes by the layout, not from the decoder's output.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::path::Path;

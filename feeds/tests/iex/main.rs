@@ -1,5 +1,6 @@
 //! IEX-TP, TOPS 1.6 and DEEP 1.0: expected values are derived by hand from the specified layouts.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::path::Path;
