@@ -382,7 +382,11 @@ fn forged_end_ends_no_session_and_loss_is_exact() {
         published,
         "exact, and nothing ended early"
     );
-    assert_eq!(status.code(), Some(0), "a claim is no fact of the publisher");
+    assert_eq!(
+        status.code(),
+        Some(0),
+        "a claim is no fact of the publisher"
+    );
     assert_eq!(summary["subscribers_report_loss"], lost > 0);
 }
 

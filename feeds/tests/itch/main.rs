@@ -791,9 +791,10 @@ fn message_bytes_survive_read_and_write() {
             let mut bytes = [0; $name::LEN];
             (1..).zip(&mut bytes).for_each(|(n, byte)| *byte = n);
             bytes[0] = $name::KIND;
-            if $name::KIND == b'H' {
-                // Reserved.
-                bytes[20] = b' ';
+            if $name::KIND == b'H'
+                && let Some(reserved) = bytes.get_mut(20)
+            {
+                *reserved = b' ';
             }
             assert_eq!($name::read(&bytes).to_bytes(), bytes, stringify!($name));
             let read = ItchMessage::read(&bytes).unwrap();

@@ -167,6 +167,9 @@ fn add_of_unknown_side_is_no_order() {
     assert!(matches!(told.incidents[..], [Incident::Malformed { .. }]));
 }
 
+/// Type, fields and expected records of a message.
+type Case<'a> = (u8, &'a [&'a [u8]], Vec<MboMsg>);
+
 #[test]
 fn records_of_unknown_order_are_marked_without_price() {
     let (order, other) = (9_u64.to_be_bytes(), 10_u64.to_be_bytes());
@@ -174,7 +177,7 @@ fn records_of_unknown_order_are_marked_without_price() {
     let marked = flags::PUBLISHER_SPECIFIC;
     let last = flags::LAST | flags::PUBLISHER_SPECIFIC;
     let cancel = |size| mbo(Action::Cancel, Side::None, last, (9, UNDEF_PRICE, size));
-    let cases: [(u8, &[&[u8]], Vec<MboMsg>); 4] = [
+    let cases: [Case<'_>; 4] = [
         (
             b'E',
             &[&order, &shares, &other],
