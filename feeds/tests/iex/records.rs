@@ -216,6 +216,8 @@ fn system_event_record_is_about_whole_venue() {
             ..status(action, StatusReason::Scheduled)
         };
         assert_eq!(told.all::<StatusMsg>(), [expected]);
+        let end = (event == b'C').then_some(Incident::EndOfSession);
+        assert_eq!(told.incidents, Vec::from_iter(end), "the last message");
     }
 }
 
