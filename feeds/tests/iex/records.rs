@@ -3,6 +3,7 @@
 
 use std::ffi::c_char;
 
+use tickcast_feeds::source::Incident;
 use tickcast_reliability::record::{
     Action, BidAskPair, FlagSet, HasRType, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType,
     RecordHeader, SType, Side, StatMsg, StatType, StatusAction, StatusMsg, StatusReason,
