@@ -304,6 +304,14 @@ fn first_sequence_of_segment_is_bounded() {
 }
 
 #[test]
+fn segment_of_no_messages_with_payload_is_refused() {
+    let mut bytes = Seg::deep(1, 1).bytes();
+    bytes[14..16].fill(0);
+    assert!(Segment::read(&bytes).is_err());
+    assert!(Segment::read(&Seg::deep(1, 0).bytes()).is_ok());
+}
+
+#[test]
 fn segment_header_fields_are_read_at_their_offsets() {
     for (protocol, feed) in [
         (0x8002, IexFeed::Tops),
