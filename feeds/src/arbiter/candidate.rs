@@ -65,6 +65,7 @@ impl<P: Protocol> Arbiter<P> {
         }
         // A heartbeat announces a session that has not begun.
         if head.count == 0 {
+            self.announcements += 1;
             return;
         }
         if !self.is_sound(blocks) {

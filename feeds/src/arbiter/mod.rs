@@ -79,6 +79,8 @@ pub struct Arbiter<P> {
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
     run_before: (u64, u64),
     heartbeats_behind: u8,
+    /// Heartbeats of sessions that had not begun.
+    announcements: u64,
     is_unnumbered: bool,
     end_at: Option<u64>,
     has_ended: bool,
@@ -129,6 +131,7 @@ impl<P: Protocol> Arbiter<P> {
             newest_sent_at: 0,
             run_before: (0, 0),
             heartbeats_behind: 0,
+            announcements: 0,
             is_unnumbered: false,
             end_at: None,
             has_ended: false,
@@ -165,10 +168,12 @@ impl<P: Protocol> Arbiter<P> {
         self.lines.len()
     }
 
-    /// Returns the number of packets of the source's sessions so far, on all lines.
+    /// Returns the number of packets of the source's sessions so far, on all lines. Heartbeats of a
+    /// session that has not begun are among them.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.lines.iter().map(|line| line.stats.packets).sum()
+        let of_lines: u64 = self.lines.iter().map(|line| line.stats.packets).sum();
+        of_lines + self.announcements
     }
 
     /// Returns the counts of a line; zeros for a line that does not exist.

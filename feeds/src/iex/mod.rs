@@ -22,6 +22,9 @@ use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::instruments::{self, Instruments, Symbol};
 use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
 
+/// Event code of the last message of a day.
+const END_OF_MESSAGES: u8 = b'C';
+
 /// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The segment
 /// with which the source begins decides which.
 #[derive(Clone, Debug)]
@@ -158,6 +161,9 @@ impl Normaliser {
             sink.incident(Incident::Malformed { reason });
         }
         sink.message(place.position, &self.batch);
+        if matches!(message, IexMessage::SystemEvent(event) if event.event == END_OF_MESSAGES) {
+            sink.incident(Incident::EndOfSession);
+        }
     }
 
     #[cold]

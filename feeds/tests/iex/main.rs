@@ -304,6 +304,14 @@ fn first_sequence_of_segment_is_bounded() {
 }
 
 #[test]
+fn segment_of_no_messages_with_payload_is_refused() {
+    let mut bytes = Seg::deep(1, 1).bytes();
+    bytes[14..16].fill(0);
+    assert!(Segment::read(&bytes).is_err());
+    assert!(Segment::read(&Seg::deep(1, 0).bytes()).is_ok());
+}
+
+#[test]
 fn segment_header_fields_are_read_at_their_offsets() {
     for (protocol, feed) in [
         (0x8002, IexFeed::Tops),
@@ -998,7 +1006,7 @@ fn tops16_has_57674_messages_and_no_gap() {
     assert_eq!(capture.stats().frames, 13_022);
     assert_eq!(capture.stats().datagrams, 13_022);
     assert_eq!(capture.stats().truncated, 0);
-    assert_eq!(counted.incidents, []);
+    assert_eq!(counted.incidents, [Incident::EndOfSession]);
     assert_eq!(counted.messages, 57_674);
     assert_eq!(counted.out_of_order, 0);
     let expected = [
@@ -1032,8 +1040,10 @@ fn deep10_has_391999_messages_in_12_runs_and_is_truncated() {
     assert_eq!(capture.stats().truncated, 1);
     assert_eq!(counted.messages, 391_999);
     assert_eq!(counted.out_of_order, 0);
-    let resets: Vec<_> = (1..=11).map(|ordinal| reset(ordinal, 1)).collect();
-    assert_eq!(counted.incidents, resets, "11 resets and nothing else");
+    // Only the first run has its last message.
+    let mut expected = vec![Incident::EndOfSession];
+    expected.extend((1..=11).map(|ordinal| reset(ordinal, 1)));
+    assert_eq!(counted.incidents, expected, "11 resets and nothing else");
     assert_eq!(counted.newest.ordinal() + 1, 12, "runs");
     let expected = [
         (b'5', 14_627),

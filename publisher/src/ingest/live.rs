@@ -197,7 +197,7 @@ impl Live {
                 tracing::warn!(source = shared.source.0, "{report}");
             }
         }
-        self.settle(shared, sink, |decoder, sink| {
+        self.settle(now.monotonic, shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
         });
         self.judge(now, shared, sink);
@@ -207,7 +207,9 @@ impl Live {
     /// Judges whether the source is silent, once every packet that has arrived is read.
     #[inline]
     fn judge(&mut self, now: Now, shared: &SourceShared, sink: &mut dyn Intake) {
-        let packets = self.decoder.as_ref().map_or(0, |it| it.packets());
+        // Before the format is known, a venue may send nothing but heartbeats, which no decoder recognises.
+        let unrecognised = self.unrecognised.packets;
+        let packets = (self.decoder.as_ref()).map_or(unrecognised, |it| it.packets());
         if self.judge.hear(now, packets)
             && let Some(hearing) = shared.hearing()
         {
@@ -220,13 +222,15 @@ impl Live {
 
     /// Decodes what still waits for packets that will not come, and reports what is missing.
     pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
-        self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+        let now = thread::now().monotonic;
+        self.settle(now, shared, sink, |decoder, sink| decoder.finish(sink));
         shared.set_foreign(&self.foreign);
     }
 
     /// Lets the decoder release packets, without a new one.
     fn settle(
         &mut self,
+        now: Nanos,
         shared: &SourceShared,
         sink: &mut dyn Intake,
         release: impl FnOnce(&mut dyn Decoder, &mut dyn Sink),
@@ -234,13 +238,25 @@ impl Live {
         let Some(decoder) = &mut self.decoder else {
             return;
         };
+        let mut returning;
+        let out: &mut dyn Intake = if self.judge.is_reported() {
+            returning = Returning {
+                judge: &mut self.judge,
+                now,
+                shared,
+                out: sink,
+            };
+            &mut returning
+        } else {
+            sink
+        };
         let mut all = u64::MAX;
         let drops = self.lines.iter_mut().map(|line| &mut line.drops);
         let mut attributing = Attributing {
             drops: drops.max_by_key(|drops| drops.last_at()),
             foreign: &mut self.foreign,
             is_session_over: &mut self.is_session_over,
-            out: sink,
+            out,
         };
         let mut sink = Counting {
             counters: &shared.counters,

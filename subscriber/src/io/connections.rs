@@ -134,8 +134,9 @@ impl Connections {
         }
         self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
-        if is_reconnected {
-            self.local_address = self.repair.local_address();
+        // A connection that closed meanwhile has no address any more: the last one stays.
+        if is_reconnected && let Some(address) = self.repair.local_address() {
+            self.local_address = Some(address);
         }
         if let Some(address) = welcomed_by {
             self.prefer(address);

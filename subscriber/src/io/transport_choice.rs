@@ -298,7 +298,10 @@ fn default_interface(sender: Ipv4Addr, via: Option<IpAddr>) -> Interface {
     let of_sender = Interface::Address(sender);
     match of_sender.resolve() {
         Ok(_) => of_sender,
-        Err(_) => via.and_then(Interface::of_local).unwrap_or_default(),
+        // An interface without an IPv4 address joins no group: loopback then lets repair bring everything.
+        Err(_) => (via.and_then(Interface::of_local))
+            .filter(|interface| interface.resolve().is_ok())
+            .unwrap_or_default(),
     }
 }
 
