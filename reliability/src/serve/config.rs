@@ -49,6 +49,9 @@ pub struct RepairConfig {
     /// Maximum connections of one IP address; `None` means half of `peers_max`, so that no host takes all
     /// places.
     pub peers_per_address_max: Option<usize>,
+    /// Maximum replays of one IP address at a time. A further one is refused and may retry, so that no host
+    /// takes the whole replay budget with many small shares.
+    pub replays_per_address_max: usize,
     /// Maximum time from connecting to JOIN.
     pub join_timeout_us: u64,
     /// Maximum silence of a connection after JOIN. Subscribers report their progress every 100 ms; replay
@@ -75,6 +78,7 @@ impl Default for RepairConfig {
             backlog_close_bytes: 4 << 20,
             peers_max: 1024,
             peers_per_address_max: None,
+            replays_per_address_max: 16,
             join_timeout_us: 2_000_000,
             silent_timeout_us: 60_000_000,
         }
@@ -136,6 +140,10 @@ impl RepairConfig {
             ("pending_ranges_max", self.pending_ranges_max as u64),
             ("peers_max", self.peers_max as u64),
             ("peers_per_address_max", self.of_one_address_max() as u64),
+            (
+                "replays_per_address_max",
+                self.replays_per_address_max as u64,
+            ),
             ("join_timeout_us", self.join_timeout_us),
             ("silent_timeout_us", self.silent_timeout_us),
         ] {
