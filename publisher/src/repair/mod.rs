@@ -8,6 +8,7 @@ pub(crate) mod deny_list;
 pub(crate) mod peers;
 mod warnings;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +31,8 @@ use crate::error::PublisherError;
 use crate::repair::access::Access;
 use crate::repair::peers::Peers;
 use crate::repair::warnings::Warnings;
+use crate::state::Shared;
 use crate::state::journal::Noted;
-use crate::state::{Shared, SubscriberStatus};
 
 /// Time that a shutdown waits for peers to read their last message.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -39,8 +40,6 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep while datagrams may be waiting to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
-/// Maximum number of entries kept of subscribers that have left.
-const LEFT_MAX: usize = 128;
 
 /// Returns the limits of the control server for a repair config.
 #[must_use]
@@ -69,6 +68,8 @@ pub(crate) struct RepairService {
     peers: Peers,
     directory_versions: Vec<u64>,
     access: Access,
+    /// Peers with output that may be unsent.
+    backlogged: BTreeSet<PeerId>,
     out: Vec<u8>,
     stats_at: Nanos,
     warnings: Warnings,
@@ -111,6 +112,7 @@ impl RepairService {
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
             access: Access::default(),
+            backlogged: BTreeSet::new(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
@@ -375,16 +377,21 @@ impl RepairService {
                     }
                     let backlog = self.server.peer(connection).map_or(0, |p| p.backlog_bytes);
                     self.core.handle_backlog(peer, backlog);
+                    self.backlogged.insert(peer);
                 }
                 Destination::Multicast(channel) => self.multicast(channel)?,
             }
         }
         self.server.flush();
-        for (connection, info) in self.server.peers() {
-            if let Some(peer) = self.peers.of(connection) {
-                self.core.handle_backlog(peer, info.backlog_bytes);
-            }
-        }
+        // Peers that read at once have nothing unsent, so only the others are visited.
+        let (server, peers, core) = (&self.server, &self.peers, &mut self.core);
+        self.backlogged.retain(|peer| {
+            let connection = peers.connection(*peer);
+            let info = connection.and_then(|it| server.peer(it));
+            let backlog = info.map_or(0, |info| info.backlog_bytes);
+            core.handle_backlog(*peer, backlog);
+            backlog > 0
+        });
         Ok(())
     }
 
@@ -419,7 +426,7 @@ impl RepairService {
                     for channel in &channels {
                         self.peers.audit("joined", peer, Some(*channel), None);
                     }
-                    self.joined(peer, &name, &channels);
+                    (self.shared.subscribers()).join(peer.0, &name, &channels);
                 }
                 RepairEvent::FurtherJoined {
                     peer,
@@ -482,16 +489,7 @@ impl RepairService {
                         false => "the subscriber sent no LEAVE",
                     };
                     self.peers.audit("left", peer, None, Some(why));
-                    let mut all = self.shared.subscribers();
-                    for status in all.iter_mut().filter(|s| s.peer == peer.0) {
-                        status.joined = false;
-                    }
-                    let gone = all.iter().filter(|s| !s.joined).count();
-                    if gone > LEFT_MAX
-                        && let Some(oldest) = all.iter().position(|s| !s.joined)
-                    {
-                        all.remove(oldest);
-                    }
+                    self.shared.subscribers().leave(peer.0);
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
@@ -539,25 +537,6 @@ impl RepairService {
         self.peers.forget_gone();
     }
 
-    fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
-        let mut all = self.shared.subscribers();
-        for channel in channels {
-            // A returning subscriber replaces its old entry.
-            all.retain(|s| s.joined || s.name != name || s.channel != *channel);
-            all.push(SubscriberStatus {
-                name: name.into(),
-                channel: *channel,
-                joined: true,
-                sequence: 0,
-                heard: 0,
-                lag: 0,
-                lost_records: 0,
-                follows: false,
-                peer: peer.0,
-            });
-        }
-    }
-
     /// Reports subscriber state to the other threads.
     fn report(&mut self, now: Nanos) {
         for channel in &self.shared.channels {
@@ -574,16 +553,8 @@ impl RepairService {
             return;
         }
         self.stats_at = now.after(Nanos::from_ms(10));
-        let joined = {
-            let all = self.shared.subscribers();
-            let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
-            peers.sort_unstable();
-            peers.dedup();
-            // A peer that has sent no report on a channel may not be receiving it yet.
-            let follows = |peer: &u64| !all.iter().any(|s| s.peer == *peer && !s.follows);
-            peers.iter().filter(|peer| follows(peer)).count()
-        };
-        self.shared.joined.store(joined as u32, Relaxed);
+        let following = self.shared.subscribers().following();
+        self.shared.joined.store(following, Relaxed);
         for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {
             for (fan_out, lines) in fan_outs.iter().zip(&channel.repair_lines) {
                 for (stats, shown) in fan_out.stats().iter().zip(lines) {
@@ -645,11 +616,7 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
         return;
     }
     let follows = progress.epoch == shared.epoch;
-    let mut all = shared.subscribers();
-    let status = all
-        .iter_mut()
-        .find(|s| s.peer == peer.0 && s.channel == channel);
-    if let Some(status) = status {
+    shared.subscribers().report(peer.0, channel, |status| {
         status.follows = follows;
         status.lost_records = progress.lost_records;
         if follows {
@@ -657,7 +624,7 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
             status.heard = progress.heard.min(sealed).0;
             status.lag = sealed.since(progress.sequence);
         }
-    }
+    });
 }
 
 #[cfg(test)]

@@ -295,7 +295,7 @@ fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
 
 /// Returns whether a subscriber of that name follows every channel, in the current epoch.
 fn is_joined(shared: &Shared, name: &str) -> bool {
-    let subscribers = shared.subscribers();
+    let subscribers = shared.subscribers().list();
     let follows = |channel| {
         let mut all = subscribers.iter();
         all.any(|it| it.joined && it.follows && it.name == name && it.channel == channel)

@@ -99,13 +99,7 @@ impl JournaledServer {
     }
 
     /// Delegates to [`RepairCore::handle_connected`].
-    pub fn handle_connected(
-        &mut self,
-        now: Now,
-        peer: PeerId,
-        carrier: Carrier,
-        origin: Origin,
-    ) {
+    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier, origin: Origin) {
         self.now = now.monotonic;
         self.served(|| Served::Connected(peer));
         self.core.handle_connected(now, peer, carrier, origin);

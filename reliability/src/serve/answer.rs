@@ -42,13 +42,7 @@ impl RepairCore {
     }
 
     /// Sends one message to a connection, or one datagram to the group.
-    pub(super) fn serve(
-        &mut self,
-        id: PeerId,
-        lane: Lane,
-        now: Now,
-        out: &mut Vec<u8>,
-    ) -> Served {
+    pub(super) fn serve(&mut self, id: PeerId, lane: Lane, now: Now, out: &mut Vec<u8>) -> Served {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };

@@ -287,7 +287,9 @@ impl RepairCore {
         let indices = || channels.iter().zip(0..);
         Self {
             by_id: indices().map(|(it, at)| (it.id, at)).collect(),
-            by_name: indices().map(|(it, at)| (it.info.name.clone(), at)).collect(),
+            by_name: indices()
+                .map(|(it, at)| (it.info.name.clone(), at))
+                .collect(),
             repair: TokenBucket::new(config.repair_bytes_per_s, config.repair_burst_bytes, now),
             joiners: TokenBucket::new(config.joiner_bytes_per_s, config.joiner_burst_bytes, now),
             config,
@@ -315,13 +317,7 @@ impl RepairCore {
 
     /// Adds an accepted connection of this kind from `origin`. When all places are taken, a connection of the
     /// origin with the most of them gives way, or else the new one is rejected.
-    pub fn handle_connected(
-        &mut self,
-        now: Now,
-        peer: PeerId,
-        carrier: Carrier,
-        origin: Origin,
-    ) {
+    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier, origin: Origin) {
         // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
@@ -525,7 +521,11 @@ impl RepairCore {
             let next = turns.resumes_at().into_iter().chain(waits_until).min();
             next.unwrap_or(Nanos::MAX)
         };
-        let answers = if answers.is_waiting() { Nanos::ZERO } else { Nanos::MAX };
+        let answers = if answers.is_waiting() {
+            Nanos::ZERO
+        } else {
+            Nanos::MAX
+        };
         let (repair, replay) = (at(repair, &self.repair), at(replay, &self.joiners));
         Some(self.tick_at.min(answers).min(repair).min(replay))
     }
@@ -628,7 +628,9 @@ impl RepairCore {
 
 /// Returns whether a listed connection waits for repairs of its channel at this place, and unlists it if not.
 fn still_waits(peers: &mut BTreeMap<PeerId, Peer>, peer: PeerId, at: usize) -> bool {
-    let of = peers.get_mut(&peer).and_then(|it| it.channels_mut().get_mut(at));
+    let of = peers
+        .get_mut(&peer)
+        .and_then(|it| it.channels_mut().get_mut(at));
     of.is_some_and(|of| {
         of.is_listed = !of.repair.is_empty();
         of.is_listed

@@ -110,7 +110,8 @@ mod tests {
             origins.connect(origin(1), PeerId(peer));
         }
         origins.connect(origin(2), PeerId(20));
-        let share = |origins: &Origins, at, peer| origins.replay_share(1_200, origin(at), PeerId(peer));
+        let share =
+            |origins: &Origins, at, peer| origins.replay_share(1_200, origin(at), PeerId(peer));
         assert_eq!(share(&origins, 1, 1), 1_200);
         assert!(origins.begin_replay(origin(1), PeerId(1), 3));
         assert_eq!((share(&origins, 1, 1), share(&origins, 1, 2)), (1_200, 600));
@@ -119,7 +120,11 @@ mod tests {
         assert!(origins.begin_replay(origin(1), PeerId(3), 3));
         assert!(!origins.begin_replay(origin(1), PeerId(4), 3));
         assert!(origins.begin_replay(origin(1), PeerId(3), 3));
-        assert_eq!(share(&origins, 2, 20), 600, "whatever the other's connections");
+        assert_eq!(
+            share(&origins, 2, 20),
+            600,
+            "whatever the other's connections"
+        );
         assert!(origins.begin_replay(origin(2), PeerId(20), 3));
         assert_eq!((share(&origins, 1, 1), share(&origins, 2, 20)), (200, 600));
         for peer in 1..=3 {

@@ -405,7 +405,10 @@ mod tests {
         assert_eq!(peer.channels()[1].status_due, Some(Nanos(6)));
         assert!(!peer.is_closing());
         assert_eq!(peer.take_channels().len(), 2);
-        assert_eq!((work(&peer), peer.place_of(ChannelId(7))), ([false; 3], None));
+        assert_eq!(
+            (work(&peer), peer.place_of(ChannelId(7))),
+            ([false; 3], None)
+        );
         peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
         assert!(peer.is_closing());
     }

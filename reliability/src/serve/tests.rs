@@ -2,6 +2,7 @@
 
 mod continuing;
 mod cursors;
+mod fairness;
 mod granting;
 mod mirroring;
 
@@ -1363,7 +1364,10 @@ fn requested_sequences_are_all_accounted_for_in_random_runs() {
             0,
             "all is answered, seed {seed}"
         );
-        assert!(bench.core.turns.iter().all(|it| !it.is_waiting()), "seed {seed}");
+        assert!(
+            bench.core.turns.iter().all(|it| !it.is_waiting()),
+            "seed {seed}"
+        );
     }
 }
 

@@ -192,14 +192,23 @@ mod tests {
         let mut turns = Turns::default();
         let mut all: Vec<Place> = (100..500).map(|it| place(1, it, it)).collect();
         // The second origin has two sessions, one of them with three connections.
-        all.extend([place(2, 1, 1), place(2, 1, 2), place(2, 1, 3), place(2, 4, 4)]);
+        all.extend([
+            place(2, 1, 1),
+            place(2, 1, 2),
+            place(2, 1, 3),
+            place(2, 4, 4),
+        ]);
         all.push(place(3, 9, 9));
         for it in &all {
             turns.push(*it);
         }
         let served = serve(&mut turns, &all, 1_200);
-        let count = |range: std::ops::Range<u64>| served.iter().filter(|it| range.contains(it)).count();
-        assert_eq!((count(100..500), count(1..5), count(9..10)), (400, 400, 400));
+        let count =
+            |range: std::ops::Range<u64>| served.iter().filter(|it| range.contains(it)).count();
+        assert_eq!(
+            (count(100..500), count(1..5), count(9..10)),
+            (400, 400, 400)
+        );
         assert_eq!((count(1..4), count(4..5)), (200, 200));
         for peer in 1..4 {
             assert!((66..=67).contains(&count(peer..peer + 1)), "{peer}");
@@ -212,7 +221,9 @@ mod tests {
     #[test]
     fn late_connection_waits_for_one_turn_of_each_origin() {
         let mut turns = Turns::default();
-        let mut all: Vec<Place> = (0..300).map(|it| place(it as u8 % 8, 100 + it, 100 + it)).collect();
+        let mut all: Vec<Place> = (0..300)
+            .map(|it| place(it as u8 % 8, 100 + it, 100 + it))
+            .collect();
         for it in &all {
             turns.push(*it);
         }
