@@ -55,8 +55,10 @@ impl RepairCore {
             }
             return Served::Sent(Destination::Peer(id));
         }
-        if peer.backlog >= self.config.backlog_pause_bytes {
-            // `handle_backlog` puts the peer back into the queue.
+        let (bytes, of_origin) = (peer.backlog, self.origins.backlog(peer.origin));
+        if !self.config.may_send(bytes, of_origin) {
+            // `handle_backlog` gives the connection a turn again.
+            peer.is_paused = true;
             return Served::Nothing;
         }
         let class = match lane {

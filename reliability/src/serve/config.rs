@@ -9,6 +9,10 @@ use crate::ring::Geometry;
 /// The smallest burst: the largest datagram in its frame must fit.
 pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN as u64;
 
+/// Unsent bytes of all connections of one origin at which those with unsent bytes get no more datagrams, as a
+/// multiple of `backlog_pause_bytes`. It bounds the memory that one host can fill.
+const ORIGIN_PAUSES: usize = 16;
+
 /// The repair settings of a publisher. All budgets count the bytes of whole frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -196,6 +200,14 @@ impl RepairConfig {
             "backlog_close_bytes",
             self.backlog_close_bytes as u64,
         )
+    }
+
+    /// Returns whether a connection with this many unsent bytes gets datagrams, where all connections of its
+    /// origin have `of_origin` unsent bytes. A connection that reads everything always does.
+    #[must_use]
+    pub(super) const fn may_send(&self, bytes: usize, of_origin: usize) -> bool {
+        let of_origin_max = self.backlog_pause_bytes.saturating_mul(ORIGIN_PAUSES);
+        bytes == 0 || bytes < self.backlog_pause_bytes && of_origin < of_origin_max
     }
 
     /// Returns the maximum number of connections of one IP address.

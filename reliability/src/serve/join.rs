@@ -319,6 +319,7 @@ impl RepairCore {
             for turns in &mut self.turns {
                 turns.forget(peer);
             }
+            (self.origins).set_backlog(removed.origin, removed.backlog, 0);
             if self.origins.disconnect(removed.origin, peer) {
                 for turns in &mut self.turns {
                     turns.forget_origin(removed.origin);

@@ -401,11 +401,12 @@ impl RepairCore {
     /// Records how many bytes of this peer's output are still unsent. The driver calls it after each
     /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
-        let pause = self.config.backlog_pause_bytes;
         if let Some(state) = self.peers.get_mut(&peer) {
-            let resumes = state.backlog >= pause && bytes < pause;
-            state.backlog = bytes;
-            if resumes {
+            let before = std::mem::replace(&mut state.backlog, bytes);
+            self.origins.set_backlog(state.origin, before, bytes);
+            let of_origin = self.origins.backlog(state.origin);
+            if state.is_paused && self.config.may_send(bytes, of_origin) {
+                state.is_paused = false;
                 for lane in Lane::ALL {
                     self.schedule(peer, lane);
                 }

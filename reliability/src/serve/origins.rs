@@ -11,6 +11,8 @@ struct Held {
     connections: BTreeSet<PeerId>,
     /// Connections that replay now.
     replaying: BTreeSet<PeerId>,
+    /// Unsent bytes of all its connections.
+    backlog: usize,
 }
 
 /// All origins with a connection.
@@ -47,6 +49,18 @@ impl Origins {
         }
         self.by_size.insert((held.connections.len(), origin));
         false
+    }
+
+    /// Records that the unsent bytes of a connection changed.
+    pub(super) fn set_backlog(&mut self, origin: Origin, before: usize, after: usize) {
+        if let Some(held) = self.all.get_mut(&origin) {
+            held.backlog = held.backlog.saturating_sub(before).saturating_add(after);
+        }
+    }
+
+    /// Returns the unsent bytes of all connections of an origin.
+    pub(super) fn backlog(&self, origin: Origin) -> usize {
+        self.all.get(&origin).map_or(0, |held| held.backlog)
     }
 
     /// Returns the newest connection of the origin with the most connections, if it has at least two more

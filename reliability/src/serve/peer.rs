@@ -152,6 +152,8 @@ pub(crate) struct Peer {
     pub(crate) outbox: Vec<u8>,
     /// Bytes that the driver has not sent yet.
     pub(crate) backlog: usize,
+    /// Whether it gets nothing until it or its origin has read more.
+    pub(crate) is_paused: bool,
     /// Answers that have not arrived yet.
     pub(crate) in_flight: InFlight,
     pub(crate) heard_at: Nanos,
@@ -177,6 +179,7 @@ impl Peer {
             replays: 0,
             outbox: Vec::new(),
             backlog: 0,
+            is_paused: false,
             in_flight: InFlight::default(),
             heard_at: now,
             slow_at: Nanos::ZERO,

@@ -159,6 +159,41 @@ fn full_publisher_closes_a_connection_of_the_largest_origin() {
 }
 
 #[test]
+fn unread_bytes_of_one_origin_are_bounded_in_all() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        ..unicast()
+    };
+    let mut bench = Bench::beside_strangers(config, 64, 21, 1);
+    bench.publish(20);
+    // Each has less unread than a connection may have, and all together have more than their origin may.
+    for peer in 0..20 {
+        bench.core.handle_backlog(PeerId(peer), 9_000);
+        bench.repair(peer, 1, 2);
+        bench.tell(peer, progress(1));
+    }
+    assert_eq!(bench.drain(), []);
+    // The connection that reads everything is served, of the same origin and of another.
+    for reader in [20, HONEST] {
+        bench.repair(reader, 1, 2);
+        assert_eq!(sequences(&bench.take(reader)), [1, 2]);
+    }
+    for peer in 0..3 {
+        bench.core.handle_backlog(PeerId(peer), 0);
+    }
+    let served = bench.drain();
+    let peers: std::collections::BTreeSet<_> = served.iter().map(|(to, _)| *to).collect();
+    assert_eq!(peers, [Some(0), Some(1), Some(2)].into());
+    assert_eq!(served.len(), 9);
+    // One that leaves takes its unread bytes with it.
+    for peer in 3..6 {
+        bench.core.handle_disconnected(PeerId(peer));
+    }
+    bench.core.handle_backlog(PeerId(6), 8_999);
+    assert_eq!(sequences(&bench.take(6)), [1, 2]);
+}
+
+#[test]
 fn ended_connections_leave_nothing_in_the_order_of_turns() {
     let mut bench = Bench::beside_strangers(unicast(), 64, 64, 4);
     bench.publish(30);
