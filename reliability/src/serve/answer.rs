@@ -28,15 +28,13 @@ impl RepairCore {
         }
     }
 
-    /// Returns the place of a connection. All connections of a session have the origin of its owner.
+    /// Returns the place of a connection.
     pub(super) fn place(&self, peer: PeerId) -> Option<Place> {
         let state = self.peers.get(&peer)?;
         let session = state.session().and_then(|it| self.sessions.get(&it));
-        let owner = session.map_or(peer, |session| session.owner);
-        let origin = self.peers.get(&owner).map_or(state.origin, |it| it.origin);
         Some(Place {
-            origin,
-            owner,
+            origin: state.origin,
+            owner: session.map_or(peer, |session| session.owner),
             peer,
         })
     }

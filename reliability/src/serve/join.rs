@@ -131,7 +131,7 @@ impl RepairCore {
             ));
         };
         let indices: Vec<usize> = owner.channels().iter().map(|c| c.channel).collect();
-        let name = owner.name.clone();
+        let (name, origin) = (owner.name.clone(), owner.origin);
         if matches!(role, Role::Read { .. }) {
             (owner.channels_mut().iter_mut()).for_each(|of| of.mirrors = 0);
         }
@@ -165,6 +165,14 @@ impl RepairCore {
             });
         }
         if let Some(state) = self.peers.get_mut(&peer) {
+            let before = std::mem::replace(&mut state.origin, origin);
+            self.origins.set_backlog(before, state.backlog, 0);
+            self.origins.set_backlog(origin, 0, state.backlog);
+            if self.origins.join(before, origin, peer) {
+                for turns in &mut self.turns {
+                    turns.forget_origin(before);
+                }
+            }
             state.role = role;
             state.name = name;
             state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));

@@ -8,7 +8,10 @@ use crate::types::Origin;
 
 #[derive(Debug, Default)]
 struct Held {
-    connections: BTreeSet<PeerId>,
+    /// Number of connections of any kind.
+    connections: usize,
+    /// Connections that take a place: those without a session, and the owners of sessions.
+    places: BTreeSet<PeerId>,
     /// Connections that replay now.
     replaying: BTreeSet<PeerId>,
     /// Unsent bytes of all its connections.
@@ -19,20 +22,28 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     all: BTreeMap<Origin, Held>,
-    /// Each origin by its number of connections.
+    /// Each origin by its number of places.
     by_size: BTreeSet<(usize, Origin)>,
     /// Number of origins that replay now.
     replaying: u64,
 }
 
 impl Origins {
-    /// Adds a connection.
+    /// Adds a connection, which takes a place.
     pub(super) fn connect(&mut self, origin: Origin, peer: PeerId) {
         let held = self.all.entry(origin).or_default();
-        let before = held.connections.len();
-        held.connections.insert(peer);
-        self.by_size.remove(&(before, origin));
-        self.by_size.insert((held.connections.len(), origin));
+        held.connections += 1;
+        self.by_size.remove(&(held.places.len(), origin));
+        held.places.insert(peer);
+        self.by_size.insert((held.places.len(), origin));
+    }
+
+    /// Moves a connection to the origin of the session that it has joined. It takes no place there, so that a
+    /// subscriber with several connections does not count as several. Returns whether it was the last one of
+    /// the origin before.
+    pub(super) fn join(&mut self, from: Origin, to: Origin, peer: PeerId) -> bool {
+        self.all.entry(to).or_default().connections += 1;
+        self.disconnect(from, peer)
     }
 
     /// Removes a connection, and returns whether it was the origin's last.
@@ -41,13 +52,16 @@ impl Origins {
         let Some(held) = self.all.get_mut(&origin) else {
             return false;
         };
-        self.by_size.remove(&(held.connections.len(), origin));
-        held.connections.remove(&peer);
-        if held.connections.is_empty() {
+        held.connections -= 1;
+        self.by_size.remove(&(held.places.len(), origin));
+        held.places.remove(&peer);
+        if held.connections == 0 {
             self.all.remove(&origin);
             return true;
         }
-        self.by_size.insert((held.connections.len(), origin));
+        if !held.places.is_empty() {
+            self.by_size.insert((held.places.len(), origin));
+        }
         false
     }
 
@@ -63,13 +77,13 @@ impl Origins {
         self.all.get(&origin).map_or(0, |held| held.backlog)
     }
 
-    /// Returns the newest connection of the origin with the most connections, if it has at least two more
-    /// than `than`: closing it in favour of a new one of `than` makes the division fairer.
+    /// Returns the newest place of the origin with the most places, if it has at least two more than `than`:
+    /// closing it in favour of a new connection of `than` makes the division fairer.
     pub(super) fn to_give_way(&self, than: Origin) -> Option<PeerId> {
-        let own = self.all.get(&than).map_or(0, |held| held.connections.len());
+        let own = self.all.get(&than).map_or(0, |held| held.places.len());
         let (most, origin) = self.by_size.last()?;
         let held = self.all.get(origin).filter(|_| *most > own + 1)?;
-        held.connections.last().copied()
+        held.places.last().copied()
     }
 
     /// Lets a connection replay, if it replays already or its origin has less than `max` replays.
@@ -169,5 +183,26 @@ mod tests {
         }
         assert!(!origins.disconnect(origin(1), PeerId(1)));
         assert_eq!(origins.to_give_way(origin(1)), Some(PeerId(5)));
+    }
+
+    #[test]
+    fn further_connection_of_a_session_takes_no_place() {
+        let mut origins = Origins::default();
+        origins.connect(origin(1), PeerId(1));
+        for peer in [2, 3, 4] {
+            origins.connect(origin(1), PeerId(peer));
+            assert!(!origins.join(origin(1), origin(1), PeerId(peer)));
+        }
+        assert_eq!(origins.to_give_way(origin(2)), None);
+        // From another address it moves to that of its session.
+        origins.connect(origin(2), PeerId(5));
+        assert!(origins.join(origin(2), origin(1), PeerId(5)));
+        assert!(origins.begin_replay(origin(1), PeerId(5), 1));
+        for peer in 1..=4 {
+            assert!(!origins.disconnect(origin(1), PeerId(peer)));
+        }
+        assert_eq!(origins.to_give_way(origin(2)), None);
+        assert!(origins.disconnect(origin(1), PeerId(5)));
+        assert_eq!(origins.replay_share(8, origin(2), PeerId(6)), 8);
     }
 }

@@ -135,6 +135,7 @@ impl Due {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
+    /// The origin of its session; before it has one, its own.
     pub(crate) origin: Origin,
     pub(crate) role: Role,
     pub(crate) carrier: Carrier,
