@@ -6,9 +6,9 @@
 
 mod admission;
 mod backlog_hint;
+mod peer;
 mod reserved;
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -17,17 +17,19 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
+use tickcast_reliability::control::{Message, RemoteAccess};
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::serve::Carrier;
 use tickcast_reliability::types::ChannelId;
 
 pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
+pub(super) use self::peer::Peer;
+use self::peer::Phase;
 pub use self::reserved::Reserved;
-use super::carrier::{CarrierStream, Cursors, Granted, Leased, Shared};
-use super::remote::share::{Right, ShareId};
-use super::{CloseReason, Filled, Inbox, Outbox, SendError};
+use super::carrier::{Cursors, Shared};
+use super::remote::share::ShareId;
+use super::{CloseReason, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use tickcast_verbs::{Listener, ReadableMemory};
 
@@ -175,41 +177,6 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const VERBS_LISTENER: Token = Token(2);
 const FIRST_PEER: usize = 3;
-
-pub(super) struct Peer {
-    pub(super) carrier: CarrierStream,
-    /// The access to be granted to the peer, once the device has bound it.
-    pub(super) granting: Vec<(Right, Granted)>,
-    /// The peer's cursors, each with its share.
-    pub(super) cursors: Vec<(ShareId, Leased)>,
-    address: SocketAddr,
-    inbox: Inbox,
-    outbox: Outbox,
-    connected_at: Instant,
-    heard_at: Instant,
-    messages: u64,
-    /// The kernel may have unread bytes, because it reports readiness only once.
-    readable: bool,
-    /// Its turn ended before all received messages were processed.
-    interrupted: bool,
-    /// The connection ends after the bytes that are still to be read.
-    ending: bool,
-    /// Messages were queued since the last write, or the connection accepts more again.
-    writable: bool,
-    overdue_reported: bool,
-    phase: Phase,
-    /// A refused connection, which never became a peer: no events about it.
-    turned_away: bool,
-}
-
-enum Phase {
-    Open,
-    /// The backlog is being written. Then the connection is shut down and waits for the peer.
-    Closing {
-        until: Instant,
-        shut: bool,
-    },
-}
 
 /// Listens for subscribers.
 pub struct ControlServer {
@@ -576,108 +543,6 @@ impl ControlServer {
     #[must_use]
     pub const fn stats(&self) -> &ServerStats {
         &self.stats
-    }
-}
-
-impl Peer {
-    /// Creates the state of a new connection.
-    fn new(carrier: CarrierStream, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
-        Self {
-            carrier,
-            granting: Vec::new(),
-            cursors: Vec::new(),
-            address,
-            inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
-            outbox: Outbox::default(),
-            connected_at: now,
-            heard_at: now,
-            messages: 0,
-            readable: true,
-            interrupted: false,
-            ending: false,
-            writable: true,
-            overdue_reported: false,
-            phase: Phase::Open,
-            turned_away,
-        }
-    }
-
-    const fn info(&self) -> PeerInfo {
-        PeerInfo {
-            address: self.address,
-            backlog_bytes: self.outbox.backlog(),
-            messages: self.messages,
-            heard_at: self.heard_at,
-            closing: matches!(self.phase, Phase::Closing { .. }),
-        }
-    }
-
-    fn read(
-        &mut self,
-        config: &ServerConfig,
-        now: Instant,
-        mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>),
-    ) -> Result<(), CloseReason> {
-        let (mut read, mut turn) = (0, config.turn_bytes_max);
-        // Reading may consume the only report that there is room to write.
-        self.writable |= self.readable && self.carrier.signals_both_at_once();
-        loop {
-            if matches!(self.phase, Phase::Closing { .. }) {
-                self.inbox.clear();
-            } else {
-                let (carrier, queued) = (&self.carrier, self.outbox.backlog());
-                // The system is asked at most once, however many NACKs one read has brought.
-                let unconfirmed = OnceCell::new();
-                let emit = |channel, message: Message<'_>| {
-                    let asks = matches!(message, Message::Nack { .. });
-                    let bytes = asks.then(|| *unconfirmed.get_or_init(|| carrier.unconfirmed()));
-                    on(
-                        bytes.flatten().map(|bytes| bytes + queued),
-                        channel,
-                        message,
-                    );
-                };
-                self.messages += self.inbox.messages_within(&mut turn, emit)? as u64;
-            }
-            self.interrupted = turn == 0;
-            if !self.readable || self.interrupted || read >= config.read_bytes_max {
-                return Ok(());
-            }
-            let held = self.inbox.end - self.inbox.start;
-            let filled = (self.inbox.fill(&mut self.carrier)).map_err(CloseReason::Io)?;
-            read += (self.inbox.end - self.inbox.start).saturating_sub(held);
-            match filled {
-                Filled::Drained => self.readable = false,
-                Filled::More => self.heard_at = now,
-                // Another read would find nothing: new bytes are reported again.
-                Filled::Short => {
-                    self.heard_at = now;
-                    self.readable = self.ending || !self.carrier.is_tcp();
-                }
-                Filled::End if matches!(self.phase, Phase::Closing { .. }) => {
-                    return Err(CloseReason::ByUs);
-                }
-                Filled::End => return Err(CloseReason::ByPeer),
-            }
-        }
-    }
-
-    fn write(&mut self, now: Instant) -> Result<(), CloseReason> {
-        if self.writable && self.outbox.backlog() > 0 {
-            self.writable = (self.outbox.write(&mut self.carrier)).map_err(CloseReason::Io)?;
-            self.readable |= self.carrier.holds_input();
-        }
-        if let Phase::Closing { until, shut } = &mut self.phase {
-            if !*shut && self.outbox.backlog() == 0 {
-                // The peer reads to the end; closing at once could lose the last message.
-                *shut = true;
-                self.carrier.finish().map_err(|_| CloseReason::ByUs)?;
-            }
-            if now >= *until {
-                return Err(CloseReason::ByUs);
-            }
-        }
-        Ok(())
     }
 }
 
