@@ -8,8 +8,10 @@ mod admission;
 mod backlog_hint;
 mod peer;
 mod reserved;
+mod timers;
+mod turns;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -22,12 +24,15 @@ use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::serve::Carrier;
 use tickcast_reliability::types::ChannelId;
 
+use self::admission::Crowd;
 pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
 pub(super) use self::peer::Peer;
-use self::peer::Phase;
+use self::peer::WRITE_TURN_MAX;
 pub use self::reserved::Reserved;
-use super::carrier::{Cursors, Shared};
+use self::timers::Timers;
+use self::turns::Turns;
+use super::carrier::{Cursors, Leased, Shared};
 use super::remote::share::ShareId;
 use super::{CloseReason, Outbox, SendError};
 #[cfg(feature = "rdma")]
@@ -38,7 +43,8 @@ use tickcast_verbs::{Listener, ReadableMemory};
 pub struct ServerConfig {
     /// Largest number of connections. Further ones get REJECTED with `too_many`.
     pub connections_max: usize,
-    /// Largest number of connections of one IP address, so that one host can't take all places.
+    /// Largest number of connections of one address, so that one host can't take all places. An IPv6 network
+    /// of 64 bits counts as one address.
     pub connections_per_address_max: usize,
     /// Largest number of connections over verbs, because each pins memory. Further ones are refused without
     /// a message.
@@ -49,8 +55,11 @@ pub struct ServerConfig {
     pub read_bytes_max: usize,
     /// Bytes of messages after which one peer's turn in a poll ends, so that none starves the others. The
     /// rest waits for the next poll, which then does not sleep. A message is always finished, so a message
-    /// longer than this is one turn.
+    /// longer than this is one turn. A short message counts as a NACK of one range.
     pub turn_bytes_max: usize,
+    /// Turns after which the peers of one address have had their share of a poll. The others wait for the
+    /// next poll.
+    pub turns_per_address_max: usize,
     /// Time after which a peer without a first message is reported.
     pub join_timeout: Duration,
     /// Time that a closing peer has to read its last message.
@@ -67,6 +76,9 @@ impl Default for ServerConfig {
             read_bytes_max: 64 << 10,
             // About two dozen small NACKs. As many ranges in one NACK cost less, so bytes measure both.
             turn_bytes_max: 1024,
+            // More would delay other addresses; fewer would make polls of many peers cost more than their
+            // messages.
+            turns_per_address_max: 4,
             join_timeout: Duration::from_secs(2),
             linger: Duration::from_secs(1),
         }
@@ -108,6 +120,8 @@ pub struct PeerInfo {
     pub backlog_bytes: usize,
     /// Messages read from the peer.
     pub messages: u64,
+    /// Turns in which the server read from the peer.
+    pub turns: u64,
     /// Time when bytes were last read from the peer, or when it connected.
     pub heard_at: Instant,
     /// Whether it is being closed.
@@ -144,6 +158,10 @@ pub struct ServerStats {
     pub accept_errno: i32,
     /// Messages read.
     pub messages: u64,
+    /// Turns in which the server read from one peer.
+    pub turns: u64,
+    /// Turns in which it wrote to one peer.
+    pub write_turns: u64,
     /// Connections closed because the peer sent an invalid message.
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
@@ -177,6 +195,9 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const VERBS_LISTENER: Token = Token(2);
 const FIRST_PEER: usize = 3;
+/// Smallest and largest number of events that one poll takes.
+const EVENTS_MIN: usize = 256;
+const EVENTS_MAX: usize = 1 << 16;
 
 /// Listens for subscribers.
 pub struct ControlServer {
@@ -187,12 +208,23 @@ pub struct ControlServer {
     verbs_listener: Option<Listener>,
     waker: Waker,
     pub(super) peers: BTreeMap<ConnectionId, Peer>,
+    /// Numbers of the connections, for admission.
+    crowd: Crowd,
+    /// The connections with input, and those with output that they may accept.
+    turns: Turns,
+    write_turns: Turns,
+    /// The end of each connection's time to send a first message, or to read the last one.
+    timers: Timers,
     /// Memory that peers may be allowed to READ.
     pub(super) shares: Vec<Shared>,
     /// Cursors that peers may be allowed to write.
     pub(super) cursors: Option<Cursors>,
     /// The peers that wait for a free cursor, each with its share.
     pub(super) awaiting_cursors: VecDeque<(ConnectionId, ShareId)>,
+    /// The cursors of the peers that have some, each with its share.
+    pub(super) leases: BTreeMap<ConnectionId, Vec<(ShareId, Leased)>>,
+    /// The peers that were written to one-sided.
+    pub(super) mirrored: BTreeSet<ConnectionId>,
     next_peer: usize,
     /// Connections may wait to be accepted, because this is reported only once too.
     accept_pending: bool,
@@ -201,8 +233,6 @@ pub struct ControlServer {
     watched: Watched,
     config: ServerConfig,
     pub(super) stats: ServerStats,
-    /// Peers to serve in this round; kept to reuse its memory.
-    round: Vec<ConnectionId>,
 }
 
 impl ControlServer {
@@ -220,24 +250,32 @@ impl ControlServer {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker(Arc::new(mio::Waker::new(poll.registry(), WAKER)?));
+        // With room for an event of each connection, none of them is reported a poll later than others.
+        let events_max = (config.connections_max.saturating_mul(2)).clamp(EVENTS_MIN, EVENTS_MAX);
+        let share = |turn: usize| turn.saturating_mul(config.turns_per_address_max);
         Ok(Self {
             poll,
-            events: Events::with_capacity(256),
+            events: Events::with_capacity(events_max),
             listener,
             #[cfg(feature = "rdma")]
             verbs_listener: None,
             waker,
             peers: BTreeMap::new(),
+            crowd: Crowd::default(),
+            turns: Turns::new(share(config.turn_bytes_max)),
+            write_turns: Turns::new(share(WRITE_TURN_MAX)),
+            timers: Timers::default(),
             shares: Vec::new(),
             cursors: None,
             awaiting_cursors: VecDeque::new(),
+            leases: BTreeMap::new(),
+            mirrored: BTreeSet::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
             accept_failed: false,
             watched: Watched::default(),
             config,
             stats: ServerStats::default(),
-            round: Vec::new(),
         })
     }
 
@@ -355,11 +393,10 @@ impl ControlServer {
                 LISTENER | VERBS_LISTENER => self.accept_pending = true,
                 WAKER => {}
                 Token(number) => {
-                    if let Some(peer) = self.peers.get_mut(&ConnectionId(number)) {
-                        let both = peer.carrier.signals_both_at_once();
-                        peer.readable |= event.is_readable() || event.is_error();
-                        peer.ending |= event.is_read_closed() || event.is_error();
-                        peer.writable |= event.is_writable() || both;
+                    let id = ConnectionId(number);
+                    if let Some(peer) = self.peers.get_mut(&id) {
+                        peer.handle_event(event);
+                        enqueue(&mut self.turns, &mut self.write_turns, id, peer);
                     }
                 }
             }
@@ -368,11 +405,13 @@ impl ControlServer {
         if self.accept_pending {
             self.accept(now, &mut on);
         }
-        self.round.clear();
-        self.round.extend(self.peers.keys());
-        for i in 0..self.round.len() {
-            self.serve(self.round[i], now, &mut on);
+        self.turns.begin_pass();
+        while let Some(id) = self.turns.next() {
+            let work = self.serve(id, now, &mut on);
+            self.turns.charge(work);
         }
+        self.flush();
+        self.fire_timers(now, &mut on);
         self.lease_returned(&mut on);
         self.count_cursors();
         Ok(())
@@ -380,61 +419,88 @@ impl ControlServer {
 
     /// Returns the longest wait: none while work is left over, and not beyond the next timer.
     fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let now = Instant::now();
-        let mut wait = timeout;
-        let mut at_most = |span: Duration| wait = Some(wait.map_or(span, |wait| wait.min(span)));
-        for peer in self.peers.values() {
-            if peer.readable || peer.interrupted {
-                at_most(Duration::ZERO);
-            }
-            match peer.phase {
-                Phase::Closing { until, .. } => at_most(until.saturating_duration_since(now)),
-                Phase::Open if peer.messages == 0 && !peer.overdue_reported => {
-                    let until = peer.connected_at + self.config.join_timeout;
-                    at_most(until.saturating_duration_since(now));
-                }
-                Phase::Open => {}
-            }
+        if !self.turns.is_empty() || !self.write_turns.is_empty() {
+            return Some(Duration::ZERO);
         }
-        if self.accept_pending {
-            // Wait a little, because a failure may be temporary.
-            let patience = if self.accept_failed { 10 } else { 0 };
-            at_most(Duration::from_millis(patience));
-        }
-        wait
+        let until_timer = self.timers.next();
+        let until_timer = until_timer.map(|at| at.saturating_duration_since(Instant::now()));
+        // Wait a little after a failure to accept, because it may be temporary.
+        let patience = Duration::from_millis(if self.accept_failed { 10 } else { 0 });
+        let until_accept = self.accept_pending.then_some(patience);
+        [timeout, until_timer, until_accept]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    fn serve(&mut self, id: ConnectionId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+    /// Reads from a peer for one turn. Returns what that cost.
+    fn serve(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) -> usize {
         let Some(peer) = self.peers.get_mut(&id) else {
-            return;
+            return 0;
         };
-        let before = peer.messages;
-        let mut result = peer.read(&self.config, now, |unconfirmed, channel, message| {
-            if let Some(bytes) = unconfirmed {
-                on(ServerEvent::Unconfirmed(id, bytes));
-            }
-            on(ServerEvent::Frame(id, channel, message));
-        });
-        self.stats.messages += peer.messages - before;
-        if result.is_ok() {
-            peer.report_granted(id, on);
-            result = peer.write(now);
-        }
-        let result = result.map_err(|reason| match reason {
-            CloseReason::Io(error) if peer.carrier.is_violated() => CloseReason::Violation(error),
-            reason => reason,
-        });
+        let (before, mut work) = (peer.messages(), 0);
+        let result = peer.read(
+            &self.config,
+            now,
+            &mut work,
+            |unconfirmed, channel, message| {
+                if let Some(bytes) = unconfirmed {
+                    on(ServerEvent::Unconfirmed(id, bytes));
+                }
+                on(ServerEvent::Frame(id, channel, message));
+            },
+        );
+        self.stats.turns += 1;
+        self.stats.messages += peer.messages() - before;
         if let Err(reason) = result {
+            let reason = match reason {
+                CloseReason::Io(error) if peer.carrier.is_violated() => {
+                    CloseReason::Violation(error)
+                }
+                reason => reason,
+            };
             self.stats.violations += u64::from(matches!(reason, CloseReason::Violation(_)));
             self.stats.protocol_errors += u64::from(matches!(reason, CloseReason::Protocol(_)));
             self.stats.broken += u64::from(matches!(reason, CloseReason::Io(_)));
             self.remove(id, reason, on);
-        } else if matches!(peer.phase, Phase::Open)
-            && peer.messages == 0
-            && !peer.overdue_reported
-            && now.duration_since(peer.connected_at) >= self.config.join_timeout
-        {
-            peer.overdue_reported = true;
+            return work;
+        }
+        peer.report_granted(id, on);
+        enqueue(&mut self.turns, &mut self.write_turns, id, peer);
+        if before == 0 && peer.messages() > 0 {
+            self.timers.cancel(id);
+        }
+        self.report_overdue(id, now, on);
+        work
+    }
+
+    /// Ends the connections whose time to read the last message is over, and reports those whose first
+    /// message is overdue.
+    fn fire_timers(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        while let Some(id) = self.timers.take_expired(now) {
+            if self.peers.get(&id).is_some_and(Peer::is_closing) {
+                self.remove(id, CloseReason::ByUs, on);
+            } else if !self.turns.contains(id) {
+                // A message that waits for a turn is not overdue; after that turn it is decided.
+                self.report_overdue(id, now, on);
+            }
+        }
+    }
+
+    fn report_overdue(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) {
+        let peer = self.peers.get_mut(&id);
+        if peer.is_some_and(|peer| peer.becomes_overdue(now, &self.config)) {
+            self.timers.cancel(id);
             on(ServerEvent::JoinOverdue(id));
         }
     }
@@ -446,9 +512,18 @@ impl ControlServer {
         on: &mut impl FnMut(ServerEvent<'_>),
     ) {
         if let Some(mut peer) = self.peers.remove(&id) {
-            self.awaiting_cursors.retain(|(it, _)| *it != id);
+            self.crowd.leave(&peer);
+            self.timers.cancel(id);
+            self.mirrored.remove(&id);
+            if !peer.carrier.is_tcp() {
+                self.awaiting_cursors.retain(|(it, _)| *it != id);
+            }
             peer.carrier.deregister(self.poll.registry());
-            if !peer.turned_away {
+            let is_turned_away = peer.is_turned_away();
+            // Its device must not be able to write a cursor that is leased again.
+            drop(peer);
+            self.leases.remove(&id);
+            if !is_turned_away {
                 on(ServerEvent::Closed(id, reason));
             }
         }
@@ -482,27 +557,27 @@ impl ControlServer {
         peer: ConnectionId,
         push: impl FnOnce(&mut Outbox) -> Result<(), SendError>,
     ) -> Result<(), SendError> {
-        let open = |p: &&mut Peer| matches!(p.phase, Phase::Open);
-        let to = self.peers.get_mut(&peer).filter(open);
-        let to = to.ok_or(SendError::NotConnected)?;
-        let queued = push(&mut to.outbox);
-        self.stats.overflows += u64::from(queued.is_err());
-        to.writable = true;
+        let to = self.peers.get_mut(&peer).ok_or(SendError::NotConnected)?;
+        let queued = to.queue(push);
+        self.stats.overflows += u64::from(matches!(queued, Err(SendError::Full { .. })));
+        enqueue(&mut self.turns, &mut self.write_turns, peer, to);
         queued
     }
 
-    /// Writes queued messages as far as the connections accept them. The next poll reports a failure as an
-    /// event.
+    /// Writes queued messages as far as the connections accept them, within the share of each address. The
+    /// next poll writes the rest, and reports a failure as an event.
     pub fn flush(&mut self) {
-        for peer in self.peers.values_mut() {
-            if peer.writable && peer.outbox.backlog() > 0 {
-                match peer.outbox.write(&mut peer.carrier) {
-                    Ok(done) => {
-                        peer.writable = done;
-                        peer.readable |= peer.carrier.holds_input();
-                    }
-                    Err(_) => peer.readable = true, // reading meets the failure again
-                }
+        self.write_turns.begin_pass();
+        while let Some(id) = self.write_turns.next() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            self.write_turns.charge(peer.write());
+            self.stats.write_turns += 1;
+            enqueue(&mut self.turns, &mut self.write_turns, id, peer);
+            // Writing may have learned of a right that the device has bound.
+            if !peer.granting.is_empty() {
+                self.turns.add(peer.origin(), id);
             }
         }
     }
@@ -510,21 +585,22 @@ impl ControlServer {
     /// Sends an optional last message, and closes the connection once the peer has read it, or `linger` has
     /// passed. `Closed` follows as an event. The last message is queued whatever the backlog.
     pub fn close(&mut self, peer: ConnectionId, last: Option<(ChannelId, &Message<'_>)>) {
-        let Some(peer) = self.peers.get_mut(&peer) else {
+        let found = self.peers.get_mut(&peer);
+        let Some(closing) = found.filter(|peer| !peer.is_closing()) else {
             return;
         };
-        if matches!(peer.phase, Phase::Closing { .. }) {
-            return;
+        closing.close(last);
+        enqueue(&mut self.turns, &mut self.write_turns, peer, closing);
+        self.timers.set(peer, Instant::now() + self.config.linger);
+    }
+
+    /// Gives a peer a turn of reading soon, because an operation of its carrier may have taken reports of
+    /// its descriptor.
+    pub(super) fn revisit(&mut self, id: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.note_held_input();
+            self.turns.add(peer.origin(), id);
         }
-        if let Some((channel, message)) = last {
-            // With this bound the message can't be refused.
-            let _ = peer.outbox.push(channel, message, usize::MAX);
-        }
-        peer.writable = true;
-        peer.phase = Phase::Closing {
-            until: Instant::now() + self.config.linger,
-            shut: false,
-        };
     }
 
     /// Returns the facts about a peer; `None` once it is gone.
@@ -535,7 +611,7 @@ impl ControlServer {
 
     /// Returns all peers.
     pub fn peers(&self) -> impl Iterator<Item = (ConnectionId, PeerInfo)> {
-        let admitted = self.peers.iter().filter(|(_, peer)| !peer.turned_away);
+        let admitted = self.peers.iter().filter(|(_, peer)| !peer.is_turned_away());
         admitted.map(|(id, peer)| (*id, peer.info()))
     }
 
@@ -543,6 +619,16 @@ impl ControlServer {
     #[must_use]
     pub const fn stats(&self) -> &ServerStats {
         &self.stats
+    }
+}
+
+/// Lets a connection wait for turns of reading and writing, if it has something to read or to write.
+fn enqueue(turns: &mut Turns, write_turns: &mut Turns, id: ConnectionId, peer: &Peer) {
+    if peer.has_input() {
+        turns.add(peer.origin(), id);
+    }
+    if peer.has_output() {
+        write_turns.add(peer.origin(), id);
     }
 }
 
