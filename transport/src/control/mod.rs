@@ -252,3 +252,19 @@ impl Outbox {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outbox_writes_at_most_the_given_bytes() {
+        let (mut outbox, mut to) = (Outbox::default(), Vec::new());
+        outbox.push_frames(b"five+five", usize::MAX).unwrap();
+        for (max, expected) in [(5, "five+"), (0, "five+"), (usize::MAX, "five+five")] {
+            assert!(outbox.write(&mut to, max).unwrap(), "a vector never blocks");
+            assert_eq!(to, expected.as_bytes());
+        }
+        assert_eq!((outbox.backlog(), outbox.start), (0, 0));
+    }
+}

@@ -206,3 +206,33 @@ impl ControlServer {
         Some(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::control::server::ServerConfig;
+
+    #[test]
+    fn ipv6_network_counts_as_one_address() {
+        let config = ServerConfig {
+            connections_per_address_max: 1,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let of = |text: &str| -> IpAddr { text.parse().unwrap() };
+        for taken in ["2001:db8:0:1::1", "10.0.0.1"] {
+            server.crowd.by_origin.insert(Origin::of(of(taken)), 1);
+        }
+        for (address, refused) in [
+            ("2001:db8:0:1:ffff::2", true),
+            ("2001:db8:0:2::1", false),
+            ("::ffff:10.0.0.1", true),
+            ("10.0.0.2", false),
+        ] {
+            let refusal = server.refusal(of(address));
+            assert_eq!(refusal.is_some(), refused, "{address}: {refusal:?}");
+        }
+    }
+}

@@ -638,6 +638,8 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
     use super::*;
+    use crate::control::carrier::CarrierStream;
+    use crate::control::server::peer::WRITE_COST_MIN;
 
     #[test]
     fn unprocessed_frames_make_next_wait_zero() {
@@ -668,5 +670,112 @@ mod tests {
         }
         server.poll(None, |_| ()).unwrap();
         assert_eq!(server.wait_at_most(None), None, "it is all said");
+    }
+
+    /// Connects one peer, and returns its stream and its id.
+    fn connect(server: &mut ControlServer) -> (TcpStream, ConnectionId) {
+        let stream = TcpStream::connect(server.local_address().unwrap()).unwrap();
+        let id = ConnectionId(server.next_peer);
+        while !server.peers.contains_key(&id) || !server.turns.is_empty() {
+            server.poll(None, |_| ()).unwrap();
+        }
+        (stream, id)
+    }
+
+    #[test]
+    fn output_beyond_the_share_makes_next_wait_zero() {
+        let config = ServerConfig {
+            turns_per_address_max: 1,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        assert!(server.events.capacity() >= config.connections_max);
+        // The turns of this many short outputs cost as much as one long turn.
+        let share = WRITE_TURN_MAX / WRITE_COST_MIN;
+        let peers: Vec<_> = (0..share + 3).map(|_| connect(&mut server)).collect();
+        for (_, id) in &peers {
+            server.send_frames(*id, &[0]).unwrap();
+        }
+        for expected in [3, 0] {
+            server.flush();
+            let waits = |(_, id): &(TcpStream, ConnectionId)| server.peers[id].info().backlog_bytes;
+            assert_eq!(peers.iter().map(waits).sum::<usize>(), expected);
+            let wait = server.wait_at_most(None);
+            assert_eq!(wait == Some(Duration::ZERO), expected > 0);
+        }
+    }
+
+    #[test]
+    fn wait_ends_with_join_timeout_or_linger() {
+        let hour = Duration::from_secs(3600);
+        let config = ServerConfig {
+            join_timeout: hour,
+            linger: 2 * hour,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let (mut stream, id) = connect(&mut server);
+        assert!(server.wait_at_most(None).unwrap() <= hour);
+        let mut said = Vec::new();
+        Message::Leave.write(ChannelId(1), &mut said);
+        stream.write_all(&said).unwrap();
+        while server.stats().messages == 0 {
+            server.poll(None, |_| ()).unwrap();
+        }
+        assert_eq!(server.wait_at_most(None), None);
+        server.close(id, None);
+        server.flush();
+        let wait = server.wait_at_most(None).unwrap();
+        assert!(wait > hour && wait <= 2 * hour, "{wait:?}");
+        // The peer reads on and never closes.
+        server.timers.set(id, Instant::now());
+        let mut closed = 0;
+        (server.poll(None, |event| {
+            closed += usize::from(matches!(event, ServerEvent::Closed(_, CloseReason::ByUs)));
+        }))
+        .unwrap();
+        assert_eq!((closed, server.peers.len()), (1, 0));
+        assert_eq!(server.wait_at_most(None), None);
+    }
+
+    #[test]
+    fn message_that_waits_for_a_turn_is_not_overdue() {
+        let config = ServerConfig {
+            turns_per_address_max: 1,
+            join_timeout: Duration::from_secs(3600),
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let mut peers: Vec<_> = (0..4).map(|_| connect(&mut server)).collect();
+        let mut said = Vec::new();
+        Message::Leave.write(ChannelId(1), &mut said);
+        let said = said.repeat(100);
+        for (stream, id) in &mut peers[..3] {
+            stream.write_all(&said).unwrap();
+            let carrier = &server.peers[id].carrier;
+            match carrier {
+                CarrierStream::Tcp(stream) => while stream.peek(&mut [0]).is_err() {},
+                #[cfg(feature = "rdma")]
+                CarrierStream::Verbs(_) => unreachable!("it is TCP"),
+            }
+        }
+        // All are overdue now, but three of them only because the server has not read them.
+        server.config.join_timeout = Duration::ZERO;
+        peers
+            .iter()
+            .for_each(|(_, id)| server.timers.set(*id, Instant::now()));
+        let mut overdue = Vec::new();
+        while server.stats().messages < 300 {
+            server
+                .poll(None, |event| match event {
+                    ServerEvent::JoinOverdue(id) => overdue.push(id),
+                    ServerEvent::Frame(..) => {}
+                    event => panic!("{event:?}"),
+                })
+                .unwrap();
+        }
+        assert_eq!(overdue, [peers[3].1]);
+        server.poll(Some(Duration::ZERO), |_| ()).unwrap();
+        assert_eq!(server.wait_at_most(None), None, "it is reported once");
     }
 }

@@ -18,7 +18,7 @@ use crate::control::{CloseReason, Filled, Inbox, MESSAGE_COST_MIN, Outbox, SendE
 pub(super) const WRITE_TURN_MAX: usize = 64 << 10;
 /// Least cost of a turn of writing, in bytes, because a system call costs as much as the bytes of several
 /// datagrams.
-const WRITE_COST_MIN: usize = 4 << 10;
+pub(super) const WRITE_COST_MIN: usize = 4 << 10;
 
 pub(in crate::control) struct Peer {
     pub(in crate::control) carrier: CarrierStream,

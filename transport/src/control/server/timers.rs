@@ -39,3 +39,29 @@ impl Timers {
         Some(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn timers_expire_in_order_and_once() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        let [first, second, third] = [1, 2, 3].map(ConnectionId);
+        let mut timers = Timers::default();
+        assert_eq!((timers.next(), timers.take_expired(now)), (None, None));
+        timers.set(first, at(30));
+        timers.set(second, at(20));
+        timers.set(third, at(10));
+        timers.set(third, at(40));
+        timers.cancel(second);
+        assert_eq!(timers.next(), Some(at(30)));
+        assert_eq!(timers.take_expired(at(29)), None);
+        let expired: Vec<_> = std::iter::from_fn(|| timers.take_expired(at(40))).collect();
+        assert_eq!(expired, [first, third]);
+        assert_eq!(timers.next(), None);
+    }
+}

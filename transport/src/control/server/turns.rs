@@ -116,3 +116,71 @@ impl Turns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const fn origin(number: u8) -> Origin {
+        Origin::V4(Ipv4Addr::new(10, 0, 0, number))
+    }
+
+    /// Runs a pass in which every turn costs `work` and leaves more to do.
+    fn pass(turns: &mut Turns, of: &[(u8, usize)], work: usize) -> Vec<usize> {
+        let mut taken = Vec::new();
+        turns.begin_pass();
+        while let Some(id) = turns.next() {
+            let (at, _) = of.iter().find(|(_, number)| *number == id.0).unwrap();
+            turns.charge(work);
+            turns.add(origin(*at), id);
+            taken.push(id.0);
+        }
+        taken
+    }
+
+    #[test]
+    fn address_share_is_independent_of_its_connections() {
+        let of = [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)];
+        let mut turns = Turns::new(20);
+        assert!(turns.is_empty() && turns.next().is_none());
+        for (at, number) in of {
+            turns.add(origin(at), ConnectionId(number));
+            turns.add(origin(at), ConnectionId(number));
+        }
+        // Two turns of 10 are a share, and a connection has one turn in a pass. The first address of a
+        // pass is the last of the next.
+        assert_eq!(pass(&mut turns, &of, 10), [10, 11, 20, 30, 31]);
+        assert_eq!(pass(&mut turns, &of, 10), [20, 30, 31, 12, 10]);
+        assert_eq!(pass(&mut turns, &of, 10), [30, 31, 11, 12, 20]);
+        assert_eq!(pass(&mut turns, &of, 100), [10, 20, 30]);
+        assert_eq!(pass(&mut turns, &of, 0), [20, 31, 30, 11, 12, 10]);
+    }
+
+    #[test]
+    fn connection_without_work_leaves_the_passes() {
+        let mut turns = Turns::new(1);
+        for _ in 0..3 {
+            turns.add(origin(1), ConnectionId(1));
+            turns.add(origin(2), ConnectionId(2));
+            assert!(turns.contains(ConnectionId(1)));
+            turns.begin_pass();
+            let first = turns.next();
+            // One that is added in a pass waits for the next one, of whatever address.
+            turns.add(origin(1), ConnectionId(3));
+            turns.add(origin(3), ConnectionId(4));
+            let rest = [turns.next(), turns.next()];
+            assert_eq!(
+                (first, rest),
+                (Some(ConnectionId(1)), [Some(ConnectionId(2)), None])
+            );
+            turns.begin_pass();
+            let mut taken: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+            taken.sort();
+            assert_eq!(taken, [ConnectionId(3), ConnectionId(4)]);
+            assert!(turns.is_empty() && !turns.contains(ConnectionId(3)));
+            assert!(turns.waiting.is_empty() && turns.order.is_empty());
+        }
+    }
+}
