@@ -213,6 +213,8 @@ pub struct ControlServer {
     /// The connections with input, and those with output that they may accept.
     turns: Turns,
     write_turns: Turns,
+    /// The connections that were written to since their backlogs were taken.
+    written_to: BTreeSet<ConnectionId>,
     /// The end of each connection's time to send a first message, or to read the last one.
     timers: Timers,
     /// Memory that peers may be allowed to READ.
@@ -264,6 +266,7 @@ impl ControlServer {
             crowd: Crowd::default(),
             turns: Turns::new(share(config.turn_bytes_max)),
             write_turns: Turns::new(share(WRITE_TURN_MAX)),
+            written_to: BTreeSet::new(),
             timers: Timers::default(),
             shares: Vec::new(),
             cursors: None,
@@ -514,6 +517,7 @@ impl ControlServer {
         if let Some(mut peer) = self.peers.remove(&id) {
             self.crowd.leave(&peer);
             self.timers.cancel(id);
+            self.written_to.remove(&id);
             self.mirrored.remove(&id);
             if !peer.carrier.is_tcp() {
                 self.awaiting_cursors.retain(|(it, _)| *it != id);
@@ -574,10 +578,20 @@ impl ControlServer {
             };
             self.write_turns.charge(peer.write());
             self.stats.write_turns += 1;
+            self.written_to.insert(id);
             enqueue(&mut self.turns, &mut self.write_turns, id, peer);
             // Writing may have learned of a right that the device has bound.
             if !peer.granting.is_empty() {
                 self.turns.add(peer.origin(), id);
+            }
+        }
+    }
+
+    /// Passes each peer that was written to since the last call, and the bytes that are still queued for it.
+    pub fn take_backlogs(&mut self, mut on: impl FnMut(ConnectionId, usize)) {
+        while let Some(id) = self.written_to.pop_first() {
+            if let Some(peer) = self.peers.get(&id) {
+                on(id, peer.info().backlog_bytes);
             }
         }
     }

@@ -238,7 +238,11 @@ fn output_is_written_in_shares_of_addresses() {
     }
     let before = crowd.server.stats().write_turns;
     crowd.server.flush();
-    assert_eq!(crowd.server.peer(other).unwrap().backlog_bytes, 0);
+    let mut backlogs = Vec::new();
+    (crowd.server).take_backlogs(|peer, bytes| backlogs.push((peer, bytes)));
+    assert!(backlogs.contains(&(other, 0)));
+    assert_eq!(backlogs.len(), 16 + 1, "only those that were written to");
+    (crowd.server).take_backlogs(|peer, _| panic!("{peer:?} was taken before"));
     // A system call counts as 4 KiB, and a turn of writing is 64 KiB.
     assert_eq!(crowd.server.stats().write_turns - before, 16 + 1);
     until(|| {
