@@ -265,7 +265,7 @@ impl ControlClient {
         match &mut self.state {
             State::Connected(stream) if self.outbox.backlog() > 0 => self
                 .outbox
-                .write(stream)
+                .write(stream, usize::MAX)
                 .map(|_| ())
                 .map_err(CloseReason::Io),
             _ => Ok(()),

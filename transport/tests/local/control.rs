@@ -1,5 +1,7 @@
 //! The control connection keeps frames whole, bounds its memory, and survives the end of either side.
 
+mod turns;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
