@@ -8,7 +8,6 @@ pub(crate) mod deny_list;
 pub(crate) mod peers;
 mod warnings;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,8 +67,6 @@ pub(crate) struct RepairService {
     peers: Peers,
     directory_versions: Vec<u64>,
     access: Access,
-    /// Peers with output that may be unsent.
-    backlogged: BTreeSet<PeerId>,
     out: Vec<u8>,
     stats_at: Nanos,
     warnings: Warnings,
@@ -112,7 +109,6 @@ impl RepairService {
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
             access: Access::default(),
-            backlogged: BTreeSet::new(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
@@ -377,20 +373,16 @@ impl RepairService {
                     }
                     let backlog = self.server.peer(connection).map_or(0, |p| p.backlog_bytes);
                     self.core.handle_backlog(peer, backlog);
-                    self.backlogged.insert(peer);
                 }
                 Destination::Multicast(channel) => self.multicast(channel)?,
             }
         }
         self.server.flush();
-        // Peers that read at once have nothing unsent, so only the others are visited.
-        let (server, peers, core) = (&self.server, &self.peers, &mut self.core);
-        self.backlogged.retain(|peer| {
-            let connection = peers.connection(*peer);
-            let info = connection.and_then(|it| server.peer(it));
-            let backlog = info.map_or(0, |info| info.backlog_bytes);
-            core.handle_backlog(*peer, backlog);
-            backlog > 0
+        let (peers, core) = (&self.peers, &mut self.core);
+        self.server.take_backlogs(|connection, bytes| {
+            if let Some(peer) = peers.of(connection) {
+                core.handle_backlog(peer, bytes);
+            }
         });
         Ok(())
     }
