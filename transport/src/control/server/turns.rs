@@ -167,7 +167,7 @@ mod tests {
             assert!(turns.contains(ConnectionId(1)));
             turns.begin_pass();
             let first = turns.next();
-            // One that is added in a pass waits for the next one, of whatever address.
+            // A connection that is added in a pass waits for the next one, of whatever address it is.
             turns.add(origin(1), ConnectionId(3));
             turns.add(origin(3), ConnectionId(4));
             let rest = [turns.next(), turns.next()];
