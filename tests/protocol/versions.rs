@@ -27,7 +27,7 @@ use tickcast_reliability::session::{
     ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, Origin, RecordNumber,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber,
     RepairServiceCounters, Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
@@ -188,7 +188,7 @@ impl Publisher {
             at(0),
             PEER,
             Carrier::Tcp,
-            Origin::V4(Ipv4Addr::LOCALHOST),
+            PeerOrigin::V4(Ipv4Addr::LOCALHOST),
         );
         publisher
     }

@@ -20,7 +20,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
     ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
-use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, Origin};
+use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, PeerOrigin};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 use tickcast_transport::host::clock::{Clock, SystemClock};
@@ -218,7 +218,7 @@ impl RepairService {
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address, carrier) => {
                 tracing::debug!(%address, "a connection was accepted");
-                let (peer, origin) = (peers.add(connection, address), Origin::of(address.ip()));
+                let (peer, origin) = (peers.add(connection, address), PeerOrigin::of(address.ip()));
                 core.handle_connected(clock.both(), peer, carrier, origin);
             }
             ServerEvent::Unconfirmed(connection, bytes) => {

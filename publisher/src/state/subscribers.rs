@@ -116,7 +116,7 @@ impl Subscribers {
         }
     }
 
-    /// Returns the number of distinct subscribers that are joined and follow every channel that they asked for.
+    // A report on a channel that it did not join, or of an unknown connection, changes nothing.
     /// A subscriber that has sent no report on a channel may not be receiving it yet.
     pub(crate) const fn following(&self) -> u32 {
         self.following

@@ -52,7 +52,9 @@ pub use crate::serve::channel::ChannelInfo;
 use crate::serve::origins::Origins;
 use crate::serve::peer::{Peer, Role, Session, rejected};
 use crate::serve::turns::{Lane, Turns};
-use crate::types::{ChannelId, Epoch, Nanos, Now, Origin, RepairCounters, RepairServiceCounters};
+use crate::types::{
+    ChannelId, Epoch, Nanos, Now, PeerOrigin, RepairCounters, RepairServiceCounters,
+};
 use crate::wire::WireVersions;
 
 /// How long the service waits for a subscriber whose connection broke. Subscribers reconnect at least
@@ -317,7 +319,13 @@ impl RepairCore {
 
     /// Adds an accepted connection of this kind from `origin`. When all places are taken, a connection of the
     /// origin with the most of them gives way, or else the new one is rejected.
-    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier, origin: Origin) {
+    pub fn handle_connected(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        carrier: Carrier,
+        origin: PeerOrigin,
+    ) {
         // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;

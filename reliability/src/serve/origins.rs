@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::serve::peer::PeerId;
-use crate::types::Origin;
+use crate::types::PeerOrigin;
 
 #[derive(Debug, Default)]
 struct Held {
@@ -21,16 +21,16 @@ struct Held {
 /// All origins with a connection.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
-    all: BTreeMap<Origin, Held>,
+    all: BTreeMap<PeerOrigin, Held>,
     /// Each origin by its number of places.
-    by_size: BTreeSet<(usize, Origin)>,
+    by_size: BTreeSet<(usize, PeerOrigin)>,
     /// Number of origins that replay now.
     replaying: u64,
 }
 
 impl Origins {
     /// Adds a connection, which takes a place.
-    pub(super) fn connect(&mut self, origin: Origin, peer: PeerId) {
+    pub(super) fn connect(&mut self, origin: PeerOrigin, peer: PeerId) {
         let held = self.all.entry(origin).or_default();
         held.connections += 1;
         self.by_size.remove(&(held.places.len(), origin));
@@ -41,13 +41,13 @@ impl Origins {
     /// Moves a connection to the origin of the session that it has joined. It takes no place there, so that a
     /// subscriber with several connections does not count as several. Returns whether it was the last one of
     /// the origin before.
-    pub(super) fn join(&mut self, from: Origin, to: Origin, peer: PeerId) -> bool {
+    pub(super) fn join(&mut self, from: PeerOrigin, to: PeerOrigin, peer: PeerId) -> bool {
         self.all.entry(to).or_default().connections += 1;
         self.disconnect(from, peer)
     }
 
     /// Removes a connection, and returns whether it was the origin's last.
-    pub(super) fn disconnect(&mut self, origin: Origin, peer: PeerId) -> bool {
+    pub(super) fn disconnect(&mut self, origin: PeerOrigin, peer: PeerId) -> bool {
         self.end_replay(origin, peer);
         let Some(held) = self.all.get_mut(&origin) else {
             return false;
@@ -66,20 +66,20 @@ impl Origins {
     }
 
     /// Records that the unsent bytes of a connection changed.
-    pub(super) fn set_backlog(&mut self, origin: Origin, before: usize, after: usize) {
+    pub(super) fn set_backlog(&mut self, origin: PeerOrigin, before: usize, after: usize) {
         if let Some(held) = self.all.get_mut(&origin) {
             held.backlog = held.backlog.saturating_sub(before).saturating_add(after);
         }
     }
 
     /// Returns the unsent bytes of all connections of an origin.
-    pub(super) fn backlog(&self, origin: Origin) -> usize {
+    pub(super) fn backlog(&self, origin: PeerOrigin) -> usize {
         self.all.get(&origin).map_or(0, |held| held.backlog)
     }
 
     /// Returns the newest place of the origin with the most places, if it has at least two more than `than`:
     /// closing it in favour of a new connection of `than` makes the division fairer.
-    pub(super) fn to_give_way(&self, than: Origin) -> Option<PeerId> {
+    pub(super) fn to_give_way(&self, than: PeerOrigin) -> Option<PeerId> {
         let own = self.all.get(&than).map_or(0, |held| held.places.len());
         let (most, origin) = self.by_size.last()?;
         let held = self.all.get(origin).filter(|_| *most > own + 1)?;
@@ -87,7 +87,7 @@ impl Origins {
     }
 
     /// Lets a connection replay, if it replays already or its origin has less than `max` replays.
-    pub(super) fn begin_replay(&mut self, origin: Origin, peer: PeerId, max: usize) -> bool {
+    pub(super) fn begin_replay(&mut self, origin: PeerOrigin, peer: PeerId, max: usize) -> bool {
         let Some(held) = self.all.get_mut(&origin) else {
             return false;
         };
@@ -102,7 +102,7 @@ impl Origins {
     }
 
     /// Records that a connection replays no more.
-    pub(super) fn end_replay(&mut self, origin: Origin, peer: PeerId) {
+    pub(super) fn end_replay(&mut self, origin: PeerOrigin, peer: PeerId) {
         if let Some(held) = self.all.get_mut(&origin)
             && held.replaying.remove(&peer)
         {
@@ -112,7 +112,7 @@ impl Origins {
 
     /// Returns the guaranteed part of this rate for a connection that replays, or is about to: the rate is
     /// divided by origin first, then by connection.
-    pub(super) fn replay_share(&self, bytes_per_s: u64, origin: Origin, peer: PeerId) -> u64 {
+    pub(super) fn replay_share(&self, bytes_per_s: u64, origin: PeerOrigin, peer: PeerId) -> u64 {
         let held = self.all.get(&origin);
         let others = held.map_or(0, |held| {
             held.replaying.len() - usize::from(held.replaying.contains(&peer))
@@ -127,8 +127,8 @@ impl Origins {
 mod tests {
     use super::*;
 
-    fn origin(number: u8) -> Origin {
-        Origin::V4([10, 0, 0, number].into())
+    fn origin(number: u8) -> PeerOrigin {
+        PeerOrigin::V4([10, 0, 0, number].into())
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::serve::request_queue::PendingRanges;
 use crate::serve::standby_writes::MirrorWriter;
 use crate::serve::token_bucket::TokenBucket;
 use crate::serve::turns::Lane;
-use crate::types::{ChannelId, Nanos, Origin};
+use crate::types::{ChannelId, Nanos, PeerOrigin};
 use crate::wire::WireVersions;
 
 /// Maximum number of channels in one JOIN.
@@ -136,7 +136,7 @@ impl Due {
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The origin of its session; before it has one, its own.
-    pub(crate) origin: Origin,
+    pub(crate) origin: PeerOrigin,
     pub(crate) role: Role,
     pub(crate) carrier: Carrier,
     pub(crate) name: String,
@@ -167,7 +167,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(now: Nanos, carrier: Carrier, origin: Origin) -> Self {
+    pub(crate) fn new(now: Nanos, carrier: Carrier, origin: PeerOrigin) -> Self {
         Self {
             origin,
             role: Role::Connecting,
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn peer_with_due_output_has_work_of_its_lane() {
-        let origin = Origin::V4(std::net::Ipv4Addr::LOCALHOST);
+        let origin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
         let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp, origin);
         let work = |peer: &Peer| Lane::ALL.map(|lane| peer.has_work(lane));
         assert_eq!(work(&peer), [false; 3]);

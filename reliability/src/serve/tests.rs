@@ -26,7 +26,7 @@ use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState
 /// The secret for session numbers.
 const SECRET: [u8; 32] = [42; 32];
 /// The origin of connections, where it does not matter.
-const ORIGIN: Origin = Origin::V4(std::net::Ipv4Addr::LOCALHOST);
+const ORIGIN: PeerOrigin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
 const CHANNEL: ChannelId = ChannelId(4);
 const EPOCH: Epoch = Epoch(9);
 /// Length of a test datagram in its frame, in bytes.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::serve::peer::PeerId;
-use crate::types::{Nanos, Origin};
+use crate::types::{Nanos, PeerOrigin};
 
 /// The kinds of output. They take turns too, so that none of them starves another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The origin of the session.
-    pub(super) origin: Origin,
+    pub(super) origin: PeerOrigin,
     /// The connection that owns the session; the connection itself before it has one.
     pub(super) owner: PeerId,
     pub(super) peer: PeerId,
@@ -74,8 +74,8 @@ impl<K> Group<K> {
 /// of a group by its key. A group stays allocated as long as its origin or its owner is connected.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    order: VecDeque<Origin>,
-    owners: BTreeMap<Origin, Group<PeerId>>,
+    order: VecDeque<PeerOrigin>,
+    owners: BTreeMap<PeerOrigin, Group<PeerId>>,
     connections: BTreeMap<PeerId, Group<PeerId>>,
     /// Connections that have no budget before a time.
     paused: BTreeSet<(Nanos, PeerId)>,
@@ -143,7 +143,7 @@ impl Turns {
     }
 
     /// Ends a session: its connections wait on their own from now on.
-    pub(super) fn disband(&mut self, origin: Origin, owner: PeerId) {
+    pub(super) fn disband(&mut self, origin: PeerOrigin, owner: PeerId) {
         let group = self.connections.remove(&owner);
         for peer in group.into_iter().flat_map(|group| group.waiting) {
             self.push(Place {
@@ -160,7 +160,7 @@ impl Turns {
     }
 
     /// Forgets an origin without connections.
-    pub(super) fn forget_origin(&mut self, origin: Origin) {
+    pub(super) fn forget_origin(&mut self, origin: PeerOrigin) {
         self.owners.remove(&origin);
     }
 }
@@ -171,7 +171,7 @@ mod tests {
 
     fn place(origin: u8, owner: u64, peer: u64) -> Place {
         Place {
-            origin: Origin::V4([10, 0, 0, origin].into()),
+            origin: PeerOrigin::V4([10, 0, 0, origin].into()),
             owner: PeerId(owner),
             peer: PeerId(peer),
         }

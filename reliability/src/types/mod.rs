@@ -12,7 +12,7 @@ pub use self::counters::{
     Counter, ReceiverCounters, RepairCounters, RepairServiceCounters, SenderCounters,
 };
 pub use self::lineage::{Continued, Lineage};
-pub use self::origin::Origin;
+pub use self::origin::PeerOrigin;
 
 use std::fmt;
 

@@ -22,8 +22,8 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, Origin, RecordNumber, Sequence, SourceId,
-    SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber, Sequence,
+    SourceId, SourcePosition,
 };
 use tickcast_subscriber::{
     Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
@@ -357,7 +357,7 @@ impl Service {
             ServerEvent::Connected(connection, address, carrier) => {
                 *last_peer += 1;
                 peers.insert(connection, PeerId(*last_peer));
-                let origin = Origin::of(address.ip());
+                let origin = PeerOrigin::of(address.ip());
                 repair.handle_connected(now(), PeerId(*last_peer), carrier, origin);
             }
             ServerEvent::Frame(connection, channel, message) => {

@@ -21,7 +21,7 @@ use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, Nanos, Now, Origin, RecordNumber, Sequence, SourceId,
+    ChannelId, ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };
 use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of, relay_flags};
@@ -229,7 +229,7 @@ impl Pair {
             now,
             PEER,
             Carrier::Tcp,
-            Origin::V4(std::net::Ipv4Addr::LOCALHOST),
+            PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST),
         );
         while !pair
             .subscriber

@@ -18,7 +18,7 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Now, Origin, RecordNumber, RepairCounters,
+    ChannelId, ConfigHash, Epoch, FanOutId, Now, PeerOrigin, RecordNumber, RepairCounters,
     RepairServiceCounters, SenderCounters, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_transport::FanOut;
@@ -314,7 +314,7 @@ impl Publisher {
                 ServerEvent::Connected(connection, address, carrier) => {
                     *last += 1;
                     peers.insert(connection, PeerId(*last));
-                    let origin = Origin::of(address.ip());
+                    let origin = PeerOrigin::of(address.ip());
                     core.handle_connected(now, PeerId(*last), carrier, origin);
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {

@@ -23,7 +23,7 @@ use tickcast_reliability::session::{
     SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, Origin, ReceiverCounters, RecordNumber,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, ReceiverCounters, RecordNumber,
     Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, crc_of};
@@ -345,7 +345,7 @@ impl World {
                         now,
                         peer,
                         Carrier::Verbs,
-                        Origin::V4(Ipv4Addr::LOCALHOST),
+                        PeerOrigin::V4(Ipv4Addr::LOCALHOST),
                     );
                     let limits = ReadLimits {
                         reads: self.sides.reader.reads_depth(),

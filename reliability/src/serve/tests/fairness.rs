@@ -1,12 +1,12 @@
-//! Strangers from a few addresses cost an honest subscriber no more than their addresses' shares, whatever the
-//! number of their connections.
+//! Strangers from a few addresses cost an honest subscriber no more than the shares of their addresses,
+//! whatever the number of their connections.
 
 use super::*;
 
 const HONEST: u64 = 10_000;
 
-fn origin(number: u64) -> Origin {
-    Origin::V4([10, 0, 0, number as u8].into())
+fn origin(number: u64) -> PeerOrigin {
+    PeerOrigin::V4([10, 0, 0, number as u8].into())
 }
 
 fn unicast() -> RepairConfig {
@@ -17,7 +17,7 @@ fn unicast() -> RepairConfig {
 }
 
 impl Bench {
-    fn connect_from(&mut self, from: Origin, peer: u64, join: Join) -> Vec<Got> {
+    fn connect_from(&mut self, from: PeerOrigin, peer: u64, join: Join) -> Vec<Got> {
         self.core
             .handle_connected(self.now, PeerId(peer), Carrier::Tcp, from);
         self.tell(peer, Message::Join(join));
@@ -185,7 +185,7 @@ fn unread_bytes_of_one_origin_are_bounded_in_all() {
     let peers: std::collections::BTreeSet<_> = served.iter().map(|(to, _)| *to).collect();
     assert_eq!(peers, [Some(0), Some(1), Some(2)].into());
     assert_eq!(served.len(), 9);
-    // One that leaves takes its unread bytes with it.
+    // A closed connection takes its unread bytes with it.
     for peer in 3..6 {
         bench.core.handle_disconnected(PeerId(peer));
     }

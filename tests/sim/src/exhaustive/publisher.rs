@@ -10,8 +10,8 @@ use tickcast_reliability::serve::{
     Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ConfigHash, Epoch, Nanos, Now, Origin, RecordNumber, RepairCounters, Sequence, SequenceRange,
-    SourceId, SourcePosition,
+    ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, RepairCounters, Sequence,
+    SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
@@ -27,7 +27,7 @@ use crate::truth::{ContentKey, Truth, push_record};
 /// Constant heartbeat interval, whatever is sent, so that only one timer matters.
 const HEARTBEAT_US: u64 = 1_000;
 /// The host of all subscribers.
-const HOST: Origin = Origin::V4(std::net::Ipv4Addr::LOCALHOST);
+const HOST: PeerOrigin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// The publisher of a small world.
 pub struct Publisher {

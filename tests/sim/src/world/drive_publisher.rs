@@ -8,7 +8,7 @@ use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClas
 use tickcast_reliability::publish::{PublisherEvent, Transmit};
 use tickcast_reliability::serve::{Carrier, Destination, RepairEvent};
 use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{FanOutId, Nanos, Origin};
+use tickcast_reliability::types::{FanOutId, Nanos, PeerOrigin};
 
 use crate::actors::publisher::{Arrival, Publisher};
 use crate::checks::counters;
@@ -329,7 +329,7 @@ impl World {
                 } = self.connections[connection];
                 publisher.peers.insert(peer, connection);
                 // Two subscribers run on each host.
-                let origin = Origin::V4(Ipv4Addr::from_bits(subscriber as u32 / 2));
+                let origin = PeerOrigin::V4(Ipv4Addr::from_bits(subscriber as u32 / 2));
                 (publisher.repair).handle_connected(now, peer, Carrier::Verbs, origin);
             }
             Arrival::Closed(connection) => {

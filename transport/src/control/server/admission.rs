@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use mio::Token;
 use tickcast_reliability::control::{Message, RejectCode, Rejected};
-use tickcast_reliability::types::{ChannelId, Origin};
+use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
 use super::{ConnectionId, ControlServer, Peer, ServerEvent};
 use crate::control::carrier::CarrierStream;
@@ -31,7 +31,7 @@ pub(super) struct Crowd {
     /// Admitted connections.
     served: usize,
     /// Admitted connections of each address that has some.
-    by_origin: BTreeMap<Origin, usize>,
+    by_origin: BTreeMap<PeerOrigin, usize>,
     /// Refused connections whose REJECTED is being delivered.
     turned_away: usize,
     /// Connections over verbs.
@@ -39,7 +39,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    fn of(&self, origin: Origin) -> usize {
+    fn of(&self, origin: PeerOrigin) -> usize {
         self.by_origin.get(&origin).copied().unwrap_or(0)
     }
 
@@ -185,7 +185,7 @@ impl ControlServer {
     /// Returns why one more connection from this address is refused, if it is, and counts the refusal.
     fn refusal(&mut self, address: IpAddr) -> Option<String> {
         let (config, crowd, stats) = (&self.config, &self.crowd, &mut self.stats);
-        let origin = Origin::of(address);
+        let origin = PeerOrigin::of(address);
         let text = if crowd.served >= config.connections_max {
             format!(
                 "the publisher serves at most {} connections; try again later",
@@ -223,7 +223,7 @@ mod tests {
         let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
         let of = |text: &str| -> IpAddr { text.parse().unwrap() };
         for taken in ["2001:db8:0:1::1", "10.0.0.1"] {
-            server.crowd.by_origin.insert(Origin::of(of(taken)), 1);
+            server.crowd.by_origin.insert(PeerOrigin::of(of(taken)), 1);
         }
         for (address, refused) in [
             ("2001:db8:0:1:ffff::2", true),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use mio::event::Event;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
-use tickcast_reliability::types::{ChannelId, Origin};
+use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
 use super::{PeerInfo, ServerConfig};
 use crate::control::carrier::{CarrierStream, Granted};
@@ -96,8 +96,8 @@ impl Peer {
     }
 
     /// Returns the unit by which the connection shares resources with others.
-    pub(super) const fn origin(&self) -> Origin {
-        Origin::of(self.address.ip())
+    pub(super) const fn origin(&self) -> PeerOrigin {
+        PeerOrigin::of(self.address.ip())
     }
 
     pub(super) const fn messages(&self) -> u64 {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tickcast_reliability::types::Origin;
+use tickcast_reliability::types::PeerOrigin;
 
 use super::ConnectionId;
 
@@ -16,12 +16,12 @@ pub(super) struct Turns {
     /// Work after which an address has had its share of a pass.
     share: usize,
     /// The waiting connections of each address, the longest waiting first.
-    waiting: BTreeMap<Origin, VecDeque<ConnectionId>>,
+    waiting: BTreeMap<PeerOrigin, VecDeque<ConnectionId>>,
     members: BTreeSet<ConnectionId>,
     /// The addresses with waiting connections but for `current`, in the order of service.
-    order: VecDeque<Origin>,
+    order: VecDeque<PeerOrigin>,
     /// The address whose share is being used.
-    current: Option<Origin>,
+    current: Option<PeerOrigin>,
     /// Addresses still to serve in this pass.
     origins_left: usize,
     /// Connections that the current address may still serve in this pass: one turn each.
@@ -56,7 +56,7 @@ impl Turns {
     }
 
     /// Appends a connection, unless it waits already.
-    pub(super) fn add(&mut self, origin: Origin, id: ConnectionId) {
+    pub(super) fn add(&mut self, origin: PeerOrigin, id: ConnectionId) {
         if !self.members.insert(id) {
             return;
         }
@@ -123,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    const fn origin(number: u8) -> Origin {
-        Origin::V4(Ipv4Addr::new(10, 0, 0, number))
+    const fn origin(number: u8) -> PeerOrigin {
+        PeerOrigin::V4(Ipv4Addr::new(10, 0, 0, number))
     }
 
     /// Runs a pass in which every turn costs `work` and leaves more to do.
