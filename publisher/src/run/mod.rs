@@ -442,7 +442,9 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 mod tests {
     use std::time::{Duration, Instant};
 
-    use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
+    use tickcast_feeds::source::{
+        Decoder, FeedSession, LineStats, MessageCounts, Packet, ResumePoint, Sink,
+    };
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
@@ -461,6 +463,12 @@ mod tests {
         fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
 
         fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn resume(&mut self, _: &ResumePoint) {}
+
+        fn session(&self) -> Option<FeedSession> {
+            None
+        }
 
         fn line(&self, _: usize) -> LineStats {
             LineStats::default()
