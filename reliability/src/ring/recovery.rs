@@ -227,10 +227,11 @@ fn last_lost(event: &[u8]) -> Option<(SourceId, SourcePosition)> {
     else {
         return None;
     };
-    let more = if messages == u64::MAX {
-        0
-    } else {
-        messages.saturating_sub(1)
+    let more = match messages {
+        // Nothing is missing: the event begins the books anew.
+        0 => return None,
+        u64::MAX => 0,
+        messages => messages - 1,
     };
     Some((source, SourcePosition(from.0.saturating_add(more))))
 }
@@ -394,6 +395,16 @@ mod tests {
         }
         .write(&mut body);
         seal(&mut ring, Kind::Event, A, 40, &body);
+        body.clear();
+        StreamEvent::SourceLost {
+            source: A,
+            reason: SourceLossReason::Gap,
+            from: at(43),
+            messages: 0,
+            instruments: Vec::new(),
+        }
+        .write(&mut body);
+        seal(&mut ring, Kind::Event, A, 43, &body);
         let mut ring = reopened(ring).unwrap();
         assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(70))]);
         // Checkpoints continue in their places.

@@ -480,7 +480,7 @@ pub enum StreamEvent {
         reason: SourceLossReason,
         /// Position of the first message lost.
         from: SourcePosition,
-        /// Number of messages; `u64::MAX` when unknown.
+        /// Number of messages; `u64::MAX` when unknown. 0: none is missing, but order books begin anew.
         messages: u64,
         /// The affected instruments; empty means all of the source.
         instruments: Vec<u32>,
