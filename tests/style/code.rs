@@ -181,9 +181,10 @@ fn libraries_neither_panic_nor_print() {
 /// - reports of loss, and a standby's promotion
 /// - handles of C: a call tries one once, however many ticks it delivers
 /// - the in-memory network of tests, and the state that connections of a device share
-const LOCKING: [&str; 8] = [
+const LOCKING: [&str; 9] = [
     "publisher/src/ingest/queue.rs",
     "publisher/src/state/mod.rs",
+    "publisher/src/state/source_memory.rs",
     "publisher/src/state/standby.rs",
     "subscriber/capi/src/handle.rs",
     "subscriber/src/observe/mod.rs",

@@ -2,7 +2,7 @@
 //! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::source::{Decoder, FeedSession, Incident, Packet, ResumePoint, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -31,6 +31,10 @@ const PAUSE: Nanos = Nanos::from_ms(1);
 pub(super) struct Live {
     pub(super) lines: Vec<LiveLine>,
     pub(super) decoder: Option<Box<dyn Decoder>>,
+    /// The format of the decoder.
+    format: Option<Format>,
+    /// The session that was remembered last.
+    session: Option<FeedSession>,
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
@@ -78,10 +82,31 @@ impl Live {
         Ok(Self {
             lines: input.lines.iter().map(open).collect::<Result<_, _>>()?,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
+            format: input.format.of_packets(),
+            session: None,
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
         })
+    }
+
+    /// Continues in place of an earlier decoder.
+    pub(super) fn resume(&mut self, format: Format, at: &ResumePoint) {
+        let mut decoder = decoder(format, &self.config, &self.settings);
+        decoder.resume(at);
+        self.decoder = Some(decoder);
+        self.format = Some(format);
+    }
+
+    /// Remembers a new session for a later publisher.
+    fn remember(&mut self, shared: &SourceShared) {
+        let session = self.decoder.as_ref().and_then(|it| it.session());
+        if session != self.session {
+            self.session = session;
+            if let (Some(memory), Some(format)) = (shared.memory.get(), self.format) {
+                memory.follow(format, session);
+            }
+        }
     }
 
     /// Polls the sockets; the contract is that of [`Input::poll`](super::Input::poll).
@@ -93,7 +118,7 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let unrecognised = &mut self.unrecognised;
+        let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
         for (index, line) in self.lines.iter_mut().enumerate() {
@@ -117,8 +142,8 @@ impl Live {
                     out: &mut attributing,
                 };
                 if found.is_none() {
-                    let format = Format::detect(datagram.bytes);
-                    *found = format.map(|format| decoder(format, config, settings));
+                    *known = Format::detect(datagram.bytes);
+                    *found = known.map(|format| decoder(format, config, settings));
                 }
                 let packet = Packet {
                     received_at: now.utc,
@@ -148,6 +173,7 @@ impl Live {
         self.settle(shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
         });
+        self.remember(shared);
         Ok(polled)
     }
 

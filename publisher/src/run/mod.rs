@@ -26,9 +26,12 @@ use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
 use crate::plan::routing::{Router, SymbolRules};
 use crate::plan::{Plan, why_no_digest};
+use crate::publish::restarted::Restarted;
 use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
 use crate::recovery::epoch_file::EpochState;
+use crate::recovery::live::ResumedSource;
+use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
@@ -36,6 +39,7 @@ use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command::{self, CommandSender};
 use crate::state::positions::{Positions, position_of};
+use crate::state::source_memory::{SourceFacts, SourceMemory};
 use crate::state::thread::{Thread, now, spawn};
 use crate::state::{PublishedBefore, Shared, SourceShared};
 
@@ -51,6 +55,8 @@ pub(crate) struct Opened {
     channels: Channels,
     /// Sealed positions of the inputs on each channel, if the epoch continues.
     sealed: Option<Vec<Positions>>,
+    /// Live sources that continue.
+    live: Vec<ResumedSource>,
     inputs: Inputs,
     control: SocketAddr,
     admin: Option<Admin>,
@@ -75,9 +81,11 @@ impl Opened {
             rings,
             epoch,
             sealed,
+            live,
         } = Rings::open(&config, plan.channels, opened_at.utc)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
+        resume_live(&live, &config, &mut inputs);
         let shared = Shared::new(
             config.name.clone(),
             epoch.epoch(),
@@ -92,6 +100,7 @@ impl Opened {
             shared: Arc::new(shared),
             channels,
             sealed,
+            live,
             inputs,
             control,
             admin,
@@ -147,6 +156,7 @@ impl Opened {
         let (sender, receiver) = command::commands();
         let admin = parts.start_admin(sender)?;
         let Parts { config, shared, .. } = parts;
+        let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
@@ -176,6 +186,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources,
             },
         })
     }
@@ -205,6 +216,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources: None,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -243,6 +255,17 @@ impl Opened {
             is_empty.then(|| self.epoch.opened(channel.plan.id))
         };
         to.event(opened, began)?;
+        for live in &self.live {
+            let place = self.inputs.iter().position(|(at, _)| *at == live.input);
+            let restarted = Restarted {
+                sealed: &live.sealed,
+                instruments: live.facts.instruments().cloned().collect(),
+                refers_to_orders: live.format.refers_to_orders(),
+            };
+            if let Some(index) = place {
+                to.restart(index, &restarted, began)?;
+            }
+        }
         to.drive(began)?;
         let parts = Parts {
             config: self.config,
@@ -304,6 +327,38 @@ fn resume(
         }
     }
     sealed
+}
+
+/// Starts to keep the state of the live sources, if their epoch can continue.
+fn keep_sources(
+    config: &Config,
+    shared: &Arc<Shared>,
+) -> Result<Option<Thread<()>>, PublisherError> {
+    let Some(directory) = config
+        .state_dir
+        .as_deref()
+        .filter(|_| config.ring_dir.is_some())
+    else {
+        return Ok(None);
+    };
+    let path = SourcesFile::path(directory, &config.name);
+    SourcesKeeper::new(path, shared.clone()).start()
+}
+
+/// Lets live inputs continue where they can, and remembers what a later publisher needs for that.
+fn resume_live(live: &[ResumedSource], config: &Config, inputs: &mut Inputs) {
+    for (index, input) in inputs {
+        if config.ring_dir.is_none() || !matches!(config.inputs[*index], InputConfig::Udp(_)) {
+            continue;
+        }
+        let mut facts = SourceFacts::default();
+        if let Some(live) = live.iter().find(|live| live.input == *index) {
+            input.resume(live.format, &live.at);
+            facts.clone_from(&live.facts);
+        }
+        // This is the only place that sets it.
+        let _ = input.shared().memory.set(SourceMemory::new(facts));
+    }
 }
 
 /// Opens the inputs of a config; a kind that only names a source has nothing to open.
@@ -414,6 +469,8 @@ pub(crate) struct Served {
     shared: Arc<Shared>,
     repair: Thread<()>,
     admin: Option<Thread<()>>,
+    /// The thread that keeps the state of live sources.
+    sources: Option<Thread<()>>,
 }
 
 impl Served {
@@ -426,6 +483,9 @@ impl Served {
         let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
             result = result.and(join(admin, "admin"));
+        }
+        if let Some(sources) = self.sources {
+            result = result.and(join(sources, "sources"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);

@@ -7,6 +7,7 @@ pub(crate) mod hand_over;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
+pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
 pub(crate) mod thread;
@@ -27,6 +28,7 @@ use tickcast_reliability::types::{
 use tickcast_transport::SendStats;
 
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
@@ -212,6 +214,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// Facts with which a later publisher continues it; set where its epoch can continue.
+    pub(crate) memory: OnceLock<SourceMemory>,
     types: [AtomicU64; 256],
 }
 
@@ -223,6 +227,7 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            memory: OnceLock::new(),
             types: [const { AtomicU64::new(0) }; 256],
         }
     }
