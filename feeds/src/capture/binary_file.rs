@@ -415,6 +415,7 @@ mod tests {
         let bytes = [EVENT, EVENT, &[0, 0], EVENT].concat();
         read(&bytes);
         let (messages, file) = drain(&bytes);
+        assert!(!file.is_soup());
         assert_eq!((messages.len(), file.session(), file.sequence()), (3, 1, 1));
         let at = 2 * EVENT.len() as u64 + 2;
         assert_eq!(file.findings().kept(), [CaptureFinding::AnotherFile { at }]);

@@ -5,7 +5,10 @@
 
 pub mod messages;
 pub mod normalise;
+pub(crate) mod packets;
 pub mod transport;
+
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
@@ -174,6 +177,10 @@ impl Decoder for IexDecoder {
         arbiter.packet(line, now, packet, &mut listener);
     }
 
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        self.arbiter.set_sender(line, sender);
+    }
+
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.poll(now, &mut listener);
@@ -195,6 +202,10 @@ impl Decoder for IexDecoder {
         let ordinal = self.arbiter.next_position().ordinal();
         let id = (self.arbiter.protocol()).session_id(self.arbiter.session()?)?;
         Some(FeedSession { id, ordinal })
+    }
+
+    fn packets(&self) -> u64 {
+        self.arbiter.packets()
     }
 
     fn line(&self, line: usize) -> LineStats {
