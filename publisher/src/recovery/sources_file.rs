@@ -1,12 +1,10 @@
 //! The facts of live sources on disk, for a later publisher that continues the epoch. The file says
 //! up to which sequence of each channel it is complete; the rings complete it from there.
 //!
-//! It is written without a sync: it outlives a killed process, and after a restart of the host no
-//! epoch continues.
+//! It needs only to outlive a killed process: after a restart of the host no epoch continues.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -17,7 +15,7 @@ use thiserror::Error;
 use tickcast_feeds::source::FeedSession;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::types::{Epoch, Sequence, SourceId};
-use tickcast_transport::host::atomic_file::write_atomic;
+use tickcast_transport::host::files::{DirectoryEntry, Readers};
 
 use crate::error::PublisherError;
 use crate::state::source_memory::{NAMES_MAX, SourceFacts};
@@ -89,17 +87,9 @@ impl SourcesFile {
             path: path.to_owned(),
             reason,
         };
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(NotKept::Missing),
-            Err(error) => return Err(unreadable(error.to_string())),
-        };
-        let mut text = Vec::new();
-        let read = file.take(FILE_LEN_MAX + 1).read_to_end(&mut text);
-        read.map_err(|error| unreadable(error.to_string()))?;
-        if text.len() as u64 > FILE_LEN_MAX {
-            return Err(unreadable(format!("it exceeds {FILE_LEN_MAX} bytes")));
-        }
+        let read = DirectoryEntry::trusted(path).and_then(|entry| entry.read(FILE_LEN_MAX));
+        let text = read.map_err(|error| unreadable(error.to_string()))?;
+        let text = text.ok_or(NotKept::Missing)?;
         let kept: Self =
             serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?;
         if kept.epoch != epoch {
@@ -236,7 +226,7 @@ impl SourcesKeeper {
         self.is_written = false;
         self.kept.complete_to = sealed.into_iter().map(|(id, it, _)| (id, it)).collect();
         let text = serde_json::to_vec(&self.kept)?;
-        write_atomic(&self.path, &text)?;
+        DirectoryEntry::trusted(&self.path)?.write(&text, Readers::Owner)?;
         self.is_written = true;
         Ok(())
     }
