@@ -101,14 +101,15 @@ impl Instruments {
     }
 
     /// Adds the symbols of an earlier table, and assigns further ids from `next_id` on. A symbol beyond
-    /// the limit, or below the ids in use, is left out.
+    /// the limit, or whose id is in use or not below `next_id`, is left out.
     pub fn resume(&mut self, known: &[(u32, Symbol)], next_id: u32) {
         let mut known = known.to_vec();
         known.sort_unstable_by_key(|(id, _)| *id);
         for (id, symbol) in known {
-            if id >= self.next_id && self.symbols.len() < self.limit && self.id(symbol).is_none() {
+            let is_free = (self.next_id..next_id).contains(&id);
+            if is_free && self.symbols.len() < self.limit && self.id(symbol).is_none() {
                 self.insert(symbol, id);
-                self.next_id = id.saturating_add(1);
+                self.next_id = id + 1;
             }
         }
         self.next_id = self.next_id.max(next_id);
@@ -313,13 +314,14 @@ mod tests {
             (9, symbol("Z")),
             (10, symbol("A")),
             (15, symbol("A")),
+            (u32::MAX, symbol("NEW")),
         ];
         table.resume(&known, 20);
         let ids = ["A", "C", "NEW", "Z"].map(|text| table.resolve(symbol(text)).unwrap().id);
         assert_eq!(
             ids,
             [10, 14, 20, 21],
-            "9 is below the table's range, and A has an id"
+            "9 and the last id are outside, and A has an id"
         );
         assert_eq!(
             (table.symbol(14), table.symbol(11)),

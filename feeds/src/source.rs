@@ -39,7 +39,7 @@ pub enum Incident {
     Gap {
         /// Position of the first message that is missing.
         from: SourcePosition,
-        /// Number of missing messages.
+        /// Number of missing messages; `u64::MAX` if unknown.
         missing: u64,
     },
     /// The venue restarted its count within the session; the ordinal increases.

@@ -119,6 +119,8 @@ impl Live {
         decoder.resume(at);
         self.decoder = Some(decoder);
         self.format = Some(format);
+        self.judge.set_format(format);
+        self.judge.resume();
     }
 
     /// Remembers a new session for a later publisher.
@@ -166,7 +168,7 @@ impl Live {
                     judge.set_format(format);
                 }
                 let mut returning;
-                let out: &mut dyn Intake = if judge.is_reported() {
+                let out: &mut dyn Intake = if judge.may_end() {
                     returning = Returning {
                         judge: &mut *judge,
                         now: now.monotonic,

@@ -82,9 +82,11 @@ impl PublishStage {
 }
 
 /// Returns the first message of a source that may have waited on a channel, and the number of them, up to
-/// the `last` one that was sealed on any channel; `u64::MAX` if unknown.
+/// the `last` one that was sealed on any channel; `u64::MAX` if unknown. If none waited, the position is that
+/// of the last message, so that mirrors which follow the event's position stay behind the next one.
 fn open_on(sealed: Option<SourcePosition>, last: SourcePosition) -> (SourcePosition, u64) {
     match sealed {
+        Some(sealed) if sealed == last => (last, 0),
         Some(sealed) if sealed.ordinal() == last.ordinal() => {
             let messages = last.sequence().saturating_sub(sealed.sequence());
             (sealed.plus(1), messages)
@@ -104,7 +106,7 @@ mod tests {
     fn messages_that_may_wait_begin_behind_channel() {
         let at = SourcePosition::new;
         let last = at(1, 20);
-        assert_eq!(open_on(Some(last), last), (at(1, 21), 0));
+        assert_eq!(open_on(Some(last), last), (last, 0));
         assert_eq!(open_on(Some(at(1, 17)), last), (at(1, 18), 3));
         assert_eq!(open_on(Some(at(0, 90)), last), (at(0, 91), u64::MAX));
         assert_eq!(open_on(None, last), (last, u64::MAX));

@@ -9,7 +9,7 @@ use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::types::{Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
-use crate::config::{Config, InputConfig};
+use crate::config::{Config, InputConfig, UdpInputConfig};
 use crate::ingest::{INSTRUMENTS_PER_INPUT, instrument_base};
 use crate::plan::routing::instrument_named;
 use crate::recovery::sources_file::{NotKept, SourcesFile};
@@ -42,6 +42,8 @@ pub(crate) enum NotResumed {
     Overwritten(String),
     #[error("its state is of session {kept}, but its last message of session {sealed}")]
     Session { kept: u16, sealed: u16 },
+    #[error("its state is of {0}, another format than configured")]
+    Format(Format),
     #[error("no instrument ids are left for it in this epoch")]
     Ids,
 }
@@ -58,9 +60,11 @@ pub(crate) fn resumed(
     let positions: Vec<Positions> = rings.iter().map(|ring| ring.reader().positions()).collect();
     let mut file = None;
     let mut all = Vec::new();
-    for (input, udp) in config.inputs.iter().enumerate() {
-        let InputConfig::Udp(_) = udp else { continue };
-        let source = udp.source();
+    for (input, of_input) in config.inputs.iter().enumerate() {
+        let InputConfig::Udp(udp) = of_input else {
+            continue;
+        };
+        let source = udp.source;
         let channels = 0..rings.len();
         let sealed: Vec<_> = channels
             .map(|at| position_of(&positions, at, source))
@@ -75,7 +79,7 @@ pub(crate) fn resumed(
             SourcesFile::read(&path, epoch.unwrap_or_default())
         });
         let resumed = match file {
-            Ok(file) => resumed_source(input, source, (last, sealed), file, config, rings),
+            Ok(file) => resumed_source(input, udp, (last, sealed), file, config, rings),
             Err(why) => Err(why.clone().into()),
         };
         all.push(resumed.map_err(|why| (source, why))?);
@@ -85,12 +89,13 @@ pub(crate) fn resumed(
 
 fn resumed_source(
     input: usize,
-    source: SourceId,
+    udp: &UdpInputConfig,
     (last, sealed): (SourcePosition, Vec<Option<SourcePosition>>),
     file: &SourcesFile,
     config: &Config,
     rings: &[RingWriter],
 ) -> Result<ResumedSource, NotResumed> {
+    let source = udp.source;
     let mut facts = file.facts(source)?;
     for (ring, channel) in rings.iter().zip(&config.channels) {
         let complete_to = file.complete_to(ring.identity().channel.0);
@@ -100,6 +105,9 @@ fn resumed_source(
         complete(&mut facts, source, ring, complete_to);
     }
     let (format, session) = facts.session.ok_or(NotKept::Session)?;
+    if udp.format.of_packets().is_some_and(|it| it != format) {
+        return Err(NotResumed::Format(format));
+    }
     if facts.is_full {
         return Err(NotKept::Names.into());
     }
@@ -142,11 +150,8 @@ fn next_id(input: usize, facts: &SourceFacts) -> Option<u32> {
 
 /// Adds what a ring says of a source behind a sequence.
 fn complete(facts: &mut SourceFacts, source: SourceId, ring: &RingWriter, complete_to: Sequence) {
-    ring.reader().each_held(|datagram| {
+    ring.reader().each_held_after(complete_to, |datagram| {
         let header = datagram.header();
-        if header.sequence <= complete_to {
-            return;
-        }
         match header.kind {
             Kind::Data if header.source == source => {
                 let records = datagram.records().into_iter().flatten();

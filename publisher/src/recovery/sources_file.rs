@@ -136,7 +136,7 @@ impl SourcesFile {
         kept.format = facts.session.map(|(format, _)| format.to_string());
         kept.session = session.map_or_else(String::new, |it| format!("{:032x}", it.id));
         kept.ordinal = session.map_or(0, |it| it.ordinal);
-        let new = facts.names[kept.names.len()..].iter();
+        let new = facts.names.iter().skip(kept.names.len());
         kept.names.extend(new.map(|it| (it.id, it.symbol.clone())));
         (kept.unnamed, kept.is_full) = (facts.unnamed, facts.is_full);
     }

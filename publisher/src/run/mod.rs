@@ -532,7 +532,7 @@ mod tests {
 
         fn session(&self) -> Option<FeedSession> {
             None
-    }
+        }
 
         fn packets(&self) -> u64 {
             0

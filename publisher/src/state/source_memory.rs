@@ -92,7 +92,7 @@ impl SourceMemory {
         if is_same {
             return false;
         }
-        for instrument in &facts.names[into.names.len().min(facts.names.len())..] {
+        for instrument in facts.names.iter().skip(into.names.len()) {
             into.name(instrument);
         }
         (into.session, into.unnamed, into.is_full) = (facts.session, facts.unnamed, facts.is_full);
