@@ -684,6 +684,17 @@ fn resumed_iex_decoder_reports_exactly_what_was_missed() {
     assert_eq!(heartbeat.incidents, [gap(0, 10, 4)]);
     let far = run_resumed(10, &[Seg::deep(1_000_000, 1), Seg::deep(1_000_001, 1)]);
     assert_eq!(far.incidents, [gap(0, 10, 999_990)]);
+    let last = SourcePosition::SEQUENCE_MAX - 2;
+    let farthest = run_resumed(
+        10,
+        &[last - 1, last].map(|first| Seg::deep(first as i64, 1)),
+    );
+    assert_eq!(
+        farthest.incidents,
+        [gap(0, 10, last - 11)],
+        "almost 2^48 messages"
+    );
+    assert_eq!(farthest.positions(), [(0, last - 1), (0, last)]);
     let partly = run_resumed(10, &[Seg::deep(8, 4)]);
     assert_eq!(partly.incidents, [Incident::Duplicate { messages: 2 }]);
     assert_eq!(partly.positions(), [(0, 10), (0, 11)]);

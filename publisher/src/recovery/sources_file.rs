@@ -234,6 +234,9 @@ impl SourcesKeeper {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use tickcast_feeds::venues::Format;
 
     use super::*;
@@ -324,11 +327,24 @@ mod tests {
     }
 
     #[test]
-    fn endless_file_of_sources_is_refused() {
-        let path = Path::new("/dev/zero");
-        let Err(NotKept::Unreadable { reason, .. }) = SourcesFile::read(path, EPOCH) else {
-            panic!("it is read");
+    fn overlong_or_shared_file_of_sources_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = SourcesFile::path(dir.path(), "test");
+        let refused = |because: &str| {
+            let Err(NotKept::Unreadable { reason, .. }) = SourcesFile::read(&path, EPOCH) else {
+                panic!("it is read");
+            };
+            assert!(reason.contains(because), "{reason}");
         };
-        assert!(reason.contains("exceeds"), "{reason}");
+        let file = File::create(&path).unwrap();
+        file.set_len(FILE_LEN_MAX + 1).unwrap();
+        refused("more than 67108864 bytes");
+        file.set_len(FILE_LEN_MAX).unwrap();
+        refused("expected value");
+        file.set_permissions(Permissions::from_mode(0o666)).unwrap();
+        refused("chmod go-w");
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        refused("a link");
     }
 }

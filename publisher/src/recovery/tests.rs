@@ -399,8 +399,13 @@ fn end_datagram_in_ring_marks_session_ended() {
 /// Returns the files of a publisher with a live source 1, and the contents of its file of sources. The
 /// state is complete up to sequence 2 of both channels.
 fn live() -> (Left, Value) {
+    live_of("auto")
+}
+
+/// Returns the same of an input with this configured format.
+fn live_of(format: &str) -> (Left, Value) {
     let lines = json!([{ "listen": "127.0.0.1:0" }]);
-    let left = Left::fed(json!([{ "source": 1, "kind": "udp", "lines": lines }]));
+    let left = Left::fed(json!([{ "source": 1, "kind": "udp", "format": format, "lines": lines }]));
     let epoch = left.publish(3);
     let source = json!({ "format": "iex-tp", "session": "2a", "ordinal": 0,
         "names": [[1, "A"], [3, "C"]], "unnamed": 0, "is_full": false });
@@ -460,6 +465,21 @@ fn live_source_continues_only_with_whole_state() {
     let text = file.to_string();
     fs::write(left.sources(), &text[..text.len() - 1]).unwrap();
     assert!(left.why().contains("can't be read"), "{}", left.why());
+}
+
+#[test]
+fn live_source_continues_only_in_configured_format() {
+    for (configured, why) in [("auto", ""), ("iex-tp", ""), ("moldudp64-itch50", "iex-tp")] {
+        let (left, file) = live_of(configured);
+        left.write_sources(&file);
+        let is_why = match why {
+            "" => left.why().is_empty(),
+            why => left.why().ends_with(&format!(
+                "its state is of {why}, another format than configured"
+            )),
+        };
+        assert!(is_why, "{configured}: {}", left.why());
+    }
 }
 
 #[test]

@@ -503,9 +503,11 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
+    use tickcast_feeds::instruments::{Symbol, mapping};
     use tickcast_feeds::source::{
         Decoder, FeedSession, LineStats, MessageCounts, Packet, ResumePoint, Sink,
     };
+    use tickcast_feeds::venues::Format;
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
@@ -676,6 +678,100 @@ mod tests {
             to.end(now()).unwrap();
             let digest = shared.channels[0].digest().expect("one, or why not");
             assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
+        }
+    }
+
+    #[test]
+    fn killed_live_source_reports_what_waited_on_each_channel() {
+        for (format, name) in [
+            (Format::MoldUdp64Itch50, "moldudp64-itch50"),
+            (Format::IexTp, "iex-tp"),
+        ] {
+            let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+            let state = tempfile::tempdir().unwrap();
+            let channel = |id: u16, symbols: &str| {
+                serde_json::json!({ "id": id, "name": format!("c{id}"), "slots": 64,
+                    "symbols": [symbols], "fan_out": [{ "transport": "udp",
+                    "lines": [{ "group": format!("239.255.78.{id}:7799") }] }] })
+            };
+            let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+                "ring_dir": rings.path(), "state_dir": state.path(),
+                "inputs": [{ "source": 7, "kind": "udp", "format": name,
+                    "lines": [{ "listen": "127.0.0.1:0" }] }],
+                "channels": [channel(1, "A*"), channel(2, "B*")] });
+            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
+            // its epoch, the next sequence of its decoder, and what it sealed on each channel.
+            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)]| {
+                let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+                let opened = Opened::open(plan, Arc::default()).unwrap();
+                let (shared, epoch) = (opened.shared().clone(), opened.epoch.epoch());
+                let next = opened.live.first().map(|live| live.at.next);
+                let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
+                let (mut to, _service) = opened.inline().unwrap();
+                let memory = shared.sources[0].memory.get().unwrap();
+                memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                for (sequence, id, symbol) in messages {
+                    let mut message = RecordBatch::default();
+                    match symbol {
+                        Some(symbol) => message.put(&mapping(Symbol(**symbol), *id, 1, 0)),
+                        None => {
+                            let mut record = MboMsg::default();
+                            record.hd.instrument_id = *id;
+                            message.put(&record);
+                        }
+                    }
+                    let at = SourcePosition::new(0, *sequence);
+                    to.take(0, &SourceItem::Message(at, (&message).into()), now());
+                }
+                to.flush(now());
+                let path = SourcesFile::path(state.path(), "test");
+                SourcesKeeper::new(path, shared.clone()).keep().unwrap();
+                let told = [0, 1].map(|at: usize| {
+                    let mut told = Vec::new();
+                    let ring = &shared.channels[at].ring;
+                    ring.each_held_after(sealed[at], |datagram| {
+                        told.push(match StreamEvent::parse(datagram.payload()) {
+                            Some(StreamEvent::SourceLost {
+                                from,
+                                messages,
+                                instruments,
+                                ..
+                            }) => format!("lost {messages} from {from} of {instruments:?}"),
+                            Some(_) => "opened".into(),
+                            None => datagram.header().source_position.to_string(),
+                        });
+                    });
+                    told.join(", ")
+                });
+                (epoch, next, told)
+            };
+            let named = [
+                (1, 1, Some(b"A       ")),
+                (2, 2, Some(b"B       ")),
+                (3, 3, Some(b"AA      ")),
+            ];
+            let (epoch, next, told) = live(&named);
+            assert_eq!(
+                (next, told),
+                (None, ["opened, 0:3", "opened, 0:2"].map(String::from))
+            );
+            // Message 3 may have waited on channel 2. Its instruments keep their channels.
+            let is_itch = format.refers_to_orders();
+            let orders = |event: &str, then: &str| match (is_itch, then) {
+                (true, "") => event.to_owned(),
+                (true, then) => format!("{event}, {then}"),
+                (false, then) => then.to_owned(),
+            };
+            let first = orders("lost 0 from 0:3 of [1, 3]", "");
+            let second = "lost 1 from 0:3 of [], 0:4".to_owned();
+            assert_eq!(live(&[(4, 2, None)]), (epoch, Some(4), [first, second]));
+            let first = "lost 1 from 0:4 of []".to_owned();
+            let second = orders("lost 0 from 0:4 of [2]", "");
+            assert_eq!(live(&[]), (epoch, Some(5), [first, second]));
+            // Nothing has come since.
+            let first = orders("lost 0 from 0:4 of [1, 3]", "");
+            let second = orders("lost 0 from 0:4 of [2]", "0:5");
+            assert_eq!(live(&[(5, 2, None)]), (epoch, Some(5), [first, second]));
         }
     }
 
