@@ -247,7 +247,10 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     // A silence that the killed publisher may have reported ends before anything else.
     let first_of_lives = [4, 8, 10, 12];
     let backs = &run.backs;
-    assert!(first_of_lives.iter().all(|at| backs.contains(at)), "{backs:?}");
+    assert!(
+        first_of_lives.iter().all(|at| backs.contains(at)),
+        "{backs:?}"
+    );
     let symbols: Vec<&str> = run.ids.iter().map(|id| &*run.names[id]).collect();
     let sent = ["A", "B", "C", "A", "E", "C", "D", "D", "B", "E", "A", "F"];
     assert_eq!(symbols, sent, "an id is that of its symbol in every life");
