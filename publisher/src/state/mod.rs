@@ -9,6 +9,7 @@ pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
+pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
 pub(crate) mod subscribers;
@@ -32,6 +33,7 @@ use tickcast_transport::SendStats;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
+use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
 use crate::state::subscribers::Subscribers;
 
@@ -222,6 +224,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// Facts with which a later publisher continues it; set where its epoch can continue.
+    pub(crate) memory: OnceLock<SourceMemory>,
     /// When it was heard last; `None` for a source whose silence means nothing.
     hearing: Option<Hearing>,
     types: [AtomicU64; 256],
@@ -238,6 +242,7 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            memory: OnceLock::new(),
             hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
             foreign: Mutex::default(),
