@@ -19,24 +19,16 @@ use crate::wire::{RELAY_OFFSET, relay_flags};
 impl RepairCore {
     /// Gives a connection a place in the order of turns, if it has output of this kind and no place yet.
     pub(super) fn schedule(&mut self, id: PeerId, lane: Lane) {
-        let Some(place) = self.place(id) else { return };
         if let Some(peer) = self.peers.get_mut(&id)
             && peer.has_work(lane)
             && !std::mem::replace(&mut peer.waits[lane as usize], true)
         {
-            self.turns[lane as usize].push(place);
+            self.turns[lane as usize].push(Place {
+                origin: peer.origin,
+                owner: peer.owner,
+                peer: id,
+            });
         }
-    }
-
-    /// Returns the place of a connection.
-    pub(super) fn place(&self, peer: PeerId) -> Option<Place> {
-        let state = self.peers.get(&peer)?;
-        let session = state.session().and_then(|it| self.sessions.get(&it));
-        Some(Place {
-            origin: state.origin,
-            owner: session.map_or(peer, |session| session.owner),
-            peer,
-        })
     }
 
     /// Sends one message to a connection, or one datagram to the group.
@@ -44,6 +36,7 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
+        peer.waits[lane as usize] = false;
         if !peer.outbox.is_empty() {
             peer.in_flight.give(peer.outbox.len(), None);
             out.append(&mut peer.outbox);

@@ -131,7 +131,7 @@ impl RepairCore {
             ));
         };
         let indices: Vec<usize> = owner.channels().iter().map(|c| c.channel).collect();
-        let (name, origin) = (owner.name.clone(), owner.origin);
+        let (name, origin, of_session) = (owner.name.clone(), owner.origin, owner.owner);
         if matches!(role, Role::Read { .. }) {
             (owner.channels_mut().iter_mut()).for_each(|of| of.mirrors = 0);
         }
@@ -173,6 +173,7 @@ impl RepairCore {
                     turns.forget_origin(before);
                 }
             }
+            state.owner = of_session;
             state.role = role;
             state.name = name;
             state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));
@@ -268,6 +269,7 @@ impl RepairCore {
         let subscriber = matches!(role, Role::Subscriber { .. });
         self.origins.end_replay(origin, id);
         peer.replays = 0;
+        peer.owner = id;
         for mut of in peer.take_channels() {
             let channel = &mut self.channels[of.channel];
             let abandoned = of.repair.clear() + of.replay.clear();

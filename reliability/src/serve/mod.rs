@@ -331,7 +331,7 @@ impl RepairCore {
         let full = self.peers.len() >= self.config.peers_max;
         let gives_way = (self.origins.to_give_way(origin)).filter(|_| full);
         self.peers
-            .insert(peer, Peer::new(now.monotonic, carrier, origin));
+            .insert(peer, Peer::new(peer, now.monotonic, carrier, origin));
         self.origins.connect(origin, peer);
         self.counters.connections.increment();
         self.counters.connected.set(self.peers.len() as u64);
@@ -489,12 +489,10 @@ impl RepairCore {
         for _ in Lane::ALL {
             self.lane = self.lane.next();
             let lane = self.lane;
-            while self.has_budget(lane, now.monotonic)
+            while self.turns[lane as usize].is_waiting()
+                && self.has_budget(lane, now.monotonic)
                 && let Some(peer) = self.turns[lane as usize].pop()
             {
-                if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.waits[lane as usize] = false;
-                }
                 match self.serve(peer, lane, now, out) {
                     Served::Sent(destination) => {
                         self.schedule(peer, lane);

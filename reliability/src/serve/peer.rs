@@ -137,6 +137,8 @@ impl Due {
 pub(crate) struct Peer {
     /// The origin of its session; before it has one, its own.
     pub(crate) origin: PeerOrigin,
+    /// The connection that owns its session; before it has one, and afterwards, itself.
+    pub(crate) owner: PeerId,
     pub(crate) role: Role,
     pub(crate) carrier: Carrier,
     pub(crate) name: String,
@@ -167,9 +169,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(now: Nanos, carrier: Carrier, origin: PeerOrigin) -> Self {
+    pub(crate) fn new(id: PeerId, now: Nanos, carrier: Carrier, origin: PeerOrigin) -> Self {
         Self {
             origin,
+            owner: id,
             role: Role::Connecting,
             carrier,
             name: String::new(),
@@ -390,7 +393,7 @@ mod tests {
     #[test]
     fn peer_with_due_output_has_work_of_its_lane() {
         let origin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
-        let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp, origin);
+        let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
         let work = |peer: &Peer| Lane::ALL.map(|lane| peer.has_work(lane));
         assert_eq!(work(&peer), [false; 3]);
         peer.outbox.push(1);

@@ -74,6 +74,8 @@ impl<K> Group<K> {
 /// of a group by its key. A group stays allocated as long as its origin or its owner is connected.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
+    /// The only connection that waits, while it is the only one: the usual case takes no search.
+    only: Option<Place>,
     order: VecDeque<PeerOrigin>,
     owners: BTreeMap<PeerOrigin, Group<PeerId>>,
     connections: BTreeMap<PeerId, Group<PeerId>>,
@@ -85,6 +87,16 @@ impl Turns {
     /// Adds a connection at the end of its session, its session at the end of its origin, and its origin at
     /// the end of the order, unless they wait already. The caller adds a connection once.
     pub(super) fn push(&mut self, place: Place) {
+        if let Some(only) = self.only.take() {
+            self.enqueue(only);
+        } else if self.order.is_empty() {
+            self.only = Some(place);
+            return;
+        }
+        self.enqueue(place);
+    }
+
+    fn enqueue(&mut self, place: Place) {
         let Place {
             origin,
             owner,
@@ -98,6 +110,9 @@ impl Turns {
 
     /// Removes and returns the connection whose turn it is.
     pub(super) fn pop(&mut self) -> Option<PeerId> {
+        if let Some(only) = self.only.take() {
+            return Some(only.peer);
+        }
         loop {
             let origin = self.order.pop_front()?;
             // Groups of closed connections are passed over.
@@ -139,11 +154,14 @@ impl Turns {
 
     /// Returns whether a connection waits for its turn, apart from paused ones.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.order.is_empty()
+        self.only.is_some() || !self.order.is_empty()
     }
 
     /// Ends a session: its connections wait on their own from now on.
     pub(super) fn disband(&mut self, origin: PeerOrigin, owner: PeerId) {
+        if let Some(only) = self.only.as_mut().filter(|only| only.owner == owner) {
+            only.owner = only.peer;
+        }
         let group = self.connections.remove(&owner);
         for peer in group.into_iter().flat_map(|group| group.waiting) {
             self.push(Place {
@@ -156,6 +174,7 @@ impl Turns {
 
     /// Forgets a closed connection, which owns no session any more.
     pub(super) fn forget(&mut self, peer: PeerId) {
+        self.only.take_if(|only| only.peer == peer);
         self.connections.remove(&peer);
     }
 
@@ -247,8 +266,12 @@ mod tests {
         rest.sort_unstable();
         assert_eq!(rest, [2, 3]);
         assert!(!turns.is_waiting());
+        turns.push(place(1, 4, 4));
         turns.push(place(1, 5, 5));
         turns.forget_origin(origin);
+        assert_eq!(turns.pop(), None);
+        turns.push(place(1, 7, 7));
+        turns.forget(PeerId(7));
         assert_eq!(turns.pop(), None);
         turns.push(place(1, 6, 6));
         assert_eq!(turns.pop(), Some(PeerId(6)));
