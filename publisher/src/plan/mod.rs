@@ -7,6 +7,7 @@ pub(crate) mod routing;
 use std::fmt;
 use std::fs::Metadata;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -27,6 +28,7 @@ use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace, ThreadMode,
 };
 use crate::error::ConfigError;
+use crate::http::EndpointAddress;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 pub(crate) use fan_out::FanOutPlan;
 use fan_out::{At, Groups};
@@ -156,10 +158,7 @@ impl Plan {
                 remedy,
             ));
         }
-        if config.admin == Some(config.control) && config.control.port() != 0 {
-            let remedy = "control and admin need a port each";
-            return Err(ConfigError::value("admin", config.control, remedy));
-        }
+        endpoints(&config)?;
         standby(&config, &mut warnings)?;
         Ok(Self {
             config,
@@ -466,15 +465,59 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     Ok(())
 }
 
+/// Checks the addresses of the endpoints, and who may use them.
+fn endpoints(config: &Config) -> Result<(), ConfigError> {
+    let wrong = |at: &str, value: &dyn fmt::Display, remedy: &str| {
+        Err(ConfigError::value(at, value, remedy))
+    };
+    let is_same = |a: SocketAddr, b: SocketAddr| a == b && a.port() != 0;
+    if config.admin.is_some_and(|it| is_same(it, config.control)) {
+        let remedy = "control and admin need a port each";
+        return wrong("admin", &config.control, remedy);
+    }
+    for (index, name) in config.admin_hosts.iter().enumerate() {
+        if !name.bytes().all(|byte| byte.is_ascii_graphic()) || name.contains(['/', '@']) {
+            let remedy = "give a host name or an address, without a port";
+            return wrong(
+                &format!("admin_hosts[{index}]"),
+                &format!("{name:?}"),
+                remedy,
+            );
+        }
+    }
+    let commands = &config.commands;
+    let Some(listen) = commands.listen else {
+        return match &commands.token_file {
+            None => Ok(()),
+            Some(path) => wrong(
+                "commands.token_file",
+                &path.display(),
+                "it has no effect without commands.listen; a command socket needs no token",
+            ),
+        };
+    };
+    if is_same(listen, config.control) || config.admin.is_some_and(|it| is_same(it, listen)) {
+        let remedy = "control, admin and commands need a port each";
+        return wrong("commands.listen", &listen, remedy);
+    }
+    if commands.token_file.is_none() {
+        let remedy = "a command port needs a token; set commands.token_file";
+        return wrong("commands.listen", &listen, remedy);
+    }
+    Ok(())
+}
+
 /// Checks the standby settings, and the standbys that may take over.
 fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
     for (index, name) in config.hand_over_to.iter().enumerate() {
         check_name(&format!("hand_over_to[{index}]"), name)?;
     }
-    if !config.hand_over_to.is_empty() && config.admin.is_none() {
+    let takes_commands = config.command_socket().is_some() || config.commands.listen.is_some();
+    if !config.hand_over_to.is_empty() && !takes_commands {
         warnings.push(
-            "hand_over_to has no effect without admin, because standbys send their requests to \
-             it: set admin"
+            "hand_over_to has no effect without commands, because standbys send their requests to \
+             it: set commands.listen and commands.token_file, or for a standby on this host \
+             commands.socket"
                 .into(),
         );
     }
@@ -488,11 +531,21 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
         let remedy = "name the publisher's host:port";
         return wrong("standby.of", &"\"\"", remedy);
     }
-    if config.admin.is_none() {
+    if config.command_socket().is_none() {
         return wrong(
-            "admin",
+            "commands.socket",
             &"null",
-            "a standby is promoted over its admin port; give the address of one",
+            "a standby is promoted over its command socket; give a path, or set state_dir",
+        );
+    }
+    if let Some(EndpointAddress::Port(address)) = standby.commands
+        && standby.token_file.is_none()
+    {
+        return wrong(
+            "standby.commands",
+            &address,
+            "a command port needs a token; set standby.token_file, or give the path of the \
+             publisher's command socket on this host",
         );
     }
     if config.threads.mode == ThreadMode::Inline {
@@ -526,9 +579,9 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
             channel.name
         ));
     }
-    if standby.admin.is_none() {
+    if standby.commands.is_none() {
         warnings.push(
-            "standby.admin is null, so the publisher can't be asked to hand over: only its \
+            "standby.commands is null, so the publisher can't be asked to hand over: only its \
              failure, or a forced promotion, promotes this standby"
                 .into(),
         );

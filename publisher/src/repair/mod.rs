@@ -30,6 +30,7 @@ use crate::error::PublisherError;
 use crate::repair::access::Access;
 use crate::repair::peers::Peers;
 use crate::repair::warnings::Warnings;
+use crate::state::hand_over::SessionNumber;
 use crate::state::journal::Noted;
 use crate::state::{Shared, SubscriberStatus};
 
@@ -553,6 +554,7 @@ impl RepairService {
                 lost_records: 0,
                 follows: false,
                 peer: peer.0,
+                session: self.core.session_number(peer).map(SessionNumber),
             });
         }
     }

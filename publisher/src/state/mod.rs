@@ -28,8 +28,10 @@ use tickcast_reliability::types::{
 };
 use tickcast_transport::SendStats;
 
+use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
+use crate::state::hand_over::SessionNumber;
 use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
 
@@ -175,18 +177,6 @@ tickcast_reliability::counters! {
         line_restarts,
         /// Error number of the system, the most recent one; 0 for none (a gauge).
         line_last_errno,
-    }
-}
-
-tickcast_reliability::counters! {
-    /// Counters of connections to the admin port; written by its thread alone.
-    pub struct AdminCounters {
-        /// Connections to the admin port accepted.
-        admin_connections,
-        /// Connections to the admin port closed at once because their limit was reached.
-        admin_refused,
-        /// Connections to the admin port that did not complete an exchange in time.
-        admin_failed,
     }
 }
 
@@ -449,6 +439,9 @@ pub struct SubscriberStatus {
     /// Its connection; not shown to users.
     #[serde(skip)]
     pub peer: u64,
+    /// Its session, which nobody else knows.
+    #[serde(skip)]
+    pub(crate) session: Option<SessionNumber>,
 }
 
 /// State shared by all threads of a publisher.
@@ -463,8 +456,8 @@ pub struct Shared {
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
-    /// The admin port's counters.
-    pub admin: Arc<AdminCounters>,
+    /// The endpoints' counters.
+    pub(crate) endpoints: AllEndpointCounters,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -503,7 +496,7 @@ impl Shared {
             channels,
             sources,
             service: Arc::default(),
-            admin: Arc::default(),
+            endpoints: AllEndpointCounters::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),
