@@ -19,17 +19,15 @@
 //! 5. `standby`: mirroring another publisher, and taking over from it
 //! 6. `repair`: the repair thread, with its access control and audit
 //! 7. `ingest`: the inputs, and the queue to the publish thread
-//! 8. `admin`: the admin port, metrics and summaries
-//! 9. `commands`: the command socket and the command port
-//! 10. `state`: counters and flags that threads share
-//! 11. `plan`: the config, resolved and checked
-//! 12. `config`: the config as it is written
-//! 13. `error`: why a publisher does not start, or stops
-//! 14. `http`: HTTP endpoints and a client, bounded
+//! 8. `admin`: the admin port, the command endpoints, metrics and summaries
+//! 9. `state`: counters and flags that threads share
+//! 10. `plan`: the config, resolved and checked
+//! 11. `config`: the config as it is written
+//! 12. `error`: why a publisher does not start, or stops
+//! 13. `http`: HTTP endpoints and a client, bounded
 
 mod admin;
 mod api;
-mod commands;
 pub mod config;
 pub mod error;
 mod http;

@@ -1,6 +1,7 @@
 //! The admin port, which only shows: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON,
 //! `/healthz`, `/readyz`, and on a standby `/standby`. Commands have endpoints of their own.
 
+pub(crate) mod commands;
 mod metrics;
 pub(crate) mod monitor;
 mod readiness;

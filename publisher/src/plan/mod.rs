@@ -1,13 +1,13 @@
 //! Interprets a config: resolves interfaces, checks geometries, maps symbols, and compares related
 //! values. A publisher with a checked plan does not fail because of its config.
 
+mod endpoints;
 pub(crate) mod fan_out;
 pub(crate) mod routing;
 
 use std::fmt;
 use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -158,7 +158,7 @@ impl Plan {
                 remedy,
             ));
         }
-        endpoints(&config)?;
+        endpoints::check(&config)?;
         standby(&config, &mut warnings)?;
         Ok(Self {
             config,
@@ -461,48 +461,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     }
     if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
         warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
-    }
-    Ok(())
-}
-
-/// Checks the addresses of the endpoints, and who may use them.
-fn endpoints(config: &Config) -> Result<(), ConfigError> {
-    let wrong = |at: &str, value: &dyn fmt::Display, remedy: &str| {
-        Err(ConfigError::value(at, value, remedy))
-    };
-    let is_same = |a: SocketAddr, b: SocketAddr| a == b && a.port() != 0;
-    if config.admin.is_some_and(|it| is_same(it, config.control)) {
-        let remedy = "control and admin need a port each";
-        return wrong("admin", &config.control, remedy);
-    }
-    for (index, name) in config.admin_hosts.iter().enumerate() {
-        if !name.bytes().all(|byte| byte.is_ascii_graphic()) || name.contains(['/', '@']) {
-            let remedy = "give a host name or an address, without a port";
-            return wrong(
-                &format!("admin_hosts[{index}]"),
-                &format!("{name:?}"),
-                remedy,
-            );
-        }
-    }
-    let commands = &config.commands;
-    let Some(listen) = commands.listen else {
-        return match &commands.token_file {
-            None => Ok(()),
-            Some(path) => wrong(
-                "commands.token_file",
-                &path.display(),
-                "it has no effect without commands.listen; a command socket needs no token",
-            ),
-        };
-    };
-    if is_same(listen, config.control) || config.admin.is_some_and(|it| is_same(it, listen)) {
-        let remedy = "control, admin and commands need a port each";
-        return wrong("commands.listen", &listen, remedy);
-    }
-    if commands.token_file.is_none() {
-        let remedy = "a command port needs a token; set commands.token_file";
-        return wrong("commands.listen", &listen, remedy);
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tickcast_transport::host::files::create_directory;
 
+use crate::admin::commands::{self, CommandHandler};
 use crate::admin::{self, Pages};
-use crate::commands::{self, CommandHandler};
 use crate::config::Config;
 use crate::error::PublisherError;
 use crate::http::Token;
@@ -20,6 +20,15 @@ use crate::state::command::CommandSender;
 use crate::state::thread::{Thread, spawn};
 
 /// Addresses of the endpoints that there are.
+///
+/// ```
+/// # use tickcast_publisher::internal::Service;
+/// # fn f(service: &Service) {
+/// if let Some(address) = service.endpoints().admin {
+///     println!("metrics at http://{address}/metrics");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EndpointAddresses {
     /// The admin port.

@@ -172,8 +172,8 @@ impl RepairCore {
         Some(self.sessions.get(&session)?.owner)
     }
 
-    /// Returns the number of the session that a connection joined, which only the publisher and the subscriber
-    /// know. `None` before its JOIN was answered.
+    /// Returns the number of the session that a connection joined. Only the publisher and the subscriber know
+    /// it. `None` before its JOIN was answered.
     #[must_use]
     pub fn session_number(&self, peer: PeerId) -> Option<u64> {
         self.peers.get(&peer)?.session()

@@ -124,8 +124,8 @@ impl Publisher {
         Self::start_with(config, &[])
     }
 
-    /// Starts a publisher with further arguments, and waits until it listens. If it takes commands and keeps no
-    /// state, its command socket is in the folder of the test.
+    /// Starts a publisher with further arguments, and waits until it listens. If it takes commands and keeps
+    /// no state, its command socket is in the folder of the test.
     pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = |name: &str| folder.path().join(name);

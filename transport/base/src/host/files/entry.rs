@@ -202,8 +202,8 @@ impl DirectoryEntry {
     /// Reads a kept file of at most `max` bytes that only its owner can read.
     ///
     /// # Errors
-    /// [`FileError`], as of [`open`](Self::open), or if the file does not exist, is longer, or others can read
-    /// it.
+    /// [`FileError`], as of [`open`](Self::open), or if the file does not exist, is longer, or others can
+    /// read it.
     pub fn read_secret(&self, max: u64) -> Result<Vec<u8>, FileError> {
         let file = self.open(Access::Read)?;
         let file = file.ok_or_else(|| self.failed("open", ErrorKind::NotFound))?;

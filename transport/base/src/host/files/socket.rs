@@ -98,7 +98,7 @@ impl DirectoryEntry {
         UnixStream::connect(self.within_directory(self.name()))
     }
 
-    /// Returns a path through the open directory: short enough for any socket, and not redirected by a rename.
+    /// Returns a path through the open directory, which is short enough, and which no rename redirects.
     fn within_directory(&self, name: impl AsRef<Path>) -> PathBuf {
         let directory = self.directory().as_raw_fd();
         Path::new("/proc/self/fd")

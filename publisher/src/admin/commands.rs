@@ -1,4 +1,4 @@
-//! The command endpoints: `POST /promote` promotes a standby, and `POST /hand-over` is the request of a standby.
+//! The command endpoints: `POST /promote` promotes a standby, and `POST /hand-over` is a standby's request.
 //! A Unix socket serves this host, and a TCP port with a token serves others. Each has connections of its
 //! own, so that no peer of another endpoint takes their place.
 
