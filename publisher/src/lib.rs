@@ -46,7 +46,8 @@ pub use api::{ChannelWriter, InlineChannel, InlinePublisher, Publisher, quote, t
 pub use config::Config;
 pub use error::{ChannelClaimError, ConfigError, PublisherError, WriteError};
 pub use state::source_loss::{SourceLoss, SourceLossReason, Unread};
-pub use state::{InputLineCounters, SourceCounters, SourceShared, SubscriberStatus};
+pub use state::subscribers::SubscriberStatus;
+pub use state::{InputLineCounters, SourceCounters, SourceShared};
 pub use tickcast_reliability::control::Instrument;
 pub use tickcast_reliability::record;
 pub use tickcast_reliability::types::{SourceId, SourcePosition};

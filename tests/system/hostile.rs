@@ -107,7 +107,7 @@ fn foreign_epochs_and_jumps_are_counted_only() {
 }
 
 /// A bare control connection.
-struct Peer(TcpStream, Vec<u8>);
+pub(crate) struct Peer(pub(crate) TcpStream, Vec<u8>);
 
 impl Peer {
     fn connect(publisher: &Publisher) -> Self {
@@ -117,7 +117,7 @@ impl Peer {
     }
 
     /// Connects from another loopback address, which the publisher takes for another host.
-    fn connect_from(address: Ipv4Addr, publisher: &Publisher) -> Self {
+    pub(crate) fn connect_from(address: Ipv4Addr, publisher: &Publisher) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let from = SocketAddr::from((address, 0));
         socket.bind(&from.into()).expect("loopback has it");
@@ -423,14 +423,14 @@ fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
 }
 
 /// Returns a counter of the publisher, by a part of its name.
-fn counted(publisher: &Publisher, name: &str) -> u64 {
+pub(crate) fn counted(publisher: &Publisher, name: &str) -> u64 {
     let metrics = publisher.metrics();
     let line = (metrics.lines()).find(|line| line.contains(name) && !line.starts_with('#'));
     let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     count.unwrap_or_else(|| panic!("no {name} in {metrics}"))
 }
 
-fn join_frame(name: &str) -> Vec<u8> {
+pub(crate) fn join_frame(name: &str) -> Vec<u8> {
     let join = Join {
         name: name.into(),
         wire_versions: vec![1],

@@ -249,7 +249,9 @@ pub(crate) fn metrics(shared: &Shared) -> String {
             of_type.each(|name, help, value| all.add(&label, name, help, value));
         }
     }
-    for status in shared.subscribers().iter().filter(|s| s.joined) {
+    // The repair thread waits for this lock, so it is released before anything is formatted.
+    let subscribers = shared.subscribers().list();
+    for status in subscribers.iter().filter(|s| s.joined) {
         let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
         let label = format!(
             "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",

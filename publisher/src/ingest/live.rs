@@ -4,7 +4,9 @@
 use std::net::Ipv4Addr;
 
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, PacketOrigin, Sink};
+use tickcast_feeds::source::{
+    Decoder, FeedSession, Incident, Packet, PacketOrigin, ResumePoint, Sink,
+};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -36,6 +38,10 @@ const PAUSE: Nanos = Nanos::from_ms(1);
 pub(super) struct Live {
     pub(super) lines: Vec<LiveLine>,
     pub(super) decoder: Option<Box<dyn Decoder>>,
+    /// The format of the decoder.
+    format: Option<Format>,
+    /// The session that was remembered last.
+    session: Option<FeedSession>,
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
@@ -97,12 +103,35 @@ impl Live {
             foreign: ForeignTable::new(destinations.collect()),
             lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
+            format: input.format.of_packets(),
+            session: None,
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
             judge: SilenceJudge::new(input.format.of_packets(), thread::now()),
             is_session_over: false,
         })
+    }
+
+    /// Continues in place of an earlier decoder.
+    pub(super) fn resume(&mut self, format: Format, at: &ResumePoint) {
+        let mut decoder = decoder(format, &self.config, &self.settings);
+        decoder.resume(at);
+        self.decoder = Some(decoder);
+        self.format = Some(format);
+        self.judge.set_format(format);
+        self.judge.resume();
+    }
+
+    /// Remembers a new session for a later publisher.
+    fn remember(&mut self, shared: &SourceShared) {
+        let session = self.decoder.as_ref().and_then(|it| it.session());
+        if session != self.session {
+            self.session = session;
+            if let (Some(memory), Some(format)) = (shared.memory.get(), self.format) {
+                memory.follow(format, session);
+            }
+        }
     }
 
     /// Polls the sockets; the contract is that of [`Input::poll`](super::Input::poll).
@@ -114,7 +143,8 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let (unrecognised, foreign) = (&mut self.unrecognised, &mut self.foreign);
+        let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
+        let foreign = &mut self.foreign;
         let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
@@ -133,11 +163,12 @@ impl Live {
                 if found.is_none()
                     && let Some(format) = Format::detect(datagram.bytes)
                 {
+                    *known = Some(format);
                     *found = Some(decoder(format, config, settings));
                     judge.set_format(format);
                 }
                 let mut returning;
-                let out: &mut dyn Intake = if judge.is_reported() {
+                let out: &mut dyn Intake = if judge.may_end() {
                     returning = Returning {
                         judge: &mut *judge,
                         now: now.monotonic,
@@ -200,6 +231,7 @@ impl Live {
         self.settle(now.monotonic, shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
         });
+        self.remember(shared);
         self.judge(now, shared, sink);
         Ok(polled)
     }

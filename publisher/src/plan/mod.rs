@@ -234,7 +234,7 @@ pub(crate) fn why_no_digest(config: &Config, channel: &str) -> Option<&'static s
     match (inputs.next(), inputs.next()) {
         (Some(only), None) if only.is_replayed() => None,
         (Some(_), Some(_)) => Some("several inputs are not replayed in their original order"),
-        _ => Some("messages of handlers are not replayed"),
+        _ => Some("messages of live inputs and handlers are not replayed"),
     }
 }
 

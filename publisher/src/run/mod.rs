@@ -26,9 +26,12 @@ use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
 use crate::plan::routing::{Router, SymbolRules};
 use crate::plan::{Plan, why_no_digest};
+use crate::publish::restarted::Restarted;
 use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
 use crate::recovery::epoch_file::EpochState;
+use crate::recovery::live::ResumedSource;
+use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
@@ -37,6 +40,7 @@ use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command;
 use crate::state::positions::{Positions, position_of};
+use crate::state::source_memory::{SourceFacts, SourceMemory};
 use crate::state::thread::{Thread, now, spawn};
 use crate::state::{PublishedBefore, Shared, SourceShared};
 
@@ -52,6 +56,8 @@ pub(crate) struct Opened {
     channels: Channels,
     /// Sealed positions of the inputs on each channel, if the epoch continues.
     sealed: Option<Vec<Positions>>,
+    /// Live sources that continue.
+    live: Vec<ResumedSource>,
     inputs: Inputs,
     control: SocketAddr,
     endpoints: Endpoints,
@@ -76,10 +82,12 @@ impl Opened {
             rings,
             epoch,
             sealed,
+            live,
         } = Rings::open(&config, plan.channels, opened_at.utc)?;
         endpoints.bind_socket(&config)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
+        resume_live(&live, &config, &mut inputs);
         let shared = Shared::new(
             config.name.clone(),
             epoch.epoch(),
@@ -94,6 +102,7 @@ impl Opened {
             shared: Arc::new(shared),
             channels,
             sealed,
+            live,
             inputs,
             control,
             endpoints,
@@ -149,6 +158,7 @@ impl Opened {
         let (sender, receiver) = command::commands();
         let admin = parts.endpoints.start(&parts.shared, sender)?;
         let (config, shared) = (parts.config, parts.shared);
+        let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
@@ -178,6 +188,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources,
             },
         })
     }
@@ -202,6 +213,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources: None,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -240,6 +252,17 @@ impl Opened {
             is_empty.then(|| self.epoch.opened(channel.plan.id))
         };
         to.event(opened, began)?;
+        for live in &self.live {
+            let place = self.inputs.iter().position(|(at, _)| *at == live.input);
+            let restarted = Restarted {
+                sealed: &live.sealed,
+                instruments: live.facts.instruments().cloned().collect(),
+                refers_to_orders: live.format.refers_to_orders(),
+            };
+            if let Some(index) = place {
+                to.restart(index, &restarted, began)?;
+            }
+        }
         to.drive(began)?;
         let parts = Parts {
             config: self.config,
@@ -301,6 +324,38 @@ fn resume(
         }
     }
     sealed
+}
+
+/// Starts to keep the state of the live sources, if their epoch can continue.
+fn keep_sources(
+    config: &Config,
+    shared: &Arc<Shared>,
+) -> Result<Option<Thread<()>>, PublisherError> {
+    let Some(directory) = config
+        .state_dir
+        .as_deref()
+        .filter(|_| config.ring_dir.is_some())
+    else {
+        return Ok(None);
+    };
+    let path = SourcesFile::path(directory, &config.name);
+    SourcesKeeper::new(path, shared.clone()).start()
+}
+
+/// Lets live inputs continue where they can, and remembers what a later publisher needs for that.
+fn resume_live(live: &[ResumedSource], config: &Config, inputs: &mut Inputs) {
+    for (index, input) in inputs {
+        if config.ring_dir.is_none() || !matches!(config.inputs[*index], InputConfig::Udp(_)) {
+            continue;
+        }
+        let mut facts = SourceFacts::default();
+        if let Some(live) = live.iter().find(|live| live.input == *index) {
+            input.resume(live.format, &live.at);
+            facts.clone_from(&live.facts);
+        }
+        // This is the only place that sets it.
+        let _ = input.shared().memory.set(SourceMemory::new(facts));
+    }
 }
 
 /// Opens the inputs of a config; a kind that only names a source has nothing to open.
@@ -400,6 +455,8 @@ pub(crate) struct Served {
     shared: Arc<Shared>,
     repair: Thread<()>,
     admin: Option<Thread<()>>,
+    /// The thread that keeps the state of live sources.
+    sources: Option<Thread<()>>,
 }
 
 impl Served {
@@ -412,6 +469,9 @@ impl Served {
         let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
             result = result.and(join(admin, "admin"));
+        }
+        if let Some(sources) = self.sources {
+            result = result.and(join(sources, "sources"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);
@@ -429,7 +489,11 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
-    use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
+    use tickcast_feeds::instruments::{Symbol, mapping};
+    use tickcast_feeds::source::{
+        Decoder, FeedSession, LineStats, MessageCounts, Packet, ResumePoint, Sink,
+    };
+    use tickcast_feeds::venues::Format;
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
@@ -451,6 +515,12 @@ mod tests {
         fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
 
         fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn resume(&mut self, _: &ResumePoint) {}
+
+        fn session(&self) -> Option<FeedSession> {
+            None
+        }
 
         fn packets(&self) -> u64 {
             0
@@ -594,6 +664,100 @@ mod tests {
             to.end(now()).unwrap();
             let digest = shared.channels[0].digest().expect("one, or why not");
             assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
+        }
+    }
+
+    #[test]
+    fn killed_live_source_reports_what_waited_on_each_channel() {
+        for (format, name) in [
+            (Format::MoldUdp64Itch50, "moldudp64-itch50"),
+            (Format::IexTp, "iex-tp"),
+        ] {
+            let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+            let state = tempfile::tempdir().unwrap();
+            let channel = |id: u16, symbols: &str| {
+                serde_json::json!({ "id": id, "name": format!("c{id}"), "slots": 64,
+                    "symbols": [symbols], "fan_out": [{ "transport": "udp",
+                    "lines": [{ "group": format!("239.255.78.{id}:7799") }] }] })
+            };
+            let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+                "ring_dir": rings.path(), "state_dir": state.path(),
+                "inputs": [{ "source": 7, "kind": "udp", "format": name,
+                    "lines": [{ "listen": "127.0.0.1:0" }] }],
+                "channels": [channel(1, "A*"), channel(2, "B*")] });
+            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
+            // its epoch, the next sequence of its decoder, and what it sealed on each channel.
+            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)]| {
+                let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+                let opened = Opened::open(plan, Arc::default()).unwrap();
+                let (shared, epoch) = (opened.shared().clone(), opened.epoch.epoch());
+                let next = opened.live.first().map(|live| live.at.next);
+                let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
+                let (mut to, _service) = opened.inline().unwrap();
+                let memory = shared.sources[0].memory.get().unwrap();
+                memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                for (sequence, id, symbol) in messages {
+                    let mut message = RecordBatch::default();
+                    match symbol {
+                        Some(symbol) => message.put(&mapping(Symbol(**symbol), *id, 1, 0)),
+                        None => {
+                            let mut record = MboMsg::default();
+                            record.hd.instrument_id = *id;
+                            message.put(&record);
+                        }
+                    }
+                    let at = SourcePosition::new(0, *sequence);
+                    to.take(0, &SourceItem::Message(at, (&message).into()), now());
+                }
+                to.flush(now());
+                let path = SourcesFile::path(state.path(), "test");
+                SourcesKeeper::new(path, shared.clone()).keep().unwrap();
+                let told = [0, 1].map(|at: usize| {
+                    let mut told = Vec::new();
+                    let ring = &shared.channels[at].ring;
+                    ring.each_held_after(sealed[at], |datagram| {
+                        told.push(match StreamEvent::parse(datagram.payload()) {
+                            Some(StreamEvent::SourceLost {
+                                from,
+                                messages,
+                                instruments,
+                                ..
+                            }) => format!("lost {messages} from {from} of {instruments:?}"),
+                            Some(_) => "opened".into(),
+                            None => datagram.header().source_position.to_string(),
+                        });
+                    });
+                    told.join(", ")
+                });
+                (epoch, next, told)
+            };
+            let named = [
+                (1, 1, Some(b"A       ")),
+                (2, 2, Some(b"B       ")),
+                (3, 3, Some(b"AA      ")),
+            ];
+            let (epoch, next, told) = live(&named);
+            assert_eq!(
+                (next, told),
+                (None, ["opened, 0:3", "opened, 0:2"].map(String::from))
+            );
+            // Message 3 may have waited on channel 2. Its instruments keep their channels.
+            let is_itch = format.refers_to_orders();
+            let orders = |event: &str, then: &str| match (is_itch, then) {
+                (true, "") => event.to_owned(),
+                (true, then) => format!("{event}, {then}"),
+                (false, then) => then.to_owned(),
+            };
+            let first = orders("lost 0 from 0:3 of [1, 3]", "");
+            let second = "lost 1 from 0:3 of [], 0:4".to_owned();
+            assert_eq!(live(&[(4, 2, None)]), (epoch, Some(4), [first, second]));
+            let first = "lost 1 from 0:4 of []".to_owned();
+            let second = orders("lost 0 from 0:4 of [2]", "");
+            assert_eq!(live(&[]), (epoch, Some(5), [first, second]));
+            // Nothing has come since.
+            let first = orders("lost 0 from 0:4 of [1, 3]", "");
+            let second = orders("lost 0 from 0:4 of [2]", "0:5");
+            assert_eq!(live(&[(5, 2, None)]), (epoch, Some(5), [first, second]));
         }
     }
 

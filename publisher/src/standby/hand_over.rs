@@ -296,7 +296,7 @@ fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
 /// request comes from it: nobody else knows its session.
 fn check_mirror(shared: &Shared, request: &Request) -> Result<(), String> {
     let name = &request.standby;
-    let subscribers = shared.subscribers();
+    let subscribers = shared.subscribers().list();
     let follows = |peer: u64, channel: ChannelId| {
         let mut all = subscribers.iter();
         all.any(|it| it.peer == peer && it.channel == channel && it.joined && it.follows)
@@ -336,7 +336,6 @@ mod tests {
     use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
 
     use super::*;
-    use crate::state::SubscriberStatus;
     use crate::state::hand_over::SessionNumber;
 
     const AT: PublishPosition = PublishPosition {
@@ -350,29 +349,25 @@ mod tests {
         let stop = Default::default();
         let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
         for name in ["b", "c"] {
-            shared.subscribers().push(follower(name));
+            follow(&shared, name, session(name));
         }
         shared
     }
 
-    /// Returns the session of the subscriber of this name.
-    fn session(name: &str) -> Option<SessionNumber> {
-        Some(SessionNumber(name.bytes().map(u64::from).sum()))
+    /// Returns the connection of the subscriber of this name.
+    fn peer(name: &str) -> u64 {
+        name.bytes().map(u64::from).sum()
     }
 
-    fn follower(name: &str) -> SubscriberStatus {
-        SubscriberStatus {
-            name: name.into(),
-            channel: AT.channel,
-            joined: true,
-            sequence: 0,
-            heard: 0,
-            lag: 0,
-            lost_records: 0,
-            follows: true,
-            peer: session(name).map_or(0, |it| it.0),
-            session: session(name),
-        }
+    /// Returns the session of the subscriber of this name.
+    fn session(name: &str) -> Option<SessionNumber> {
+        Some(SessionNumber(1_000 + peer(name)))
+    }
+
+    fn follow(shared: &Shared, name: &str, session: Option<SessionNumber>) {
+        let mut subscribers = shared.subscribers();
+        subscribers.join(peer(name), session, name, &[AT.channel]);
+        subscribers.report(peer(name), AT.channel, |it| it.follows = true);
     }
 
     fn request(standby: &str, mirrored: &[PublishPosition]) -> Request {
@@ -515,15 +510,10 @@ mod tests {
     fn subscriber_that_left_or_has_no_session_takes_nothing_over() {
         let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
         let mut asked = request("b", &[AT]);
-        let set = |joined, session| {
-            for of in shared.subscribers().iter_mut() {
-                (of.joined, of.session) = (joined, session);
-            }
-        };
-        set(false, asked.session);
+        shared.subscribers().leave(peer("b"));
         let left = why(it.ask(&asked, &shared, now));
         assert!(left.contains("no standby can take over"), "{left}");
-        set(true, None);
+        follow(&shared, "b", None);
         asked.session = None;
         let refused = why(it.ask(&asked, &shared, now));
         assert!(refused.contains("does not come from"), "{refused}");

@@ -9,8 +9,10 @@ pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
+pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
+pub(crate) mod subscribers;
 pub(crate) mod thread;
 
 use std::collections::HashMap;
@@ -23,17 +25,18 @@ use tickcast_feeds::source::{Decoder, MessageCounts};
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{
-    ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
-    SourceId, SourcePosition,
+    Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence, SourceId,
+    SourcePosition,
 };
 use tickcast_transport::SendStats;
 
 use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
-use crate::state::hand_over::SessionNumber;
 use crate::state::hearing::Hearing;
+use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
+use crate::state::subscribers::Subscribers;
 
 tickcast_reliability::counters! {
     /// Counters of one source.
@@ -210,6 +213,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// Facts with which a later publisher continues it; set where its epoch can continue.
+    pub(crate) memory: OnceLock<SourceMemory>,
     /// When it was heard last; `None` for a source whose silence means nothing.
     hearing: Option<Hearing>,
     types: [AtomicU64; 256],
@@ -226,6 +231,7 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            memory: OnceLock::new(),
             hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
             foreign: Mutex::default(),
@@ -410,40 +416,6 @@ pub struct PublishedBefore {
     pub published_records: u64,
 }
 
-/// The last report of a subscriber on one channel.
-///
-/// ```
-/// # use tickcast_publisher::{PublisherMonitor, SubscriberStatus};
-/// # fn f(monitor: &PublisherMonitor) {
-/// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SubscriberStatus {
-    /// Name of the subscriber.
-    pub name: String,
-    /// Channel of the report.
-    pub channel: ChannelId,
-    /// Whether it is joined now.
-    pub joined: bool,
-    /// The last sequence delivered or declared lost.
-    pub sequence: u64,
-    /// The highest sequence it knows of.
-    pub heard: u64,
-    /// Sequences that it is behind the last sealed one.
-    pub lag: u64,
-    /// Records it declared lost.
-    pub lost_records: u64,
-    /// Whether it follows the channel's epoch; `false` before its first report.
-    pub follows: bool,
-    /// Its connection; not shown to users.
-    #[serde(skip)]
-    pub peer: u64,
-    /// Its session, which nobody else knows.
-    #[serde(skip)]
-    pub(crate) session: Option<SessionNumber>,
-}
-
 /// State shared by all threads of a publisher.
 pub struct Shared {
     /// The publisher's name.
@@ -468,7 +440,7 @@ pub struct Shared {
     ended: AtomicBool,
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
-    subscribers: Mutex<Vec<SubscriberStatus>>,
+    subscribers: Mutex<Subscribers>,
     /// The standby that has taken over.
     pub(crate) handed_over_to: OnceLock<String>,
     /// Hand-over requests that were refused.
@@ -596,7 +568,7 @@ impl Shared {
     }
 
     /// Returns the last report of every subscriber, including those that have left.
-    pub fn subscribers(&self) -> MutexGuard<'_, Vec<SubscriberStatus>> {
+    pub(crate) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
         locked(&self.subscribers)
     }
 }
