@@ -128,8 +128,8 @@ impl Subscribers {
         }
     }
 
-    /// Returns the number of joined subscribers that have sent a report on each of their channels. One that
-    /// has sent none on a channel may not be receiving it yet.
+    /// Returns the number of joined subscribers that follow all their channels. A subscriber that has sent no
+    /// report on a channel may not be receiving it yet.
     pub(crate) const fn following(&self) -> u32 {
         self.following
     }
