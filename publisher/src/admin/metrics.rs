@@ -194,9 +194,10 @@ pub(crate) fn metrics(shared: &Shared) -> String {
     shared
         .service
         .each(|name, help, value| all.add("", name, help, value));
-    shared
-        .admin
-        .each(|name, help, value| all.add("", name, help, value));
+    for (endpoint, counters) in shared.endpoints.each() {
+        let label = format!("{{endpoint=\"{endpoint}\"}}");
+        counters.each(|name, help, value| all.add(&label, name, help, value));
+    }
     if let Some(standby) = &shared.standby {
         each_standby_metric(standby, |name, help, channel, value| {
             let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));

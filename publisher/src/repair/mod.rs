@@ -31,6 +31,7 @@ use crate::repair::access::Access;
 use crate::repair::peers::Peers;
 use crate::repair::warnings::Warnings;
 use crate::state::Shared;
+use crate::state::hand_over::SessionNumber;
 use crate::state::journal::Noted;
 
 /// Time that a shutdown waits for peers to read their last message.
@@ -418,7 +419,8 @@ impl RepairService {
                     for channel in &channels {
                         self.peers.audit("joined", peer, Some(*channel), None);
                     }
-                    (self.shared.subscribers()).join(peer.0, &name, &channels);
+                    let session = self.core.session_number(peer).map(SessionNumber);
+                    (self.shared.subscribers()).join(peer.0, session, &name, &channels);
                 }
                 RepairEvent::FurtherJoined {
                     peer,

@@ -3,6 +3,7 @@
 
 mod assemble;
 pub(crate) mod commands;
+pub(crate) mod endpoints;
 pub(crate) mod others;
 pub(crate) mod preflight;
 mod promotion;
@@ -19,7 +20,6 @@ use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
 
-use crate::admin::Admin;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
@@ -35,9 +35,10 @@ use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
+use crate::run::endpoints::{EndpointAddresses, Endpoints};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
-use crate::state::command::{self, CommandSender};
+use crate::state::command;
 use crate::state::positions::{Positions, position_of};
 use crate::state::source_memory::{SourceFacts, SourceMemory};
 use crate::state::thread::{Thread, now, spawn};
@@ -59,7 +60,7 @@ pub(crate) struct Opened {
     live: Vec<ResumedSource>,
     inputs: Inputs,
     control: SocketAddr,
-    admin: Option<Admin>,
+    endpoints: Endpoints,
 }
 
 impl Opened {
@@ -75,7 +76,7 @@ impl Opened {
         };
         let server = server.map_err(listen)?;
         let control = server.local_address().map_err(listen)?;
-        let admin = config.admin.map(Admin::bind).transpose()?;
+        let mut endpoints = Endpoints::bind(&config)?;
         let (sources, mut inputs) = open_inputs(&config)?;
         let Rings {
             rings,
@@ -83,6 +84,7 @@ impl Opened {
             sealed,
             live,
         } = Rings::open(&config, plan.channels, opened_at.utc)?;
+        endpoints.bind_socket(&config)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
         resume_live(&live, &config, &mut inputs);
@@ -103,7 +105,7 @@ impl Opened {
             live,
             inputs,
             control,
-            admin,
+            endpoints,
             config,
         })
     }
@@ -116,8 +118,8 @@ impl Opened {
         self.control
     }
 
-    pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(Admin::address)
+    pub(crate) const fn endpoints(&self) -> &EndpointAddresses {
+        self.endpoints.addresses()
     }
 
     pub(crate) fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
@@ -151,11 +153,11 @@ impl Opened {
         self,
         new_handlers: Option<Receiver<NewHandler>>,
     ) -> Result<Running, PublisherError> {
-        let (mut parts, to, serving) = self.into_parts(new_handlers.is_some())?;
+        let (parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
-        let admin = parts.start_admin(sender)?;
-        let Parts { config, shared, .. } = parts;
+        let admin = parts.endpoints.start(&parts.shared, sender)?;
+        let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
@@ -198,17 +200,12 @@ impl Opened {
     ) -> Result<(PublishStage, Served, Commands, Option<BacklogHint>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
-            let (mut parts, to, mut serving) = self.into_parts(true)?;
+            let (parts, to, mut serving) = self.into_parts(true)?;
             let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
-            let admin = parts.start_admin(sender)?;
-            let Parts {
-                config,
-                epoch,
-                shared,
-                ..
-            } = parts;
+            let admin = parts.endpoints.start(&parts.shared, sender)?;
+            let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
             let served = Served {
@@ -272,7 +269,7 @@ impl Opened {
             epoch: self.epoch,
             shared: self.shared,
             inputs: self.inputs,
-            admin: self.admin,
+            endpoints: self.endpoints,
         };
         Ok((parts, to, serving))
     }
@@ -430,18 +427,7 @@ struct Parts {
     epoch: EpochState,
     shared: Arc<Shared>,
     inputs: Inputs,
-    admin: Option<Admin>,
-}
-
-impl Parts {
-    fn start_admin(
-        &mut self,
-        commands: CommandSender,
-    ) -> Result<Option<Thread<()>>, PublisherError> {
-        let admin = self.admin.take();
-        let started = admin.map(|admin| admin.start(&self.shared, commands));
-        started.transpose()
-    }
+    endpoints: Endpoints,
 }
 
 /// The threads of a publisher.

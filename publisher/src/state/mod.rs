@@ -30,6 +30,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_transport::SendStats;
 
+use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
@@ -179,18 +180,6 @@ tickcast_reliability::counters! {
         line_restarts,
         /// Error number of the system, the most recent one; 0 for none (a gauge).
         line_last_errno,
-    }
-}
-
-tickcast_reliability::counters! {
-    /// Counters of connections to the admin port; written by its thread alone.
-    pub struct AdminCounters {
-        /// Connections to the admin port accepted.
-        admin_connections,
-        /// Connections to the admin port closed at once because their limit was reached.
-        admin_refused,
-        /// Connections to the admin port that did not complete an exchange in time.
-        admin_failed,
     }
 }
 
@@ -439,8 +428,8 @@ pub struct Shared {
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
-    /// The admin port's counters.
-    pub admin: Arc<AdminCounters>,
+    /// The endpoints' counters.
+    pub(crate) endpoints: AllEndpointCounters,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -479,7 +468,7 @@ impl Shared {
             channels,
             sources,
             service: Arc::default(),
-            admin: Arc::default(),
+            endpoints: AllEndpointCounters::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),

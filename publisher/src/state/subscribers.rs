@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 use tickcast_reliability::types::ChannelId;
 
+use crate::state::hand_over::SessionNumber;
+
 /// Maximum number of reports kept of subscribers that have left.
 const LEFT_MAX: usize = 128;
 
@@ -37,6 +39,9 @@ pub struct SubscriberStatus {
     /// Its connection; not shown to users.
     #[serde(skip)]
     pub peer: u64,
+    /// Its session, which nobody else knows.
+    #[serde(skip)]
+    pub(crate) session: Option<SessionNumber>,
 }
 
 /// The reports of all subscribers. A report is found by connection and channel, so that the work for one
@@ -55,7 +60,13 @@ pub(crate) struct Subscribers {
 impl Subscribers {
     /// Records that a subscriber joined these channels. It replaces what is kept of an earlier one with its
     /// name.
-    pub(crate) fn join(&mut self, peer: u64, name: &str, channels: &[ChannelId]) {
+    pub(crate) fn join(
+        &mut self,
+        peer: u64,
+        session: Option<SessionNumber>,
+        name: &str,
+        channels: &[ChannelId],
+    ) {
         (self.left).retain(|it| it.name != name || !channels.contains(&it.channel));
         for channel in channels {
             let status = SubscriberStatus {
@@ -68,6 +79,7 @@ impl Subscribers {
                 lost_records: 0,
                 follows: false,
                 peer,
+                session,
             };
             self.joined.insert((peer, *channel), status);
         }
@@ -116,8 +128,8 @@ impl Subscribers {
         }
     }
 
-    // A report on a channel that it did not join, or of an unknown connection, changes nothing.
-    /// A subscriber that has sent no report on a channel may not be receiving it yet.
+    /// Returns the number of joined subscribers that follow all their channels. A subscriber that has sent no
+    /// report on a channel may not be receiving it yet.
     pub(crate) const fn following(&self) -> u32 {
         self.following
     }
@@ -143,8 +155,8 @@ mod tests {
     #[test]
     fn subscriber_follows_once_it_reports_on_every_channel() {
         let mut all = Subscribers::default();
-        all.join(1, "risk-1", &[A, B]);
-        all.join(2, "risk-2", &[A]);
+        all.join(1, None, "risk-1", &[A, B]);
+        all.join(2, None, "risk-2", &[A]);
         assert_eq!(all.following(), 0);
         follow(&mut all, 1, A, true);
         follow(&mut all, 1, A, true);
@@ -168,7 +180,7 @@ mod tests {
     fn reports_of_left_subscribers_are_kept_and_bounded() {
         let mut all = Subscribers::default();
         for peer in 0..200 {
-            all.join(peer, &format!("risk-{peer}"), &[A]);
+            all.join(peer, None, &format!("risk-{peer}"), &[A]);
             all.report(peer, A, |it| it.sequence = peer);
             all.leave(peer);
         }
@@ -176,7 +188,7 @@ mod tests {
         assert_eq!((left.len(), left[0].sequence), (LEFT_MAX, 72));
         assert!(left.iter().all(|it| !it.joined));
         // A subscriber that returns replaces its own.
-        all.join(900, "risk-199", &[A]);
+        all.join(900, None, "risk-199", &[A]);
         let names: Vec<_> = all
             .list()
             .into_iter()

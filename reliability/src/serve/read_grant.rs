@@ -11,7 +11,7 @@ use crate::control::{
     CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
-use crate::serve::peer::{PeerId, Role};
+use crate::serve::peer::PeerId;
 use crate::types::{ChannelId, Nanos, Now};
 
 impl RepairCore {
@@ -168,14 +168,15 @@ impl RepairCore {
     /// session. `None` before its JOIN was answered.
     #[must_use]
     pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
-        let session = match self.peers.get(&peer)?.role {
-            Role::Subscriber { session, .. }
-            | Role::Replay { session }
-            | Role::Nack { session }
-            | Role::Read { session, .. } => session,
-            Role::Connecting | Role::Closing(_) => return None,
-        };
+        let session = self.session_number(peer)?;
         Some(self.sessions.get(&session)?.owner)
+    }
+
+    /// Returns the number of the session that a connection joined. Only the publisher and the subscriber know
+    /// it. `None` before its JOIN was answered.
+    #[must_use]
+    pub fn session_number(&self, peer: PeerId) -> Option<u64> {
+        self.peers.get(&peer)?.session()
     }
 
     /// Revokes all grants of a session whose READ connection ended.
