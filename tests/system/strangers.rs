@@ -122,7 +122,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         peer.0.set_nonblocking(true).expect("it can be");
         strangers.push(Stranger {
             stream: peer.0,
-            reads: n % 2 == 0,
+            reads: n / usize::from(ADDRESSES) % 2 == 0,
             written: 0,
             is_open: true,
         });
@@ -153,7 +153,9 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     let mut most = before;
     drive(&mut followers, |all| {
         most = most.max(resident(publisher.id()));
-        received(all) > from + 8_000 && counted(&publisher, "nack_messages") > nacks + 50_000
+        received(all) > from + 8_000
+            && all[0].counters(0).missing_datagrams.get() > 10
+            && counted(&publisher, "nack_messages") > nacks + 50_000
     });
     let still_open = open.load(Ordering::Relaxed);
     let reader = Follower::new(publisher.subscriber().channel("all"));
@@ -173,8 +175,6 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         assert!(follower.losses.is_empty(), "{:?}", follower.losses);
     }
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
-    let missing = followers[0].counters(0).missing_datagrams.get();
-    assert!(missing > 10, "{missing} datagrams were missing");
     assert!(still_open > 400, "{still_open} strangers were still open");
     // Unread output is bounded for each address, not for each connection.
     let grown = most - before;

@@ -85,7 +85,8 @@ impl Accepting {
             Self::Port(listener) => {
                 let (stream, address) = listener.accept().await?;
                 Ok(Connection {
-                    local: stream.local_addr().ok().map(|it| it.ip()),
+                    // Without its own address, the request would count as one from the socket.
+                    local: Some(stream.local_addr()?.ip()),
                     stream: Box::new(stream),
                     peer: Peer::at(address.ip()),
                 })

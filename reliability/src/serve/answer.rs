@@ -49,7 +49,9 @@ impl RepairCore {
         let (bytes, of_origin) = (peer.backlog, self.origins.backlog(peer.origin));
         if !self.config.may_send(bytes, of_origin) {
             // `handle_backlog` gives the connection a turn again.
+            // A replay that its peer does not read takes no share of those that others read.
             peer.is_paused = true;
+            self.origins.end_replay(peer.origin, id);
             return Served::Nothing;
         }
         let class = match lane {

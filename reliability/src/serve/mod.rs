@@ -68,7 +68,7 @@ const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 const AHEAD_RETRY_US: u64 = 100;
 /// Retry delay in a refusal of a replay that is too slow.
 const TOO_SLOW_RETRY_US: u64 = 1_000_000;
-/// Retry delay in a refusal of a replay that would be fast enough without other replays.
+/// Retry delay in a refusal of a replay beyond those that an origin has at a time.
 const REPLAY_RETRY_US: u64 = 100_000;
 /// Maximum retry delay in a refusal for lack of budget.
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
@@ -415,6 +415,9 @@ impl RepairCore {
             let of_origin = self.origins.backlog(state.origin);
             if state.is_paused && self.config.may_send(bytes, of_origin) {
                 state.is_paused = false;
+                if state.replays > 0 {
+                    self.origins.resume_replay(state.origin, peer);
+                }
                 for lane in Lane::ALL {
                     self.schedule(peer, lane);
                 }

@@ -221,14 +221,9 @@ impl RepairCore {
         let rate = wants.bytes_per_s;
         let wanted = queue.sequences().saturating_add(range.len());
         if class == NackClass::Replay {
-            // Other replays delay this one, and never cost it its history: only a stream that leaves no room
-            // even for it alone does.
-            let alone = self.config.joiner_bytes_per_s;
-            let refusal = if channel.is_too_slow(alone, wanted, range.last) {
+            let refusal = if channel.is_too_slow(rate, wanted, range.last) {
                 Some((RefusalReason::TooSlow, TOO_SLOW_RETRY_US))
-            } else if channel.is_too_slow(rate, wanted, range.last)
-                || !self.origins.begin_replay(origin, id, replays_max)
-            {
+            } else if !self.origins.begin_replay(origin, id, replays_max) {
                 Some((RefusalReason::Budget, REPLAY_RETRY_US))
             } else {
                 None

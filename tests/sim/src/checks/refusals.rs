@@ -162,8 +162,8 @@ impl RefusalCheck {
         of.append(&mut may);
     }
 
-    /// Returns the permitted refusals of held sequences that the replay would not reach in time: for ever if
-    /// it would not even alone, and for a while if it would not beside the others, or if it is one too many.
+    /// Returns the permitted refusals of held sequences: for ever if the replay would not reach them in time
+    /// with its share, and for a while if it is one too many.
     fn too_slow(
         &self,
         asker: &Asker,
@@ -184,11 +184,10 @@ impl RefusalCheck {
             range: held,
             retry_us: (retry_us, retry_us),
         };
-        let alone = self.config.joiner_bytes_per_s;
+        let share = self.config.joiner_bytes_per_s / asker.peers.max(1);
         let is_crowded = asker.peers > self.config.replays_per_address_max as u64;
-        let never = is_slow_at(alone).then(|| may(RefusalReason::TooSlow, TOO_SLOW_RETRY_US));
-        let later = (is_crowded || is_slow_at(alone / asker.peers.max(1)))
-            .then(|| may(RefusalReason::Budget, REPLAY_RETRY_US));
+        let never = is_slow_at(share).then(|| may(RefusalReason::TooSlow, TOO_SLOW_RETRY_US));
+        let later = is_crowded.then(|| may(RefusalReason::Budget, REPLAY_RETRY_US));
         never.into_iter().chain(later).collect()
     }
 
