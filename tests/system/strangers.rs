@@ -131,9 +131,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         });
         followers[0].poll();
     }
-    drive(&mut followers, |_| {
-        counted(&publisher, "publisher_connected") > 1_000
-    });
+    drive(&mut followers, |_| counted(&publisher, "connected") > 1_000);
     let (stop, open) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
