@@ -152,15 +152,7 @@ impl Ends {
 
     fn lose(&self, loss: SourceLoss) {
         // locks: only when something was lost.
-        let mut all = self.deferred();
-        let mut since_silence = (all.iter_mut().rev()).map_while(|it| match it {
-            EntryKind::Lost(loss) => Some(loss),
-            _ => None,
-        });
-        match since_silence.find(|it| it.is_like(&loss)) {
-            Some(it) => it.add(&loss),
-            None => all.push(EntryKind::Lost(loss)),
-        }
+        defer_loss(&mut self.deferred(), loss);
         self.has_deferred.store(true, Release);
     }
 
@@ -169,9 +161,25 @@ impl Ends {
     fn silence(&self, silence: Silence) {
         // locks: only when there was no room.
         let mut all = self.deferred();
-        all.retain(|it| !matches!(it, EntryKind::Silence(_)));
+        for earlier in std::mem::take(&mut *all) {
+            if let EntryKind::Lost(loss) = earlier {
+                defer_loss(&mut all, loss);
+            }
+        }
         all.push(EntryKind::Silence(silence));
         self.has_deferred.store(true, Release);
+    }
+}
+
+/// Adds a loss to a like one that no silence follows.
+fn defer_loss(all: &mut Vec<EntryKind>, loss: SourceLoss) {
+    let mut since_silence = all.iter_mut().rev().map_while(|it| match it {
+        EntryKind::Lost(loss) => Some(loss),
+        _ => None,
+    });
+    match since_silence.find(|it| it.is_like(&loss)) {
+        Some(it) => it.add(&loss),
+        None => all.push(EntryKind::Lost(loss)),
     }
 }
 
