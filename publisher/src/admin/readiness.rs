@@ -1,15 +1,19 @@
 //! Whether subscribers can rely on a publisher, or a publisher on its standby.
 
+use std::sync::Arc;
+
 use tickcast_reliability::types::{Nanos, Now, SourceId};
 
-use crate::state::Shared;
 use crate::state::standby::StandbyState;
+use crate::state::{Shared, SourceShared};
 
 /// The facts that decide it.
 #[derive(Debug, Default)]
 struct Facts {
     /// The silent sources, and how long each has been silent.
     silent: Vec<(SourceId, Nanos)>,
+    /// The sources that are read no more, because of an error.
+    failed: Vec<SourceId>,
     /// The standby that does not publish yet, if it is one.
     waiting: Option<Waiting>,
     /// The standby that has taken over.
@@ -45,8 +49,15 @@ impl Facts {
             hearing.silent_since()?;
             Some((source.source, hearing.age(now.monotonic)))
         });
+        let has_failed = |source: &&Arc<SourceShared>| {
+            let counters = &source.counters;
+            counters.source_errors.get() > 0 && counters.source_ended.get() > 0
+        };
         Self {
             silent: silent.collect(),
+            failed: (shared.sources.iter().filter(has_failed))
+                .map(|it| it.source)
+                .collect(),
             waiting: shared.standby.as_deref().and_then(Waiting::of),
             handed_over_to: shared.handed_over_to.get().cloned(),
             is_ending: shared.is_stopping() || shared.is_ended(),
@@ -59,6 +70,9 @@ impl Facts {
         for (source, silent_for) in &self.silent {
             let seconds = silent_for.0 / 1_000_000_000;
             all.push(format!("source {source} has been silent for {seconds} s"));
+        }
+        for source in &self.failed {
+            all.push(format!("source {source} has ended by an error"));
         }
         match &self.waiting {
             Some(Waiting { state, problem, .. }) if *state != "mirroring" => {
@@ -104,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn publisher_is_ready_unless_silent_or_ending() {
+    fn publisher_is_ready_unless_silent_failed_or_ending() {
         let facts = Facts::default();
         assert_eq!(facts.reasons(), [""; 0]);
         let silent = vec![
@@ -114,12 +128,14 @@ mod tests {
         let is_ending = true;
         let facts = Facts {
             silent,
+            failed: vec![SourceId(8)],
             is_ending,
             ..Facts::default()
         };
         let expected = [
             "source 7 has been silent for 4 s",
             "source 9 has been silent for 60 s",
+            "source 8 has ended by an error",
             "nobody publishes: this publisher ends its session",
         ];
         assert_eq!(facts.reasons(), expected);

@@ -574,8 +574,8 @@ impl Intake for Passing<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 
@@ -609,8 +609,8 @@ impl Intake for Counting<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 

@@ -255,7 +255,8 @@ impl Opened {
         for live in &self.live {
             let place = self.inputs.iter().position(|(at, _)| *at == live.input);
             let restarted = Restarted {
-                sealed: &live.sealed,
+                last: live.last,
+                settled: &live.settled,
                 instruments: live.facts.instruments().cloned().collect(),
                 refers_to_orders: live.format.refers_to_orders(),
             };
@@ -686,16 +687,20 @@ mod tests {
                     "lines": [{ "listen": "127.0.0.1:0" }] }],
                 "channels": [channel(1, "A*"), channel(2, "B*")] });
             // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
-            // its epoch, the next sequence of its decoder, and what it sealed on each channel.
-            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)]| {
+            // its epoch, the next sequence of its decoder, what it sealed on each channel, and the messages
+            // that its source counts as missing. Its state is kept before the messages, and after if `is_kept`.
+            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)], is_kept: bool| {
                 let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
                 let opened = Opened::open(plan, Arc::default()).unwrap();
                 let (shared, epoch) = (opened.shared().clone(), opened.epoch.epoch());
-                let next = opened.live.first().map(|live| live.at.next);
+                let next = opened.live.first().map(|live| live.at.next.sequence());
                 let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
                 let (mut to, _service) = opened.inline().unwrap();
                 let memory = shared.sources[0].memory.get().unwrap();
                 memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                let path = SourcesFile::path(state.path(), "test");
+                let keep = || SourcesKeeper::new(path.clone(), shared.clone()).keep();
+                keep().unwrap();
                 for (sequence, id, symbol) in messages {
                     let mut message = RecordBatch::default();
                     match symbol {
@@ -710,8 +715,9 @@ mod tests {
                     to.take(0, &SourceItem::Message(at, (&message).into()), now());
                 }
                 to.flush(now());
-                let path = SourcesFile::path(state.path(), "test");
-                SourcesKeeper::new(path, shared.clone()).keep().unwrap();
+                if is_kept {
+                    keep().unwrap();
+                }
                 let told = [0, 1].map(|at: usize| {
                     let mut told = Vec::new();
                     let ring = &shared.channels[at].ring;
@@ -729,17 +735,18 @@ mod tests {
                     });
                     told.join(", ")
                 });
-                (epoch, next, told)
+                let missing = shared.sources[0].counters.source_missing_messages.get();
+                (epoch, next, told, missing)
             };
             let named = [
                 (1, 1, Some(b"A       ")),
                 (2, 2, Some(b"B       ")),
                 (3, 3, Some(b"AA      ")),
             ];
-            let (epoch, next, told) = live(&named);
+            let (epoch, next, told, missing) = live(&named, false);
             assert_eq!(
-                (next, told),
-                (None, ["opened, 0:3", "opened, 0:2"].map(String::from))
+                (next, told, missing),
+                (None, ["opened, 0:3", "opened, 0:2"].map(String::from), 0)
             );
             // Message 3 may have waited on channel 2. Its instruments keep their channels.
             let is_itch = format.refers_to_orders();
@@ -750,14 +757,21 @@ mod tests {
             };
             let first = orders("lost 0 from 0:3 of [1, 3]", "");
             let second = "lost 1 from 0:3 of [], 0:4".to_owned();
-            assert_eq!(live(&[(4, 2, None)]), (epoch, Some(4), [first, second]));
+            let life = live(&[(4, 2, None)], false);
+            assert_eq!(life, (epoch, Some(4), [first, second], 1));
             let first = "lost 1 from 0:4 of []".to_owned();
             let second = orders("lost 0 from 0:4 of [2]", "");
-            assert_eq!(live(&[]), (epoch, Some(5), [first, second]));
+            assert_eq!(live(&[], false), (epoch, Some(5), [first, second], 1));
             // Nothing has come since.
             let first = orders("lost 0 from 0:4 of [1, 3]", "");
             let second = orders("lost 0 from 0:4 of [2]", "0:5");
-            assert_eq!(live(&[(5, 2, None)]), (epoch, Some(5), [first, second]));
+            let unrouted = (6, 9, Some(b"C       "));
+            let life = live(&[(5, 2, None), unrouted], true);
+            assert_eq!(life, (epoch, Some(5), [first, second], 0));
+            // The state says that nothing waited up to message 6, which was for no channel.
+            let first = orders("lost 0 from 0:6 of [1, 3]", "");
+            let second = orders("lost 0 from 0:6 of [2]", "");
+            assert_eq!(live(&[], false), (epoch, Some(7), [first, second], 0));
         }
     }
 
