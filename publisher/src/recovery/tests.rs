@@ -55,7 +55,8 @@ impl Left {
 
     fn open(&self) -> Result<Rings, PublisherError> {
         let plan = self.plan();
-        Rings::open(&plan.config, plan.channels, Nanos::from_us(1_000))
+        let before = EpochsBefore::read(plan.config.state_dir.as_deref(), "test")?;
+        Rings::open(&plan.config, plan.channels, before, Nanos::from_us(1_000))
     }
 
     /// Publishes this many datagrams on each channel, as a publisher that is then killed. Returns its
