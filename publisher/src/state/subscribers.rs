@@ -166,6 +166,15 @@ impl Subscribers {
         self.following
     }
 
+    /// Returns whether a joined subscriber of each of these names follows all its channels.
+    pub(crate) fn follow(&self, names: &[String]) -> bool {
+        let follows = |name: &String| {
+            let mut joined = self.connections.values();
+            joined.any(|it| it.name == *name && it.follows_all())
+        };
+        names.iter().all(follows)
+    }
+
     /// Returns the joined connection of a session.
     pub(crate) fn of_session(&self, session: SessionNumber) -> Option<&Joined> {
         self.connections.get(self.sessions.get(&session)?)
