@@ -28,6 +28,8 @@ struct Waiting {
     /// Why it has no mirrors.
     problem: Option<String>,
     is_publisher_alive: bool,
+    /// Why the publisher would not hand over.
+    commands_problem: Option<String>,
 }
 
 impl Waiting {
@@ -38,6 +40,7 @@ impl Waiting {
             state,
             problem: view.epoch().err(),
             is_publisher_alive: view.is_publisher_alive(),
+            commands_problem: view.commands_problem().map(str::to_owned),
         })
     }
 }
@@ -84,6 +87,10 @@ impl Facts {
             Some(waiting) if !waiting.is_publisher_alive => {
                 all.push("nobody publishes: this standby hears nothing of its publisher".into());
             }
+            Some(Waiting {
+                commands_problem: Some(problem),
+                ..
+            }) => all.push(format!("the publisher would not hand over: {problem}")),
             Some(_) => {}
             None => match &self.handed_over_to {
                 Some(to) => all.push(format!("this publisher has handed over to {to}")),
@@ -112,6 +119,7 @@ mod tests {
                 state,
                 problem: problem.map(str::to_owned),
                 is_publisher_alive,
+                commands_problem: None,
             }),
             ..Facts::default()
         }
@@ -150,6 +158,10 @@ mod tests {
     #[test]
     fn standby_is_ready_while_it_mirrors_a_live_publisher() {
         assert_eq!(waiting("mirroring", None, true).reasons(), [""; 0]);
+        let mut refused = waiting("mirroring", None, true);
+        refused.waiting.as_mut().unwrap().commands_problem = Some("no token".into());
+        let expected = ["the publisher would not hand over: no token"];
+        assert_eq!(refused.reasons(), expected);
         assert_eq!(
             waiting("mirroring", None, false).reasons(),
             ["nobody publishes: this standby hears nothing of its publisher"]

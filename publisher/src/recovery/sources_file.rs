@@ -91,7 +91,10 @@ pub(crate) enum NotKept {
     Unreadable { path: PathBuf, reason: String },
     #[error("its state in {} is of epoch {found}", .path.display())]
     Epoch { path: PathBuf, found: Epoch },
-    #[error("its state was not kept")]
+    #[error(
+        "its state was not kept; make the state directory writable. The first start of this version \
+         finds none"
+    )]
     Missing,
     #[error("its session was not kept, or the venue numbers nothing")]
     Session,

@@ -123,6 +123,7 @@ impl Peers {
                 peer: known.map(|known| known.address),
                 channel,
                 why,
+                ..audit::Of::default()
             },
         );
     }

@@ -29,13 +29,13 @@ use crate::plan::{Plan, why_no_digest};
 use crate::publish::restarted::Restarted;
 use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
-use crate::recovery::epoch_file::EpochState;
+use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::recovery::live::ResumedSource;
 use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
-use crate::run::endpoints::{EndpointAddresses, Endpoints};
+use crate::run::endpoints::{EndpointAddresses, EndpointThreads, Endpoints};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command;
@@ -78,13 +78,15 @@ impl Opened {
         let control = server.local_address().map_err(listen)?;
         let mut endpoints = Endpoints::bind(&config)?;
         let (sources, mut inputs) = open_inputs(&config)?;
+        // The state directory is locked first, and the rings change last: a start that fails costs no epoch.
+        let epochs = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
+        endpoints.bind_socket(&config)?;
         let Rings {
             rings,
             epoch,
             sealed,
             live,
-        } = Rings::open(&config, plan.channels, opened_at.utc)?;
-        endpoints.bind_socket(&config)?;
+        } = Rings::open(&config, plan.channels, epochs, opened_at.utc)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
         resume_live(&live, &config, &mut inputs);
@@ -156,7 +158,7 @@ impl Opened {
         let (parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
-        let admin = parts.endpoints.start(&parts.shared, sender)?;
+        let endpoints = parts.endpoints.start(&parts.shared, sender)?;
         let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
@@ -187,7 +189,7 @@ impl Opened {
                 epoch: parts.epoch,
                 shared,
                 repair,
-                admin,
+                endpoints,
                 sources,
             },
         })
@@ -204,7 +206,7 @@ impl Opened {
             let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
-            let admin = parts.endpoints.start(&parts.shared, sender)?;
+            let endpoints = parts.endpoints.start(&parts.shared, sender)?;
             let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
@@ -212,7 +214,7 @@ impl Opened {
                 epoch,
                 shared,
                 repair,
-                admin,
+                endpoints,
                 sources: None,
             };
             Ok((to, served, commands, backlog_hint))
@@ -455,7 +457,7 @@ pub(crate) struct Served {
     epoch: EpochState,
     shared: Arc<Shared>,
     repair: Thread<()>,
-    admin: Option<Thread<()>>,
+    endpoints: EndpointThreads,
     /// The thread that keeps the state of live sources.
     sources: Option<Thread<()>>,
 }
@@ -468,9 +470,7 @@ impl Served {
     ) -> Result<PublisherSummary, EndError> {
         self.shared.shut_down();
         let mut result = published.and(join(self.repair, "repair"));
-        if let Some(admin) = self.admin {
-            result = result.and(join(admin, "admin"));
-        }
+        result = result.and(self.endpoints.join());
         if let Some(sources) = self.sources {
             result = result.and(join(sources, "sources"));
         }
