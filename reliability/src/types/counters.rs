@@ -371,7 +371,7 @@ counters! {
         mirrors_begun,
         /// Rings not written, or no longer written, to a standby: not listed, denied, or not writable.
         mirrors_refused,
-        /// JOINs rejected, including those beyond the limit of connections.
+        /// JOINs rejected, and connections that gave way because too many were open.
         joins_rejected,
         /// JOINs rejected because a further connection named an unknown session.
         unknown_sessions,
