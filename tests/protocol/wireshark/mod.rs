@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, ControlError, Message};
+use tickcast_reliability::record::record_len;
 use tickcast_reliability::wire::{Datagram, HEADER_LEN, crc_of};
 
 use self::capture::Capture;
@@ -133,6 +134,8 @@ fn dissector_names_every_number_the_decoder_knows() {
     for (_, expected) in session().expected {
         known.extend(expected.names);
     }
+    let on_the_wire = (0..=u8::MAX).filter(|rtype| record_len(*rtype).is_some());
+    assert!(on_the_wire.map(u64::from).eq(records::types().into_keys()));
     let shown = tshark.names();
     for (field, names) in &known {
         assert_eq!(shown.get(field), Some(names), "{field}");
