@@ -322,6 +322,12 @@ enum TickcastEventKind
      dropped. The event repeats once a minute while they arrive.
      */
     TICKCAST_EVENT_KIND_OTHER_PUBLISHER = 26,
+    /*
+     An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
+     void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
+     numbers (in order).
+     */
+    TICKCAST_EVENT_KIND_ROLLED_BACK = 27,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

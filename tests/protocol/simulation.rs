@@ -94,7 +94,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
 ];
 
 /// Faults that must have happened in the runs of each profile.
-const MENU: [(&str, &[&str]); 48] = [
+const MENU: [(&str, &[&str]); 50] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
     ("one-receiver", &["drop", "stall", "reset"]),
@@ -169,6 +169,8 @@ const MENU: [(&str, &[&str]); 48] = [
         ],
     ),
     ("long-runs", &["drop", "datagrams_stop"]),
+    ("impostor", &["attack", "forged", "rollbacks"]),
+    ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

@@ -57,6 +57,11 @@ impl EndState {
         !std::mem::replace(&mut self.reported, true)
     }
 
+    /// Forgets an END beyond `last`, which an impostor sent.
+    pub(crate) fn forget_above(&mut self, last: Sequence) {
+        self.heard.take_if(|end| *end > last);
+    }
+
     /// Forgets everything: another epoch is followed.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();

@@ -6,12 +6,15 @@
 //! - `lines`: which lines are heard; `liveness`: whether the publisher and its multicast are
 //! - `stream`: the sequences of the epoch that is followed, composed of
 //!     - `join`: the epoch, the beginning, the repair connection; `end`: the end of the session
-//!     - `progress`: how far the publisher is, and the reports to it
+//!     - `progress`: how far the publisher is, and the reports to it; `confirmed`: how far multicast may
+//!       run ahead of the repair path, and the proof of an impostor
 //!     - `repair`: what is missing (`gaps`, `contested`), and when and where to request it (`requests`)
-//!     - `reassembly`: delivery in order, from the `window` of early datagrams
+//!     - `reassembly`: delivery in order, from the `window` of early datagrams; what was delivered
+//!       (`remembered`) and reported (`revocable`) lately, in case an impostor sent it
 //! - `rdma_read` and `inbox`: memory shared with the publisher
 
 mod config;
+mod confirmed;
 mod contested;
 mod end;
 mod gaps;
@@ -25,9 +28,11 @@ mod progress;
 mod rdma_read;
 mod reassembly;
 mod receiver;
+mod remembered;
 mod repair;
 mod replayed_records;
 mod requests;
+mod revocable;
 mod stream;
 mod window;
 

@@ -13,14 +13,16 @@ use crate::control::ChannelOffer;
 use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::mirror::Mirror;
+use crate::receive::remembered::{Content, Remembered};
 use crate::receive::replayed_records::AlreadyDelivered;
+use crate::receive::revocable::Revocable;
 use crate::receive::window::{Held, Window};
 use crate::record::Records;
 use crate::types::{
     ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
     SequenceRange, SourceId, SourcePosition,
 };
-use crate::wire::{Datagram, Kind, StreamEvent};
+use crate::wire::{Datagram, Header, Kind, StreamEvent};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub(crate) struct Reassembly {
 pub(crate) enum Duplicate {
     /// It came before with the same content, or is no longer wanted.
     Known,
+    /// It is older than anything that is remembered.
+    Forgotten,
     /// It came with another content.
     Conflict(Conflict),
 }
@@ -84,6 +88,10 @@ struct Stream {
     crossings: VecDeque<Crossing>,
     /// Records that the old epochs of the crossings delivered beyond them.
     repeated: AlreadyDelivered,
+    /// The contents delivered last.
+    remembered: Remembered,
+    /// Losses and claims that were reported and are not confirmed.
+    revocable: Revocable,
     after_loss: bool,
     ended: bool,
     /// Takes everything delivered, for a standby.
@@ -92,9 +100,16 @@ struct Stream {
 }
 
 impl Reassembly {
-    /// Delivery of `channel` through `window`, which begins where [`Reassembly::restart`] says.
+    /// Delivery of `channel` through `window`, of a publisher with a ring of `ring_slots` slots. It begins
+    /// where [`Reassembly::restart`] says.
     #[must_use]
-    pub(crate) fn new(channel: ChannelId, window: Window, in_arrival_order: bool) -> Self {
+    pub(crate) fn new(
+        channel: ChannelId,
+        window: Window,
+        ring_slots: u64,
+        in_arrival_order: bool,
+    ) -> Self {
+        let slots = ring_slots.max(window.span());
         let stream = Stream {
             channel,
             epoch: Epoch::NONE,
@@ -104,6 +119,8 @@ impl Reassembly {
             known_to: RecordNumber(0),
             crossings: VecDeque::new(),
             repeated: AlreadyDelivered::default(),
+            remembered: Remembered::new(slots),
+            revocable: Revocable::default(),
             after_loss: false,
             ended: false,
             mirror: None,
@@ -132,14 +149,19 @@ impl Reassembly {
         stream.known_to = RecordNumber(0);
         stream.crossings.clear();
         stream.repeated.clear();
+        stream.remembered.clear();
+        stream.revocable.clear();
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
     }
 
-    /// Makes room for datagrams of this length.
-    pub(crate) fn fit_slots(&mut self, slot_len: usize) {
+    /// Makes room for datagrams of this length, and remembers as many contents as the ring has slots.
+    pub(crate) fn fit_ring(&mut self, ring_slots: u64, slot_len: usize) {
         self.window.fit_slots(slot_len);
+        self.stream
+            .remembered
+            .fit(ring_slots.max(self.window.span()));
     }
 
     /// Sets where other epochs continue the stream. The epoch at `next` is `epoch`, or one that `epoch`
@@ -192,7 +214,10 @@ impl Reassembly {
             fact.take_if(|(of, _)| *of > window_end);
         }
         stream.ended = false;
+        stream.revocable.confirm_losses(at.last);
         if stream.next > window_end {
+            let beyond = SequenceRange::new(window_end, stream.next.previous());
+            beyond.into_iter().for_each(|it| stream.remembered.pass(it));
             stream.next = window_end;
             // A loss beyond the place is none, because its records are published again.
             stream.pending.take_if(|(range, _)| range.first > at.last);
@@ -258,10 +283,14 @@ impl Reassembly {
     ) -> Duplicate {
         let sequence = held.sequence;
         let decides = held.via == Via::Repair;
+        let next = self.stream.next;
+        let (seen, delivered) = match self.window.seen(sequence) {
+            Some((seen, delivered)) if sequence >= next => (Some(Content::of(seen)), delivered),
+            _ => (self.stream.remembered.get(sequence, next), true),
+        };
         let mut duplicate = Duplicate::Known;
-        let seen = self.window.seen(sequence);
-        match seen.map(|(seen, delivered)| (*seen, delivered)) {
-            Some((seen, delivered)) if seen.crc != held.crc => {
+        match seen {
+            Some(seen) if seen.crc != held.crc => {
                 counters.fencing_violations.increment();
                 if decides && !delivered && !planted(Bug::DecidingCopyIgnored) {
                     self.window.hold(*held, datagram.bytes());
@@ -272,21 +301,137 @@ impl Reassembly {
                 }
                 duplicate = Duplicate::Conflict(Conflict {
                     wrong_one_delivered: decides && delivered,
-                    is_newly_contested: !decides && self.window.contest(sequence),
+                    is_newly_contested: !decides && self.contest(sequence),
                 });
             }
             Some(_) => counters.duplicates.increment(),
-            // Not remembered: declared lost lately, or longer ago than the window remembers.
+            // Not remembered: declared lost lately, or longer ago than the ring remembers.
             None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
-            None if sequence.plus(self.window.span()) > self.stream.next => {
+            None if self.stream.remembered.is_within(sequence, next) => {
                 counters.late_dropped.increment();
             }
-            None => counters.duplicates.increment(),
+            None => {
+                counters.duplicates.increment();
+                duplicate = Duplicate::Forgotten;
+            }
         }
-        if decides {
-            self.window.confirm(sequence);
+        if decides && seen.is_some() {
+            match sequence < next {
+                true => self.stream.remembered.decide(sequence, Content::of(held)),
+                false => self.window.confirm(sequence),
+            }
         }
         duplicate
+    }
+
+    /// Contests the content of a sequence that was delivered or waits. Returns whether it was not
+    /// contested before.
+    fn contest(&mut self, sequence: Sequence) -> bool {
+        match sequence < self.stream.next {
+            true => self.stream.remembered.contest(sequence),
+            false => self.window.contest(sequence),
+        }
+    }
+
+    /// Contests everything that was delivered with sequences of `range` and is remembered, because an
+    /// impostor was proven. Returns what was not contested before.
+    pub(crate) fn contest_all(&mut self, range: SequenceRange) -> Vec<Sequence> {
+        let next = self.stream.next;
+        let first = range.first.max(next.minus(self.stream.remembered.span()));
+        let passed = SequenceRange::new(first, range.last.min(next.previous()));
+        let mut contested: Vec<_> = passed.into_iter().flat_map(SequenceRange::iter).collect();
+        contested.retain(|it| {
+            let known = self.stream.remembered.get(*it, next).is_some();
+            known && self.stream.remembered.contest(*it)
+        });
+        contested
+    }
+
+    /// Returns the sequences of `range` that are contested and not decided, in no order.
+    pub(crate) fn contested(&self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
+        let next = self.stream.next;
+        let waiting = self.window.contested();
+        let waiting = waiting.filter(move |it| *it >= next && range.contains(*it));
+        self.stream.remembered.contested(range, next).chain(waiting)
+    }
+
+    /// Returns whether two contents of this sequence came and the publisher's copy did not.
+    pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
+        self.contested(SequenceRange::one(sequence))
+            .next()
+            .is_some()
+    }
+
+    /// The publisher's copies of these sequences can't be had any more.
+    #[cold]
+    pub(crate) fn leave_contested(&mut self, range: SequenceRange) {
+        let contested: Vec<_> = self.contested(range).collect();
+        for sequence in contested {
+            match sequence < self.stream.next {
+                true => self.stream.remembered.leave(sequence),
+                false => self.window.confirm(sequence),
+            }
+        }
+    }
+
+    /// The contents above this sequence are remembered, up to the last one delivered.
+    pub(crate) fn remembered_above(&self) -> Sequence {
+        let span = self.stream.remembered.span();
+        self.stream.next.minus(span.saturating_add(1))
+    }
+
+    /// Everything up to `last` is confirmed.
+    pub(crate) fn confirm_losses(&mut self, last: Sequence) {
+        self.stream.revocable.confirm_losses(last);
+    }
+
+    /// Nothing is confirmed beyond `last` until the repair connection is up again.
+    pub(crate) fn suspend_confirmation(&mut self, last: Sequence, counters: &ReceiverCounters) {
+        let delivered = self.records_beyond(last).unwrap_or(0);
+        self.stream.revocable.suspend(last, delivered, counters);
+    }
+
+    /// An impostor sent everything beyond `last`; the record `next_record` follows it. Forgets what it
+    /// made known, returns to the place behind `last`, and reports what it made us deliver. Returns how
+    /// many datagrams waited there.
+    #[cold]
+    pub(crate) fn roll_back(
+        &mut self,
+        last: Sequence,
+        next_record: RecordNumber,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) -> u64 {
+        let delivered = self.records_beyond(last);
+        let was_reported =
+            self.stream.next > last.next() || self.window.delivered_above(last).next().is_some();
+        let dropped = self.window.forget_above(last);
+        self.lost.retain(|(range, _)| range.first <= last);
+        if let Some((range, _)) = self.lost.back_mut() {
+            range.last = range.last.min(last);
+        }
+        for fact in [&mut self.fact, &mut self.floor] {
+            fact.take_if(|(of, _)| *of > last);
+        }
+        if was_reported {
+            self.stream
+                .roll_back(last, next_record, delivered, counters, on);
+        }
+        dropped
+    }
+
+    /// Returns how many records were delivered beyond `last`; `None` if not all are remembered.
+    fn records_beyond(&self, last: Sequence) -> Option<u64> {
+        let stream = &self.stream;
+        if self.remembered_above() > last {
+            return None;
+        }
+        let passed = SequenceRange::new(last.next(), stream.next.previous());
+        let passed = passed.filter(|_| stream.next > last.next());
+        let early = self.window.delivered_above(last);
+        let early = early.filter(|held| held.sequence >= stream.next);
+        let early: u64 = early.map(|held| u64::from(held.count)).sum();
+        Some(early + passed.map_or(0, |range| stream.remembered.records_of(range)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -297,8 +442,11 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) {
-        // Remembered from now on, so that a second copy of it is no news.
-        self.window.delivered(*held);
+        if held.sequence >= self.stream.next {
+            // Delivered early: remembered from now on, so that a second copy of it is no news.
+            self.window.delivered(*held);
+        }
+        (self.stream.revocable).revoke_source_loss(held.sequence, counters);
         if let Some(mirror) = &mut self.stream.mirror {
             mirror.replace(datagram);
         }
@@ -307,7 +455,7 @@ impl Reassembly {
             records: Some(held.count.into()),
             cause: LossCause::Fenced,
         };
-        self.stream.emit_loss(loss, counters, on);
+        self.stream.emit_loss(loss, None, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
@@ -333,15 +481,23 @@ impl Reassembly {
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
             }
-            self.window.delivered(held);
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
             if in_turn {
                 self.stream.pass(&held);
                 self.advance(counters, on);
+            } else {
+                self.window.delivered(held);
             }
         } else {
             self.window.hold(held, datagram.bytes());
         }
+    }
+
+    /// Returns whether the content of a datagram can be delivered at all.
+    #[must_use]
+    pub(crate) fn can_deliver(&self, datagram: &Datagram<'_>) -> bool {
+        let fits = datagram.bytes().len() <= self.window.slot_len();
+        fits && (datagram.header().kind != Kind::Data || datagram.records().is_ok())
     }
 
     /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.
@@ -352,18 +508,22 @@ impl Reassembly {
             && (self.lost.is_empty() && self.window.waiting() == 0)
     }
 
-    /// Delivers the next datagram as [`Reassembly::offer`] does, when no other datagram waits or is missing.
+    /// Delivers the records of the next datagram as [`Reassembly::offer`] does, when no other datagram
+    /// waits or is missing.
     #[inline(always)]
     pub(crate) fn deliver_next(
         &mut self,
         datagram: &Datagram<'_>,
+        records: Records<'_>,
         held: Held,
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) {
-        self.window.delivered(held);
-        self.stream.deliver(datagram, &held, false, counters, on);
-        self.stream.pass(&held);
+        let stream = &mut self.stream;
+        stream.mirror(datagram);
+        let position = stream.position_of(datagram.header(), &held, false);
+        stream.deliver_records(position, records, &held, counters, on);
+        stream.pass(&held);
     }
 
     /// Moves the beginning forward before anything was delivered. Sequences that the ring lost meanwhile
@@ -583,11 +743,41 @@ impl Stream {
         on: &mut (impl Deliver + ?Sized),
     ) {
         let header = datagram.header();
+        self.mirror(datagram);
+        let position = self.position_of(header, held, out_of_order);
+        match header.kind {
+            Kind::Data => match datagram.records() {
+                Ok(records) => self.deliver_records(position, records, held, counters, on),
+                Err(_) => self.emit_unreadable(held, counters, on),
+            },
+            Kind::Event => {
+                if let Some(event) = StreamEvent::parse(datagram.payload()) {
+                    counters.stream_events.increment();
+                    let (messages, oldest) = (event.source_messages_lost(), self.revocable_from());
+                    (self.revocable).count_source_loss(held.sequence, messages, oldest, counters);
+                    on.item(Item::Event(&position, &Event::Stream(event)));
+                }
+                counters.delivered_datagrams.increment();
+            }
+            // A datagram ends nothing: the end is reported once the repair connection has confirmed it.
+            Kind::End => counters.delivered_datagrams.increment(),
+            Kind::Heartbeat => {}
+        }
+    }
+
+    /// Keeps a copy of a delivered datagram in the mirror, if there is one.
+    #[inline]
+    fn mirror(&mut self, datagram: &Datagram<'_>) {
         if let Some(mirror) = &mut self.mirror {
             // A datagram that the mirror refuses is missing there, and the mirror begins anew behind it.
             let _ = mirror.put(datagram);
         }
-        let position = Position {
+    }
+
+    /// The position of a datagram that is delivered.
+    #[inline]
+    fn position_of(&self, header: &Header, held: &Held, out_of_order: bool) -> Position {
+        Position {
             channel: self.channel,
             epoch: header.epoch,
             sequence: held.sequence,
@@ -604,28 +794,76 @@ impl Stream {
             sent_at: header.sent_at,
             received_at: held.received_at,
             missing_for: held.missing_for,
-        };
-        match header.kind {
-            Kind::Data => match datagram.records() {
-                Ok(records) if self.repeated.is_empty() => {
-                    on.records(&position, records);
-                    counters.delivered_records.add(held.count.into());
-                }
-                Ok(records) => self.deliver_new(position, records, counters, on),
-                Err(_) => return self.emit_unreadable(held, counters, on),
-            },
-            Kind::Event => {
-                if let Some(event) = StreamEvent::parse(datagram.payload()) {
-                    counters.stream_events.increment();
-                    (counters.source_messages_lost).add(event.source_messages_lost());
-                    on.item(Item::Event(&position, &Event::Stream(event)));
-                }
-            }
-            // A datagram ends nothing: the end is reported once the repair connection has confirmed it.
-            Kind::End => {}
-            Kind::Heartbeat => {}
+        }
+    }
+
+    /// Delivers the records of a datagram.
+    #[inline]
+    fn deliver_records(
+        &self,
+        position: Position,
+        records: Records<'_>,
+        held: &Held,
+        counters: &ReceiverCounters,
+        on: &mut (impl Deliver + ?Sized),
+    ) {
+        if self.repeated.is_empty() {
+            on.records(&position, records);
+            counters.delivered_records.add(held.count.into());
+        } else {
+            self.deliver_new(position, records, counters, on);
         }
         counters.delivered_datagrams.increment();
+    }
+
+    /// Losses and events below this sequence cannot become void.
+    const fn revocable_from(&self) -> Sequence {
+        self.next.minus(self.remembered.span())
+    }
+
+    /// Returns to the place behind `last` and reports what is void; the record `next_record` follows it.
+    #[cold]
+    fn roll_back(
+        &mut self,
+        last: Sequence,
+        next_record: RecordNumber,
+        delivered: Option<u64>,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) {
+        let records = self.revocable.revoke(last, delivered, counters);
+        let mut after = last;
+        if self.next > last.next() {
+            if let Some(beyond) = SequenceRange::new(last.next(), self.next.previous()) {
+                self.remembered.pass(beyond);
+            }
+            self.next = last.next();
+            match &mut self.pending {
+                Some((range, _)) if range.first <= last => range.last = last,
+                Some(_) => self.pending = None,
+                None => self.next_record = Some(next_record),
+            }
+            if self.pending.is_none()
+                && let Some(loss) = self.revocable.take_last_loss(last, counters)
+            {
+                // Its size followed from a forged datagram, so it is reported anew.
+                let (sequences, first_record, cause) = loss;
+                (self.next_record, self.pending) = (first_record, Some((sequences, cause)));
+                after = sequences.first.previous();
+            }
+        }
+        if let Some(mirror) = &mut self.mirror {
+            mirror.cut(last, next_record);
+        }
+        let position = Position {
+            sequence: after,
+            ..self.position()
+        };
+        let rolled_back = Event::RolledBack { after, records };
+        on.item(Item::Event(&position, &rolled_back));
+        if self.next == last.next() {
+            self.emit_pending(Some(next_record), counters, on);
+        }
     }
 
     /// Delivers the records that the epoch before did not deliver.
@@ -661,12 +899,14 @@ impl Stream {
             records: Some(held.count.into()),
             cause: LossCause::Unreadable,
         };
-        self.emit_loss(loss, counters, on);
+        let first_record = Some(held.first_record);
+        self.emit_loss(loss, first_record, counters, on);
     }
 
     /// Moves past a datagram that was delivered.
     #[inline]
     fn pass(&mut self, held: &Held) {
+        self.remembered.note(held.sequence, Content::of(held));
         self.next = held.sequence.next();
         let next_record = held.first_record.plus(held.count.into());
         self.next_record = Some(next_record);
@@ -677,6 +917,7 @@ impl Stream {
 
     fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
         let first = self.next;
+        self.remembered.pass(SequenceRange { first, ..range });
         self.next = range.last.next();
         self.pending = Some(match self.pending {
             // Adjacent losses are reported as one, because only their sum is known.
@@ -715,7 +956,8 @@ impl Stream {
                 }
                 _ => None,
             };
-            self.known_to = self.next_record.unwrap_or(self.known_to);
+            let first_record = self.next_record;
+            self.known_to = first_record.unwrap_or(self.known_to);
             // Without a known number the old one must go, or the next loss would include this one's records.
             self.next_record = next_record;
             self.emit_loss(
@@ -724,6 +966,7 @@ impl Stream {
                     records,
                     cause,
                 },
+                first_record,
                 counters,
                 on,
             );
@@ -734,6 +977,7 @@ impl Stream {
     fn emit_loss(
         &mut self,
         loss: Loss,
+        first_record: Option<RecordNumber>,
         counters: &ReceiverCounters,
         on: &mut (impl Deliver + ?Sized),
     ) {
@@ -743,6 +987,8 @@ impl Stream {
             None => counters.losses_of_unknown_size.increment(),
         }
         self.after_loss = true;
+        let oldest = self.revocable_from();
+        self.revocable.note_loss(&loss, first_record, oldest);
         let position = self.position();
         on.item(Item::Event(&position, &Event::Lost(loss)));
     }
@@ -764,7 +1010,7 @@ mod tests {
     impl Bench {
         fn new(in_arrival_order: bool) -> Self {
             let window = Window::new(16, 1024);
-            let mut reassembly = Reassembly::new(ChannelId(1), window, in_arrival_order);
+            let mut reassembly = Reassembly::new(ChannelId(1), window, 16, in_arrival_order);
             reassembly.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
             Self {
                 reassembly,
@@ -1068,11 +1314,11 @@ mod tests {
         bench.lose(14, 14, LossCause::Window);
         bench.fact(15, 125);
         assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
-        bench.reassembly.fit_slots(1024);
+        bench.reassembly.fit_ring(16, 1024);
         bench.data(16, 130, 1);
-        bench.reassembly.fit_slots(1024);
+        bench.reassembly.fit_ring(16, 1024);
         assert_eq!(bench.reassembly.window().waiting(), 1, "there was room");
-        bench.reassembly.fit_slots(1025);
+        bench.reassembly.fit_ring(16, 1025);
         let window = bench.reassembly.window();
         assert_eq!((window.slot_len(), window.span()), (1032, 16));
     }

@@ -153,6 +153,12 @@ impl Receiver {
         (self.stream.delivered(), self.stream.highest_seen())
     }
 
+    /// The newest sequence that the repair path confirmed, and the last one that multicast may claim.
+    #[must_use]
+    pub const fn confirmed(&self) -> (Sequence, Sequence) {
+        self.stream.confirmed()
+    }
+
     /// The state of the channel as this receiver knows it. The events emitted so far result in the same
     /// state ([`StreamState::follow`]), except `publisher_dead`: a message of the publisher ends that
     /// without an event.
@@ -284,7 +290,7 @@ impl Receiver {
         if header.channel != self.channel {
             return self.counters().other_channel_dropped.increment();
         }
-        if !self.stream.admit(now, header) {
+        if !self.stream.admit(now, arrival.via, header) {
             return;
         }
         if let Via::Line(line) = arrival.via {
@@ -538,10 +544,8 @@ impl Receiver {
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.report_liveness(change, now);
         }
-        let newest = (status.newest, status.next_record);
         let is_stale = self.liveness.is_stale();
-        self.stream
-            .handle_status(now, newest, status.ended, is_stale);
+        self.stream.handle_status(now, status, is_stale, on);
         self.handle_timeout(now, on);
     }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ChannelOffer, Progress, RefusalReason, Refused, Start};
+use crate::control::{ChannelOffer, Progress, RefusalReason, Refused, Start, Status};
 use crate::delivery::{Deliver, Delivery, Event, LineId, LinkDownReason, LossCause, Position, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
+use crate::receive::confirmed::{Confirmed, Impostor};
 use crate::receive::end::EndState;
 use crate::receive::gaps::Origin;
 use crate::receive::join::{Beginning, JoinState};
@@ -36,6 +37,7 @@ pub(crate) struct EpochStream {
     delivery: Delivery,
     join: JoinState,
     progress: ProgressState,
+    confirmed: Confirmed,
     repair: Repair,
     reassembly: Reassembly,
     end: EndState,
@@ -62,8 +64,9 @@ impl EpochStream {
             delivery: config.delivery,
             join: JoinState::new(ring),
             progress: ProgressState::new(config, now),
+            confirmed: Confirmed::new(ring.0),
             repair: Repair::new(config, seed),
-            reassembly: Reassembly::new(channel, window, in_arrival_order),
+            reassembly: Reassembly::new(channel, window, ring.0, in_arrival_order),
             end: EndState::default(),
             events: VecDeque::with_capacity(64),
             counters,
@@ -114,6 +117,11 @@ impl EpochStream {
         self.reassembly.next().previous()
     }
 
+    /// The newest sequence that the repair path confirmed, and the last one that multicast may claim.
+    pub(crate) const fn confirmed(&self) -> (Sequence, Sequence) {
+        (self.confirmed.newest(), self.confirmed.limit())
+    }
+
     /// The highest sequence known to have been sent.
     pub(crate) const fn highest_seen(&self) -> Sequence {
         self.progress.highest_seen()
@@ -128,6 +136,8 @@ impl EpochStream {
         header.sequence == next
             // So no known sequence is missing, and none lies beyond.
             && self.progress.highest_seen() == next.previous()
+            // Nothing is to be asked before.
+            && next <= self.confirmed.fast_until()
             && header.kind == Kind::Data
             && header.relay & relay_flags::RETRANSMITTED == 0
             && self.join.is_of_line(header)
@@ -147,16 +157,20 @@ impl EpochStream {
         datagram: &Datagram<'_>,
         on: &mut impl Deliver,
     ) {
+        let Ok(records) = datagram.records() else {
+            self.reject_unreadable(now, datagram.header().sequence);
+            return self.resolve(now, on);
+        };
         self.progress.note_seen(datagram.header().sequence);
         let held = Held::of(now, Via::Line(line), datagram);
         self.reassembly
-            .deliver_next(datagram, held, &self.counters, on);
+            .deliver_next(datagram, records, held, &self.counters, on);
         self.emit(on);
     }
 
     /// Returns whether a datagram is of this stream and believable. Otherwise counts it as dropped, and
     /// asks the publisher how far it is where that could explain the datagram.
-    pub(crate) fn admit(&mut self, now: Nanos, header: &Header) -> bool {
+    pub(crate) fn admit(&mut self, now: Nanos, via: Via, header: &Header) -> bool {
         let sequence = header.sequence;
         let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.join.epoch();
         if !self.join.is_of_line(header) && !accepted {
@@ -176,12 +190,38 @@ impl EpochStream {
             false => self.join.slots().min(self.repair.burst_max()),
         };
         if leap > leap_max && !planted(Bug::LeapBelieved) {
-            self.counters.sequence_jump_dropped.increment();
-            self.progress.note_leap();
-            self.progress.query_soon(now);
+            self.reject_leap(now);
             return false;
         }
+        match via {
+            Via::Repair => {
+                let after = header.first_record.plus(header.count.into());
+                self.confirmed.note_repaired(sequence, after);
+            }
+            _ if sequence > self.confirmed.limit() => {
+                self.reject_leap(now);
+                return false;
+            }
+            _ if self.confirmed.is_report_due(sequence) => self.progress.report_at(now),
+            _ => {}
+        }
         true
+    }
+
+    /// Drops a datagram further ahead than the repair connection confirmed, and asks for a confirmation.
+    #[cold]
+    fn reject_leap(&mut self, now: Nanos) {
+        self.counters.sequence_jump_dropped.increment();
+        self.progress.note_leap();
+        self.progress.query_soon(now);
+    }
+
+    /// Drops a datagram of multicast whose content cannot be delivered: the publisher's own copy is
+    /// requested, because anybody may have sent this one.
+    #[cold]
+    fn reject_unreadable(&mut self, now: Nanos, sequence: Sequence) {
+        self.counters.malformed_dropped.increment();
+        self.note_sent(sequence, now, Origin::Live);
     }
 
     #[cold]
@@ -229,6 +269,10 @@ impl EpochStream {
         if is_beyond && !self.make_room(now, header, on) {
             return;
         }
+        let anybody = arrival.via != Via::Repair && sequence >= self.reassembly.next();
+        if anybody && !self.reassembly.can_deliver(datagram) && !planted(Bug::UnreadableTaken) {
+            return self.reject_unreadable(now, sequence);
+        }
         let mut held = Held::of(now, arrival.via, datagram);
         if sequence > self.progress.highest_seen() {
             self.note_sent(sequence.previous(), now, Origin::Live);
@@ -260,6 +304,8 @@ impl EpochStream {
         if header.kind == Kind::End {
             if arrival.via == Via::Repair {
                 self.end.confirm(sequence);
+                // STATUS says whether what lies beyond is an impostor's.
+                self.progress.query_soon(now);
             } else {
                 self.end.hear(sequence);
                 self.progress.query_soon(now);
@@ -305,9 +351,15 @@ impl EpochStream {
         on: &mut dyn Deliver,
     ) {
         self.repair.note_late(path, held.received_at);
+        if held.via == Via::Repair {
+            self.repair.decide(held.sequence);
+        }
         let duplicate = (self.reassembly).take_duplicate(held, datagram, &self.counters, on);
-        let Duplicate::Conflict(conflict) = duplicate else {
-            return;
+        let conflict = match duplicate {
+            Duplicate::Known => return,
+            Duplicate::Forgotten if held.via == Via::Repair => return,
+            Duplicate::Forgotten => return self.confirmed.note_incomparable(held.sequence),
+            Duplicate::Conflict(conflict) => conflict,
         };
         if conflict.is_newly_contested && self.join.is_link_up() {
             self.repair.contest(held.sequence);
@@ -367,6 +419,8 @@ impl EpochStream {
         range: SequenceRange,
         on: &mut dyn Deliver,
     ) {
+        // The ring itself is the publisher's word.
+        (self.confirmed).note_repaired(range.last, RecordNumber(0));
         self.note_sent(range.last, now, Origin::Live);
         self.lose(range, LossCause::Window);
         self.reassembly.advance(&self.counters, on);
@@ -487,7 +541,10 @@ impl EpochStream {
         self.reassembly.restart(offer.epoch, first, next_record);
         self.reassembly
             .set_lineage(offer.epoch, self.join.lineage());
+        self.reassembly
+            .fit_ring(offer.slots, offer.slot_len as usize);
         self.progress.restart(first.previous());
+        self.confirmed.restart(offer.newest, offer.next_record);
         let repeated = u64::from(planted(Bug::LateJoinRepeatsOne));
         let after = next.previous().plus(repeated);
         self.reassembly.emit(&Event::Joined { after }, on);
@@ -504,6 +561,8 @@ impl EpochStream {
 
     /// Goes on in the epoch that is followed: the repair connection is new.
     pub(crate) fn go_on(&mut self, now: Nanos, offer: &ChannelOffer, is_stale: bool) {
+        let heard = self.progress.highest_seen();
+        (self.confirmed).welcome(offer.newest, offer.next_record, heard);
         self.confirm(offer.newest, offer.next_record, is_stale, now);
         self.repair.request_all_again(now);
         self.requery(ALL, now);
@@ -521,7 +580,9 @@ impl EpochStream {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters.epochs.increment();
         self.counters.epochs_continued.increment();
-        self.reassembly.fit_slots(offer.slot_len as usize);
+        self.reassembly
+            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.confirmed.restart(offer.newest, offer.next_record);
         self.reassembly.drop_unfit_mirror(offer);
         let mut superseded = SequenceRange::new(at.last.next(), Sequence(u64::MAX));
         if planted(Bug::HistoryOfOldEpochForgotten) {
@@ -569,7 +630,9 @@ impl EpochStream {
     pub(crate) fn follow(&mut self, now: Nanos, offer: &ChannelOffer) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters.epochs.increment();
-        self.reassembly.fit_slots(offer.slot_len as usize);
+        self.reassembly
+            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.confirmed.restart(offer.newest, offer.next_record);
         let (first, first_record) = offer.continues.begins();
         self.reassembly
             .restart(offer.epoch, first, Some(first_record));
@@ -604,6 +667,7 @@ impl EpochStream {
     pub(crate) fn link_is_up(&mut self, now: Nanos, offer: &ChannelOffer) {
         self.counters.repair_links_up.increment();
         self.progress.restart_reports(now);
+        self.confirmed.link_is_up(offer.slots);
         if self.join.link_is_up(offer) {
             self.queue(Event::RepairLinkUp);
         }
@@ -613,6 +677,9 @@ impl EpochStream {
     pub(crate) fn link_is_down(&mut self, reason: LinkDownReason) {
         self.repair.set_replay(false, false);
         if self.join.link_is_down() {
+            let newest = self.confirmed.newest();
+            (self.reassembly).suspend_confirmation(newest, &self.counters);
+            self.confirmed.link_is_down();
             self.counters.repair_links_down.increment();
             // After the end the publisher may leave, which is no news.
             if !self.ended() {
@@ -643,6 +710,8 @@ impl EpochStream {
         if !self.join.is_link_up() {
             return PathHealth::Answers;
         }
+        let reassembly = &self.reassembly;
+        (self.repair).retry_contested(now, |sequence| reassembly.is_contested(sequence));
         let first = self.reassembly.next();
         // The window ends before `window_end`; at the very last sequence that saturates.
         let last = self.reassembly.window_end().previous().max(first);
@@ -663,7 +732,8 @@ impl EpochStream {
 
     /// Requests the contested sequences of `range` again at this time.
     fn requery(&mut self, range: SequenceRange, at: Nanos) {
-        self.repair.requery(self.reassembly.window(), range, at);
+        let contested = self.reassembly.contested(range);
+        self.repair.requery(contested, range, at);
     }
 
     /// The publisher refuses a range. Returns whether it follows our epoch, so that this counts.
@@ -704,6 +774,10 @@ impl EpochStream {
             self.begin_later(refused.oldest, refused.oldest_record, on);
         }
         self.lose_below(refused.oldest);
+        // Nobody can tell any more which content below is the publisher's.
+        if let Some(gone) = SequenceRange::new(Sequence::FIRST, refused.oldest.previous()) {
+            self.reassembly.leave_contested(gone);
+        }
         // The rest of the range may be requested again.
         self.repair.retry_refused(refused.range, now);
     }
@@ -722,18 +796,63 @@ impl EpochStream {
         self.reassembly.emit(&Event::Joined { after }, on);
     }
 
-    /// The publisher's STATUS: it has sent up to `newest`, and nothing more where it `ended`.
+    /// The publisher's STATUS, of the epoch that is followed. Where it contradicts what was delivered, an
+    /// impostor is proven, and what that sent is rolled back.
     pub(crate) fn handle_status(
         &mut self,
         now: Nanos,
-        (newest, next_record): (Sequence, RecordNumber),
-        ended: bool,
+        status: &Status,
         is_stale: bool,
+        on: &mut dyn Deliver,
     ) {
-        self.confirm(newest, next_record, is_stale, now);
-        if ended {
-            self.end.confirm(newest);
+        let newest = (status.newest, status.next_record);
+        if !self.ended() {
+            let heard = self.progress.highest_seen();
+            let remembered = self.reassembly.remembered_above();
+            let answer = (status.echo, status.ended);
+            let proof = self.confirmed.status(newest, answer, heard, remembered);
+            if let Some(impostor) = proof {
+                self.fence(now, impostor, on);
+            }
+            self.reassembly.confirm_losses(self.confirmed.newest());
         }
+        self.confirm(status.newest, status.next_record, is_stale, now);
+        if status.ended {
+            self.end.confirm(status.newest);
+        }
+    }
+
+    /// An impostor is proven: rolls back what it sent beyond the publisher, and compares what was
+    /// delivered since the confirmation before with the publisher's copies.
+    #[cold]
+    fn fence(&mut self, now: Nanos, impostor: Impostor, on: &mut dyn Deliver) {
+        self.counters.impostors.increment();
+        if impostor.is_beyond {
+            self.roll_back(impostor.last, impostor.next_record, on);
+        }
+        let suspects = SequenceRange::new(impostor.suspect_behind.next(), impostor.last);
+        if let Some(range) = suspects {
+            for sequence in self.reassembly.contest_all(range) {
+                self.repair.contest(sequence);
+            }
+        }
+        self.reassembly.advance(&self.counters, on);
+        self.repair.count_open(&self.counters);
+        self.progress.query_soon(now);
+    }
+
+    /// Returns to the place behind `last`: everything beyond is void.
+    fn roll_back(&mut self, last: Sequence, next_record: RecordNumber, on: &mut dyn Deliver) {
+        if let Some(beyond) = SequenceRange::new(last.next(), Sequence(u64::MAX)) {
+            self.repair.supersede(beyond, &self.counters);
+        }
+        let dropped = (self.reassembly).roll_back(last, next_record, &self.counters, on);
+        self.counters.fenced_dropped.add(dropped);
+        self.repair.forget_contested_above(last);
+        self.progress.roll_back(last);
+        // Sequences that the publisher has sent beyond count at once.
+        self.progress.note_leap();
+        self.end.forget_above(last);
     }
 
     /// Notes the publisher's confirmation that it has sent up to `newest`. It counts at once while
@@ -776,6 +895,7 @@ impl EpochStream {
         if !self.progress.take_report(now, following) {
             return None;
         }
+        (self.confirmed).note_report(now, self.progress.highest_seen());
         Some(Progress {
             epoch: self.join.epoch(),
             sequence: self.delivered().plus(planted(Bug::ProgressAhead).into()),

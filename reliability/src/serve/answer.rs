@@ -206,7 +206,9 @@ fn write_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u
     for of in &mut peer.channels {
         if let Some(asked_at) = of.status_due.take() {
             let channel = &channels[of.channel];
-            let status = channel.status(asked_at, now);
+            let heard = of.progress.filter(|it| it.epoch == channel.epoch);
+            let heard = heard.map_or(Sequence::NONE, |it| it.heard);
+            let status = channel.status(heard, asked_at, now);
             of.end_confirmed |= status.ended;
             Message::Status(status).write(channel.id, out);
         }

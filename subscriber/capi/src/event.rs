@@ -77,6 +77,10 @@ pub enum EventKind {
     /// Another publisher sends to the channel's groups. This many of its datagrams (`sequences`) were
     /// dropped. The event repeats once a minute while they arrive.
     OtherPublisher = 26,
+    /// An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
+    /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
+    /// numbers (in order).
+    RolledBack = 27,
 }
 
 /// Declares an enum of C for one of Rust, with the conversions in both directions.
@@ -478,6 +482,11 @@ impl From<&rust::Event> for Event {
                 wrong_one_delivered: u8::from(*wrong_one_delivered),
                 ..Self::of(Kind::FencingViolation).run(*sequence, *sequence)
             },
+            E::RolledBack { after, records } => Self {
+                last: after.0,
+                records: *records,
+                ..Self::of(Kind::RolledBack)
+            },
             E::OtherPublisher { datagrams } => Self {
                 sequences: *datagrams,
                 ..Self::of(Kind::OtherPublisher)
@@ -585,6 +594,11 @@ impl Event {
                 sequence: first,
                 wrong_one_delivered: self.wrong_one_delivered != 0,
             }
+        } else if is(EventKind::RolledBack) {
+            E::RolledBack {
+                after: last,
+                records: self.records,
+            }
         } else if is(EventKind::OtherPublisher) {
             E::OtherPublisher {
                 datagrams: self.sequences,
@@ -690,6 +704,10 @@ mod tests {
             E::FencingViolation {
                 sequence: Sequence(8),
                 wrong_one_delivered: true,
+            },
+            E::RolledBack {
+                after: Sequence(8),
+                records: 5,
             },
             E::EndOfSession,
             E::OtherPublisher { datagrams: 9 },

@@ -26,6 +26,8 @@ pub struct Given {
     pub unasked: bool,
     /// Whether it is a retransmission.
     pub again: bool,
+    /// Whether it lies beyond what multicast may claim without a confirmation.
+    pub unconfirmed: bool,
     /// Time of arrival.
     pub at: Nanos,
 }
@@ -148,7 +150,7 @@ impl NackCheck {
         drop_below(&mut self.tries, next);
         self.on_nack = self.on_nack.split_off(&next.0);
         self.pace.settled(next);
-        if self.leaps(sequence, next, heard) {
+        if given.unconfirmed || self.leaps(sequence, next, heard) {
             return None;
         }
         let Some(before) = self.taken.get(&sequence.0).copied() else {
@@ -441,6 +443,7 @@ mod tests {
             decides,
             unasked: false,
             again: false,
+            unconfirmed: false,
             at: Nanos::ZERO,
         }
     }

@@ -1,0 +1,274 @@
+//! How far the repair path has confirmed the stream, how far multicast may run ahead of that, and the
+//! proof that an impostor sent what the publisher did not (docs/PROTOCOL.md §5.5).
+//!
+//! Multicast is delivered before it is confirmed, but at most half a ring beyond the last confirmation.
+//! So everything that is not confirmed is remembered, and the ring still holds the publisher's own copy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::planted::{Bug, planted};
+use crate::types::{Nanos, RecordNumber, Sequence};
+
+/// Multicast may run ahead of the last confirmation by one half of the ring.
+const AHEAD_SHARE: u64 = 2;
+/// A confirmation is requested after one eighth of the ring, so that a full-rate stream never waits.
+const ASK_SHARE: u64 = 8;
+
+/// The proof that an impostor sent datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Impostor {
+    /// Datagrams delivered behind this sequence are suspect, because nothing confirmed them before.
+    pub suspect_behind: Sequence,
+    /// The last sequence that the publisher sent, and the number of the record after it.
+    pub last: Sequence,
+    /// See `last`.
+    pub next_record: RecordNumber,
+    /// Whether an impostor sent what lies beyond `last`. Otherwise the publisher has sent the same
+    /// sequences meanwhile.
+    pub is_beyond: bool,
+}
+
+/// How far the repair path has confirmed the stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Confirmed {
+    /// The newest sequence confirmed, and the number of the record after it (0: unknown).
+    newest: Sequence,
+    next_record: RecordNumber,
+    /// The last confirmation by a STATUS, if the repair connection was down since.
+    before_down: Option<(Sequence, RecordNumber)>,
+    ring_slots: u64,
+    /// Nothing beyond is believed.
+    limit: Sequence,
+    /// A sequence beyond asks for a confirmation first; at most `limit`.
+    asks_beyond: Sequence,
+    /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
+    asked: Option<(Nanos, Sequence)>,
+    /// Whether a datagram of the publisher came that is too old to be compared, although nothing
+    /// confirmed what was delivered in its place.
+    doubted: bool,
+}
+
+impl Confirmed {
+    /// Nothing is confirmed, and nobody can confirm anything.
+    #[must_use]
+    pub(crate) const fn new(ring_slots: u64) -> Self {
+        Self {
+            newest: Sequence::NONE,
+            next_record: RecordNumber(0),
+            before_down: None,
+            ring_slots,
+            limit: Sequence(u64::MAX),
+            asks_beyond: Sequence(u64::MAX),
+            asked: None,
+            doubted: false,
+        }
+    }
+
+    /// The repair connection is up, to a publisher with a ring of this many slots.
+    pub(crate) const fn link_is_up(&mut self, ring_slots: u64) {
+        (self.ring_slots, self.asked) = (ring_slots, None);
+    }
+
+    /// WELCOME says that the publisher of the epoch that goes on has sent up to `newest`.
+    pub(crate) fn welcome(&mut self, newest: Sequence, next_record: RecordNumber, heard: Sequence) {
+        self.confirm(newest, next_record);
+        // Sequences heard without a connection stay, until a STATUS contradicts them.
+        self.limit = self.limit.max(heard);
+    }
+
+    /// Another epoch is followed from now on: forgets the one before.
+    pub(crate) fn restart(&mut self, newest: Sequence, next_record: RecordNumber) {
+        (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
+        (self.asked, self.doubted, self.before_down) = (None, false, None);
+        self.confirm(newest, next_record);
+    }
+
+    /// The repair connection is down: nobody confirms anything, and multicast is followed all the same.
+    pub(crate) fn link_is_down(&mut self) {
+        self.asked = None;
+        (self.before_down).get_or_insert((self.newest, self.next_record));
+        (self.limit, self.asks_beyond) = (Sequence(u64::MAX), Sequence(u64::MAX));
+    }
+
+    /// The newest sequence confirmed.
+    pub(crate) const fn newest(&self) -> Sequence {
+        self.newest
+    }
+
+    /// The last sequence of the fast path: nothing needs to be asked before it is delivered.
+    #[inline(always)]
+    pub(crate) const fn fast_until(&self) -> Sequence {
+        self.asks_beyond
+    }
+
+    /// The last sequence that multicast may claim.
+    #[must_use]
+    pub(crate) const fn limit(&self) -> Sequence {
+        self.limit
+    }
+
+    /// Notes that this sequence came by multicast. Returns whether to report progress now, so that the
+    /// publisher confirms how far it is.
+    pub(crate) fn is_report_due(&mut self, sequence: Sequence) -> bool {
+        if sequence <= self.asks_beyond {
+            return false;
+        }
+        self.asks_beyond = self.limit;
+        // A STATUS that is awaited already confirms as much.
+        self.asked.is_none()
+    }
+
+    /// Notes that a PROGRESS was sent, when everything up to `heard` was known.
+    pub(crate) fn note_report(&mut self, sent_at: Nanos, heard: Sequence) {
+        self.asked.get_or_insert((sent_at, heard));
+    }
+
+    /// Notes that the repair path brought this sequence.
+    pub(crate) fn note_repaired(&mut self, sequence: Sequence, next_record: RecordNumber) {
+        if sequence > self.newest {
+            self.confirm(sequence, next_record);
+        }
+    }
+
+    /// Notes a datagram of multicast that is too old to be compared with what was delivered.
+    pub(crate) fn note_incomparable(&mut self, sequence: Sequence) {
+        self.doubted |= sequence > self.newest;
+    }
+
+    /// Takes a STATUS of the epoch that is followed: the publisher has sent up to `newest`, and nothing
+    /// more where it `ended`. `heard`: the highest sequence known now; `remembered`: contents above this
+    /// sequence are remembered. Returns the proof of an impostor, if the STATUS is one.
+    pub(crate) fn status(
+        &mut self,
+        (newest, next_record): (Sequence, RecordNumber),
+        (echo, ended): (Nanos, bool),
+        heard: Sequence,
+        remembered: Sequence,
+    ) -> Option<Impostor> {
+        let answered = self.asked.take_if(|(sent_at, _)| echo >= *sent_at);
+        // The publisher sealed everything that it sent, before we heard of it and said so.
+        let claimed = answered.map(|(_, heard)| heard).filter(|it| *it > newest);
+        let beyond_end = ended && heard > newest;
+        let known = self.before_down.take();
+        let (known, known_record) = known.unwrap_or((self.newest, self.next_record));
+        let doubted = std::mem::take(&mut self.doubted);
+        self.confirm(newest, next_record);
+        if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || doubted) {
+            return None;
+        }
+        // Contents that are no longer remembered cannot be compared with the publisher's copies.
+        let is_forgotten = remembered > known && known_record != RecordNumber(0);
+        let (last, next_record) = match is_forgotten {
+            true => (known, known_record),
+            // Another path may have brought more than the publisher had sent then.
+            false => (self.newest, self.next_record),
+        };
+        Some(Impostor {
+            suspect_behind: known,
+            last,
+            next_record,
+            is_beyond: is_forgotten || beyond_end || claimed.is_some_and(|it| it > last),
+        })
+    }
+
+    fn confirm(&mut self, newest: Sequence, next_record: RecordNumber) {
+        if newest >= self.newest {
+            (self.newest, self.next_record) = (newest, next_record);
+        }
+        // At least one, so that a ring of few slots is followed.
+        let share = |of: u64| self.newest.plus((self.ring_slots / of).max(1));
+        (self.limit, self.asks_beyond) = (share(AHEAD_SHARE), share(ASK_SHARE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: RecordNumber = RecordNumber(1);
+
+    fn confirmed() -> Confirmed {
+        let mut confirmed = Confirmed::new(64);
+        confirmed.restart(Sequence(100), RECORD);
+        confirmed
+    }
+
+    /// Returns the last sequence that stands, and whether what lies beyond is an impostor's.
+    fn status(of: &mut Confirmed, newest: u64, echo: u64, heard: u64) -> Option<(u64, bool)> {
+        let newest = (Sequence(newest), RECORD);
+        let answer = (Nanos(echo), false);
+        let proof = of.status(newest, answer, Sequence(heard), Sequence(0));
+        proof.map(|it| (it.last.0, it.is_beyond))
+    }
+
+    #[test]
+    fn multicast_runs_half_a_ring_ahead_of_confirmation() {
+        let mut of = Confirmed::new(64);
+        assert_eq!(of.limit(), Sequence(u64::MAX), "nobody can confirm");
+        of.restart(Sequence(100), RECORD);
+        assert_eq!(
+            (of.fast_until(), of.limit()),
+            (Sequence(108), Sequence(132))
+        );
+        of.note_repaired(Sequence(110), RECORD);
+        of.note_repaired(Sequence(105), RECORD);
+        assert_eq!(
+            (of.fast_until(), of.limit()),
+            (Sequence(118), Sequence(142))
+        );
+        of.link_is_down();
+        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        of.welcome(Sequence(112), RECORD, Sequence(900));
+        assert_eq!(of.limit(), Sequence(900), "heard without a connection");
+    }
+
+    #[test]
+    fn confirmation_is_asked_for_once_per_eighth_of_ring() {
+        let mut of = confirmed();
+        assert!(!of.is_report_due(Sequence(108)));
+        assert!(of.is_report_due(Sequence(109)));
+        assert!(!of.is_report_due(Sequence(110)), "asked already");
+        of.note_report(Nanos(7), Sequence(109));
+        assert_eq!(status(&mut of, 109, 7, 110), None);
+        assert!(!of.is_report_due(Sequence(117)) && of.is_report_due(Sequence(118)));
+        of.note_report(Nanos(9), Sequence(118));
+        of.confirm(Sequence(118), RECORD);
+        assert!(!of.is_report_due(Sequence(127)), "a STATUS is on its way");
+    }
+
+    #[test]
+    fn status_below_what_its_report_heard_proves_impostor() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(110));
+        of.note_report(Nanos(8), Sequence(120));
+        assert_eq!(status(&mut of, 109, 6, 120), None, "it answers another");
+        assert_eq!(status(&mut of, 109, 8, 120), Some((109, true)));
+        assert_eq!(status(&mut of, 109, 9, 120), None, "asked once");
+        let end = (Nanos(1), true);
+        let beyond = of.status((Sequence(115), RECORD), end, Sequence(116), Sequence(0));
+        assert_eq!(
+            beyond.map(|it| (it.last, it.is_beyond)),
+            Some((Sequence(115), true))
+        );
+    }
+
+    #[test]
+    fn copies_of_another_path_outrun_late_status() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(110));
+        of.note_repaired(Sequence(112), RECORD);
+        assert_eq!(status(&mut of, 109, 7, 120), Some((112, false)));
+    }
+
+    #[test]
+    fn unconfirmed_and_forgotten_contents_are_doubted_as_a_whole() {
+        let mut of = confirmed();
+        of.note_incomparable(Sequence(100));
+        assert_eq!(status(&mut of, 300, 1, 300), None);
+        of.note_incomparable(Sequence(301));
+        let known = (Sequence(400), RecordNumber(5));
+        let proof = of.status(known, (Nanos(1), false), Sequence(500), Sequence(350));
+        let proof = proof.map(|it| (it.last, it.next_record, it.is_beyond));
+        assert_eq!(proof, Some((Sequence(300), RECORD, true)));
+    }
+}

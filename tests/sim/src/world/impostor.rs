@@ -1,0 +1,202 @@
+//! An impostor: it knows the stream and multicasts forged datagrams whose CRC is right.
+
+use std::collections::BTreeSet;
+
+use tickcast_journal::Journaled;
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::session::SubscriberCore;
+use tickcast_reliability::types::SourcePosition;
+use tickcast_reliability::types::{ConfigHash, Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_reliability::wire::{
+    CrcVerdict, Datagram, HEADER_LEN, Header, Heartbeat, Kind, PublisherState, SourceLossReason,
+    StreamEvent, crc_of,
+};
+
+use crate::checks::impostor::FORGED_MESSAGES;
+use crate::faults::incident::{Attack, Forged};
+use crate::faults::plan::CHANNEL;
+use crate::network::packet::packet;
+use crate::trace::note_item;
+use crate::truth::{ContentKey, push_record};
+use crate::world::World;
+
+/// The impostor's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Impostor {
+    /// Sequence and CRC of every forged datagram.
+    sent: BTreeSet<(u64, u32)>,
+    /// The last forged sequence and the record after it, from which a walk goes on.
+    walked: (Sequence, u64),
+}
+
+impl Impostor {
+    /// Returns whether this datagram is forged.
+    fn is_forged(&self, datagram: &Datagram<'_>) -> bool {
+        let key = (datagram.header().sequence.0, datagram.crc());
+        self.sent.contains(&key)
+    }
+}
+
+impl World {
+    /// Multicasts the forged datagrams of an attack to all subscribers.
+    pub(crate) fn attack(&mut self, attack: Attack) {
+        let feed = &self.publishers[self.endpoint].feeds[0];
+        if feed.finished {
+            return;
+        }
+        let newest = (feed.core.sealed(), feed.core.ring().next_record().0);
+        let (first, record) = match attack.from {
+            Forged::Next => (newest.0.next(), newest.1),
+            Forged::Walk if self.impostor.walked.0 > newest.0 => {
+                (self.impostor.walked.0.next(), self.impostor.walked.1)
+            }
+            Forged::Walk => (newest.0.next(), newest.1),
+            Forged::Ahead(by) => (newest.0.plus(by), newest.1 + 3 * by),
+            Forged::Behind(by) => (newest.0.minus(by).max(Sequence::FIRST), newest.1 / 2),
+        };
+        let mut at = (first, record);
+        for _ in 0..attack.count {
+            at = self.forge_one(attack.kind, at);
+        }
+        if attack.from == Forged::Walk {
+            self.impostor.walked = (at.0.previous(), at.1);
+        }
+    }
+
+    /// Multicasts one forged datagram. Returns the sequence and the record that follow.
+    fn forge_one(&mut self, kind: Kind, (sequence, record): (Sequence, u64)) -> (Sequence, u64) {
+        let epoch = self.publishers[self.endpoint].epoch;
+        let mut batch = RecordBatch::default();
+        let mut body = Vec::new();
+        let unreadable = kind == Kind::Data && sequence.0.is_multiple_of(4);
+        let count = match kind {
+            Kind::Data => {
+                let key = ContentKey::of(CHANNEL, epoch, 7);
+                let count = 1 + sequence.0 % 3;
+                (0..count).for_each(|n| push_record(&mut batch, key, record + n));
+                batch
+                    .records()
+                    .for_each(|it| body.extend_from_slice(it.as_ref()));
+                if unreadable {
+                    body.fill(0xa5);
+                }
+                count
+            }
+            Kind::Event => {
+                let lost = StreamEvent::SourceLost {
+                    source: SourceId(1),
+                    reason: SourceLossReason::Overflow,
+                    from: SourcePosition(1),
+                    messages: FORGED_MESSAGES,
+                    instruments: Vec::new(),
+                };
+                lost.write(&mut body);
+                0
+            }
+            Kind::Heartbeat => {
+                let beat = Heartbeat {
+                    next_interval_us: 100,
+                    hold_off_us: 0,
+                    subscribers: 1,
+                    state: PublisherState::Live,
+                    config_hash: ConfigHash(1),
+                };
+                body.extend_from_slice(&beat.to_bytes());
+                0
+            }
+            Kind::End => 0,
+        };
+        let header = Header {
+            kind,
+            channel: CHANNEL,
+            count: count as u16,
+            epoch,
+            sequence,
+            first_record: RecordNumber(record),
+            source_position: SourcePosition(1),
+            sent_at: Nanos(self.now.0),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: body.len() as u16,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), &body);
+        let mut bytes = header.to_bytes(crc).to_vec();
+        bytes.extend_from_slice(&body);
+        self.impostor.sent.insert((sequence.0, crc));
+        self.count("forged");
+        for fan_out in 0..self.plan.fan_outs {
+            self.multicast(fan_out, &packet(CHANNEL, &bytes));
+        }
+        (sequence.next(), record + count)
+    }
+
+    /// Passes an input to a subscriber's core while an impostor is about: checks only that every
+    /// record is delivered or declared lost, because the times of requests follow forged datagrams.
+    pub(crate) fn with_core_attacked(
+        &mut self,
+        number: usize,
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
+        let mut wrong = None;
+        self.subscribers[number].input(
+            |core, on| f(core, now, on),
+            |of, item| {
+                note_item(trace, now, number, item);
+                if let Err(what) = of.impostor.take(truth, item) {
+                    let channel = of.channel;
+                    wrong
+                        .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
+                }
+            },
+        );
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Notes whether a datagram that reaches a core is forged.
+    pub(crate) fn notes_content(&mut self, number: usize, bytes: &[u8], decides: bool) {
+        let Ok(datagram) = Datagram::parse(bytes) else {
+            return;
+        };
+        let header = datagram.header();
+        let forged = self.impostor.is_forged(&datagram);
+        if datagram.verdict() == CrcVerdict::Good
+            && header.kind.is_sequenced()
+            && let Some(of) = self.subscribers[number].following_mut(header.channel)
+        {
+            of.impostor.hears(header.sequence, forged, decides);
+        }
+    }
+
+    /// Returns what is wrong with the account of the whole session, if anything is.
+    pub(crate) fn account_for_impostor(&mut self) -> Result<(), String> {
+        let epoch = self.publishers[self.endpoint].epoch;
+        let (mut forged, mut unseen) = (0, 0);
+        let (mut rollbacks, mut void, mut undecided) = (0, 0, 0);
+        for (number, subscriber) in self.subscribers.iter_mut().enumerate() {
+            let counters: Vec<_> = subscriber.core.counters().cloned().collect();
+            for (of, counters) in subscriber.following.iter_mut().zip(counters) {
+                let Some(ring) = self.truth.of(of.channel, epoch).first() else {
+                    continue;
+                };
+                of.impostor.settle(ring, &counters).map_err(|what| {
+                    format!("subscriber {number} on channel {}: {what}", of.channel)
+                })?;
+                undecided += of.impostor.undecided;
+                rollbacks += of.impostor.rollbacks;
+                void += of.impostor.genuine_void;
+                (forged, unseen) = (forged + of.impostor.forged, unseen + of.impostor.unseen);
+            }
+        }
+        *self.faults.entry("forged_delivered").or_default() += forged;
+        *self.faults.entry("undecided").or_default() += undecided;
+        *self.faults.entry("rollbacks").or_default() += rollbacks;
+        *self.faults.entry("genuine_void").or_default() += void;
+        *self.faults.entry("forged_unseen").or_default() += unseen;
+        Ok(())
+    }
+}
