@@ -262,16 +262,52 @@ mod tests {
         assert_eq!(table.id(Symbol(*b"A       ")), Some(1));
     }
 
+    fn symbol(n: u32) -> Symbol {
+        Symbol(*format!("S{n:<7}").as_bytes().first_chunk().unwrap())
+    }
+
     #[test]
     fn instrument_id_is_stable_while_table_grows() {
         let mut table = Instruments::new(5, 20_000);
-        let symbol = |n: u32| Symbol(*format!("S{n:<7}").as_bytes().first_chunk().unwrap());
         for n in 0..20_000 {
             assert_eq!(table.id(symbol(n)), None);
             assert_eq!(table.resolve(symbol(n)).map(|r| r.id), Some(5 + n));
         }
         assert_eq!(table.resolve(symbol(20_000)), None);
         assert!((0..20_000).all(|n| table.id(symbol(n)) == Some(5 + n)));
+    }
+
+    #[test]
+    fn instrument_table_doubles_beyond_half() {
+        let mut table = Instruments::default();
+        assert!(table.is_empty());
+        for (symbols, slots) in [(1, 1_024), (512, 1_024), (513, 2_048), (1_024, 2_048)] {
+            (0..symbols).for_each(|n| assert!(table.resolve(symbol(n)).is_some()));
+            assert!(!table.is_empty());
+            assert_eq!(table.len(), symbols as usize);
+            assert_eq!(table.slots.len(), slots, "{symbols} symbols");
+        }
+    }
+
+    #[test]
+    fn symbols_stay_near_home_slots_at_half_load() {
+        let mut table = Instruments {
+            key: 0x0123_4567_89ab_cdef,
+            ..Instruments::default()
+        };
+        for symbols in [512, 1_024, 2_048] {
+            (0..symbols).for_each(|n| assert!(table.resolve(symbol(n)).is_some()));
+            let slots = table.slots.iter().enumerate();
+            let away = slots
+                .filter(|(_, (_, id))| *id != 0)
+                .map(|(at, (symbol, _))| {
+                    let home = home(Symbol(symbol.to_ne_bytes()), table.key, table.shift);
+                    at.wrapping_sub(home) & (table.slots.len() - 1)
+                });
+            // Half a slot is the mean of chance; poor mixing gives at least five.
+            let away: usize = away.sum();
+            assert!(away < 2 * symbols as usize, "{away} of {symbols}");
+        }
     }
 
     #[test]

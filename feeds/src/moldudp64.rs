@@ -107,6 +107,13 @@ pub struct MoldBlocks<'a> {
     left: u16,
 }
 
+impl<'a> MoldBlocks<'a> {
+    /// Returns the bytes behind the last message that was returned.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.blocks
+    }
+}
+
 impl<'a> Iterator for MoldBlocks<'a> {
     type Item = &'a [u8];
 
@@ -136,11 +143,13 @@ impl<'a> Blocks<'a> for MoldBlocks<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use tickcast_reliability::types::{Nanos, SourcePosition};
 
     use super::*;
     use crate::arbiter::{Arbiter, Lines, Listen};
-    use crate::source::Packet;
+    use crate::source::{Packet, PacketOrigin};
 
     const S: &Session = b"000010059B";
     const T: &Session = b"000010059C";
@@ -268,6 +277,50 @@ mod tests {
             run(&mut mold, &packet(T, 4, 1, &[b"c"])),
             ["1:4=c", "foreign"]
         );
+    }
+
+    /// The origins of foreign packets.
+    #[derive(Default)]
+    struct Origins(Vec<PacketOrigin>);
+
+    impl Listen<MoldUdp64> for Origins {
+        fn packet(&mut self, _: Nanos, (): &()) {}
+
+        fn message(&mut self, _: SourcePosition, _: &[u8]) {}
+
+        fn incident(&mut self, incident: Incident) {
+            if let Incident::Foreign { origin, .. } = incident {
+                self.0.push(origin);
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_packet_names_its_own_sender() {
+        let [feed, stray, other] = [1, 2, 3].map(|n| Ipv4Addr::new(10, 0, 0, n));
+        let (mut mold, mut origins) = (follower(false), Origins::default());
+        let mut foreign = |from: Ipv4Addr, payload: &[u8]| {
+            mold.set_sender(0, from);
+            let received_at = Nanos::ZERO;
+            let packet = Packet {
+                received_at,
+                payload,
+            };
+            mold.packet(0, received_at, packet, &mut origins);
+            std::mem::take(&mut origins.0)
+        };
+        let by = |sender| {
+            let sender = Some(sender);
+            vec![PacketOrigin { line: 0, sender }]
+        };
+        assert!(foreign(feed, &packet(S, 9, 1, &[b"a"])).is_empty());
+        assert!(foreign(feed, &packet(T, 3, 1, &[b"b"])).is_empty());
+        // The previous session is foreign only once the current one goes on.
+        assert!(foreign(stray, &packet(S, 10, 1, &[b"z"])).is_empty());
+        assert_eq!(foreign(feed, &packet(T, 4, 1, &[b"c"])), by(stray));
+        let mut longer = packet(b"ANOTHER-ID", 1, 1, &[b"x"]);
+        longer.push(0);
+        assert_eq!(foreign(other, &longer), by(other));
     }
 
     #[test]

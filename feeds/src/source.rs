@@ -3,6 +3,8 @@
 //!
 //! A decoder does no I/O and reads no clock: the packet carries its receive time.
 
+use std::net::Ipv4Addr;
+
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
@@ -16,6 +18,15 @@ pub struct Packet<'a> {
     pub received_at: Nanos,
     /// The bytes above UDP.
     pub payload: &'a [u8],
+}
+
+/// Origin of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketOrigin {
+    /// Index of its line.
+    pub line: u8,
+    /// Its sender, if the decoder knows it.
+    pub sender: Option<Ipv4Addr>,
 }
 
 /// Reasons why a source's stream did not simply continue. None is fatal.
@@ -55,6 +66,8 @@ pub enum Incident {
     Foreign {
         /// The difference, in one phrase.
         reason: &'static str,
+        /// The packet's origin, which is not that of the last packet if the decision took time.
+        origin: PacketOrigin,
     },
     /// A line is silent while another is heard; it is not waited for.
     LineStopped {
@@ -103,11 +116,17 @@ pub trait Decoder: Send {
         self.line_packet(0, packet.received_at, packet, sink);
     }
 
+    /// Names the sender of a line's next packets, for [`Incident::Foreign`].
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr);
+
     /// Lets time pass: packets that have waited long enough are decoded.
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink);
 
     /// Ends the input: packets that still wait are decoded, and missing messages reported.
     fn finish(&mut self, sink: &mut dyn Sink);
+
+    /// Returns the number of packets of the source's sessions so far, on all lines.
+    fn packets(&self) -> u64;
 
     /// Returns the counts of a line; zeros for a line that does not exist.
     fn line(&self, line: usize) -> LineStats;

@@ -3,13 +3,13 @@
 use std::{fmt, str::FromStr};
 
 use thiserror::Error;
+use tickcast_reliability::types::Nanos;
 
 use crate::{
-    arbiter::{Blocks, Holding, Lines},
-    iex::{IexDecoder, transport::Segment},
+    arbiter::{Holding, Lines, PacketFormat},
+    iex::{IexDecoder, packets::IexPackets},
     instruments::Instruments,
-    itch::{self, ItchDecoder, ItchSettings},
-    moldudp64::MoldHeader,
+    itch::{ItchDecoder, ItchSettings, packets::ItchPackets},
     source::Decoder,
 };
 
@@ -84,46 +84,42 @@ impl Format {
         }
     }
 
+    /// Returns the longest time between two packets while the venue's session is open: it sends a heartbeat
+    /// when there is nothing else to send.
+    #[must_use]
+    pub const fn heartbeat_interval(self) -> Nanos {
+        match self {
+            Self::IexTp | Self::MoldUdp64Itch50 => Nanos::from_secs(1),
+        }
+    }
+
     /// Returns the format of a packet's payload if it can be recognised. Try the first few packets
     /// of a feed, because one may be damaged.
     #[must_use]
     pub fn detect(payload: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
-            .find(|format| format.recognises(payload))
+            .find(|format| format.packets().recognises(payload))
     }
 
-    fn recognises(self, payload: &[u8]) -> bool {
+    /// Returns the format of the beginning of a packet if it can be recognised.
+    #[must_use]
+    pub(crate) fn detect_beginning(beginning: &[u8]) -> Option<Self> {
+        (Self::ALL.into_iter()).find(|it| it.packets().recognises_beginning(beginning))
+    }
+
+    /// Returns the channels that a packet of unknown format may belong to.
+    pub(crate) fn channels(packet: &[u8]) -> impl Iterator<Item = u32> {
+        (Self::ALL.into_iter()).filter_map(|it| it.packets().channel(packet))
+    }
+
+    /// Returns the format's packets, as a recording sees them.
+    pub(crate) const fn packets(self) -> &'static dyn PacketFormat {
         match self {
-            Self::IexTp => Segment::read(payload).is_ok_and(|segment| {
-                let mut messages = segment.messages();
-                messages.by_ref().for_each(drop);
-                messages.fault().is_none()
-            }),
-            Self::MoldUdp64Itch50 => is_mold_with_itch(payload),
+            Self::IexTp => &IexPackets,
+            Self::MoldUdp64Itch50 => &ItchPackets,
         }
     }
-}
-
-/// Returns whether the packet consists of ITCH message blocks from end to end. A packet without
-/// messages is not recognised.
-fn is_mold_with_itch(payload: &[u8]) -> bool {
-    let Some((header, mut blocks)) = MoldHeader::split(payload) else {
-        return false;
-    };
-    let mut count = 0_u64;
-    while let Some((len, rest)) = blocks.split_first_chunk::<2>() {
-        let len = usize::from(u16::from_be_bytes(*len));
-        let Some((message, rest)) = rest.split_at_checked(len) else {
-            return false;
-        };
-        if itch::messages::ItchMessage::read(message).is_err() {
-            return false;
-        }
-        count += 1;
-        blocks = rest;
-    }
-    count > 0 && count == u64::from(header.count) && blocks.is_empty()
 }
 
 impl fmt::Display for Format {

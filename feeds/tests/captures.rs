@@ -13,7 +13,7 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::capture::account::Reason;
 use tickcast_feeds::capture::finding::CaptureFinding;
-use tickcast_feeds::capture::{Capture, CaptureError, CaptureFormat, CaptureStats};
+use tickcast_feeds::capture::{Capture, CaptureError, CaptureFormat, CaptureStats, PacketTime};
 use tickcast_reliability::types::Nanos;
 
 const ETHERNET: u32 = 1;
@@ -505,6 +505,7 @@ fn encapsulations_lead_to_the_same_datagram() {
         ("VXLAN", ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan))),
         ("Arista, 64 bits", stamped(0x0110, 8)),
         ("Arista, 48 bits", stamped(0x0020, 6)),
+        ("Arista, another hardware", stamped(0x0111, 8)),
         ("IP in IP", ethernet(&[], 0x0800, &ipv4(4, 0, &ip))),
         ("SNAP", ethernet(&[], snap.len() as u16, &snap)),
     ] {
@@ -524,6 +525,172 @@ fn encapsulations_lead_to_the_same_datagram() {
         frames_of(&read(&pcap(&[loop_of_tags])).1, Reason::Malformed),
         1
     );
+}
+
+/// Arista's header before an IPv4 packet: seconds of the given bytes, and half a second.
+fn arista(version: u16, seconds: &[u8], ip: &[u8]) -> Vec<u8> {
+    let ns = 500_000_000_u32.to_be_bytes();
+    let stamp = [
+        &[0, 1][..],
+        &version.to_be_bytes(),
+        seconds,
+        &ns,
+        &[8, 0],
+        ip,
+    ]
+    .concat();
+    ethernet(&[], 0xd28b, &stamp)
+}
+
+/// Metamako's trailer behind some extensions.
+fn metamako(extensions: &[u8], seconds: u32, ns: u32) -> Vec<u8> {
+    let stamp = [seconds.to_be_bytes(), ns.to_be_bytes()].concat();
+    [&[9; 4][..], extensions, &stamp, &[3, 0, 7, 1]].concat()
+}
+
+/// Exablaze's trailer; `fraction` is the high 32 of 40 bits.
+fn exablaze(seconds: u32, fraction: u32) -> Vec<u8> {
+    let stamp = [seconds.to_be_bytes(), fraction.to_be_bytes()].concat();
+    [&[9, 9, 9, 9, 1, 2][..], &stamp, &[0, 0]].concat()
+}
+
+#[test]
+fn stamps_of_devices_are_the_time_when_asked() {
+    use PacketTime::{Arista, Exablaze, Metamako};
+    const S: u32 = (STAMP_NS / 1_000_000_000) as u32 + 1;
+    const NS: u32 = 500_000_000;
+    const HALF: u32 = 1 << 31;
+    const DAY: u32 = 86_400;
+    let (x, ip) = (plain(b"x"), ipv4(17, 0, &udp(b"x")));
+    let behind = |parts: &[&[u8]]| [&x[..], &parts.concat()].concat();
+    let (utc, tai) = (S.to_be_bytes(), (S + 37).to_be_bytes());
+    let check = [7_u8; 4];
+    let late = (S + 31 * DAY).to_be_bytes();
+    for (name, time, frame, is_stamped) in [
+        ("64 bits, UTC", Arista, arista(0x0110, &utc, &ip), true),
+        ("64 bits, TAI", Arista, arista(0x0010, &tai, &ip), true),
+        ("48 bits, UTC", Arista, arista(0x0120, &utc[2..], &ip), true),
+        ("48 bits, TAI", Arista, arista(0x0020, &tai[2..], &ip), true),
+        ("another hardware", Arista, arista(0x0111, &utc, &ip), true),
+        ("a month away", Arista, arista(0x0110, &late, &ip), false),
+        ("no header", Arista, x.clone(), false),
+        ("trailer", Metamako, behind(&[&metamako(&[], S, NS)]), true),
+        (
+            "trailer with extensions",
+            Metamako,
+            behind(&[&metamako(&[5; 8], S, NS)]),
+            true,
+        ),
+        (
+            "trailer, then the check sequence",
+            Metamako,
+            behind(&[&metamako(&[], S, NS), &check]),
+            true,
+        ),
+        (
+            "trailer behind padding",
+            Metamako,
+            behind(&[&[0; 3], &metamako(&[], S, NS)]),
+            true,
+        ),
+        (
+            "more than a second",
+            Metamako,
+            behind(&[&metamako(&[], S, 1_000_000_000)]),
+            false,
+        ),
+        (
+            "a month away",
+            Metamako,
+            behind(&[&metamako(&[], S - 31 * DAY, NS)]),
+            false,
+        ),
+        (
+            "part of the payload",
+            Metamako,
+            plain(&metamako(&[], S, NS)),
+            false,
+        ),
+        ("trailer", Exablaze, behind(&[&exablaze(S, HALF)]), true),
+        (
+            "trailer, then the check sequence",
+            Exablaze,
+            behind(&[&exablaze(S, HALF), &check]),
+            true,
+        ),
+        ("no trailer", Exablaze, x.clone(), false),
+    ] {
+        let file = pcap(&[frame]);
+        let at = |capture: &mut Capture| drain(capture).0[0].received_at;
+        let recorded = STAMP_NS / 1_000 * 1_000;
+        assert_eq!(at(&mut open(&file).unwrap()), recorded, "not asked");
+        let mut capture = open(&file).unwrap();
+        capture.set_time(time);
+        let stamp = u64::from(S) * 1_000_000_000 + u64::from(NS);
+        let expected = if is_stamped { stamp } else { recorded };
+        assert_eq!(at(&mut capture), expected, "{time}: {name}");
+        assert_eq!(capture.stats().unstamped, u64::from(!is_stamped), "{name}");
+        assert_eq!(capture.notes().is_empty(), is_stamped, "{name}");
+        assert!(capture.faults().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn trailer_before_a_check_sequence_has_the_nearer_time() {
+    let seconds = (STAMP_NS / 1_000_000_000) as u32 + 1;
+    // Without the check sequence, the fraction would be seconds of yesterday.
+    let fraction = seconds - 86_400;
+    let frame = [&plain(b"x")[..], &exablaze(seconds, fraction), &[7; 4]].concat();
+    let mut capture = open(&pcap(&[frame])).unwrap();
+    capture.set_time(PacketTime::Exablaze);
+    let ns = (u64::from(fraction) * 1_000_000_000) >> 32;
+    let expected = u64::from(seconds) * 1_000_000_000 + ns;
+    assert_eq!(drain(&mut capture).0[0].received_at, expected);
+}
+
+#[test]
+fn record_without_time_takes_no_trailer_but_a_long_header() {
+    let seconds = (STAMP_NS / 1_000_000_000) as u32;
+    let (ip, bytes) = (ipv4(17, 0, &udp(b"x")), seconds.to_be_bytes());
+    let stamp = u64::from(seconds) * 1_000_000_000 + 500_000_000;
+    let trailer = [plain(b"x"), metamako(&[], seconds, 0)].concat();
+    for (time, frame, expected) in [
+        (PacketTime::Metamako, trailer, 0),
+        (PacketTime::Arista, arista(0x0120, &bytes[2..], &ip), 0),
+        (PacketTime::Arista, arista(0x0110, &bytes, &ip), stamp),
+    ] {
+        let record = enhanced(Order::Little, 0, 0, &frame, frame.len());
+        let head = [
+            section(Order::Little),
+            interface(Order::Little, 1, &[(9, &[9])]),
+        ];
+        let mut capture = open(&[head.concat(), record].concat()).unwrap();
+        capture.set_time(time);
+        assert_eq!(drain(&mut capture).0[0].received_at, expected, "{time}");
+        let unstamped = u64::from(expected == 0);
+        assert_eq!(capture.stats().unstamped, unstamped, "{time}");
+    }
+}
+
+#[test]
+fn fragment_has_the_stamp_behind_it() {
+    let whole = udp(b"01234567abcd");
+    let (first, last) = whole.split_at(16);
+    let stamps = [1_u32, 2].map(|s| metamako(&[], (STAMP_NS / 1_000_000_000) as u32 + s, 0));
+    let frames = [
+        [
+            ethernet(&[], 0x0800, &ipv4(17, 0x2000, first)),
+            stamps[0].clone(),
+        ]
+        .concat(),
+        [ethernet(&[], 0x0800, &ipv4(17, 2, last)), stamps[1].clone()].concat(),
+    ];
+    let mut capture = open(&pcap(&frames)).unwrap();
+    capture.set_time(PacketTime::Metamako);
+    let (all, _) = drain(&mut capture);
+    let expected = (STAMP_NS / 1_000_000_000 + 2) * 1_000_000_000;
+    assert_eq!((all.len(), all[0].received_at), (1, expected));
+    assert_eq!(capture.stats().unstamped, 0);
 }
 
 #[test]

@@ -10,10 +10,11 @@ use common::{Recorded, data_dir};
 use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::capture::account::{Account, Class, Reason};
-use tickcast_feeds::capture::{Capture, CaptureError, RecordedFile};
+use tickcast_feeds::capture::{Capture, CaptureError, PacketTime, RecordedFile};
 use tickcast_feeds::recording::{Inspection, Recording, RecordingError, Selection};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::{InstrumentDefMsg, SymbolMappingMsg};
+use tickcast_reliability::types::Nanos;
 
 fn file(name: &str) -> Option<PathBuf> {
     Some(data_dir()?.join("intake").join(name))
@@ -22,7 +23,7 @@ fn file(name: &str) -> Option<PathBuf> {
 fn selection(only: &[&str]) -> Selection {
     Selection {
         only: only.iter().map(|only| only.parse().unwrap()).collect(),
-        all_feeds: false,
+        ..Selection::default()
     }
 }
 
@@ -354,16 +355,52 @@ fn compressed_files_that_are_not_read_are_named() {
     assert!(error.to_string().contains("unxz"), "{error}");
 }
 
+#[test]
+fn file_of_messages_refuses_settings_of_packets() {
+    let event = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q";
+    let refusal = |selection: &Selection, format| match inspect_chosen(
+        "asked.itch",
+        event,
+        selection,
+        format,
+    ) {
+        Ok(inspection) => panic!("{:?}", inspection.account),
+        Err(error) => error.to_string(),
+    };
+    let text = refusal(&Selection::default(), Some(Format::IexTp));
+    assert!(text.contains("so the format iex-tp does not"), "{text}");
+    let text = refusal(&selection(&["239.1.1.1:1"]), None);
+    assert!(text.contains("a choice of destinations"), "{text}");
+    let stamped = Selection {
+        time: PacketTime::Arista,
+        ..Selection::default()
+    };
+    let text = refusal(&stamped, None);
+    assert!(text.contains("so the time stamp arista does"), "{text}");
+    let none = Selection::default();
+    inspect_chosen("unasked.itch", event, &none, Some(Format::MoldUdp64Itch50)).unwrap();
+}
+
 // Recordings that are built here.
 
 /// Inspects a file of some bytes.
 fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, RecordingError> {
+    inspect_chosen(name, bytes, &Selection::default(), None)
+}
+
+/// Inspects the chosen feeds of a file of some bytes.
+fn inspect_chosen(
+    name: &str,
+    bytes: &[u8],
+    selection: &Selection,
+    format: Option<Format>,
+) -> Result<Inspection, RecordingError> {
     let folder = format!("tickcast-intake-{}-{name}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join(name);
     std::fs::write(&path, bytes).unwrap();
-    let inspection = Inspection::of(&[&path], &Selection::default(), None, &Settings::default());
+    let inspection = Inspection::of(&[&path], selection, format, &Settings::default());
     std::fs::remove_dir_all(&folder).unwrap();
     inspection
 }
@@ -375,12 +412,17 @@ type Udp = ([u8; 4], u16, Vec<u8>);
 
 /// Returns a pcap of raw IP, with one datagram a second.
 fn pcap(datagrams: impl IntoIterator<Item = Udp>) -> Vec<u8> {
+    pcap_at((1_000..).map(|second| (second, 0)).zip(datagrams))
+}
+
+/// Returns a pcap of raw IP, with the seconds and microseconds of each datagram.
+fn pcap_at(datagrams: impl IntoIterator<Item = ((u32, u32), Udp)>) -> Vec<u8> {
     let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101];
     let mut file = header.map(u32::to_le_bytes).concat();
-    for (second, (group, port, payload)) in (1_000..).zip(datagrams) {
+    for ((seconds, micros), (group, port, payload)) in datagrams {
         let udp_len = payload.len() as u16 + 8;
         let len = u32::from(udp_len) + 20;
-        file.extend([second, 0, len, len].map(u32::to_le_bytes).concat());
+        file.extend([seconds, micros, len, len].map(u32::to_le_bytes).concat());
         file.extend([0x45, 0]);
         file.extend((udp_len + 20).to_be_bytes());
         file.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
@@ -450,6 +492,64 @@ fn corrupt_file_does_not_end_the_others() {
     }
     assert_eq!((of_whole, errors), (10, 2));
     assert!(recording.next().unwrap().is_none());
+}
+
+/// Stamps that damage may leave: before 1970 ends, a year behind, a year ahead, the last one.
+const WRONG_S: [u32; 4] = [1, 70_000_000, 130_000_000, u32::MAX];
+
+/// Returns a capture of messages one millisecond apart, of which the `wrong`-th has another second.
+fn millisecond_feed(numbers: &[u64], (wrong, second): (usize, u32)) -> Vec<u8> {
+    pcap_at(numbers.iter().enumerate().map(|(index, number)| {
+        let seconds = if index == wrong { second } else { 100_000_000 };
+        let micros = *number as u32 * 1_000;
+        ((seconds, micros), (GROUP, 1, mold(*number, b'S')))
+    }))
+}
+
+#[test]
+fn wrong_stamp_among_reordered_packets_loses_nothing() {
+    let numbers = [1, 2, 4, 5, 3, 6, 8, 9, 7, 10];
+    for wrong in 0..numbers.len() {
+        for second in WRONG_S {
+            let file = millisecond_feed(&numbers, (wrong, second));
+            let feed = &inspect_bytes("stamp.pcap", &file).unwrap().feeds[0];
+            let counts = (feed.messages, feed.missing);
+            assert_eq!(counts, (10, 0), "packet {wrong} at {second} s");
+        }
+    }
+}
+
+#[test]
+fn wrong_stamp_leaves_the_order_of_two_files() {
+    let a: Vec<u64> = (1..20).filter(|n| n % 3 != 0).collect();
+    let b: Vec<u64> = (1..20).filter(|n| n % 3 != 1).collect();
+    let none = (usize::MAX, 0);
+    for wrong in 0..a.len() - 1 {
+        for second in WRONG_S {
+            let files = [
+                millisecond_feed(&a, (wrong, second)),
+                millisecond_feed(&b, none),
+            ];
+            let mut recording = recording(&files, &[]).unwrap();
+            let (mut highest, mut clock) = (0, Nanos::ZERO);
+            while let Some(packet) = recording.next().unwrap() {
+                let number = u64::from(packet.payload[17]);
+                assert!(
+                    number + 2 >= highest,
+                    "{number} behind {highest}, {wrong} at {second} s"
+                );
+                // A first stamp that is too early can't be told from a pause.
+                let is_pause = wrong == 0 && second < 100_000_000;
+                let at = packet.at;
+                assert!(
+                    at >= clock && (is_pause || at < Nanos::from_secs(1)),
+                    "{at:?} after {clock:?}, {wrong} at {second} s"
+                );
+                (highest, clock) = (highest.max(number), packet.at);
+            }
+            assert_eq!(highest, 19);
+        }
+    }
 }
 
 #[test]

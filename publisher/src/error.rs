@@ -15,6 +15,7 @@ use tickcast_reliability::receive::MirrorError;
 use tickcast_reliability::record::RecordError;
 use tickcast_reliability::ring::RingError;
 use tickcast_reliability::types::{ChannelId, Epoch};
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::host::mapping::MappingError;
 use tickcast_transport::host::pin::PinError;
 use tickcast_transport::shm::ShmError;
@@ -365,7 +366,7 @@ pub enum PublisherError {
         source: CaptureError,
     },
     /// The file holds no feed that is wanted, or several.
-    #[error("source {source_id}: {source}; set \"only\" to the feed's destination")]
+    #[error("source {source_id}: {source}{}", recording_remedy(.source))]
     Recording {
         /// Number of the source.
         source_id: u16,
@@ -444,6 +445,9 @@ pub enum PublisherError {
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
+    /// Another user can change or replace a file of this publisher, or it is not a file to use.
+    #[error(transparent)]
+    File(FileError),
     /// A requested file can't be written.
     #[error("can't write {}: {source}; {}", .path.display(), remedy(.source))]
     Write {
@@ -477,6 +481,14 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl PublisherError {
+    /// Returns the error for a file of the state or ring directory that can't be used.
+    pub(crate) fn state(error: FileError) -> Self {
+        match error {
+            FileError::Io { what, path, source } => Self::State { what, path, source },
+            error => Self::File(error),
+        }
+    }
+
     /// Returns whether a config value is at fault and the text does not name the config's file.
     ///
     /// ```
@@ -539,6 +551,7 @@ impl PublisherError {
             | Self::OtherPublisher(_)
             | Self::Pin(_)
             | Self::FlightRecord { .. }
+            | Self::File(_)
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
             Self::Send { .. }
@@ -549,5 +562,16 @@ impl PublisherError {
             | Self::System { .. }
             | Self::Panicked { .. } => 4,
         }
+    }
+}
+
+/// Returns the part of a recording's error that concerns the config.
+const fn recording_remedy(error: &RecordingError) -> &'static str {
+    match error {
+        RecordingError::Choice { .. } => {
+            "; give each an input of its own, with its destination in \"only\""
+        }
+        RecordingError::NotThere { .. } => "; correct \"only\"",
+        _ => "",
     }
 }

@@ -1,15 +1,16 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 success, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
@@ -18,6 +19,7 @@ use tickcast_publisher::internal::{
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
+use tickcast_transport::host::files::FileError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -55,19 +57,19 @@ struct Cli {
     audit: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
+    // only the message is missing.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let audit = (cli.audit.as_deref())
         .map(|path| append_to(path, cli.log_format))
         .transpose();
     let (audit, opened) = audit.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
-    start_log(cli.log_format, audit);
+    if let Err(error) = start_log(cli.log_format, audit) {
+        eprintln!("ERROR {error}");
+        return ExitCode::from(error.exit_code());
+    }
     exit_on_panic();
     match opened.and_then(|()| run(&cli)) {
         Ok(code) => code,
@@ -173,16 +175,13 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
 }
 
 /// Starts the log on standard error, and the audit log in its own file.
-fn start_log(format: LogFormat, audit: Option<AuditFile>) {
+fn start_log(format: LogFormat, audit: Option<AuditFile>) -> Result<(), PublisherError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Colours are for people at a terminal, not for files.
-    let log = fmt::layer()
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr);
-    let log = match format {
-        LogFormat::Text => log.boxed(),
-        LogFormat::Json => log.json().boxed(),
-    };
+    let log = tickcast_log::program::stderr(filter, format);
+    let log = log.map_err(|source| PublisherError::System {
+        what: "start the thread of the log",
+        source,
+    })?;
     let audit = audit.map(|file| {
         let lines = fmt::layer()
             .json()
@@ -190,10 +189,8 @@ fn start_log(format: LogFormat, audit: Option<AuditFile>) {
             .with_writer(Mutex::new(file));
         lines.with_filter(Targets::new().with_target("audit", Level::DEBUG))
     });
-    tracing_subscriber::registry()
-        .with(log.with_filter(filter))
-        .with(audit)
-        .init();
+    tracing_subscriber::registry().with(log).with(audit).init();
+    Ok(())
 }
 
 fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError> {
@@ -215,7 +212,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
         },
     };
     let file = AuditFile::append_to(path.to_owned(), reopen, tell);
-    file.map_err(|source| not_written(path, source))
+    file.map_err(|error| not_written(path, error))
 }
 
 /// A panic in any thread ends the process: a publisher that lost a thread would look alive.
@@ -237,17 +234,22 @@ fn print(text: &str) -> Result<(), PublisherError> {
 
 /// Checks before the session whether a file can be written at its end.
 fn check_writable(path: &Path) -> Result<(), PublisherError> {
-    atomic_file::check_writable(path).map_err(|source| not_written(path, source))
+    let checked = atomic_file::check_writable(path);
+    checked.map_err(|error| not_written(path, error))
 }
 
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
     let text = format!("{json:#}\n");
-    atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    let written = atomic_file::write_atomic(path, text.as_bytes());
+    written.map_err(|error| not_written(path, error))
 }
 
-fn not_written(path: &Path, source: io::Error) -> PublisherError {
-    PublisherError::Write {
-        path: path.to_owned(),
-        source,
+fn not_written(path: &Path, error: FileError) -> PublisherError {
+    match error {
+        FileError::Io { source, .. } => PublisherError::Write {
+            path: path.to_owned(),
+            source,
+        },
+        error => PublisherError::File(error),
     }
 }

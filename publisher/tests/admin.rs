@@ -73,6 +73,15 @@ fn announced_body_length_is_ignored_by_admin_port() {
 }
 
 #[test]
+fn publisher_without_live_source_is_ready() {
+    let publisher = publisher();
+    let answer = ask(&publisher, b"GET /readyz HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nready\n"), "{answer}");
+    ends_whole(publisher);
+}
+
+#[test]
 fn request_head_over_8_kib_is_refused() {
     let mut publisher = publisher();
     let head = |len: usize| {

@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{Publisher, config, group};
 use serde_json::{Value, json};
@@ -103,4 +104,30 @@ fn lines_of_captures_complete_each_other() {
         (code, &summary["source"]["missing_messages"]),
         (Some(1), &json!(4))
     );
+}
+
+#[test]
+fn file_with_several_feeds_is_refused_with_the_remedy() {
+    let Some(file) = data("intake/13_two_groups_same_session_name.pcap") else {
+        return;
+    };
+    let input = json!({ "source": 1, "kind": "capture", "file": file });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("publisher.json");
+    std::fs::write(&path, config(group(), input).to_string()).unwrap();
+    let refused = Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        .arg("--config")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    for part in [
+        "source 1",
+        "holds 2 feeds",
+        "an input of its own",
+        "\"only\"",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }

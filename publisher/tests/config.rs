@@ -327,6 +327,11 @@ fn invalid_config_error_names_path_value_and_remedy() {
         ),
         (
             "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "time": "gps" })),
+            &["inputs[0]", "unknown variant `gps`", "`metamako`"],
+        ),
+        (
+            "/inputs",
             input(
                 json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:1" }], "wait_for_subscribers": 1 }),
             ),

@@ -465,6 +465,11 @@ private:
                 for (auto index : named) freeze(instruments[index]);
             break;
         }
+        // The prices of a silent source are old, and each is current again with its next record.
+        case TICKCAST_EVENT_KIND_SOURCE_SILENT:
+            for (auto &instrument : instruments)
+                if (instrument.market.source == event.source) freeze(instrument);
+            break;
         case TICKCAST_EVENT_KIND_EPOCH_CHANGED:
             lose(all);
             begin_epoch();

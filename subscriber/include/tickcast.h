@@ -323,11 +323,21 @@ enum TickcastEventKind
      */
     TICKCAST_EVENT_KIND_OTHER_PUBLISHER = 26,
     /*
+     Nothing has arrived of `source` since `since_ns` for several of its venue's heartbeat intervals: these
+     `instruments` or all of it are old. The event repeats while the silence lasts (in order).
+     */
+    TICKCAST_EVENT_KIND_SOURCE_SILENT = 27,
+    /*
+     `source`, with these `instruments` or all of it, is heard again. It was silent since `since_ns`; 0 if
+     that is unknown (in order).
+     */
+    TICKCAST_EVENT_KIND_SOURCE_BACK = 28,
+    /*
      An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
      void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
      numbers (in order).
      */
-    TICKCAST_EVENT_KIND_ROLLED_BACK = 27,
+    TICKCAST_EVENT_KIND_ROLLED_BACK = 29,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -907,6 +917,10 @@ typedef struct {
      */
     uint64_t took_ns;
     /*
+     When a silent source was heard last, in UTC nanoseconds.
+     */
+    uint64_t since_ns;
+    /*
      The start of the range, or the previous epoch.
      */
     TickcastPlace from;
@@ -955,7 +969,7 @@ typedef struct {
      */
     uint32_t instrument_count;
     /*
-     The source of the lost messages.
+     The source of the lost messages, or the one that is silent or back.
      */
     uint16_t source;
     /*
@@ -1589,7 +1603,8 @@ int32_t tickcast_builder_channel_filter_ids(TickcastBuilder *builder,
 int32_t tickcast_builder_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
 
 /*
- Sets the interface of line A (first call) or B (second call), by name or address; loopback by default.
+ Sets the interface of line A (first call) or B (second call), by name or address. The default is the one
+ that carries the connection to the publisher.
 
  # Safety
  `interface` is NULL or a text.

@@ -167,7 +167,7 @@ pub enum SubscribeError {
     #[error("{POISONED}")]
     Poisoned,
     /// The publisher rejected the JOIN.
-    #[error("the publisher rejected this subscriber ({code}): {text}")]
+    #[error("the publisher rejected this subscriber ({code}): {text:?}")]
     Rejected {
         /// The reason as a code.
         code: RejectCode,

@@ -310,7 +310,7 @@ fn c_and_rust_agree_on_every_size_and_offset() {
             epoch sequence record source_position sent_at_ns received_at_ns
             missing_for_ns conflated channel source via quality reserved;
         event::Event as Event:
-            kind cause first last sequences records took_ns from to messages
+            kind cause first last sequences records took_ns since_ns from to messages
             source_position events lost_records losses_of_unknown_size instruments
             instrument_count source line wrong_one_delivered epoch_changes source_losses
             fencing_violations state reserved;

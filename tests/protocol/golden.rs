@@ -302,6 +302,45 @@ fn stream_event_datagrams_match_protocol_page() {
     event("datagram-event-epoch-opened.hex", &first, &opened, body);
 }
 
+#[test]
+fn silence_event_datagrams_match_protocol_page() {
+    let (source, since) = (SourceId(7), Nanos(1_700_000_000_000_000_000));
+    let silent = StreamEvent::SourceSilent {
+        source,
+        since,
+        instruments: vec![77, 78, 79],
+    };
+    let back = StreamEvent::SourceBack {
+        source,
+        since,
+        instruments: Vec::new(),
+    };
+    let body = |kind: &str, named: &[u32]| {
+        json!({
+            "type": kind,
+            "source": 7,
+            "since": since,
+            "instruments": named,
+        })
+    };
+    let header = |sequence| Header {
+        source_position: SourcePosition(0),
+        ..header(Kind::Event, sequence, 5001)
+    };
+    event(
+        "datagram-event-source-silent.hex",
+        &header(1000),
+        &silent,
+        body("source_silent", &[77, 78, 79]),
+    );
+    event(
+        "datagram-event-source-back.hex",
+        &header(1001),
+        &back,
+        body("source_back", &[]),
+    );
+}
+
 fn event(file: &str, header: &Header, event: &StreamEvent, body: Value) {
     let mut payload = Vec::new();
     event.write(&mut payload);

@@ -175,6 +175,46 @@ fn libraries_neither_panic_nor_print() {
     assert_eq!(lines_found(may_panic, "publisher/src/main.rs", bad), []);
 }
 
+/// Folders and files that may create files, or open them for writing: the module of files that outlive a
+/// process, and a check of devices.
+const OPENING: [&str; 2] = [
+    "tools/src/commands/doctor/rdma.rs",
+    "transport/base/src/host/files/",
+];
+
+fn file_opened_elsewhere(source: &Source) -> Vec<Violation> {
+    let is_product = source.path.contains("/src/") && !source.path.starts_with("tests/");
+    let is_exempt = OPENING.iter().any(|path| source.path.starts_with(path));
+    if !source.is_rust() || !is_product || is_exempt {
+        return Vec::new();
+    }
+    const OPENS: &str =
+        r"\b(?:OpenOptions|File::(?:options|create|create_new)|fs::write|create_dir(?:_all)?)\b";
+    let what = |what| format!("`{what}`; use `host::files`, which checks owner, mode and kind");
+    let found = matches(&source.product, OPENS).into_iter();
+    found
+        .map(|(line, text)| violation(line, what(text)))
+        .collect()
+}
+
+#[test]
+fn files_are_created_and_written_by_module_for_them() {
+    holds(file_opened_elsewhere);
+    let bad = "use std::fs::OpenOptions;\nfn f() {\n    File::create(a);\n    \
+               JournalFile::create(a);\n    std::fs::write(a, b);\n    create_directory(a);\n    \
+               fs::create_dir_all(a);\n    File::open(a);\n}\n\
+               #[cfg(test)]\nmod tests { fn g() { fs::write(a, b); } }\n";
+    let rule = file_opened_elsewhere;
+    assert_eq!(lines_found(rule, "publisher/src/a.rs", bad), [1, 3, 5, 7]);
+    for path in [
+        "publisher/tests/a.rs",
+        "tests/lab/src/a.rs",
+        "transport/base/src/host/files/a.rs",
+    ] {
+        assert_eq!(lines_found(rule, path, bad), []);
+    }
+}
+
 /// Files that may hold a lock, because no tick passes it:
 ///
 /// - state that threads of the publisher and the subscriber show to others

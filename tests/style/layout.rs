@@ -147,10 +147,11 @@ fn product_builds_enable_no_planted_bugs() {
 }
 
 /// The crates that each crate may import; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 8] = [
+const IMPORTS: [(&str, &[&str]); 9] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
     ("transport/base", &["reliability"]),
+    ("transport/log", &["reliability"]),
     ("transport/verbs", &["reliability", "transport-base"]),
     (
         "transport",
@@ -159,7 +160,14 @@ const IMPORTS: [(&str, &[&str]); 8] = [
     ("feeds", &["reliability"]),
     (
         "publisher",
-        &["feeds", "subscriber", "transport", "reliability", "journal"],
+        &[
+            "feeds",
+            "subscriber",
+            "transport",
+            "log",
+            "reliability",
+            "journal",
+        ],
     ),
     ("subscriber", &["transport", "reliability", "journal"]),
 ];

@@ -51,12 +51,16 @@ const SECTIONS: [Section; 11] = [
     (
         "Publisher: sources",
         "`tickcast_publisher_<name>{source}`; `source_messages_by_type` has a label `type` too",
-        &["SourceCounters", "MessageTypeMetrics"],
+        &[
+            "SourceCounters",
+            "SourceHearingMetrics",
+            "MessageTypeMetrics",
+        ],
     ),
     (
         "Publisher: lines of sources",
         "`tickcast_publisher_<name>{source, line}`, lines in the order of the config",
-        &["InputLineCounters"],
+        &["InputLineCounters", "InputLineHearingMetrics"],
     ),
     (
         "Publisher: its subscribers",

@@ -1,16 +1,22 @@
 //! Publisher and subscribers on one host, over the publisher's ring alone. All records arrive whichever
 //! process is killed, and every loss is reported.
 
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 use tickcast_subscriber::{Event, LossCause, Transport};
 use tickcast_test_support::{
     Follower, PATIENCE, Publisher, binary, channel, drive, drive_to_end, end, endless, free_group,
     number, one_channel, simulated,
 };
+
+/// The user and group ID of another user of the host.
+const STRANGER: u32 = 65_534;
 
 /// A path below /dev/shm that no other test uses. Dropping it removes the file.
 struct Place(PathBuf);
@@ -214,10 +220,11 @@ fn overrun_shm_subscriber_counts_loss_exactly() {
     }
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
-    // The publisher's exit code reflects the losses that its subscribers reported.
+    // Reported losses stand in the summary, and not in the exit code.
     let mut all = summary["subscribers"].as_array().expect("a list").iter();
     let was_told = all.any(|it| number(it, "lost_records") > 0);
-    assert_eq!(status.code(), Some(i32::from(was_told)), "{summary}");
+    assert_eq!(summary["subscribers_report_loss"], was_told, "{summary}");
+    assert_eq!(status.code(), Some(0));
     let slept = &followers[1];
     slept.assert_balanced();
     let c = slept.counters(0);
@@ -249,6 +256,106 @@ fn shm_ring_in_use_is_refused_to_second_publisher() {
     get_on(&mut followers, 2_000);
     end(&first, &mut followers);
     let (status, summary) = first.finish();
+    assert!(status.success(), "{summary}");
+    assert_whole(&followers[0], &summary);
+}
+
+/// Starts a publisher with this config, which must fail for this reason.
+fn assert_refused(config: &Value, reason: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).expect("the config is written");
+    let run = Command::new(binary("tickcast-publisher"))
+        .arg("--config")
+        .arg(&path)
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{said}");
+    assert!(said.contains(reason), "{said}");
+}
+
+#[test]
+fn planted_file_at_shm_path_is_refused_unchanged() {
+    let (place, target) = (Place::new("planted"), Place::new("target"));
+    let refused = |reason: &str| {
+        assert_refused(&by_memory(&place.0, endless(20_000, 1)), reason);
+        std::fs::remove_file(&place.0).expect("it is still there");
+    };
+    let rights = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&place.0, mode).expect("it is ours");
+    };
+    symlink(&target.0, &place.0).expect("a dangling link");
+    refused("is a link, not a regular file");
+    assert!(!target.0.exists(), "a dangling link creates nothing");
+    symlink("/etc/passwd", &place.0).expect("a link");
+    refused("is a link, not a regular file");
+    std::fs::write(&target.0, b"ours").expect("a file");
+    std::fs::hard_link(&target.0, &place.0).expect("a second name");
+    refused("is one of 2 names");
+    assert_eq!(std::fs::read(&target.0).expect("it stays"), b"ours");
+    mknodat(CWD, &place.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    refused("is a pipe, not a regular file");
+    std::fs::write(&place.0, b"").expect("an empty file");
+    rights(0o666);
+    refused("others than its owner can write it");
+    std::fs::write(&place.0, b"").expect("an empty file");
+    rights(0o644);
+    if chown(&place.0, Some(STRANGER), Some(STRANGER)).is_err() {
+        println!("SKIPPED: only root can give a file away");
+        return;
+    }
+    refused("belongs to user 65534");
+    let zero = makedev(1, 5);
+    mknodat(CWD, &place.0, FileType::CharacterDevice, Mode::RUSR, zero).expect("a device");
+    refused("is a device, not a regular file");
+}
+
+#[test]
+fn shm_directory_of_strangers_is_refused() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let config = by_memory(&folder.path().join("ring"), endless(20_000, 1));
+    let open_to_all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), open_to_all).expect("it is ours");
+    assert_refused(&config, "set its sticky bit (chmod +t)");
+    let sticky = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(folder.path(), sticky).expect("it is ours");
+    if chown(folder.path(), Some(STRANGER), None).is_err() {
+        println!("SKIPPED: only root can give a directory away");
+        return;
+    }
+    assert_refused(&config, "who can replace files in it");
+}
+
+#[test]
+fn stranger_can_neither_read_nor_truncate_mapped_ring() {
+    let place = Place::new("attacked");
+    let publisher = Publisher::start(&by_memory(&place.0, endless(20_000, 1)));
+    let mut followers = [follower(&publisher, "witness")];
+    get_on(&mut followers, 1_000);
+    let mode = place.0.metadata().expect("the ring").permissions().mode();
+    assert_eq!(mode & 0o777 & !0o640, 0, "{mode:o}");
+    let as_stranger = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(&place.0);
+        command.uid(STRANGER).gid(STRANGER).stdout(Stdio::null());
+        command.status()
+    };
+    for (program, arguments) in [
+        ("truncate", &["--size=0"][..]),
+        ("head", &["--bytes=1"]),
+        ("rm", &["--force"]),
+        ("chmod", &["a+w"]),
+    ] {
+        match as_stranger(program, arguments) {
+            Ok(status) => assert!(!status.success(), "{program}"),
+            Err(error) => println!("SKIPPED: {program} as another user: {error}"),
+        }
+    }
+    get_on(&mut followers, 20_000);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
     assert!(status.success(), "{summary}");
     assert_whole(&followers[0], &summary);
 }

@@ -3,12 +3,15 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
+use signal_hook::consts::SIGXFSZ;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_reliability::control::RejectCode;
 use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
@@ -49,6 +52,9 @@ pub fn run_program<Line: Parser>(
             return if is_answer { Exit::Whole } else { Exit::Usage }.into();
         }
     };
+    // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
+    // only the message is missing.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     match run(line) {
         Ok(exit) => exit.into(),
         Err(ToolError::NobodyReads) => Exit::Whole.into(),
@@ -98,6 +104,9 @@ pub enum ToolError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// Another user can change or replace a file of this command, or it is not a file to use.
+    #[error(transparent)]
+    File(FileError),
     /// The requested faults are invalid.
     #[error(transparent)]
     Faults(#[from] FaultConfigError),
@@ -129,7 +138,8 @@ pub enum ToolError {
     #[error("{0}")]
     Unreachable(String),
     /// The publisher rejects this subscriber.
-    #[error("the publisher rejected this subscriber: {1}")]
+    // Debug: a publisher's words stand in quotes, without control characters.
+    #[error("the publisher rejected this subscriber: {1:?}")]
     Rejected(RejectCode, String),
     /// The publisher answers, but can't be followed with these options.
     #[error("{0}")]
@@ -184,6 +194,7 @@ impl ToolError {
             | Self::Json { .. }
             | Self::Read { .. }
             | Self::Write { .. }
+            | Self::File(_)
             | Self::Faults(_)
             | Self::Capture(_)
             | Self::Udp(_)

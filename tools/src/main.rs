@@ -13,7 +13,7 @@ use tickcast_tools::exit::run_program;
 
 fn main() -> ExitCode {
     run_program("tickcast", |cli: Cli| {
-        cli.log.start();
+        cli.log.start()?;
         match cli.command {
             Command::Demo(args) => commands::demo::run(&args),
             Command::Inspect(args) => commands::inspect::run(&args),

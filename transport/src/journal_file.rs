@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use tickcast_journal::{Area, Journal, JournalReadError, generation_offsets};
 use tickcast_reliability::ring::RingMemory;
 
+use tickcast_transport_base::host::files::{Access, DirectoryEntry, FileError, open_input};
 use tickcast_transport_base::host::mapping::{MappingError, SharedMapping};
 
 /// A journal's file, mapped, and owned by this process alone.
@@ -25,17 +26,13 @@ impl JournalFile {
     /// [`MappingError`], for example if the path is not on tmpfs, or belongs to a running process.
     pub fn create(path: &Path, len: usize) -> Result<Self, MappingError> {
         SharedMapping::check(path)?;
-        if let Ok(file) = File::open(path)
+        let entry = DirectoryEntry::trusted(path)?;
+        if let Some(file) = entry.open(Access::Read)?
             && file.try_lock().is_ok()
             && file.metadata().is_ok_and(|metadata| metadata.len() > 0)
-            && is_of_use(path)
+            && is_of_use(&file)
         {
-            let renamed = std::fs::rename(path, before(path));
-            renamed.map_err(|source| MappingError::Io {
-                what: "rename",
-                path: path.to_owned(),
-                source,
-            })?;
+            entry.rename_to(&DirectoryEntry::trusted(&before(path))?)?;
         }
         let made = SharedMapping::file(path, len);
         made.map(|(mapping, _)| Self(mapping))
@@ -60,12 +57,14 @@ impl Area for JournalFile {
 /// # Errors
 /// The operating system's error, or an error if the path is a device or a pipe.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Checked before opening, because opening a pipe would block.
-    if !std::fs::metadata(path)?.is_file() {
-        let what = "it is not a regular file; copy the record into one";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
-    read_changing(&File::open(path)?, || ())
+    let file = open_input(path).map_err(|error| match error {
+        FileError::Io { source, .. } => source,
+        _ => {
+            let what = "it is not a regular file; copy the record into one";
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        }
+    })?;
+    read_changing(&file, || ())
 }
 
 fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8>> {
@@ -85,8 +84,8 @@ fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8
 }
 
 /// Returns whether a file is worth keeping: a journal that heard a sender, or unknown contents.
-fn is_of_use(path: &Path) -> bool {
-    match read(path).map(Journal::read) {
+fn is_of_use(file: &File) -> bool {
+    match read_changing(file, || ()).map(Journal::read) {
         Ok(Ok(recording)) => recording.has_heard_anybody(),
         Ok(Err(JournalReadError::Empty)) => false,
         _ => true,

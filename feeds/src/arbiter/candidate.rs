@@ -12,7 +12,7 @@ use super::protocol::{Blocks, Listen, PacketHead, Protocol};
 use super::queue::Held;
 use super::{Arbiter, Arrived, FOREIGN, trails};
 use crate::planted::{ArbiterBug, planted};
-use crate::source::Incident;
+use crate::source::{Incident, PacketOrigin};
 
 /// Packets in a row that confirm a candidate.
 const CONFIRMING: u32 = 2;
@@ -68,7 +68,7 @@ impl<P: Protocol> Arbiter<P> {
             return;
         }
         if !self.is_sound(blocks) {
-            return self.refuse(arrived.line, head.count, FOREIGN, out);
+            return self.refuse(arrived.origin(), head.count, FOREIGN, out);
         }
         self.add(Key::Session(head.session), arrived, head, out);
     }
@@ -177,6 +177,7 @@ impl<P: Protocol> Arbiter<P> {
                 head.count = held.end - held.first;
                 let arrived = Arrived {
                     line: held.line,
+                    sender: held.sender,
                     received_at: held.received_at,
                     payload: &held.bytes,
                 };
@@ -195,7 +196,11 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     fn drop_foreign(&mut self, held: Held, out: &mut impl Listen<P>) {
-        self.refuse(held.line, held.end - held.first, FOREIGN, out);
+        let origin = PacketOrigin {
+            line: held.line as u8,
+            sender: held.sender,
+        };
+        self.refuse(origin, held.end - held.first, FOREIGN, out);
         self.queue.recycle(held.bytes);
     }
 

@@ -1,6 +1,7 @@
 //! One line of a source: its statistics, and how far it has come.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::types::Nanos;
 
@@ -30,6 +31,8 @@ struct Mark {
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) stats: LineStats,
+    /// The sender of the next packets, if known.
+    pub(super) sender: Option<Ipv4Addr>,
     /// The lowest sequence that it sent in this session.
     begin: u64,
     /// One beyond the highest sequence that it sent in this session; 0: none yet.
@@ -48,6 +51,7 @@ impl Line {
     pub(super) fn new() -> Self {
         Self {
             stats: LineStats::default(),
+            sender: None,
             begin: 0,
             next: 0,
             holes: Ranges::new(HOLES_MAX),
@@ -200,5 +204,123 @@ impl Line {
     pub(super) fn skewed(&mut self, skew: Nanos) {
         let bucket = (u64::BITS - (skew.0 / 1000).leading_zeros()) as usize;
         self.stats.skew[bucket.min(SKEW_BUCKETS - 1)] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLDING: Holding = Holding {
+        reorder_packets: 3,
+        ..Holding::live(100, 500)
+    };
+
+    fn us(us: u64) -> Nanos {
+        Nanos::from_us(us)
+    }
+
+    #[test]
+    fn silent_line_stops_once_and_returns_once() {
+        let mut line = Line::new();
+        let stopped_us = u64::from(HOLDING.stopped_us);
+        assert!(!line.other_heard(2, us(1), &HOLDING), "silent since now");
+        assert!(!line.other_heard(3, us(stopped_us), &HOLDING));
+        assert!(line.other_heard(3, us(stopped_us + 1), &HOLDING));
+        assert!(line.stats.is_stopped);
+        assert!(!line.other_heard(3, us(stopped_us + 2), &HOLDING), "once");
+        assert!(line.heard() && !line.stats.is_stopped);
+        assert!(!line.heard());
+        let again = us(stopped_us + 3);
+        assert!(!line.other_heard(4, again, &HOLDING), "silent anew");
+    }
+
+    #[test]
+    fn line_behind_another_lags_after_four_waits() {
+        let mut line = Line::new();
+        line.advance(1, 5);
+        line.other_heard(5, us(10), &HOLDING);
+        assert!(!line.lags(us(1_000_000), &HOLDING), "it is as far");
+        line.other_heard(6, us(10), &HOLDING);
+        assert!(!line.lags(us(10 + 4 * 500 - 1), &HOLDING));
+        assert!(line.lags(us(10 + 4 * 500), &HOLDING));
+        line.heard();
+        assert!(!line.lags(us(1_000_000), &HOLDING));
+    }
+
+    #[test]
+    fn later_packet_passes_a_message_by_time_or_count() {
+        let mut line = Line::new();
+        line.mark(5, 5, us(0));
+        assert!(
+            !line.has_passed(5, us(9_999), &HOLDING),
+            "nothing is missing"
+        );
+        line.mark(10, 5, us(0));
+        assert!(!line.has_passed(10, us(99), &HOLDING));
+        assert!(line.has_passed(10, us(100), &HOLDING));
+        assert!(!line.has_passed(11, us(100), &HOLDING), "beyond the mark");
+        line.stats.packets = 2;
+        assert!(!line.has_passed(10, us(99), &HOLDING));
+        line.stats.packets = 3;
+        assert!(line.has_passed(10, us(99), &HOLDING));
+        line.forget_marks(9);
+        assert!(line.has_passed(10, us(100), &HOLDING));
+        line.forget_marks(10);
+        assert!(!line.has_passed(10, us(100), &HOLDING));
+    }
+
+    #[test]
+    fn reordered_packet_restarts_the_time_of_later_ones() {
+        let mut line = Line::new();
+        line.mark(20, 5, us(0));
+        line.mark(20, 5, us(50));
+        assert_eq!(line.marks.len(), 1, "the first copy counts");
+        line.mark(10, 5, us(80));
+        assert!(!line.has_passed(20, us(179), &HOLDING));
+        assert!(line.has_passed(20, us(180), &HOLDING));
+        assert!(line.has_passed(10, us(180), &HOLDING));
+        for first in 0..2 * MARKS_MAX as u64 {
+            line.mark(30 + first, 5, us(90));
+        }
+        assert_eq!(line.marks.len(), MARKS_MAX);
+    }
+
+    #[test]
+    fn holes_are_missing_until_a_packet_fills_them() {
+        let mut line = Line::new();
+        line.advance(10, 20);
+        line.stats.packets = 1;
+        line.advance(30, 40);
+        assert_eq!(line.missing(), 10);
+        line.stats.packets = 4;
+        line.advance(20, 25);
+        assert_eq!((line.missing(), line.stats.reorder_depth), (5, 3));
+        line.advance(5, 8);
+        assert_eq!(line.missing(), 7, "it began with reordered packets");
+        line.advance(8, 12);
+        assert_eq!(line.missing(), 5);
+        line.cut(38);
+        line.owe(42);
+        assert_eq!(line.missing(), 9);
+        line.end_session(50);
+        assert_eq!(line.missing(), 17);
+        line.owe(60);
+        assert_eq!(line.missing(), 17, "nothing of the new session came");
+    }
+
+    #[test]
+    fn skews_are_counted_by_powers_of_two_us() {
+        let mut line = Line::new();
+        for (ns, bucket) in [
+            (999, 0),
+            (1_000, 1),
+            (3_999, 2),
+            (u64::MAX, SKEW_BUCKETS - 1),
+        ] {
+            line.skewed(Nanos(ns));
+            assert_eq!(std::mem::take(&mut line.stats.skew[bucket]), 1, "{ns} ns");
+        }
+        assert_eq!(line.stats.skew, [0; SKEW_BUCKETS]);
     }
 }

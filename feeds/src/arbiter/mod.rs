@@ -18,22 +18,26 @@
 mod candidate;
 mod holding;
 mod line;
+mod packet_format;
 mod protocol;
 mod queue;
 mod ranges;
 mod recent;
+
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use self::candidate::Candidate;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
+pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
 use crate::planted::{ArbiterBug, planted};
-use crate::source::{Incident, LineStats, Packet};
+use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
 /// Heartbeats in a row below the next sequence that a restarted count takes: fewer may be
 /// stragglers.
@@ -84,8 +88,18 @@ pub struct Arbiter<P> {
 #[derive(Clone, Copy)]
 struct Arrived<'a> {
     line: usize,
+    sender: Option<Ipv4Addr>,
     received_at: Nanos,
     payload: &'a [u8],
+}
+
+impl Arrived<'_> {
+    const fn origin(&self) -> PacketOrigin {
+        PacketOrigin {
+            line: self.line as u8,
+            sender: self.sender,
+        }
+    }
 }
 
 impl<P: Protocol> Arbiter<P> {
@@ -151,6 +165,12 @@ impl<P: Protocol> Arbiter<P> {
         self.lines.len()
     }
 
+    /// Returns the number of packets of the source's sessions so far, on all lines.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.lines.iter().map(|line| line.stats.packets).sum()
+    }
+
     /// Returns the counts of a line; zeros for a line that does not exist.
     #[must_use]
     pub fn line(&self, line: usize) -> LineStats {
@@ -173,7 +193,7 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let (head, blocks) = match self.protocol.read(packet.payload) {
             Ok(read) => read,
-            Err(incident) => return out.incident(incident),
+            Err(incident) => return out.incident(with_origin(self.origin(line), incident)),
         };
         if head.first > SourcePosition::SEQUENCE_MAX - head.count {
             let reason = "the sequence is beyond 48 bits";
@@ -194,10 +214,17 @@ impl<P: Protocol> Arbiter<P> {
         }
         let arrived = Arrived {
             line,
+            sender: self.lines[line].sender,
             received_at: packet.received_at,
             payload: packet.payload,
         };
         self.consider(arrived, head, blocks, out);
+    }
+
+    /// Names the sender of a line's next packets, for [`Incident::Foreign`].
+    pub fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        let line = line.min(self.lines.len() - 1);
+        self.lines[line].sender = Some(sender);
     }
 
     /// Lets time pass: releases what has waited long enough.
@@ -248,14 +275,30 @@ impl<P: Protocol> Arbiter<P> {
                 self.next = 1;
                 self.own(arrived, head, blocks, out);
             }
-            None => self.refuse(arrived.line, head.count, refusal(blocks), out),
+            None => self.refuse(arrived.origin(), head.count, refusal(blocks), out),
+        }
+    }
+
+    /// Returns the origin of a line's current packet.
+    #[cold]
+    fn origin(&self, line: usize) -> PacketOrigin {
+        let line = line.min(self.lines.len() - 1);
+        PacketOrigin {
+            line: line as u8,
+            sender: self.lines[line].sender,
         }
     }
 
     /// Drops a packet that is not taken, and counts its messages.
-    fn refuse(&mut self, line: usize, messages: u64, reason: Incident, out: &mut impl Listen<P>) {
-        self.lines[line].stats.foreign += messages;
-        out.incident(reason);
+    fn refuse(
+        &mut self,
+        origin: PacketOrigin,
+        messages: u64,
+        reason: Incident,
+        out: &mut impl Listen<P>,
+    ) {
+        self.lines[usize::from(origin.line)].stats.foreign += messages;
+        out.incident(with_origin(origin, reason));
     }
 
     /// Returns whether a source may begin with a packet: nothing is at stake, so one that was cut
@@ -330,6 +373,7 @@ impl<P: Protocol> Arbiter<P> {
     fn held(&mut self, arrived: Arrived<'_>, first: u64, end: u64) -> Held {
         Held {
             line: arrived.line,
+            sender: arrived.sender,
             first,
             end,
             arrived_at: self.now,
@@ -605,7 +649,19 @@ impl<P: Protocol> Arbiter<P> {
 
 const FOREIGN: Incident = Incident::Foreign {
     reason: "the packet is not of this feed",
+    origin: PacketOrigin {
+        line: 0,
+        sender: None,
+    },
 };
+
+/// Returns the incident, with the origin of a foreign packet.
+const fn with_origin(origin: PacketOrigin, incident: Incident) -> Incident {
+    match incident {
+        Incident::Foreign { reason, .. } => Incident::Foreign { reason, origin },
+        other => other,
+    }
+}
 
 /// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
 const fn trails(sent_at: u64, other: u64) -> bool {

@@ -1,6 +1,7 @@
 //! Packets that wait for those before them.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::types::Nanos;
 
@@ -16,6 +17,7 @@ const COVERS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) line: usize,
+    pub(super) sender: Option<Ipv4Addr>,
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) arrived_at: Nanos,

@@ -43,3 +43,32 @@ impl Recent {
         (low > oldest).then(|| self.ring[(low - 1) % LEN].1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_is_found_among_the_last_packets() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.find(1), None);
+        let packets = LEN as u64 + 10;
+        for n in 1..=packets {
+            recent.push(n * 10, Nanos(n));
+        }
+        for n in 11..=packets {
+            assert_eq!(recent.find(n * 10), Some(Nanos(n)), "first of packet {n}");
+            assert_eq!(
+                recent.find(n * 10 + 9),
+                Some(Nanos(n)),
+                "last of packet {n}"
+            );
+        }
+        assert_eq!(recent.find(109), None, "forgotten");
+        assert_eq!(recent.find(u64::MAX), Some(Nanos(packets)));
+        recent.clear();
+        assert_eq!(recent.find(packets * 10), None);
+        recent.push(7, Nanos(1));
+        assert_eq!((recent.find(6), recent.find(7)), (None, Some(Nanos(1))));
+    }
+}

@@ -25,8 +25,6 @@ use super::{
 };
 use crate::itch::messages::SystemEvent;
 
-/// Bytes that are searched at once for the next sound message.
-const SEARCH_LEN: usize = 1 << 16;
 /// The longest unit that a length of two bytes allows.
 const UNIT_LEN_MAX: usize = 2 + 65_535;
 /// Event code of the first message of a day.
@@ -292,25 +290,11 @@ impl BinaryFile {
     /// Takes everything up to the next two sound units, or the end.
     fn skip_damage(&mut self) -> Result<(), CaptureFault> {
         let from = self.input.offset();
-        let mut all_zero = self.input.visible().first() == Some(&0);
-        self.input.take(1);
-        loop {
-            let has_more = self.input.ensure(SEARCH_LEN + 2 * UNIT_LEN_MAX)?;
-            let visible = self.input.visible();
-            let to = visible
-                .len()
-                .min(if has_more { SEARCH_LEN } else { usize::MAX });
-            let found = self.framing.find(visible, 0..to, !has_more);
-            let skipped = found.unwrap_or(to);
-            all_zero &= is_zero(&visible[..skipped]);
-            self.input.take(skipped);
-            if found.is_some() || !has_more {
-                break;
-            }
-        }
+        let framing = &self.framing;
+        let find = |bytes: &[u8], range, is_end| framing.find(bytes, range, is_end);
+        let is_padding = self.input.skip_damage(2 * UNIT_LEN_MAX, find)?;
         let to = self.input.offset();
-        let is_end = !self.input.ensure(1)?;
-        if all_zero && is_end {
+        if is_padding {
             self.stats.account.add(Reason::Padding, 0, to - from);
         } else {
             self.skipped(from, to);
@@ -331,13 +315,7 @@ impl BinaryFile {
             self.stats.account.add(Reason::Truncated, 0, left as u64);
             self.findings.add(CaptureFinding::Truncated { at });
         }
-        let tail = self.input.tail();
-        self.stats.account.add(Reason::Padding, 0, tail.zeros);
-        if tail.trailing > 0 {
-            let bytes = tail.trailing;
-            self.stats.account.add(Reason::Trailing, 0, bytes);
-            self.findings.add(CaptureFinding::Trailing { bytes });
-        }
+        (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.ended = true;
     }
 
@@ -437,6 +415,7 @@ mod tests {
         let bytes = [EVENT, EVENT, &[0, 0], EVENT].concat();
         read(&bytes);
         let (messages, file) = drain(&bytes);
+        assert!(!file.is_soup());
         assert_eq!((messages.len(), file.session(), file.sequence()), (3, 1, 1));
         let at = 2 * EVENT.len() as u64 + 2;
         assert_eq!(file.findings().kept(), [CaptureFinding::AnotherFile { at }]);

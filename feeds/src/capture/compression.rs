@@ -8,6 +8,11 @@ use std::io::{self, BufRead, Error, ErrorKind, Read};
 use flate2::bufread::GzDecoder;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use super::{
+    account::{Account, Reason},
+    finding::{CaptureFinding, Findings},
+};
+
 const GZIP_MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Skippable zstd frames: sixteen magic numbers, which differ in the first byte only.
@@ -21,6 +26,18 @@ pub(crate) struct Tail {
     pub(crate) zeros: u64,
     /// Bytes from the first that is not zero.
     pub(crate) trailing: u64,
+}
+
+impl Tail {
+    /// Adds the bytes to the account, and a finding if they are no padding.
+    pub(super) fn account(self, account: &mut Account, findings: &mut Findings) {
+        account.add(Reason::Padding, 0, self.zeros);
+        if self.trailing > 0 {
+            let bytes = self.trailing;
+            account.add(Reason::Trailing, 0, bytes);
+            findings.add(CaptureFinding::Trailing { bytes });
+        }
+    }
 }
 
 /// Reads a file that may be compressed.

@@ -196,3 +196,40 @@ impl Findings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTE: CaptureFinding = CaptureFinding::AnotherFile { at: 1 };
+    const DAMAGE: CaptureFinding = CaptureFinding::Trailing { bytes: 1 };
+
+    fn findings(all: impl IntoIterator<Item = CaptureFinding>) -> Findings {
+        let mut findings = Findings::default();
+        all.into_iter().for_each(|finding| findings.add(finding));
+        findings
+    }
+
+    #[test]
+    fn damage_is_damage_before_and_behind_a_note() {
+        assert!(!findings([NOTE]).is_damage());
+        for order in [[NOTE, DAMAGE], [DAMAGE, NOTE]] {
+            let findings = findings(order);
+            assert!(findings.is_damage());
+            let counts = (findings.faults().len(), findings.notes().len());
+            assert_eq!(counts, (1, 1));
+        }
+    }
+
+    #[test]
+    fn findings_beyond_the_kept_ones_are_counted() {
+        let notes = || std::iter::repeat_n(NOTE, KEPT_MAX);
+        let whole = findings(notes());
+        assert_eq!((whole.kept().len(), whole.more()), (KEPT_MAX, 0));
+        let more = findings(notes().chain([NOTE]));
+        assert_eq!((more.more(), more.faults().len()), (1, 0));
+        let damaged = findings(notes().chain([NOTE, DAMAGE]));
+        assert_eq!((damaged.kept().len(), damaged.more()), (KEPT_MAX, 2));
+        assert_eq!(damaged.faults(), ["there are 2 more findings"]);
+    }
+}

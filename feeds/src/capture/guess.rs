@@ -212,6 +212,8 @@ mod tests {
             (b"BZh91AY", Guess::Bzip2),
             (b"\x04\x22\x4d\x18zzz", Guess::Lz4),
             (b"PK\x03\x04zzz", Guess::Zip),
+            (b"7z\xbc\xaf\x27\x1czzz", Guess::SevenZip),
+            (b"DBN\x03zzz", Guess::Dbn),
             (b"snoop\0\0\0\0\0\0\x02", Guess::Snoop),
         ] {
             assert_eq!(Guess::of_file(head), Some(guess));
@@ -236,6 +238,198 @@ mod tests {
         for len in 0..64 {
             assert_eq!(Guess::of_payload(&vec![0; len]), None, "{len}");
             assert_eq!(Guess::of_payload(&vec![0xff; len]), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn erf_records_have_bounded_types_lengths_and_times() {
+        let record = |seconds: u32, kind: u8, len: u16| {
+            let mut record = vec![0xcc; 4];
+            record.extend(seconds.to_le_bytes());
+            record.extend([kind, 4]);
+            record.extend(len.to_be_bytes());
+            record.resize(len.into(), 0xcc);
+            record
+        };
+        let is_erf = |first: (u32, u8, u16), second: (u32, u8, u16)| {
+            let records = [first, second].map(|(s, kind, len)| record(s, kind, len));
+            Guess::of_file(&records.concat()) == Some(Guess::Erf)
+        };
+        let (now, sound) = (1_700_000_000, (1_700_000_000, 2, 32));
+        for (other, expected) in [
+            ((now, 0, 32), false),
+            ((now, 1, 32), true),
+            ((now, 48, 32), true),
+            ((now, 49, 32), false),
+            ((now, 0x80 | 48, 32), true),
+            ((now, 2, 15), false),
+            ((now, 2, 16), true),
+            ((now, 2, 300), true),
+            ((now - 3_600, 2, 32), false),
+            ((now - 3_599, 2, 32), true),
+            ((now + 3_599, 2, 32), true),
+            ((now + 3_600, 2, 32), false),
+        ] {
+            assert_eq!(is_erf(other, sound), expected, "{other:?} first");
+            assert_eq!(is_erf(sound, other), expected, "{other:?} second");
+        }
+        for (seconds, expected) in [(500_000_000, false), (500_000_001, true)] {
+            assert_eq!(is_erf((seconds, 2, 32), (seconds, 2, 32)), expected);
+        }
+    }
+
+    #[test]
+    fn iex_tp_of_other_protocols_is_named() {
+        let segment = |protocol: u16, len: u16, payload: usize| {
+            let mut bytes = vec![1, 0];
+            bytes.extend(protocol.to_le_bytes());
+            bytes.extend([0; 8]);
+            bytes.extend(len.to_le_bytes());
+            bytes.resize(40 + payload, 0);
+            bytes
+        };
+        for (protocol, guess) in [
+            (0x7fff, None),
+            (0x8000, Some(Guess::IexTp)),
+            (0x8001, Some(Guess::IexTp)),
+            (0x8002, None),
+            (0x8004, None),
+            (0x8005, Some(Guess::DeepPlus)),
+            (0x8006, Some(Guess::IexTp)),
+            (0x80ff, Some(Guess::IexTp)),
+            (0x8100, None),
+        ] {
+            for len in [0_u16, 7] {
+                let bytes = segment(protocol, len, len.into());
+                assert_eq!(Guess::of_payload(&bytes), guess, "{protocol:#x}");
+            }
+        }
+        assert_eq!(Guess::of_payload(&segment(0x8005, 7, 6)), None);
+        assert_eq!(Guess::of_payload(&segment(0x8005, 7, 8)), None);
+        let mut version = segment(0x8005, 0, 0);
+        version[0] = 2;
+        assert_eq!(Guess::of_payload(&version), None);
+    }
+
+    fn mold(name: &[u8; 10], count: u16, messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = name.to_vec();
+        bytes.extend(7_u64.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+        for message in messages {
+            bytes.extend((message.len() as u16).to_be_bytes());
+            bytes.extend(message);
+        }
+        bytes
+    }
+
+    #[test]
+    fn mold_packets_are_named_by_their_messages() {
+        let message = |kind: u8, len: usize| {
+            let mut message = vec![b' '; len];
+            message[0] = kind;
+            message
+        };
+        for (kind, len) in [(b'T', 5), (b'A', 30), (b'E', 25), (b'D', 13)] {
+            let other = message(b'z', 4);
+            for (len, guess) in [(len, Guess::Itch41), (len + 1, Guess::MoldUdp64)] {
+                let messages = [other.clone(), message(kind, len), other.clone()];
+                let bytes = mold(b"SESSION  1", 3, &messages);
+                assert_eq!(Guess::of_payload(&bytes), Some(guess), "{kind} of {len}");
+            }
+        }
+        let two = [message(b'z', 4), message(b'z', 9)];
+        for (bytes, case) in [
+            (mold(b"SESSION  1", 0, &[]), "no message"),
+            (mold(b"SESSION  1", 1, &two), "one too many"),
+            (mold(b"SESSION  1", 3, &two), "one too few"),
+            (mold(b"SESSION \t1", 2, &two), "no name"),
+            ([&mold(b"SESSION  1", 2, &two)[..], b"x"].concat(), "a rest"),
+        ] {
+            assert_eq!(Guess::of_payload(&bytes), None, "{case}");
+        }
+    }
+
+    #[test]
+    fn mdp3_packets_have_bounded_times_and_sizes() {
+        let mdp3 = |sent_at: u64, size: u16, schema: u16| {
+            let mut bytes = vec![7, 0, 0, 0];
+            bytes.extend(sent_at.to_le_bytes());
+            bytes.extend(size.to_le_bytes());
+            bytes.extend([11, 0, 46, 0]);
+            bytes.extend(schema.to_le_bytes());
+            bytes.resize(62, 0);
+            Guess::of_payload(&bytes) == Some(Guess::CmeMdp3)
+        };
+        let now = 1_700_000_000_000_000_000;
+        for (sent_at, size, schema, expected) in [
+            (999_999_999_999_999_999, 50, 1, false),
+            (1_000_000_000_000_000_000, 50, 1, true),
+            (4_999_999_999_999_999_999, 50, 1, true),
+            (5_000_000_000_000_000_000, 50, 1, false),
+            (now, 9, 1, false),
+            (now, 10, 1, true),
+            (now, 50, 1, true),
+            (now, 51, 1, false),
+            (now, 50, 0, false),
+            (now, 50, 2, false),
+        ] {
+            assert_eq!(mdp3(sent_at, size, schema), expected, "{sent_at} {size}");
+        }
+    }
+
+    #[test]
+    fn pitch_packets_fit_their_length_and_count() {
+        let pitch = |len: u16, count: u8, messages: &[u8]| {
+            let mut bytes = len.to_le_bytes().to_vec();
+            bytes.extend([count, 1, 7, 0, 0, 0]);
+            bytes.extend(messages);
+            Guess::of_payload(&bytes) == Some(Guess::CboePitch)
+        };
+        let two = [2, 0x97, 3, 0x20, 0];
+        assert!(pitch(13, 2, &two));
+        assert!(pitch(8, 0, &[]), "a heartbeat");
+        for (len, count, messages, case) in [
+            (12, 2, &two[..], "length"),
+            (13, 3, &two, "count"),
+            (13, 2, &[2, 0x97, 4, 0x20, 0], "last message"),
+            (9, 1, &[1], "a message of one byte"),
+        ] {
+            assert!(!pitch(len, count, messages), "{case}");
+        }
+    }
+
+    #[test]
+    fn xdp_packets_fit_their_length_and_count() {
+        let xdp =
+            |order: fn(u16) -> [u8; 2], len: u16, count: u8, messages: &[u16], rest: &[u8]| {
+                let mut bytes = order(len).to_vec();
+                bytes.extend([11, count]);
+                bytes.resize(16, 0xff);
+                for len in messages {
+                    bytes.extend(order(*len));
+                    bytes.resize(bytes.len() + usize::from(*len).saturating_sub(2), 0xff);
+                }
+                bytes.extend(rest);
+                Guess::of_payload(&bytes) == Some(Guess::NyseXdp)
+            };
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            assert!(xdp(order, 25, 2, &[4, 5], &[]));
+            assert!(xdp(order, 16, 0, &[], &[]), "a heartbeat");
+            assert!(!xdp(order, 24, 2, &[4, 5], &[]), "length");
+            assert!(!xdp(order, 25, 1, &[4, 5], &[]), "count");
+            assert!(!xdp(order, 26, 2, &[4, 5], b"x"), "a rest");
+            assert!(!xdp(order, 19, 1, &[3], &[]), "a short message");
+        }
+    }
+
+    #[test]
+    fn guess_text_names_format_and_remedy() {
+        for (guess, name) in [
+            (Guess::Xz, "unxz"),
+            (Guess::Itch41, "ITCH 4.1"),
+            (Guess::NyseXdp, "XDP"),
+        ] {
+            assert!(guess.to_string().contains(name));
         }
     }
 }

@@ -10,6 +10,8 @@ use std::{
 use super::compression::{Decompressor, Tail};
 
 const READ_LEN: usize = 1 << 16;
+/// Bytes that are searched at once for the end of damage.
+const SEARCH_LEN: usize = 1 << 16;
 
 /// A window on the (decompressed) bytes of an input.
 pub(crate) struct Input {
@@ -117,6 +119,35 @@ impl Input {
             len -= step as u64;
         }
         Ok(true)
+    }
+
+    /// Takes at least one byte, up to where `find` finds a sound beginning, or to the end. Returns
+    /// whether only zeros were left, which pad the file.
+    ///
+    /// `find` searches the bytes in a range, of which `look_ahead` more are visible; its last argument
+    /// is true where the input ends with them.
+    pub(super) fn skip_damage(
+        &mut self,
+        look_ahead: usize,
+        find: impl Fn(&[u8], Range<usize>, bool) -> Option<usize>,
+    ) -> io::Result<bool> {
+        let mut is_zero = self.visible().first() == Some(&0);
+        self.take(1);
+        loop {
+            let has_more = self.ensure(SEARCH_LEN + look_ahead)?;
+            let visible = self.visible();
+            let to = match has_more {
+                true => SEARCH_LEN,
+                false => visible.len(),
+            };
+            let found = find(visible, 0..to, !has_more);
+            let skipped = found.unwrap_or(to);
+            is_zero &= visible[..skipped].iter().all(|byte| *byte == 0);
+            self.take(skipped);
+            if found.is_some() || !has_more {
+                return Ok(is_zero && found.is_none());
+            }
+        }
     }
 }
 

@@ -29,6 +29,7 @@ use std::{
 use tickcast_reliability::types::Nanos;
 
 pub use self::error::CaptureError;
+pub use self::frame::{PacketTime, UnknownPacketTime};
 use self::{
     account::{Account, Reason, Row},
     binary_file::BinaryFile,
@@ -43,7 +44,7 @@ use self::{
 use crate::source::Packet;
 
 /// Neighbouring stamps that are further apart are a finding.
-const STEP_MAX: Nanos = Nanos::from_secs(60);
+pub(crate) const STEP_MAX: Nanos = Nanos::from_secs(60);
 /// EtherTypes and protocols that are counted apart.
 const OTHERS_MAX: usize = 64;
 /// Interfaces and link types of which the first frame is a finding.
@@ -61,6 +62,8 @@ pub struct Capture {
     findings: Findings,
     unreadable: Vec<NoLink>,
     others: Others,
+    /// Origin of the packets' times.
+    time: PacketTime,
     /// Time of the last frame that has one.
     last_at: Nanos,
 }
@@ -105,7 +108,7 @@ pub enum CaptureFormat {
 /// One UDP datagram as captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedDatagram<'a> {
-    /// Capture time, UTC ns; 0 if the capture has none.
+    /// Capture time, or that of the stamp that was asked for, UTC ns; 0 if the capture has none.
     pub received_at: Nanos,
     /// Sender address.
     pub source: SocketAddr,
@@ -145,6 +148,8 @@ pub struct CaptureStats {
     pub datagrams: u64,
     /// Returned datagrams of which the capture kept only the beginning.
     pub snapped: u64,
+    /// Returned datagrams without the stamp that was asked for: they have the time of their record.
+    pub unstamped: u64,
     /// 1 when the file ended in the middle of a record or of its compressed stream.
     pub truncated: u64,
     /// Frames and bytes by reason. Every returned datagram counts as one of the feed.
@@ -164,6 +169,7 @@ impl CaptureStats {
         self.frames += other.frames;
         self.datagrams += other.datagrams;
         self.snapped += other.snapped;
+        self.unstamped += other.unstamped;
         self.truncated += other.truncated;
         self.account.merge(&other.account);
     }
@@ -219,6 +225,7 @@ impl Capture {
             findings: Findings::default(),
             unreadable: Vec::new(),
             others: Others::default(),
+            time: PacketTime::default(),
             last_at: Nanos::ZERO,
         };
         capture.begin_file();
@@ -226,6 +233,11 @@ impl Capture {
             capture.end(capture.input.offset());
         }
         Ok(capture)
+    }
+
+    /// Takes the packets' times from here, instead of from the capture's records.
+    pub const fn set_time(&mut self, time: PacketTime) {
+        self.time = time;
     }
 
     /// Accounts for a file header that was just read.
@@ -277,11 +289,18 @@ impl Capture {
                     account.add(Reason::Malformed, 1, bytes);
                 }
                 Step::End => self.end(offset),
-                Step::Frame(frame) => {
+                Step::Frame(mut frame) => {
                     self.stats.frames += 1;
-                    self.check_time(&frame, offset);
+                    let is_stamped = self.stamp(&mut frame);
+                    // Another clock's time is no step of this one.
+                    if is_stamped {
+                        self.check_time(&frame, offset);
+                    }
                     match self.datagram(&frame, offset, bytes) {
-                        Ok(found) => return Ok(Some(self.lend(&frame, found, bytes))),
+                        Ok(found) => {
+                            self.stats.unstamped += u64::from(!is_stamped);
+                            return Ok(Some(self.lend(&frame, found, bytes)));
+                        }
                         Err(Some(reason)) => self.stats.account.add(reason, 1, bytes),
                         Err(None) => {}
                     }
@@ -325,14 +344,23 @@ impl Capture {
             self.stats.truncated = 1;
             self.findings.add(CaptureFinding::Truncated { at });
         }
-        let tail = self.input.tail();
-        self.stats.account.add(Reason::Padding, 0, tail.zeros);
-        if tail.trailing > 0 {
-            let bytes = tail.trailing;
-            self.stats.account.add(Reason::Trailing, 0, bytes);
-            self.findings.add(CaptureFinding::Trailing { bytes });
-        }
+        (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.reader = Reader::Ended;
+    }
+
+    /// Gives a frame the time that is asked for. Returns `false` if it has none, and keeps its record's.
+    fn stamp(&self, frame: &mut RawFrame) -> bool {
+        if self.time == PacketTime::Capture {
+            return true;
+        }
+        let bytes = self.input.taken(frame.bytes.clone());
+        let link = frame.link.ok();
+        let stamp = link.and_then(|link| self.time.of(link, bytes, frame.received_at));
+        if let Some(at) = stamp {
+            frame.received_at = at;
+            frame.excess = None;
+        }
+        stamp.is_some()
     }
 
     /// Reports a time that can't be right, and steps of more than a minute.
@@ -508,6 +536,25 @@ impl Capture {
         faults
     }
 
+    /// Returns one line for each finding that leaves the capture whole; complete at the end.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.findings.notes();
+        let CaptureStats {
+            unstamped,
+            datagrams,
+            ..
+        } = self.stats;
+        if unstamped > 0 {
+            notes.push(format!(
+                "{unstamped} of {datagrams} packets have no time stamp of {}: the time of their record \
+                 is taken",
+                self.time
+            ));
+        }
+        notes
+    }
+
     /// Moves a returned datagram from the feed to another reason.
     pub(crate) const fn account_as(&mut self, reason: Reason, record: Row) {
         (self.stats.account).move_frames(Reason::Datagram, reason, record);
@@ -565,6 +612,16 @@ enum Step {
     Padding,
     /// The rest of the input holds no whole record.
     End,
+}
+
+impl Step {
+    /// Returns the step over damage, or over the zeros that end the file.
+    const fn damage(is_padding: bool) -> Self {
+        match is_padding {
+            true => Self::Padding,
+            false => Self::Skipped,
+        }
+    }
 }
 
 /// Place of a datagram.

@@ -13,8 +13,8 @@ pub(super) const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
 /// The longest packet that libpcap itself writes.
 const PACKET_LEN_MAX: usize = 262_144;
-/// Bytes that are searched at once for the next sound record.
-const SEARCH_LEN: usize = 1 << 16;
+/// A record and the header of the next one.
+const LOOK_AHEAD: usize = 2 * RECORD_HEADER_LEN + PACKET_LEN_MAX;
 /// Stamps of neighbouring records differ by no more, when a record is searched for.
 const NEIGHBOURS_S: u32 = 86_400;
 const NS_PER_US: u64 = 1_000;
@@ -137,7 +137,7 @@ impl PcapReader {
             return Ok(Judged::Sound(header));
         }
         // A wrong length hides sound records within the record; a right one does not.
-        let is_whole = input.ensure(end + 2 * RECORD_HEADER_LEN + PACKET_LEN_MAX)?;
+        let is_whole = input.ensure(end + LOOK_AHEAD)?;
         let visible = input.visible();
         let hidden = near.find(
             visible,
@@ -153,27 +153,8 @@ impl PcapReader {
 
     /// Takes everything up to the next two sound records, the next file or the end.
     fn skip_damage(&self, input: &mut Input) -> Result<Step, CaptureFault> {
-        let mut is_zero = input.visible().first() == Some(&0);
-        input.take(1);
-        loop {
-            let has_more = input.ensure(SEARCH_LEN + 2 * RECORD_HEADER_LEN + PACKET_LEN_MAX)?;
-            let visible = input.visible();
-            let to = visible
-                .len()
-                .min(if has_more { SEARCH_LEN } else { usize::MAX });
-            let found = self.find(visible, 0..to, !has_more);
-            let skipped = found.unwrap_or(to);
-            is_zero &= visible[..skipped].iter().all(|byte| *byte == 0);
-            input.take(skipped);
-            if found.is_some() || !has_more {
-                let is_padding = is_zero && found.is_none();
-                return Ok(if is_padding {
-                    Step::Padding
-                } else {
-                    Step::Skipped
-                });
-            }
-        }
+        let is_padding = input.skip_damage(LOOK_AHEAD, |b, range, end| self.find(b, range, end))?;
+        Ok(Step::damage(is_padding))
     }
 
     /// Returns where in `range` a file begins, or a sound record that something sound follows.

@@ -29,7 +29,7 @@ const TRAILER_LEN: usize = 4;
 /// Four times the longest packet that capture tools write.
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
-/// Bytes that are searched at once for the next sound block.
+/// Bytes of a long block that are searched for another.
 const SEARCH_LEN: usize = 1 << 16;
 
 /// State of the current section.
@@ -134,27 +134,8 @@ impl PcapNgReader {
 
     /// Takes everything up to the next sound block, the next file or the end.
     fn skip_damage(&self, input: &mut Input) -> Result<Step, CaptureFault> {
-        let mut is_zero = input.visible().first() == Some(&0);
-        input.take(1);
-        loop {
-            let has_more = input.ensure(SEARCH_LEN + BLOCK_LEN_MAX)?;
-            let visible = input.visible();
-            let to = visible
-                .len()
-                .min(if has_more { SEARCH_LEN } else { usize::MAX });
-            let found = self.find(visible, 0..to);
-            let skipped = found.unwrap_or(to);
-            is_zero &= visible[..skipped].iter().all(|byte| *byte == 0);
-            input.take(skipped);
-            if found.is_some() || !has_more {
-                let is_padding = is_zero && found.is_none();
-                return Ok(if is_padding {
-                    Step::Padding
-                } else {
-                    Step::Skipped
-                });
-            }
-        }
+        let is_padding = input.skip_damage(BLOCK_LEN_MAX, |b, range, _| self.find(b, range))?;
+        Ok(Step::damage(is_padding))
     }
 
     /// Returns where in `range` a file or a block begins whose two lengths agree.

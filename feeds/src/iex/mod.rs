@@ -5,7 +5,10 @@
 
 pub mod messages;
 pub mod normalise;
+pub(crate) mod packets;
 pub mod transport;
+
+use std::net::Ipv4Addr;
 
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
@@ -172,6 +175,10 @@ impl Decoder for IexDecoder {
         arbiter.packet(line, now, packet, &mut listener);
     }
 
+    fn set_sender(&mut self, line: usize, sender: Ipv4Addr) {
+        self.arbiter.set_sender(line, sender);
+    }
+
     fn poll(&mut self, now: Nanos, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.poll(now, &mut listener);
@@ -180,6 +187,10 @@ impl Decoder for IexDecoder {
     fn finish(&mut self, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.finish(&mut listener);
+    }
+
+    fn packets(&self) -> u64 {
+        self.arbiter.packets()
     }
 
     fn line(&self, line: usize) -> LineStats {

@@ -8,7 +8,7 @@ use tickcast_reliability::types::SourcePosition;
 
 use super::messages::IexMessage;
 use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
-use crate::source::Incident;
+use crate::source::{Incident, PacketOrigin};
 
 /// Bytes of the segment header.
 pub const HEADER_LEN: usize = 40;
@@ -161,11 +161,13 @@ impl Protocol for IexTp {
         let (feed, channel) = self.of.unwrap_or((segment.feed, segment.channel));
         if feed != segment.feed {
             let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
-            return Err(Incident::Foreign { reason });
+            let origin = PacketOrigin::default();
+            return Err(Incident::Foreign { reason, origin });
         }
         if channel != segment.channel {
             let reason = "two IEX channels are mixed in one source, give each a source of its own";
-            return Err(Incident::Foreign { reason });
+            let origin = PacketOrigin::default();
+            return Err(Incident::Foreign { reason, origin });
         }
         let head = PacketHead {
             session: segment.session.into(),

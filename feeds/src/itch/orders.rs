@@ -299,6 +299,49 @@ mod tests {
     }
 
     #[test]
+    fn order_table_doubles_beyond_half() {
+        let mut orders = Orders::new(SLOTS_FIRST);
+        for (held, slots) in [
+            (SLOTS_FIRST / 2, SLOTS_FIRST),
+            (SLOTS_FIRST / 2 + 1, 2 * SLOTS_FIRST),
+            (SLOTS_FIRST, 2 * SLOTS_FIRST),
+        ] {
+            (0..held as u64).for_each(|n| assert!(orders.insert(n, order(n))));
+            assert_eq!((orders.len(), orders.slots.len()), (held, slots));
+        }
+        assert!(!orders.insert(u64::MAX, order(1)));
+        assert_eq!(
+            orders.slots.len(),
+            2 * SLOTS_FIRST,
+            "no growth at the bound"
+        );
+    }
+
+    #[test]
+    fn refused_order_does_not_grow_table() {
+        let mut orders = Orders::new(SLOTS_FIRST / 4 + 1);
+        (0..=SLOTS_FIRST as u64 / 4).for_each(|n| assert!(orders.insert(n, order(n))));
+        assert!(!orders.insert(u64::MAX, order(1)));
+        assert_eq!(orders.slots.len(), SLOTS_FIRST);
+    }
+
+    #[test]
+    fn order_of_zeros_is_held() {
+        let mut orders = Orders::new(1);
+        let zeros = Order {
+            price: 0,
+            shares: 0,
+            locate: 0,
+            buys: false,
+        };
+        assert_eq!(orders.find(0), None);
+        assert!(orders.insert(0, zeros));
+        assert_eq!(orders.find(0), Some(zeros));
+        assert_eq!(orders.remove(0), Some(zeros));
+        assert!(orders.is_empty());
+    }
+
+    #[test]
     fn references_made_to_collide_are_refused_before_they_cost_much() {
         let mut orders = Orders::new(1 << 16);
         // The multiplier's inverse turns small numbers into references that all hash to slot 0.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tickcast_reliability::types::Nanos;
 
 use crate::capture::{
-    Capture, CaptureError, CaptureStats, CapturedDatagram,
+    Capture, CaptureError, CaptureStats, CapturedDatagram, STEP_MAX,
     account::{Reason, Row},
 };
 
@@ -19,6 +19,9 @@ pub(super) struct Held {
     pub(super) file: usize,
     pub(super) destination: Option<SocketAddr>,
     pub(super) received_at: Nanos,
+    /// The stamp, or the time of a neighbour where the stamp can't be right. The order of files and the
+    /// arbiter's clock depend on it.
+    pub(super) at: Nanos,
     pub(super) payload: Vec<u8>,
     pub(super) is_snapped: bool,
     pub(super) record: Row,
@@ -29,6 +32,7 @@ impl Held {
         self.file = file;
         self.destination = Some(datagram.destination);
         self.received_at = datagram.received_at;
+        self.at = datagram.received_at;
         self.payload.clear();
         self.payload.extend_from_slice(datagram.payload);
         self.is_snapped = datagram.is_snapped();
@@ -47,8 +51,88 @@ struct File {
     capture: Capture,
     /// Datagrams that were read and not returned.
     ahead: VecDeque<Held>,
+    /// Whether `at` of the first of them is known.
+    is_timed: bool,
+    /// Time of the datagram that was returned last; 0 before the first.
+    last_at: Nanos,
     /// The error behind them.
     failed: Option<CaptureError>,
+}
+
+impl File {
+    /// Reads another datagram, and keeps it; `false` at the end. An error is kept too, until
+    /// everything before it is returned.
+    fn read_ahead(&mut self, index: usize, spare: &mut Vec<Held>) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let datagram = match self.capture.next() {
+            Ok(Some(datagram)) => datagram,
+            Ok(None) => return false,
+            Err(error) => {
+                self.failed = Some(error);
+                return false;
+            }
+        };
+        let mut held = spare.pop().unwrap_or_default();
+        held.fill(index, &datagram);
+        self.ahead.push_back(held);
+        true
+    }
+
+    /// Returns the time of the next datagram; `None` at the end.
+    ///
+    /// A stamp that is far from both neighbours is damage, and counts as the nearer neighbour's time.
+    /// The datagram keeps its place in the file either way. One without a time comes at once.
+    fn next_at(&mut self, index: usize, spare: &mut Vec<Held>) -> Option<Nanos> {
+        if self.ahead.is_empty() && !self.read_ahead(index, spare) {
+            return None;
+        }
+        if !self.is_timed {
+            let at = self.time_of_front(index, spare)?;
+            self.ahead.front_mut()?.at = at;
+            self.is_timed = true;
+        }
+        self.ahead.front().map(|held| held.at)
+    }
+
+    /// Returns the time of the first datagram ahead.
+    fn time_of_front(&mut self, index: usize, spare: &mut Vec<Held>) -> Option<Nanos> {
+        let (stamp, last) = (self.ahead.front()?.received_at, self.last_at);
+        if stamp == Nanos::ZERO {
+            return Some(last);
+        }
+        let is_first = last == Nanos::ZERO;
+        if !is_first && !is_far(stamp, last) {
+            return Some(stamp);
+        }
+        let Some(next) = self.stamp_ahead(1, index, spare) else {
+            return Some(stamp);
+        };
+        Some(match is_first {
+            _ if !is_far(stamp, next) => stamp,
+            true => match self.stamp_ahead(2, index, spare) {
+                Some(third) if is_far(stamp, third) => stamp.min(next),
+                _ => stamp,
+            },
+            false if is_far(last, next) => stamp,
+            false => last,
+        })
+    }
+
+    /// Returns the stamp of the `n`-th datagram behind the first one ahead; `None` if it has none.
+    fn stamp_ahead(&mut self, n: usize, index: usize, spare: &mut Vec<Held>) -> Option<Nanos> {
+        while self.ahead.len() <= n && self.read_ahead(index, spare) {}
+        let stamp = self.ahead.get(n).map(|held| held.received_at);
+        stamp.filter(|stamp| *stamp != Nanos::ZERO)
+    }
+
+    fn take(&mut self) -> Option<Held> {
+        let held = self.ahead.pop_front()?;
+        self.is_timed = false;
+        self.last_at = held.at;
+        Some(held)
+    }
 }
 
 impl Files {
@@ -56,6 +140,8 @@ impl Files {
         let file = |capture| File {
             capture,
             ahead: VecDeque::new(),
+            is_timed: false,
+            last_at: Nanos::ZERO,
             failed: None,
         };
         Self {
@@ -78,41 +164,27 @@ impl Files {
     /// kept too, until everything before it is returned.
     pub(super) fn read_ahead(&mut self, index: usize) -> Option<&Held> {
         let file = self.files.get_mut(index)?;
-        if file.failed.is_some() {
-            return None;
+        match file.read_ahead(index, &mut self.spare) {
+            true => file.ahead.back(),
+            false => None,
         }
-        let datagram = match file.capture.next() {
-            Ok(datagram) => datagram?,
-            Err(error) => {
-                file.failed = Some(error);
-                return None;
-            }
-        };
-        let mut held = self.spare.pop().unwrap_or_default();
-        held.fill(index, &datagram);
-        file.ahead.push_back(held);
-        file.ahead.back()
     }
 
-    /// Makes the earliest datagram of all files the current one; `false` at the end of all. One
-    /// without a time comes at once.
+    /// Makes the earliest datagram of all files the current one; `false` at the end of all.
     ///
     /// # Errors
     /// [`CaptureError`] of each file that cannot be read further, once all others are at their end.
     pub(super) fn next(&mut self, current: &mut Held) -> Result<bool, CaptureError> {
         let mut earliest: Option<(Nanos, usize)> = None;
-        for file in 0..self.files.len() {
-            if self.front(file).is_none() {
-                self.read_ahead(file);
-            }
-            if let Some(at) = self.front(file)
+        for (index, file) in self.files.iter_mut().enumerate() {
+            if let Some(at) = file.next_at(index, &mut self.spare)
                 && earliest.is_none_or(|(than, _)| at < than)
             {
-                earliest = Some((at, file));
+                earliest = Some((at, index));
             }
         }
         let file = earliest.and_then(|(_, file)| self.files.get_mut(file));
-        let Some(next) = file.and_then(|file| file.ahead.pop_front()) else {
+        let Some(next) = file.and_then(File::take) else {
             let failed = self.files.iter_mut().find_map(|file| file.failed.take());
             return failed.map_or(Ok(false), Err);
         };
@@ -121,10 +193,6 @@ impl Files {
             self.spare.push(before);
         }
         Ok(true)
-    }
-
-    fn front(&self, file: usize) -> Option<Nanos> {
-        self.files.get(file)?.ahead.front().map(|it| it.received_at)
     }
 
     /// Moves a datagram from the feed to another reason.
@@ -165,4 +233,9 @@ impl Files {
             .map(|file| file.capture.path().to_path_buf());
         paths.collect()
     }
+}
+
+/// Returns whether two stamps are further apart than neighbours are.
+fn is_far(one: Nanos, other: Nanos) -> bool {
+    one.since(other).max(other.since(one)) > STEP_MAX
 }

@@ -111,12 +111,12 @@ impl Inspection {
             };
             if let Some((decoder, report)) = feeds.get_mut(packet.feed) {
                 report.packets += 1;
-                let line = packet.line;
+                let (line, at) = (packet.line, packet.at);
                 let packet = Packet {
                     received_at: packet.received_at,
                     payload: packet.payload,
                 };
-                decoder.line_packet(line, packet.received_at, packet, report);
+                decoder.line_packet(line, at, packet, report);
             }
         }
         for (decoder, report) in &mut feeds {

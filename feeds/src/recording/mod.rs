@@ -21,8 +21,8 @@ use tickcast_reliability::types::Nanos;
 use self::files::{Files, Held};
 pub use self::inspection::{FeedReport, Inspection, LineReport};
 pub use self::selection::{FeedDestination, NotADestination, Selection};
+use self::survey::Survey;
 pub use self::survey::{Feed, RecordedLine};
-use self::survey::{Survey, channel};
 pub use self::timeline::Timeline;
 use crate::capture::{
     Capture, CaptureError, CaptureStats, RecordedFile,
@@ -30,7 +30,6 @@ use crate::capture::{
     binary_file::BinaryFile,
     guess::Guess,
 };
-use crate::moldudp64;
 use crate::venues::Format;
 
 /// Packets of each regular file that are surveyed; their bytes are bounded too.
@@ -51,10 +50,7 @@ pub enum RecordingError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The files hold several feeds.
-    #[error(
-        "{} holds {} feeds: {}; choose one by its destination, or all",
-        paths(.files), .feeds.len(), list(.feeds)
-    )]
+    #[error("{} holds {} feeds: {}", paths(.files), .feeds.len(), list(.feeds))]
     Choice {
         /// The files.
         files: Vec<PathBuf>,
@@ -71,6 +67,17 @@ pub enum RecordingError {
         files: Vec<PathBuf>,
         /// Their feeds.
         feeds: Vec<Feed>,
+    },
+    /// A file of messages has no packets, and what was asked for concerns packets.
+    #[error(
+        "{} holds ITCH 5.0 messages without packets, so {asked} does not apply: leave it out",
+        .file.display()
+    )]
+    NoPackets {
+        /// The file.
+        file: PathBuf,
+        /// The setting.
+        asked: String,
     },
     /// A feed has more lines than can be merged.
     #[error(
@@ -120,8 +127,10 @@ pub struct FeedPacket<'a> {
     pub feed: usize,
     /// Index of its line in the feed.
     pub line: usize,
-    /// Capture time, UTC ns; 0 if unknown.
+    /// Capture time, or that of the stamp that was asked for, UTC ns; 0 if unknown.
     pub received_at: Nanos,
+    /// Time on the recording's clock, at least 1. It never goes back, and no single stamp moves it.
+    pub at: Nanos,
     /// The bytes above UDP.
     pub payload: &'a [u8],
 }
@@ -149,7 +158,8 @@ impl Recorded {
     /// Opens a file of messages, or captures as [`Recording::new`] reads them.
     ///
     /// # Errors
-    /// [`RecordingError`] when a file can't be read, the captures hold no feed, or need a choice.
+    /// [`RecordingError`] when a file can't be read, the captures hold no feed, or need a choice, or
+    /// a file of messages is asked for packets.
     pub fn open(
         files: &[impl AsRef<Path>],
         selection: &Selection,
@@ -157,7 +167,10 @@ impl Recorded {
     ) -> Result<Self, RecordingError> {
         let captures = match files {
             [file] => match RecordedFile::open(file)? {
-                RecordedFile::Messages(file) => return Ok(Self::Messages(file)),
+                RecordedFile::Messages(messages) => {
+                    selection.check_messages(file.as_ref(), format)?;
+                    return Ok(Self::Messages(messages));
+                }
                 RecordedFile::Capture(capture) => vec![*capture],
             },
             files => (files.iter())
@@ -166,6 +179,16 @@ impl Recorded {
         };
         let recording = Recording::new(captures, selection, format)?;
         Ok(Self::Packets(Box::new(recording)))
+    }
+
+    /// Opens a file as one of messages, whatever its first bytes are.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when the file can't be read, or is asked for destinations.
+    pub fn messages(file: &Path, selection: &Selection) -> Result<Self, RecordingError> {
+        selection.check_messages(file, None)?;
+        let messages = BinaryFile::open(file)?;
+        Ok(Self::Messages(Box::new(messages)))
     }
 }
 
@@ -183,6 +206,7 @@ pub struct Recording {
     /// Frames to chosen destinations that are of no chosen feed.
     unplaced_frames: u64,
     current: Held,
+    clock: Timeline,
     /// Start of the part of the current packet that comes next.
     part_at: usize,
     place: (usize, usize),
@@ -195,10 +219,11 @@ impl Recording {
     /// # Errors
     /// [`RecordingError`] when a file can't be read, or the captures hold no feed, or need a choice.
     pub fn new(
-        captures: Vec<Capture>,
+        mut captures: Vec<Capture>,
         selection: &Selection,
         format: Option<Format>,
     ) -> Result<Self, RecordingError> {
+        (captures.iter_mut()).for_each(|capture| capture.set_time(selection.time));
         let mut files = Files::new(captures);
         let mut survey = Survey::default();
         for file in 0..files.len() {
@@ -232,6 +257,7 @@ impl Recording {
             uncounted_frames: 0,
             unplaced_frames: 0,
             current: Held::default(),
+            clock: Timeline::default(),
             part_at: 0,
             place: (0, 0),
         };
@@ -264,7 +290,7 @@ impl Recording {
         let (feed, line) = self.place;
         let rest = self.current.payload.get(self.part_at..).unwrap_or_default();
         let len = match self.feeds.get(feed).map(|feed| feed.format) {
-            Some(Format::MoldUdp64Itch50) if !self.current.is_snapped => first_mold_len(rest),
+            Some(format) if !self.current.is_snapped => format.packets().first_len(rest),
             _ => rest.len(),
         };
         self.part_at += len;
@@ -272,6 +298,7 @@ impl Recording {
             feed,
             line,
             received_at: self.current.received_at,
+            at: self.clock.elapsed().after(Nanos(1)),
             payload: &rest[..len],
         }))
     }
@@ -280,6 +307,7 @@ impl Recording {
     fn take_next(&mut self) -> Result<bool, CaptureError> {
         while self.files.next(&mut self.current)? {
             self.part_at = 0;
+            self.clock.advance(self.current.at, Nanos(u64::MAX));
             if let Some(place) = self.place() {
                 self.place = place;
                 // An empty payload is nobody's packet.
@@ -305,7 +333,7 @@ impl Recording {
                 is_of_feed |= is_at;
                 is_at
                     && (of.channel.is_none()
-                        || of.channel == channel(feed.format, &current.payload))
+                        || of.channel == feed.format.packets().channel(&current.payload))
             });
             if let Some(line) = line {
                 return Some((index, line));
@@ -319,8 +347,8 @@ impl Recording {
             self.files.account_as(reason, current);
         }
         let is_chosen = |chosen: &FeedDestination| {
-            let channel = channel(Format::IexTp, &current.payload);
-            chosen.address == address && (chosen.channel.is_none() || channel.is_none())
+            let has_no_channel = || Format::channels(&current.payload).next().is_none();
+            chosen.address == address && (chosen.channel.is_none() || has_no_channel())
         };
         // An empty payload is nobody's packet.
         if !current.payload.is_empty() && self.chosen.iter().any(is_chosen) {
@@ -366,7 +394,7 @@ impl Recording {
     /// Returns one line for each finding that leaves the recording whole.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.files.texts(|capture| capture.findings().notes())
+        self.files.texts(Capture::notes)
     }
 
     /// Returns the destinations that are not of the chosen feeds.
@@ -459,46 +487,12 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
             break;
         };
         bytes += packet.payload.len();
-        let first = match packet.is_snapped {
-            true => packet.payload.len(),
-            false => first_mold_len(&packet.payload),
-        };
-        let first = packet.payload.get(..first).unwrap_or_default();
         let found = packet
             .destination
-            .and_then(|to| survey.packet(file, to, first, packet.is_snapped));
+            .and_then(|to| survey.packet(file, to, &packet.payload, packet.is_snapped));
         if bytes >= SURVEY_BYTES || (found.is_some() && !is_regular) {
             break;
         }
-    }
-}
-
-/// Returns the length of the first of several MoldUDP64 packets; of all bytes, if they are one.
-fn first_mold_len(bytes: &[u8]) -> usize {
-    let Some((header, blocks)) = moldudp64::MoldHeader::split(bytes) else {
-        return bytes.len();
-    };
-    let count = match header.count {
-        moldudp64::END_OF_SESSION => 0,
-        count => count,
-    };
-    let mut rest = blocks;
-    for _ in 0..count {
-        let after = rest.split_first_chunk::<2>().and_then(|(len, rest)| {
-            let len = usize::from(u16::from_be_bytes(*len));
-            rest.get(len..)
-        });
-        match after {
-            Some(after) => rest = after,
-            None => return bytes.len(),
-        }
-    }
-    let next = moldudp64::MoldHeader::split(rest);
-    let is_next = next.is_some_and(|(next, _)| next.session == header.session);
-    if is_next {
-        bytes.len() - rest.len()
-    } else {
-        bytes.len()
     }
 }
 

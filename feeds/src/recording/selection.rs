@@ -1,11 +1,15 @@
 //! The choice of feeds: destinations, with a channel where one destination carries several.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, net::SocketAddr, path::Path, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::survey::{Feed, RecordedLine, channel};
+use super::{
+    RecordingError,
+    survey::{Feed, RecordedLine},
+};
+use crate::capture::PacketTime;
 use crate::venues::Format;
 
 /// One destination that is wanted, as `GROUP:PORT`, or `GROUP:PORT#CHANNEL` for one IEX channel.
@@ -64,13 +68,15 @@ impl fmt::Display for FeedDestination {
     }
 }
 
-/// The feeds that are wanted of a recording.
+/// The feeds that are wanted of a recording, and the origin of their packets' times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The destinations of the feed, in the order of its lines; empty: the only feed there is.
     pub only: Vec<FeedDestination>,
     /// Whether each feed is wanted.
     pub all_feeds: bool,
+    /// Origin of the times of captured packets.
+    pub time: PacketTime,
 }
 
 impl FeedDestination {
@@ -79,7 +85,7 @@ impl FeedDestination {
     pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
         let is_of_channel = self
             .channel
-            .is_none_or(|wanted| channel(Format::IexTp, payload) == Some(wanted));
+            .is_none_or(|wanted| Format::channels(payload).any(|channel| channel == wanted));
         self.address == address && is_of_channel
     }
 }
@@ -120,6 +126,25 @@ impl Selection {
             self.add_named(feed, files);
         }
         chosen
+    }
+
+    /// Refuses a choice of destinations, of a format of packets, or of their time, for a file of messages.
+    ///
+    /// # Errors
+    /// [`RecordingError::NoPackets`], which names the setting.
+    pub fn check_messages(
+        &self,
+        file: &Path,
+        format: Option<Format>,
+    ) -> Result<(), RecordingError> {
+        let asked = match format.filter(|format| *format != Format::MoldUdp64Itch50) {
+            Some(format) => format!("the format {format}"),
+            None if !self.only.is_empty() => "a choice of destinations".to_owned(),
+            None if self.time != PacketTime::Capture => format!("the time stamp {}", self.time),
+            None => return Ok(()),
+        };
+        let file = file.to_path_buf();
+        Err(RecordingError::NoPackets { file, asked })
     }
 
     /// Adds the named destinations at which nothing was recognised, and puts the lines in order.
@@ -176,7 +201,7 @@ mod tests {
     fn only(named: &[&str]) -> Selection {
         Selection {
             only: named.iter().map(|text| text.parse().unwrap()).collect(),
-            all_feeds: false,
+            ..Selection::default()
         }
     }
 

@@ -10,14 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
 use super::selection::FeedDestination;
-use crate::{
-    iex::transport::Segment,
-    itch::messages::message_len,
-    moldudp64::{MoldHeader, Session},
-    venues::Format,
-};
+use crate::{arbiter::MessageNumber, venues::Format};
 
-const IEX_CHANNEL_AT: usize = 4;
 /// Streams that are compared with one another; further ones are not.
 pub(super) const STREAMS_MAX: usize = 256;
 /// Messages that are remembered to compare lines.
@@ -71,13 +65,6 @@ struct Stream {
     packets: u64,
 }
 
-/// Number of a message, unique within a feed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Number {
-    Mold(Session, u64),
-    Iex(u32, u32, u64),
-}
-
 /// Collects the streams of all files and compares them.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
@@ -85,14 +72,14 @@ pub(super) struct Survey {
     /// Whether further streams were left out.
     is_full: bool,
     /// Content and first stream of each message.
-    messages: HashMap<Number, (u64, usize)>,
+    messages: HashMap<(Format, Option<u32>, MessageNumber), (u64, usize)>,
     /// Equal and different messages of two streams, the lower index first.
     compared: HashMap<(usize, usize), (u64, u64)>,
 }
 
 impl Survey {
-    /// Takes a packet, of which the capture may have kept only the beginning; returns its format if
-    /// it is recognised.
+    /// Takes a datagram, of which the capture may have kept only the beginning; returns its format
+    /// if it is recognised. Of several packets in it, the first counts.
     pub(super) fn packet(
         &mut self,
         file: usize,
@@ -101,12 +88,13 @@ impl Survey {
         is_cut: bool,
     ) -> Option<Format> {
         let format = match is_cut {
-            true => detect_beginning(payload)?,
+            true => Format::detect_beginning(payload)?,
             false => Format::detect(payload)?,
         };
+        let channel = format.packets().channel(payload);
         let destination = FeedDestination {
             address: to,
-            channel: channel(format, payload),
+            channel,
         };
         let line = RecordedLine { file, destination };
         let mut streams = self.streams.iter();
@@ -128,13 +116,19 @@ impl Survey {
         if let Some(stream) = self.streams.get_mut(index) {
             stream.packets += 1;
         }
-        each_message(format, payload, |number, message| {
-            self.compare(index, number, message);
-        });
+        let mut compare = |number, message: &[u8]| {
+            self.compare(index, (format, channel, number), message);
+        };
+        format.packets().messages(payload, &mut compare);
         Some(format)
     }
 
-    fn compare(&mut self, stream: usize, number: Number, message: &[u8]) {
+    fn compare(
+        &mut self,
+        stream: usize,
+        number: (Format, Option<u32>, MessageNumber),
+        message: &[u8],
+    ) {
         let mut hasher = DefaultHasher::new();
         message.hash(&mut hasher);
         let content = hasher.finish();
@@ -194,58 +188,6 @@ impl Survey {
             }
         }
         feeds.into_iter().map(|(_, feed)| feed).collect()
-    }
-}
-
-/// Recognises the beginning of a packet: by the IEX-TP header, or the first block of MoldUDP64.
-fn detect_beginning(payload: &[u8]) -> Option<Format> {
-    if Segment::read(payload).is_ok() {
-        return Some(Format::IexTp);
-    }
-    let (header, blocks) = MoldHeader::split(payload)?;
-    let (len, message) = blocks.split_first_chunk::<2>()?;
-    let is_sound = (header.session.iter()).all(|c| c.is_ascii_graphic() || *c == b' ')
-        && message_len(*message.first()?) == Some(u16::from_be_bytes(*len).into());
-    is_sound.then_some(Format::MoldUdp64Itch50)
-}
-
-/// Returns the channel of a packet, in formats whose destinations may carry several.
-pub(super) fn channel(format: Format, payload: &[u8]) -> Option<u32> {
-    match format {
-        Format::IexTp => {
-            let field = payload.get(IEX_CHANNEL_AT..)?.first_chunk()?;
-            Some(u32::from_le_bytes(*field))
-        }
-        Format::MoldUdp64Itch50 => None,
-    }
-}
-
-fn each_message(format: Format, payload: &[u8], mut each: impl FnMut(Number, &[u8])) {
-    match format {
-        Format::IexTp => {
-            let Ok(segment) = Segment::read(payload) else {
-                return;
-            };
-            let channel = channel(format, payload).unwrap_or_default();
-            for (sequence, message) in (segment.first..).zip(segment.messages()) {
-                each(Number::Iex(channel, segment.session, sequence), message);
-            }
-        }
-        Format::MoldUdp64Itch50 => {
-            let Some((header, mut blocks)) = MoldHeader::split(payload) else {
-                return;
-            };
-            let mut sequence = header.sequence;
-            while let Some((len, rest)) = blocks.split_first_chunk::<2>() {
-                let len = usize::from(u16::from_be_bytes(*len));
-                let Some((message, rest)) = rest.split_at_checked(len) else {
-                    return;
-                };
-                each(Number::Mold(header.session, sequence), message);
-                sequence = sequence.saturating_add(1);
-                blocks = rest;
-            }
-        }
     }
 }
 

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_reliability::counters;
+use tickcast_reliability::types::Nanos;
 
-use crate::state::Shared;
 use crate::state::audit_log;
+use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
+use crate::state::{Shared, thread};
 
 counters! {
     /// The publisher as a whole.
@@ -31,6 +33,24 @@ counters! {
         sealed_sequence,
         /// Sequence that is the oldest in the ring (a gauge).
         oldest_sequence,
+    }
+}
+
+counters! {
+    /// When a live source was heard last.
+    struct SourceHearingMetrics {
+        /// 1 while the source is silent; the stream reports it (a gauge).
+        source_silent,
+        /// Microseconds since a packet of the source arrived (a gauge).
+        source_age_us,
+    }
+}
+
+counters! {
+    /// When a line of a live source was heard last.
+    struct InputLineHearingMetrics {
+        /// Microseconds since any packet arrived on the line (a gauge).
+        input_line_age_us,
     }
 }
 
@@ -217,6 +237,9 @@ pub(crate) fn metrics(shared: &Shared) -> String {
             let label = format!("{{source=\"{}\",line=\"{line}\"}}", source.source);
             counters.each(|name, help, value| all.add(&label, name, help, value));
         }
+        if let Some(hearing) = source.hearing() {
+            add_ages(&mut all, &label, hearing, thread::now().monotonic);
+        }
         for (kind, count) in source.types() {
             let kind = escaped(&kind);
             let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
@@ -240,6 +263,22 @@ pub(crate) fn metrics(shared: &Shared) -> String {
         subscriber.each(|name, help, value| all.add(&label, name, help, value));
     }
     all.text()
+}
+
+/// Adds how long ago a live source and its lines were heard.
+fn add_ages(all: &mut Families, source_label: &str, hearing: &Hearing, now: Nanos) {
+    let source = SourceHearingMetrics::default();
+    source
+        .source_silent
+        .set(hearing.silent_since().is_some().into());
+    source.source_age_us.set(hearing.age(now).as_us());
+    source.each(|name, help, value| all.add(source_label, name, help, value));
+    for (line, age) in hearing.line_ages(now).enumerate() {
+        let label = source_label.replace('}', &format!(",line=\"{line}\"}}"));
+        let of_line = InputLineHearingMetrics::default();
+        of_line.input_line_age_us.set(age.as_us());
+        of_line.each(|name, help, value| all.add(&label, name, help, value));
+    }
 }
 
 /// Passes on every metric of a standby: name, help text, channel if it has one, and value.
@@ -297,6 +336,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::hearing::Silence;
 
     #[test]
     fn series_of_one_name_stand_together_under_one_head() {
@@ -312,6 +352,29 @@ mod tests {
              # HELP tickcast_publisher_joined Joined (a gauge).\n# TYPE tickcast_publisher_joined gauge\n\
              tickcast_publisher_joined{channel=\"a\"} 2\ntickcast_publisher_joined{channel=\"b\"} 2\n"
         );
+    }
+
+    #[test]
+    fn silent_source_and_its_lines_show_their_ages() {
+        let s = Nanos::from_secs;
+        let hearing = Hearing::new(2, s(10));
+        hearing.line_heard(1, s(12));
+        hearing.heard(s(11));
+        hearing.set(Silence::Begun { since: s(1) });
+        let mut all = Families::default();
+        add_ages(&mut all, "{source=\"7\"}", &hearing, s(15));
+        let text = all.text();
+        for series in [
+            "source_silent{source=\"7\"} 1",
+            "source_age_us{source=\"7\"} 4000000",
+            "input_line_age_us{source=\"7\",line=\"0\"} 5000000",
+            "input_line_age_us{source=\"7\",line=\"1\"} 3000000",
+        ] {
+            assert!(
+                text.contains(&format!("\ntickcast_publisher_{series}\n")),
+                "{text}"
+            );
+        }
     }
 
     #[test]

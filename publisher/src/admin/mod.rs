@@ -1,10 +1,11 @@
 //! The admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON, `/healthz`,
-//! and the standby requests `/standby`, `POST /promote`, `POST /hand-over`. Each client gets one
+//! `/readyz`, and the standby requests `/standby`, `POST /promote`, `POST /hand-over`. Each client gets one
 //! answer within a fixed time and memory, or is closed. No client delays another one, or the
 //! publisher's end.
 
 mod metrics;
 pub(crate) mod monitor;
+mod readiness;
 pub mod summary;
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,7 +26,7 @@ use crate::http::{Asked, Bounded, Method};
 use crate::state::Shared;
 use crate::state::command::{Command, CommandSender};
 use crate::state::hand_over;
-use crate::state::thread::{Thread, spawn};
+use crate::state::thread::{self, Thread, spawn};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
@@ -43,6 +44,7 @@ const LINGER_BYTES: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 8;
 const OK: &str = "200 OK";
 const CONFLICT: &str = "409 Conflict";
+const UNAVAILABLE: &str = "503 Service Unavailable";
 
 /// The admin endpoint, listening.
 pub(crate) struct Admin {
@@ -217,11 +219,15 @@ fn answer_get(shared: &Shared, path: &str) -> Answer {
     match (path, &shared.standby) {
         ("/metrics", _) => Answer::text(OK, metrics(now)),
         ("/healthz", _) => Answer::text(OK, "ok\n".into()),
+        ("/readyz", _) => match &readiness::reasons(now, thread::now())[..] {
+            [] => Answer::text(OK, "ready\n".into()),
+            reasons => Answer::text(UNAVAILABLE, reasons.join("\n") + "\n"),
+        },
         ("/status", _) => Answer::json(OK, PublisherSummary::of(now).json()),
         ("/standby", Some(standby)) => Answer::json(OK, &standby.json()),
         _ => Answer::text(
             "404 Not Found",
-            "try /metrics, /status, /healthz, or on a standby /standby\n".into(),
+            "try /metrics, /status, /healthz, /readyz, or on a standby /standby\n".into(),
         ),
     }
 }

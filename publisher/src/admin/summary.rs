@@ -141,11 +141,13 @@ impl PublisherSummary {
                     Value::Object(all)
                 });
                 all.insert("lines".into(), lines.collect());
+                all.insert("foreign_senders".into(), source.foreign().json());
                 Value::Object(all)
             })
             .collect();
         let subscribers = shared.subscribers().clone();
-        lost |= subscribers.iter().any(|s| s.lost_records > 0);
+        // A subscriber's report is its claim, so it does not decide the exit code.
+        let is_reported = subscribers.iter().any(|s| s.lost_records > 0);
         let mut service = Map::new();
         shared
             .service
@@ -161,6 +163,7 @@ impl PublisherSummary {
             "source": added_up(&sources),
             "sources": sources,
             "subscribers": subscribers,
+            "subscribers_report_loss": is_reported,
             "service": service,
             "audit_lines_lost": audit_log::lines_lost(),
         });
@@ -205,7 +208,8 @@ impl PublisherSummary {
         self.json["published_records"].as_u64().unwrap_or(0)
     }
 
-    /// Returns whether a source was incomplete, or a subscriber lost records.
+    /// Returns whether a source was incomplete, or a record was too long to be sent. Losses that
+    /// subscribers report stand in the JSON, as `subscribers_report_loss`.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::PublisherMonitor) {
@@ -232,7 +236,7 @@ fn added_up(sources: &[Value]) -> Value {
     let mut all = Map::new();
     for source in sources.iter().filter_map(Value::as_object) {
         for (key, value) in source {
-            if key == "source" || key == "lines" {
+            if ["source", "lines", "foreign_senders"].contains(&key.as_str()) {
                 continue;
             }
             add(all.entry(key).or_insert(Value::Null), value);
@@ -266,7 +270,7 @@ mod tests {
     #[test]
     fn sources_are_added_up_field_by_field() {
         let sources = [
-            json!({"source": 1, "gaps": 2, "messages": {"Q": 3, "T": 1}}),
+            json!({"source": 1, "gaps": 2, "messages": {"Q": 3, "T": 1}, "foreign_senders": []}),
             json!({"source": 2, "gaps": 5, "messages": {"Q": 4, "A": 7}}),
         ];
         let expected = json!({"gaps": 7, "messages": {"Q": 7, "T": 1, "A": 7}});

@@ -8,6 +8,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tickcast_feeds::arbiter::Holding;
+use tickcast_feeds::capture::PacketTime;
 use tickcast_feeds::recording::FeedDestination;
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
@@ -63,6 +64,9 @@ pub struct CaptureConfig {
     /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
     #[serde(default)]
     pub only: Vec<FeedDestination>,
+    /// Origin of the times of captured packets: their records, or the stamps of a device.
+    #[serde(default)]
+    pub time: PacketTime,
     /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
     #[serde(default)]
     pub reorder_us: Option<u32>,

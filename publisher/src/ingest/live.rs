@@ -1,19 +1,24 @@
 //! A live input: packets of a venue from a socket. It also tracks the packets that the kernel
 //! dropped before they were read: such a loss is of this host, and no gap of the venue.
 
+use std::net::Ipv4Addr;
+
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::source::{Decoder, Incident, Packet, PacketOrigin, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{FeedReceiver, FeedReceiverConfig};
 
+use super::silence::SilenceJudge;
 use super::{Counting, Polled};
 use crate::config::{InputLineConfig, UdpInputConfig};
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::state::SourceShared;
+use crate::state::foreign::ForeignTable;
+use crate::state::hearing::Silence;
 use crate::state::source_loss::{SourceLoss, Unread};
 use crate::state::thread;
 
@@ -34,13 +39,20 @@ pub(super) struct Live {
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
+    /// Packets of no feed that is followed.
+    pub(super) foreign: ForeignTable,
+    judge: SilenceJudge,
+    /// Whether the venue has ended its session, so that silence is right.
+    is_session_over: bool,
 }
 
 /// One line of a live input.
 pub(super) struct LiveLine {
     pub(super) receiver: FeedReceiver,
+    /// The sender that the decoder knows.
+    sender: Option<Ipv4Addr>,
     drops: Drops,
-    silence: Silence,
+    log: LineLog,
 }
 
 impl Live {
@@ -67,20 +79,29 @@ impl Live {
             let on = line.interface.as_ref().unwrap_or(interface);
             Ok(LiveLine {
                 receiver,
+                sender: None,
                 drops: Drops::default(),
-                silence: Silence::new(format!("{} on interface {on}", line.listen)),
+                log: LineLog::new(format!("{} on interface {on}", line.listen)),
             })
         };
         let settings = Settings {
             lines: input.lines.len(),
             ..settings
         };
+        let lines: Vec<_> = input.lines.iter().map(open).collect::<Result<_, _>>()?;
+        let destinations = input.lines.iter().zip(&lines).map(|(config, line)| {
+            // The system may have chosen the port.
+            line.receiver.local_address().unwrap_or(config.listen)
+        });
         Ok(Self {
-            lines: input.lines.iter().map(open).collect::<Result<_, _>>()?,
+            foreign: ForeignTable::new(destinations.collect()),
+            lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
+            judge: SilenceJudge::new(input.format.of_packets(), thread::now()),
+            is_session_over: false,
         })
     }
 
@@ -93,41 +114,69 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let unrecognised = &mut self.unrecognised;
+        let (unrecognised, foreign) = (&mut self.unrecognised, &mut self.foreign);
+        let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
         for (index, line) in self.lines.iter_mut().enumerate() {
             let LiveLine {
                 receiver,
+                sender,
                 drops,
-                silence,
+                log,
             } = line;
             drops.read(now.monotonic);
             let received = receiver.poll(&mut |datagram| {
                 counters.source_packets.increment();
                 counters.source_bytes.add(datagram.bytes.len() as u64);
                 drops.packet(datagram.dropped, || thread::now().monotonic);
+                if found.is_none()
+                    && let Some(format) = Format::detect(datagram.bytes)
+                {
+                    *found = Some(decoder(format, config, settings));
+                    judge.set_format(format);
+                }
+                let mut returning;
+                let out: &mut dyn Intake = if judge.is_reported() {
+                    returning = Returning {
+                        judge: &mut *judge,
+                        now: now.monotonic,
+                        shared,
+                        out: &mut *sink,
+                    };
+                    &mut returning
+                } else {
+                    &mut *sink
+                };
                 let mut attributing = Attributing {
                     drops: Some(drops),
-                    out: &mut *sink,
+                    foreign: &mut *foreign,
+                    is_session_over: &mut *is_session_over,
+                    out,
                 };
                 let mut sink = Counting {
                     counters,
                     records_left: &mut all,
                     out: &mut attributing,
                 };
-                if found.is_none() {
-                    let format = Format::detect(datagram.bytes);
-                    *found = format.map(|format| decoder(format, config, settings));
-                }
                 let packet = Packet {
                     received_at: now.utc,
                     payload: datagram.bytes,
                 };
                 match found {
-                    Some(found) => found.line_packet(index, now.monotonic, packet, &mut sink),
+                    Some(found) => {
+                        if *sender != Some(datagram.from) {
+                            *sender = Some(datagram.from);
+                            found.set_sender(index, datagram.from);
+                        }
+                        found.line_packet(index, now.monotonic, packet, &mut sink);
+                    }
                     None => {
                         counters.source_unrecognised_packets.increment();
+                        foreign.add(PacketOrigin {
+                            line: index as u8,
+                            sender: Some(datagram.from),
+                        });
                         if let Some(report) = unrecognised.packet(datagram.bytes) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
@@ -140,20 +189,39 @@ impl Live {
             })?;
             if received > 0 {
                 polled = Polled::Worked;
+                if let Some(hearing) = shared.hearing() {
+                    hearing.line_heard(index, now.monotonic);
+                }
             }
-            if let Some(report) = silence.poll(now.monotonic, received > 0) {
+            if let Some(report) = log.poll(now.monotonic, received > 0) {
                 tracing::warn!(source = shared.source.0, "{report}");
             }
         }
         self.settle(shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
         });
+        self.judge(now, shared, sink);
         Ok(polled)
+    }
+
+    /// Judges whether the source is silent, once every packet that has arrived is read.
+    #[inline]
+    fn judge(&mut self, now: Now, shared: &SourceShared, sink: &mut dyn Intake) {
+        let packets = self.decoder.as_ref().map_or(0, |it| it.packets());
+        if self.judge.hear(now, packets)
+            && let Some(hearing) = shared.hearing()
+        {
+            hearing.heard(now.monotonic);
+        }
+        if let Some(change) = self.judge.change(now.monotonic, self.is_session_over) {
+            report(change, now.monotonic, &mut self.judge, shared, sink);
+        }
     }
 
     /// Decodes what still waits for packets that will not come, and reports what is missing.
     pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
         self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+        shared.set_foreign(&self.foreign);
     }
 
     /// Lets the decoder release packets, without a new one.
@@ -170,6 +238,8 @@ impl Live {
         let drops = self.lines.iter_mut().map(|line| &mut line.drops);
         let mut attributing = Attributing {
             drops: drops.max_by_key(|drops| drops.last_at()),
+            foreign: &mut self.foreign,
+            is_session_over: &mut self.is_session_over,
             out: sink,
         };
         let mut sink = Counting {
@@ -181,16 +251,16 @@ impl Live {
     }
 }
 
-/// Detects that a line hears nothing.
+/// Detects that a line hears nothing, for the log.
 #[derive(Debug)]
-struct Silence {
+struct LineLog {
     /// Address and interface of the line, for the log.
     line: String,
     heard_at: Option<Nanos>,
     is_reported: bool,
 }
 
-impl Silence {
+impl LineLog {
     const fn new(line: String) -> Self {
         Self {
             line,
@@ -336,9 +406,82 @@ impl Drops {
     }
 }
 
-/// Attributes gaps to the kernel's drops.
+/// Reports a change between silence and hearing. A full queue refuses it; the judge then demands it again.
+#[cold]
+fn report(
+    change: Silence,
+    now: Nanos,
+    judge: &mut SilenceJudge,
+    shared: &SourceShared,
+    out: &mut dyn Intake,
+) {
+    // First, because a standby drops what is queued and reads this when it is promoted.
+    if let Some(hearing) = shared.hearing() {
+        hearing.set(change);
+    }
+    if !out.silence(change) {
+        return;
+    }
+    let source = shared.source.0;
+    match change {
+        Silence::Begun { .. } if judge.is_reported() => {}
+        Silence::Begun { .. } => {
+            shared.counters.source_silences.increment();
+            tracing::warn!(
+                source,
+                "the source is silent: not even its heartbeats arrive, and subscribers are told so; check \
+                 the venue, its network, and the lines of the input"
+            );
+        }
+        Silence::Over { .. } => tracing::info!(source, "the source is heard again"),
+    }
+    judge.set_reported(change, now);
+}
+
+/// Reports the end of a silence before the first message or loss that follows it.
+struct Returning<'a> {
+    judge: &'a mut SilenceJudge,
+    now: Nanos,
+    shared: &'a SourceShared,
+    out: &'a mut dyn Intake,
+}
+
+impl Returning<'_> {
+    fn is_heard(&mut self) {
+        if let Some(end) = self.judge.end() {
+            report(end, self.now, self.judge, self.shared, self.out);
+        }
+    }
+}
+
+impl Intake for Returning<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        self.is_heard();
+        self.out.lost(loss);
+    }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
+    }
+}
+
+impl Sink for Returning<'_> {
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        self.is_heard();
+        self.out.message(position, records);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.out.incident(incident);
+    }
+}
+
+/// Attributes gaps to the kernel's drops and foreign packets to their senders, and notes the end of the
+/// venue's session.
 struct Attributing<'a> {
     drops: Option<&'a mut Drops>,
+    foreign: &'a mut ForeignTable,
+    is_session_over: &'a mut bool,
     out: &'a mut dyn Intake,
 }
 
@@ -346,11 +489,17 @@ impl Intake for Attributing<'_> {
     fn lost(&mut self, loss: SourceLoss) {
         self.out.lost(loss);
     }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
+    }
 }
 
 impl Sink for Attributing<'_> {
     #[inline]
     fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        // A damaged packet can look like the end of the session.
+        *self.is_session_over = false;
         self.out.message(position, records);
     }
 
@@ -359,20 +508,29 @@ impl Sink for Attributing<'_> {
             Incident::Gap { from, missing } => {
                 let unread = self.drops.as_mut().and_then(|drops| drops.of_gap());
                 self.out.lost(SourceLoss::gap(from, missing).unread(unread));
+                return;
             }
-            incident => self.out.incident(incident),
+            Incident::Foreign { origin, .. } => self.foreign.add(origin),
+            Incident::EndOfSession => *self.is_session_over = true,
+            Incident::SessionChange { .. } | Incident::SequenceReset { .. } => {
+                *self.is_session_over = false;
+            }
+            _ => {}
         }
+        self.out.incident(incident);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tickcast_reliability::types::SourceId;
+
     use super::*;
 
     #[test]
     fn silent_line_is_reported_once_and_when_it_is_over() {
         let s = |seconds: u64| Nanos::from_ms(seconds * 1_000);
-        let mut silence = Silence::new("239.1.1.1:26400 on interface eth7".into());
+        let mut silence = LineLog::new("239.1.1.1:26400 on interface eth7".into());
         assert_eq!(silence.poll(s(100), false), None);
         assert_eq!(silence.poll(s(104), false), None);
         let report = silence.poll(s(105), false).expect("silent for 5 s");
@@ -386,6 +544,131 @@ mod tests {
         assert_eq!(silence.poll(s(131), true), None);
         assert_eq!(silence.poll(s(135), false), None);
         assert!(silence.poll(s(136), false).is_some(), "silent again");
+    }
+
+    /// Notes what is reported; refuses silences while it has no room.
+    #[derive(Default)]
+    struct Notes {
+        all: Vec<&'static str>,
+        is_full: bool,
+    }
+
+    impl Intake for Notes {
+        fn lost(&mut self, _: SourceLoss) {
+            self.all.push("lost");
+        }
+
+        fn silence(&mut self, silence: Silence) -> bool {
+            if !self.is_full {
+                self.all.push(match silence {
+                    Silence::Begun { .. } => "begun",
+                    Silence::Over { .. } => "over",
+                });
+            }
+            !self.is_full
+        }
+    }
+
+    impl Sink for Notes {
+        fn message(&mut self, _: SourcePosition, _: &RecordBatch) {
+            self.all.push("message");
+        }
+
+        fn incident(&mut self, _: Incident) {
+            self.all.push("incident");
+        }
+    }
+
+    #[test]
+    fn end_of_silence_precedes_the_first_message_or_loss() {
+        let since = Nanos(7);
+        let shared = SourceShared::new(SourceId(1), 1).heard_since(Nanos::ZERO);
+        let at = SourcePosition::new(0, 1);
+        let silent = || {
+            let mut judge = SilenceJudge::new(None, Now::default());
+            let mut notes = Notes::default();
+            let begun = Silence::Begun { since };
+            report(begun, Nanos::ZERO, &mut judge, &shared, &mut notes);
+            assert_eq!(shared.hearing().unwrap().silent_since(), Some(since));
+            (judge, notes)
+        };
+        let run = |is_full: bool, then: fn(&mut Returning<'_>, SourcePosition)| {
+            let (mut judge, mut notes) = silent();
+            notes.is_full = is_full;
+            let mut returning = Returning {
+                judge: &mut judge,
+                now: Nanos::ZERO,
+                shared: &shared,
+                out: &mut notes,
+            };
+            then(&mut returning, at);
+            (notes.all, judge.is_reported())
+        };
+        let message = |to: &mut Returning<'_>, at| {
+            let origin = PacketOrigin::default();
+            to.incident(Incident::Foreign {
+                reason: "another",
+                origin,
+            });
+            to.message(at, &RecordBatch::default());
+            to.message(at, &RecordBatch::default());
+        };
+        let expected = vec!["begun", "incident", "over", "message", "message"];
+        assert_eq!(run(false, message), (expected, false));
+        assert_eq!(shared.hearing().unwrap().silent_since(), None);
+        let lost = |to: &mut Returning<'_>, at| to.lost(SourceLoss::gap(at, 3));
+        assert_eq!(run(false, lost), (vec!["begun", "over", "lost"], false));
+        // A full queue refuses it, so that it is demanded again.
+        assert_eq!(run(true, lost), (vec!["begun", "lost"], true));
+        assert_eq!(shared.counters.source_silences.get(), 3);
+    }
+
+    #[test]
+    fn gap_that_ends_a_silence_follows_its_end() {
+        let shared = SourceShared::new(SourceId(1), 1);
+        let (mut judge, mut notes) = (SilenceJudge::new(None, Now::default()), Notes::default());
+        judge.set_reported(Silence::Begun { since: Nanos(7) }, Nanos::ZERO);
+        let mut returning = Returning {
+            judge: &mut judge,
+            now: Nanos::ZERO,
+            shared: &shared,
+            out: &mut notes,
+        };
+        let mut is_session_over = false;
+        let mut attributing = Attributing {
+            drops: None,
+            foreign: &mut ForeignTable::default(),
+            is_session_over: &mut is_session_over,
+            out: &mut returning,
+        };
+        attributing.incident(Incident::Gap {
+            from: SourcePosition::new(0, 1),
+            missing: 2,
+        });
+        attributing.incident(Incident::EndOfSession);
+        assert_eq!(notes.all, ["over", "lost", "incident"]);
+    }
+
+    #[test]
+    fn message_after_the_end_of_session_reopens_it() {
+        let mut is_session_over = false;
+        let mut notes = Notes::default();
+        let mut is_over_after = |act: fn(&mut Attributing<'_>)| {
+            act(&mut Attributing {
+                drops: None,
+                foreign: &mut ForeignTable::default(),
+                is_session_over: &mut is_session_over,
+                out: &mut notes,
+            });
+            is_session_over
+        };
+        assert!(is_over_after(|to| to.incident(Incident::EndOfSession)));
+        assert!(is_over_after(
+            |to| to.incident(Incident::Late { messages: 1 })
+        ));
+        assert!(!is_over_after(
+            |to| to.message(SourcePosition::new(0, 1), &RecordBatch::default())
+        ));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) mod announced;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;
+mod silence;
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -31,8 +32,9 @@ use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
 use crate::ingest::record_socket::RecordsInput;
 use crate::plan::trade_date;
+use crate::state::hearing::Silence;
 use crate::state::source_loss::{SourceLoss, SourceLossReason};
-use crate::state::{Shared, SourceCounters, SourceShared};
+use crate::state::{Shared, SourceCounters, SourceShared, thread};
 
 /// Packets between two polls of the decoder's counts.
 const TYPES_EVERY: u32 = 1024;
@@ -159,6 +161,10 @@ impl Input {
             InputConfig::Own(_) => return Ok(None),
         };
         let shared = SourceShared::new(config.source(), packets.lines());
+        let shared = match &packets {
+            Packets::Udp(_) => shared.heard_since(thread::now().monotonic),
+            _ => shared,
+        };
         Ok(Some(Self {
             shared: Arc::new(shared),
             packets,
@@ -321,7 +327,7 @@ impl Input {
         };
         match &mut self.packets {
             Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
-                decoder.line_packet(self.held.line, packet.received_at, packet, &mut sink);
+                decoder.line_packet(self.held.line, self.held.at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
                 let held = &self.held;
@@ -387,7 +393,7 @@ impl Input {
                     return Ok(false);
                 };
                 held.bytes.extend_from_slice(packet.payload);
-                (held.received_at, held.at) = (packet.received_at, packet.received_at);
+                (held.received_at, held.at) = (packet.received_at, packet.at);
                 held.line = packet.line;
             }
             Packets::BinaryFile(file, _) => {
@@ -437,6 +443,7 @@ impl Input {
                 let stats = recording.stats();
                 counters.source_truncated.set(stats.truncated);
                 counters.source_snapped.set(stats.snapped);
+                counters.source_unstamped.set(stats.unstamped);
                 counters.source_skipped_frames.set(stats.skipped());
                 show_account(counters, &stats.account);
             }
@@ -461,6 +468,7 @@ impl Input {
                     .set(sum(|it| it.buffer_drops));
                 counters.source_oversize.set(sum(|it| it.oversize));
                 counters.source_strangers.set(sum(|it| it.strangers));
+                self.shared.set_foreign(&live.foreign);
             }
             Packets::Records(_) => {}
         }
@@ -498,17 +506,14 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
         RecordingError::Capture(source) => PublisherError::Capture { source_id, source },
         source => PublisherError::Recording { source_id, source },
     };
+    let selection = Selection {
+        only: input.only.clone(),
+        all_feeds: false,
+        time: input.time,
+    };
     let recorded = match (input.format, &input.files[..]) {
-        (InputFormat::BinaryFile, [file]) => BinaryFile::open(file)
-            .map(|file| Recorded::Messages(Box::new(file)))
-            .map_err(RecordingError::Capture),
-        (format, files) => {
-            let selection = Selection {
-                only: input.only.clone(),
-                all_feeds: false,
-            };
-            Recorded::open(files, &selection, format.of_packets())
-        }
+        (InputFormat::BinaryFile, [file]) => Recorded::messages(file, &selection),
+        (format, files) => Recorded::open(files, &selection, format.of_packets()),
     };
     Ok(match recorded.map_err(failed)? {
         Recorded::Messages(file) => {
@@ -561,6 +566,10 @@ impl Intake for Passing<'_> {
         self.pass(loss.last());
         self.out.lost(loss);
     }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
+    }
 }
 
 impl Sink for Passing<'_> {
@@ -591,6 +600,10 @@ impl Intake for Counting<'_> {
             _ => self.counters.source_malformed.increment(),
         }
         self.out.lost(loss);
+    }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.out.silence(silence)
     }
 }
 

@@ -21,6 +21,7 @@ use tickcast_reliability::record::{RecordBatch, RecordBatches, RecordSlice};
 use tickcast_reliability::types::SourcePosition;
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
+use crate::state::hearing::Silence;
 use crate::state::source_loss::SourceLoss;
 
 /// Approximate number of messages and incidents in a batch.
@@ -34,6 +35,10 @@ const ROOM_EVERY: Duration = Duration::from_micros(50);
 pub(crate) trait Intake: Sink {
     /// Reports messages of the source that will never come.
     fn lost(&mut self, loss: SourceLoss);
+
+    /// Reports that the source fell silent, or is heard again. Returns `false` if there was no room;
+    /// the caller must then repeat it.
+    fn silence(&mut self, silence: Silence) -> bool;
 }
 
 /// One item of a source.
@@ -45,6 +50,8 @@ pub(crate) enum SourceItem<'a> {
     Incident(Incident),
     /// Messages were lost, at the source or in the queue.
     Lost(&'a SourceLoss),
+    /// The source fell silent, or is heard again.
+    Silence(Silence),
     /// Send everything so far now.
     Flush,
 }
@@ -56,6 +63,7 @@ enum EntryKind {
     Message,
     Incident(Incident),
     Lost(SourceLoss),
+    Silence(Silence),
     Flush,
 }
 
@@ -117,6 +125,7 @@ impl Batch {
             }
             EntryKind::Incident(incident) => SourceItem::Incident(*incident),
             EntryKind::Lost(loss) => SourceItem::Lost(loss),
+            EntryKind::Silence(silence) => SourceItem::Silence(*silence),
             EntryKind::Flush => SourceItem::Flush,
         })
     }
@@ -366,6 +375,15 @@ impl Intake for QueueSender {
         self.ends.lose(whole.unread(loss.unread));
         self.is_losing = true;
     }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        let has_place = self.has_place();
+        if has_place {
+            self.batch.other(EntryKind::Silence(silence));
+            self.flush_when_long();
+        }
+        has_place
+    }
 }
 
 impl Sink for QueueSender {
@@ -491,6 +509,7 @@ mod tests {
                     loss.from.sequence(),
                     loss.instruments
                 ),
+                SourceItem::Silence(silence) => format!("{silence:?}"),
                 SourceItem::Flush => "flush".into(),
             }));
             receiver.give_back(batch);
@@ -517,6 +536,23 @@ mod tests {
         sender.flush();
         assert_eq!(drain(&receiver), ["Overflow 1 from 6 of [6]", "m7"]);
         assert_eq!(sender.lost_messages(), 4);
+    }
+
+    #[test]
+    fn silence_without_room_is_refused_and_later_kept_in_order() {
+        let (mut sender, receiver) = ingest_queue(1, 0, true);
+        let since = Nanos::from_ms(7);
+        sender.push(at(1), &message(1));
+        assert!(sender.silence(Silence::Begun { since }));
+        sender.flush();
+        assert!(!sender.silence(Silence::Over { since }), "it is full");
+        sender.push(at(2), &message(2));
+        let told = drain(&receiver);
+        assert_eq!(told[..2], ["m1", "Begun { since: Nanos(7000000) }"]);
+        assert!(sender.silence(Silence::Over { since }));
+        sender.push(at(3), &message(3));
+        sender.flush();
+        assert_eq!(drain(&receiver), ["Over { since: Nanos(7000000) }", "m3"]);
     }
 
     #[test]

@@ -7,16 +7,21 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use tickcast_feeds::source::Incident;
 use tickcast_reliability::record::{
     RecordBatch, RecordHeader, Records, record_len, words_as_bytes, words_as_bytes_mut,
 };
 use tickcast_reliability::types::SourcePosition;
+use tickcast_transport::host::files::DirectoryEntry;
 
 use crate::ingest::Polled;
 use crate::ingest::queue::Intake;
@@ -25,6 +30,8 @@ use crate::state::source_loss::SourceLoss;
 
 /// The type tag of a message frame, which no DBN record has.
 pub(crate) const FRAME_RTYPE: u8 = 0xf0;
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 128;
 /// Length of a message frame in bytes.
 pub(crate) const FRAME_LEN: usize = 24;
 
@@ -89,6 +96,8 @@ impl RecordsInput {
     /// - [`ErrorKind::AlreadyExists`] if a file of another kind has this name;
     /// - otherwise the error of the operating system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        // Another user must not be able to replace the socket.
+        DirectoryEntry::trusted(path)?;
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
                 return Err(ErrorKind::AlreadyExists.into());
@@ -96,8 +105,7 @@ impl RecordsInput {
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(ErrorKind::AddrInUse.into()),
             _ => {}
         }
-        // Create it under another name first, so that no process can open it with other
-        // permissions.
+        // Create it under another name first, because a socket can't be bound to a name that exists.
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
@@ -105,9 +113,13 @@ impl RecordsInput {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&beside)?;
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The name gets the mode of the descriptor, so no other user can connect in between.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        bind(&socket, &SocketAddrUnix::new(&beside)?)?;
+        listen(&socket, BACKLOG)?;
+        let listener = UnixListener::from(socket);
         fs::rename(&beside, path)?;
         Ok(Self {
             listener,

@@ -25,6 +25,7 @@ use crate::publish::replay_check::{Mismatch, ReplayCheck, ReplayMismatch};
 use crate::publish::resumed::Resumed;
 use crate::standby::backlog::{BacklogEntry, BacklogItem};
 use crate::state::hand_over::PublishPosition;
+use crate::state::hearing::Silence;
 use crate::state::positions::{Positions, shifted};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{Shared, SourceShared};
@@ -188,6 +189,7 @@ impl PublishStage {
             }
             SourceItem::Incident(incident) => self.incident(source, *incident),
             SourceItem::Lost(loss) => self.lost(source, loss, now),
+            SourceItem::Silence(silence) => self.silence(source, *silence, now),
             SourceItem::Flush => self.flush_source(source, now),
         }
     }
@@ -430,6 +432,35 @@ impl PublishStage {
             if let Err(error) = self.drivers[channel].event(&event, now) {
                 self.failure.get_or_insert(error);
             }
+        }
+    }
+
+    /// Reports that a source fell silent, or is heard again, on every channel that it can reach.
+    #[cold]
+    fn silence(&mut self, index: usize, silence: Silence, now: Now) {
+        let source = self.sources[index].shared.source;
+        let event = silence.event(source);
+        for channel in self.sources[index].router.of_all(&[]).iter() {
+            if let Err(error) = self.drivers[channel].event(&event, now) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Reports which live sources are silent and which are heard, where another publisher's reports end: it
+    /// may have heard other sources.
+    pub(crate) fn report_silences(&mut self, now: Now) {
+        for index in 0..self.sources.len() {
+            let source = &self.sources[index];
+            // Handlers can share the state of a live source, but have no silence of their own.
+            let Some(hearing) = source.shared.hearing().filter(|_| !source.counts_here) else {
+                continue;
+            };
+            let silence = match hearing.silent_since() {
+                Some(since) => Silence::Begun { since },
+                None => Silence::Over { since: Nanos::ZERO },
+            };
+            self.silence(index, silence, now);
         }
     }
 

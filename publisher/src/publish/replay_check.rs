@@ -12,10 +12,13 @@ use tickcast_reliability::record::RecordSlice;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{Epoch, SourceId, SourcePosition};
 use tickcast_reliability::wire::Kind;
-use tickcast_transport::host::atomic_file::write_atomic;
+use tickcast_transport::host::files::{DirectoryEntry, Readers};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::state::positions::Positions;
+
+/// Length of the longest recorded epoch, in bytes.
+const EPOCH_LEN_MAX: u64 = 64;
 
 /// Bytes by which the buffered end may exceed the needed length before it is trimmed.
 const SLACK: usize = 64 * 1024;
@@ -31,17 +34,22 @@ pub(crate) struct ReplayMismatch {
 impl ReplayMismatch {
     /// Returns whether an earlier run recorded a mismatch for this epoch.
     pub(crate) fn is_kept(&self) -> bool {
-        let text = self
-            .path
-            .as_deref()
-            .and_then(|it| std::fs::read_to_string(it).ok());
-        text.is_some_and(|text| text.trim() == self.epoch.to_string())
+        let Some(path) = &self.path else { return false };
+        let kept = DirectoryEntry::trusted(path).and_then(|entry| entry.read(EPOCH_LEN_MAX));
+        let kept = kept
+            .ok()
+            .flatten()
+            .and_then(|it| String::from_utf8(it).ok());
+        kept.is_some_and(|kept| kept.trim() == self.epoch.to_string())
     }
 
     /// Records the mismatch.
     pub(crate) fn keep(&self) {
         let Some(path) = &self.path else { return };
-        if let Err(error) = write_atomic(path, format!("{}\n", self.epoch).as_bytes()) {
+        let text = format!("{}\n", self.epoch);
+        let written = DirectoryEntry::trusted(path)
+            .and_then(|entry| entry.write(text.as_bytes(), Readers::Owner));
+        if let Err(error) = written {
             let path = path.display();
             tracing::error!(%path, %error, "the replay mismatch can't be recorded; a later run of \
                                             this epoch may show a wrong digest: make the state \

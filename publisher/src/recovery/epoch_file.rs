@@ -3,18 +3,22 @@
 //! anything is published under it (docs/PROTOCOL.md, the trust rule).
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
+use tickcast_transport::host::files::{Access, DirectoryEntry, Readers, create_directory};
 
 use crate::error::PublisherError;
 use crate::publish::replay_check::ReplayMismatch;
 use crate::recovery::input_identity::{Captures, Inputs};
 use crate::state::Shared;
+
+/// Largest state file, in bytes.
+const STATE_LEN_MAX: u64 = 16 << 20;
 
 /// Contents of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +59,7 @@ pub(crate) struct EpochState {
 
 #[derive(Debug)]
 struct Store {
-    directory: PathBuf,
-    path: PathBuf,
+    entry: DirectoryEntry,
     /// Lock, held while this publisher runs.
     _lock: File,
 }
@@ -85,7 +88,8 @@ impl EpochsBefore {
             None => State::default(),
         };
         if before.epoch.0 == u64::MAX {
-            let path = store.map(|s| s.path).unwrap_or_default();
+            let path = store.map(|store| store.entry.path().to_owned());
+            let path = path.unwrap_or_default();
             let reason = "its epoch is the highest possible one".into();
             return Err(PublisherError::StateDamaged { path, reason });
         }
@@ -204,7 +208,7 @@ impl EpochState {
         let path = self
             .store
             .as_ref()
-            .map(|it| it.path.with_extension("not-again"));
+            .map(|store| store.entry.path().with_extension("not-again"));
         ReplayMismatch {
             path,
             epoch: self.epoch,
@@ -246,66 +250,61 @@ impl EpochState {
 
 impl Store {
     fn open(directory: &Path, name: &str) -> Result<Self, PublisherError> {
-        std::fs::create_dir_all(directory).map_err(|e| state("create", directory, e))?;
+        create_directory(directory).map_err(PublisherError::state)?;
         let lock_path = directory.join(format!("{name}.lock"));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let lock = options
-            .open(&lock_path)
-            .map_err(|e| state("open", &lock_path, e))?;
+        let lock = DirectoryEntry::trusted(&lock_path)
+            .and_then(|entry| entry.open_or_create(Access::ReadWrite, Readers::Owner));
+        let lock = lock.map_err(PublisherError::state)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(PublisherError::StateLocked { path: lock_path });
             }
-            Err(TryLockError::Error(error)) => return Err(state("lock", &lock_path, error)),
+            Err(TryLockError::Error(source)) => {
+                return Err(PublisherError::State {
+                    what: "lock",
+                    path: lock_path,
+                    source,
+                });
+            }
         }
+        let entry = DirectoryEntry::trusted(&directory.join(format!("{name}.epoch.json")));
         Ok(Self {
-            directory: directory.to_owned(),
-            path: directory.join(format!("{name}.epoch.json")),
+            entry: entry.map_err(PublisherError::state)?,
             _lock: lock,
         })
     }
 
     fn read(&self) -> Result<State, PublisherError> {
-        let text = match std::fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
-            Err(error) => return Err(state("read", &self.path, error)),
+        let text = self.entry.read(STATE_LEN_MAX);
+        let Some(text) = text.map_err(PublisherError::state)? else {
+            return Ok(State::default());
         };
         serde_json::from_slice(&text).map_err(|error| PublisherError::StateDamaged {
-            path: self.path.clone(),
+            path: self.entry.path().to_owned(),
             reason: error.to_string(),
         })
     }
 
-    /// Writes the state to a second file, syncs and renames it, and syncs the directory. A complete file
-    /// exists at any time.
+    /// Replaces the state file. A complete file exists at any time, also after a power failure.
     fn keep(&self, kept: &State) -> Result<(), PublisherError> {
-        let beside = self.path.with_extension("new");
-        let written = || -> io::Result<()> {
-            let mut file = File::create(&beside)?;
-            serde_json::to_writer(&mut file, kept)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &self.path)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        written().map_err(|e| state("write", &self.path, e))
-    }
-}
-
-fn state(what: &'static str, path: &Path, source: io::Error) -> PublisherError {
-    PublisherError::State {
-        what,
-        path: path.to_owned(),
-        source,
+        let mut text = serde_json::to_vec(kept).map_err(|error| PublisherError::State {
+            what: "write",
+            path: self.entry.path().to_owned(),
+            source: io::Error::from(error),
+        })?;
+        text.push(b'\n');
+        let written = self.entry.write(&text, Readers::Owner);
+        written.map_err(PublisherError::state)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
     use rustix::io::Errno;
+    use tickcast_transport::host::files::FileError;
 
     use super::*;
 
@@ -374,10 +373,45 @@ mod tests {
     }
 
     #[test]
+    fn state_that_others_determine_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.epoch.json");
+        let refused = || {
+            let error = open(dir.path(), 0).unwrap_err();
+            assert!(matches!(error, PublisherError::File(_)), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        };
+        drop(open(dir.path(), 0).unwrap());
+        for name in ["a.epoch.json", "a.lock"] {
+            let mode = std::fs::metadata(dir.path().join(name)).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        let all = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(&path, all).unwrap();
+        refused();
+        std::fs::remove_file(&path).unwrap();
+        // An endless device would fill the memory.
+        symlink("/dev/zero", &path).unwrap();
+        refused();
+        std::fs::remove_file(&path).unwrap();
+        let large = File::create(&path).unwrap();
+        large.set_len(STATE_LEN_MAX + 1).unwrap();
+        refused();
+        std::fs::remove_file(&path).unwrap();
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), open_to_all).unwrap();
+        refused();
+    }
+
+    #[test]
     fn unkept_state_remedy_follows_the_fault() {
         let said = |errno: Errno| {
-            let error = io::Error::from_raw_os_error(errno.raw_os_error());
-            state("write", Path::new("/s/a.epoch.json"), error).to_string()
+            let error = FileError::Io {
+                what: "write",
+                path: "/s/a.epoch.json".into(),
+                source: io::Error::from_raw_os_error(errno.raw_os_error()),
+            };
+            PublisherError::state(error).to_string()
         };
         for (errno, remedy) in [
             (Errno::NOSPC, "; free space on its file system"),

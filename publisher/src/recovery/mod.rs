@@ -12,6 +12,7 @@ use thiserror::Error;
 use tickcast_reliability::ring::{RingError, RingIdentity, RingWriter};
 use tickcast_reliability::types::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, PublisherState};
+use tickcast_transport::host::files::create_directory;
 use tickcast_transport::host::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
 
@@ -120,11 +121,7 @@ impl Rings {
             what: "read the host's boot id, which ring_dir needs",
             source,
         })?;
-        std::fs::create_dir_all(directory).map_err(|source| PublisherError::State {
-            what: "create",
-            path: directory.clone(),
-            source,
-        })?;
+        create_directory(directory).map_err(PublisherError::state)?;
         match kept(config, directory, &plans, &before, boot_id)? {
             Ok(rings) => {
                 let sealed = rings.iter().map(|ring| ring.reader().positions());

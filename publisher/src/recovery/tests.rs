@@ -238,13 +238,20 @@ fn epoch_is_never_reused_after_lost_or_stale_state() {
     let mut left = Left::new();
     let first = left.publish(3);
     left.config["inputs"][0]["seed"] = json!(9);
-    // The new state file can't be created.
-    let beside = left.state().with_extension("new");
-    fs::create_dir(&beside).unwrap();
     let state = fs::read(left.state()).unwrap();
-    assert!(matches!(left.open(), Err(PublisherError::State { .. })));
-    assert_eq!(fs::read(left.state()).unwrap(), state);
-    fs::remove_dir(&beside).unwrap();
+    // No file can replace a directory, so the new state can't be kept.
+    let plan = left.plan();
+    let before = EpochsBefore::read(Some(left.state.path()), "test").unwrap();
+    let before = before.with_inputs(Inputs::of(&plan.config));
+    let last = left.state.path().join("last");
+    fs::rename(left.state(), &last).unwrap();
+    fs::create_dir(left.state()).unwrap();
+    let above = (Epoch::NONE, boot_id().unwrap());
+    let utc = Nanos::from_us(1_000);
+    let created = Rings::create(&plan.config, plan.channels, before, above, utc);
+    assert!(matches!(created, Err(PublisherError::State { .. })));
+    fs::remove_dir(left.state()).unwrap();
+    fs::rename(&last, left.state()).unwrap();
     let second = left.publish(3);
     assert!(second > first);
     assert_eq!(left.why(), "");

@@ -7,13 +7,14 @@
 //! receives. Text after a `#` is a comment. A subscriber chooses its own name; an address is harder
 //! to change.
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tickcast_reliability::types::Nanos;
+use tickcast_transport::host::files::open_input;
 
 use crate::repair::audit;
 
@@ -139,9 +140,9 @@ fn seen(about: &Metadata) -> Seen {
     (about.ino(), about.len(), about.mtime(), about.mtime_nsec())
 }
 
-fn read_whole(path: &PathBuf) -> io::Result<String> {
+fn read_whole(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let len = File::open(path)?
+    let len = open_input(path)?
         .take(FILE_LEN_MAX + 1)
         .read_to_string(&mut text)?;
     if len as u64 > FILE_LEN_MAX {
@@ -172,6 +173,8 @@ fn parse(text: &str) -> Vec<Denial> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     const NOW: Nanos = Nanos::from_secs(1);
@@ -216,6 +219,15 @@ mod tests {
         std::fs::write(&path, "a".repeat(FILE_LEN_MAX as usize + 1)).unwrap();
         let later = later.after(Nanos::from_secs(1));
         assert!(!bans.refresh(later), "too long");
+        assert!(bans.reason("risk-1", at("::1")).is_some(), "it stays");
+        std::fs::remove_file(&path).unwrap();
+        let pipe = mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+        pipe.unwrap();
+        let later = later.after(Nanos::from_secs(1));
+        assert!(
+            !bans.refresh(later),
+            "a pipe is neither read nor waited for"
+        );
         assert!(bans.reason("risk-1", at("::1")).is_some(), "it stays");
         std::fs::remove_file(&path).unwrap();
         assert!(bans.refresh(later.after(REFRESH_EVERY)));

@@ -5,7 +5,6 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod deny_list;
-pub(crate) mod log_limit;
 pub(crate) mod peers;
 mod warnings;
 

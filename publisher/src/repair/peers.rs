@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use tickcast_log::LogLimit;
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::ConnectionId;
 
 use crate::repair::audit;
 use crate::repair::deny_list::DenyList;
-use crate::repair::log_limit::LogLimit;
 use crate::repair::warnings::connection_limit;
 
 /// A connection.

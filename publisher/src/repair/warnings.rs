@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use rustix::io::Errno;
+use tickcast_log::LogLimit;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::ServerStats;
-
-use crate::repair::log_limit::LogLimit;
 
 /// Returns the limit for lines about single connections: many subscribers can join at once.
 pub(crate) const fn connection_limit() -> LogLimit {

@@ -440,6 +440,7 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
     use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
@@ -449,6 +450,7 @@ mod tests {
 
     use super::*;
     use crate::ingest::queue::SourceItem;
+    use crate::state::hearing::Silence;
 
     #[derive(Default)]
     struct Panics(MessageCounts);
@@ -458,9 +460,15 @@ mod tests {
             panic!("a decoder with a bug");
         }
 
+        fn set_sender(&mut self, _: usize, _: Ipv4Addr) {}
+
         fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
 
         fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn packets(&self) -> u64 {
+            0
+        }
 
         fn line(&self, _: usize) -> LineStats {
             LineStats::default()
@@ -601,6 +609,58 @@ mod tests {
             let digest = shared.channels[0].digest().expect("one, or why not");
             assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
         }
+    }
+
+    #[test]
+    fn silence_stands_among_messages_and_moves_no_position() {
+        let config = r#"{ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+            "inputs": [{ "source": 7, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }],
+            "channels": [{ "id": 1, "name": "all", "slots": 64, "fan_out": [{ "transport": "udp",
+                "lines": [{ "group": "239.255.78.1:7799" }] }] }] }"#;
+        let plan = Plan::new(Config::parse(config).unwrap()).unwrap();
+        let opened = Opened::open(plan, Arc::default()).unwrap();
+        let shared = opened.shared().clone();
+        let (mut to, _service) = opened.inline().unwrap();
+        let since = Nanos(99);
+        let hearing = shared.sources[0].hearing().expect("it is live");
+        let mut message = RecordBatch::default();
+        message.put(&MboMsg::default());
+        let give = |to: &mut PublishStage, sequence| {
+            let at = SourcePosition::new(0, sequence);
+            to.take(0, &SourceItem::Message(at, (&message).into()), now());
+        };
+        give(&mut to, 1);
+        let begun = Silence::Begun { since };
+        to.take(0, &SourceItem::Silence(begun), now());
+        to.take(0, &SourceItem::Silence(Silence::Over { since }), now());
+        give(&mut to, 2);
+        // As after a promotion, in either state.
+        to.report_silences(now());
+        hearing.set(begun);
+        to.report_silences(now());
+        let mut told = Vec::new();
+        shared.channels[0].ring.each_held(|datagram| {
+            let header = datagram.header();
+            told.push(match StreamEvent::parse(datagram.payload()) {
+                Some(StreamEvent::SourceSilent { since, .. }) => format!("silent {}", since.0),
+                Some(StreamEvent::SourceBack { since, .. }) => format!("back {}", since.0),
+                Some(_) => "opened".into(),
+                None => header.source_position.sequence().to_string(),
+            });
+            let is_silence = told.last().is_some_and(|it| it.contains(' '));
+            assert!(!is_silence || header.source.0 == 7);
+            assert!(!is_silence || header.source_position == SourcePosition::default());
+        });
+        let expected = [
+            "opened",
+            "1",
+            "silent 99",
+            "back 99",
+            "2",
+            "back 0",
+            "silent 99",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

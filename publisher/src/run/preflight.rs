@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
+use tickcast_transport::host::files::{open_directory, open_trusted_directory};
 use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::host::pin;
 use tickcast_transport::journal_file::before;
@@ -137,7 +138,8 @@ fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
     lacking.collect()
 }
 
-/// Checks that a directory, or its nearest existing parent, is writable.
+/// Checks that a directory, or its nearest existing parent, is writable, and that other users can't
+/// replace files in it.
 fn can_be_created(directory: &Path) -> io::Result<()> {
     for path in directory.ancestors() {
         let path = if path.as_os_str().is_empty() {
@@ -147,7 +149,13 @@ fn can_be_created(directory: &Path) -> io::Result<()> {
         };
         match path.metadata() {
             Ok(there) if there.is_dir() => {
-                return Ok(access(path, Access::WRITE_OK | Access::EXEC_OK)?);
+                access(path, Access::WRITE_OK | Access::EXEC_OK)?;
+                let opened = if path == directory {
+                    open_trusted_directory(path)
+                } else {
+                    open_directory(path)
+                };
+                return Ok(opened.map(drop)?);
             }
             Ok(_) => return Err(ErrorKind::NotADirectory.into()),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -159,7 +167,25 @@ fn can_be_created(directory: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn state_dir_open_to_all_is_refused_before_start() {
+        let folder = tempfile::tempdir().unwrap();
+        for (mode, is_refused) in [(0o700, false), (0o777, true), (0o1777, false)] {
+            set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            for directory in [folder.path().to_owned(), folder.path().join("later")] {
+                let checked = can_be_created(&directory);
+                assert_eq!(checked.is_err(), is_refused, "{mode:o}");
+                if let Err(error) = checked {
+                    assert!(error.to_string().contains("chmod +t"), "{error}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn files_too_large_together_are_reported_once() {

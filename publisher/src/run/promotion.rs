@@ -147,6 +147,7 @@ impl Candidate {
         let mut to = PublishStage::new(drivers, heard.sources, shared.clone()).resuming(positions);
         // Before serving, so that every joiner finds the epoch open.
         to.event(|at| Some(continued.opened[at].clone()), began)?;
+        to.report_silences(began);
         to.drive(began)?;
         base.promote(shared.clone());
         let repair = serving.start(&config, &shared)?;

@@ -21,6 +21,7 @@ use crate::publish::PublishStage;
 use crate::run::commands::Commands;
 use crate::standby::hand_over::Step;
 use crate::state::Shared;
+use crate::state::hearing::Silence;
 use crate::state::source_loss::SourceLoss;
 use crate::state::thread::{StopOnFailure, now, spawn};
 
@@ -323,6 +324,12 @@ impl Sink for Direct<'_> {
 impl Intake for Direct<'_> {
     fn lost(&mut self, loss: SourceLoss) {
         self.to.take(self.index, &SourceItem::Lost(&loss), self.now);
+    }
+
+    fn silence(&mut self, silence: Silence) -> bool {
+        self.to
+            .take(self.index, &SourceItem::Silence(silence), self.now);
+        true
     }
 }
 

@@ -100,7 +100,8 @@ impl Backlog {
                 (*position, BacklogItem::Message(batch))
             }
             SourceItem::Lost(loss) => (loss.from, BacklogItem::Lost((*loss).clone())),
-            SourceItem::Incident(_) | SourceItem::Flush => return 0,
+            // The promoted publisher reports the silences that last.
+            SourceItem::Incident(_) | SourceItem::Silence(_) | SourceItem::Flush => return 0,
         };
         let evicted = if self.len == self.max {
             self.evict()
@@ -293,7 +294,9 @@ pub(crate) fn channels_of(
     match item {
         SourceItem::Message(_, records) => router.route(*records, on),
         SourceItem::Lost(loss) => router.of_all(&loss.instruments),
-        SourceItem::Incident(_) | SourceItem::Flush => ChannelSet::default(),
+        SourceItem::Incident(_) | SourceItem::Silence(_) | SourceItem::Flush => {
+            ChannelSet::default()
+        }
     }
 }
 

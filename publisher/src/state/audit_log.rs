@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use tickcast_transport::host::files::{Access, FileError, OutputTarget, Readers};
 
 /// Per process: there is one audit trail.
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -35,8 +37,12 @@ impl AuditFile {
     /// when writing fails, and when it works again.
     ///
     /// # Errors
-    /// Returns the error of the operating system if the file can't be opened.
-    pub fn append_to(path: PathBuf, reopen: Arc<AtomicBool>, tell: fn(&str)) -> io::Result<Self> {
+    /// Returns [`FileError`] if the file can't be opened, or others can write or replace it.
+    pub fn append_to(
+        path: PathBuf,
+        reopen: Arc<AtomicBool>,
+        tell: fn(&str),
+    ) -> Result<Self, FileError> {
         Ok(Self {
             file: open(&path)?,
             path,
@@ -97,13 +103,16 @@ impl Write for AuditFile {
     }
 }
 
-fn open(path: &PathBuf) -> io::Result<File> {
-    File::options().create(true).append(true).open(path)
+fn open(path: &Path) -> Result<File, FileError> {
+    match OutputTarget::find(path)? {
+        OutputTarget::File(entry) => entry.open_or_create(Access::Append, Readers::Group),
+        OutputTarget::Stream(entry) => entry.open_in_place(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::sync::Mutex;
 
     use super::*;
@@ -149,5 +158,18 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&whole).unwrap(), "one\ntwo\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
         assert_eq!(lines_lost(), 4);
+    }
+
+    #[test]
+    fn audit_file_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let open = || AuditFile::append_to(path.clone(), Arc::default(), |_| {});
+        drop(open().unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+        let all = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(&path, all).unwrap();
+        let error = open().err().unwrap();
+        assert!(matches!(error, FileError::Mode { .. }), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::SendStats;
 use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::files::create_directory;
 use tickcast_transport::journal_file::JournalFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
 
@@ -46,7 +47,7 @@ fn recorder(
         path: path.clone(),
         reason,
     };
-    let made = std::fs::create_dir_all(&flight.directory);
+    let made = create_directory(&flight.directory);
     made.map_err(|error| failed(error.to_string()))?;
     let clock = SystemClock;
     let origin = JournalOrigin {

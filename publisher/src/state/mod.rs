@@ -3,7 +3,9 @@
 
 pub(crate) mod audit_log;
 pub(crate) mod command;
+pub(crate) mod foreign;
 pub(crate) mod hand_over;
+pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
@@ -27,6 +29,8 @@ use tickcast_reliability::types::{
 use tickcast_transport::SendStats;
 
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::state::foreign::ForeignTable;
+use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
@@ -58,6 +62,8 @@ tickcast_reliability::counters! {
         source_foreign,
         /// Times that a line fell silent while another was heard.
         source_line_stops,
+        /// Times that the whole source fell silent; the stream reports each.
+        source_silences,
         /// Packets or messages that could not be parsed.
         source_malformed,
         /// Messages that are well-formed and of an unknown type.
@@ -86,6 +92,8 @@ tickcast_reliability::counters! {
         source_skipped_frames,
         /// Frames of a capture that were cut off when captured.
         source_snapped,
+        /// Packets of a capture without the time stamp that the config asks for.
+        source_unstamped,
         /// Packets skipped before the feed's format was recognised.
         source_unrecognised_packets,
         /// Messages lost because the queue to the publish thread was full; the stream reports them.
@@ -212,7 +220,12 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// When it was heard last; `None` for a source whose silence means nothing.
+    hearing: Option<Hearing>,
     types: [AtomicU64; 256],
+    foreign: Mutex<ForeignTable>,
+    /// The packets in that table, readable without the lock.
+    foreign_packets: AtomicU64,
 }
 
 impl SourceShared {
@@ -223,8 +236,36 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
+            foreign: Mutex::default(),
+            foreign_packets: AtomicU64::new(0),
         }
+    }
+
+    /// Copies the foreign packets of a live source, if there are new ones.
+    pub(crate) fn set_foreign(&self, table: &ForeignTable) {
+        if self.foreign_packets.load(Relaxed) != table.packets() {
+            self.foreign_packets.store(table.packets(), Relaxed);
+            self.foreign().copy(table);
+        }
+    }
+
+    /// Returns the foreign packets of a live source by destination and sender.
+    pub(crate) fn foreign(&self) -> MutexGuard<'_, ForeignTable> {
+        locked(&self.foreign)
+    }
+
+    /// Keeps when the source and its lines were heard last; it is listened to since `now`.
+    #[must_use]
+    pub(crate) fn heard_since(self, now: Nanos) -> Self {
+        let hearing = Some(Hearing::new(self.lines.len(), now));
+        Self { hearing, ..self }
+    }
+
+    /// Returns when a live source was heard last; `None` for a source whose silence means nothing.
+    pub(crate) const fn hearing(&self) -> Option<&Hearing> {
+        self.hearing.as_ref()
     }
 
     /// Copies a decoder's counts of its lines.

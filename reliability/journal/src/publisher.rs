@@ -200,7 +200,10 @@ impl JournaledPublisher {
         let before = self.core.sealed();
         if self.recorder.is_some() {
             let mut event = event.clone();
-            if let StreamEvent::SourceLost { instruments, .. } = &mut event {
+            if let StreamEvent::SourceLost { instruments, .. }
+            | StreamEvent::SourceSilent { instruments, .. }
+            | StreamEvent::SourceBack { instruments, .. } = &mut event
+            {
                 instruments.truncate(INSTRUMENTS_MAX);
             }
             self.record_published(now.monotonic, &Published::Event(event, now.utc));

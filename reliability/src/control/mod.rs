@@ -331,6 +331,8 @@ pub struct Rejected {
 }
 
 impl Rejected {
+    /// Bytes of the text that a receiver keeps.
+    pub(crate) const TEXT_LEN_MAX: usize = 1_024;
     /// The text for the further connections of a session whose subscriber is gone.
     pub(crate) const SESSION_OVER: &str = "the session of this connection is over";
 
@@ -653,7 +655,12 @@ impl<'a> Message<'a> {
         let message = match kind {
             JOIN => Self::Join(parse_json("JOIN", body)?),
             WELCOME => Self::Welcome(parse_json("WELCOME", body)?),
-            REJECTED => Self::Rejected(parse_json("REJECTED", body)?),
+            REJECTED => {
+                let mut rejected: Rejected = parse_json("REJECTED", body)?;
+                let len = rejected.text.floor_char_boundary(Rejected::TEXT_LEN_MAX);
+                rejected.text.truncate(len);
+                Self::Rejected(rejected)
+            }
             NACK => read_nack(body)?,
             DATAGRAM => Self::Datagram(body),
             REFUSED => {

@@ -194,6 +194,33 @@ fn nack_with_empty_range_or_bad_count_is_refused() {
 }
 
 #[test]
+fn long_rejection_is_truncated_between_characters() {
+    for (text, len) in [
+        ("x".repeat(Rejected::TEXT_LEN_MAX), Rejected::TEXT_LEN_MAX),
+        ("x".repeat(100_000), Rejected::TEXT_LEN_MAX),
+        (
+            "x".to_owned() + &"ü".repeat(50_000),
+            Rejected::TEXT_LEN_MAX - 1,
+        ),
+    ] {
+        let mut bytes = Vec::new();
+        let rejected = Rejected {
+            code: RejectCode::Protocol,
+            text: text.clone(),
+            retry_after_ms: 0,
+        };
+        Message::Rejected(rejected).write(ChannelId(0), &mut bytes);
+        let frame = Message::read(&bytes, BODY_LEN_MAX_TO_SUBSCRIBER)
+            .unwrap()
+            .unwrap();
+        let Message::Rejected(rejected) = frame.1 else {
+            panic!("another message");
+        };
+        assert_eq!(rejected.text, text[..len]);
+    }
+}
+
+#[test]
 fn verbs_fan_out_offer_round_trips_as_json() {
     let text = r#"{"transport":"verbs","lines":[{"group":"239.9.2.3","sender":"10.0.0.1","gid":"::ffff:10.0.0.1"}],"q_key":1953063787}"#;
     let sender = Ipv4Addr::new(10, 0, 0, 1);

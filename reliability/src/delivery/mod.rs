@@ -318,7 +318,8 @@ pub enum Event {
     },
     /// These sequences will never be delivered (in order).
     Lost(Loss),
-    /// The publisher itself lost messages of a source, or opened an epoch (in order).
+    /// The publisher itself lost messages of a source, hears nothing of it or hears it again, or opened an
+    /// epoch (in order).
     Stream(StreamEvent),
     /// The stream changed to another epoch, or the channel's name to another number (in order).
     /// Sequences and record numbers restart unless the epoch continues the old one. Instrument ids may have
@@ -433,6 +434,16 @@ impl fmt::Display for Event {
                     "source {source} lost {} from {from}",
                     MessageCount(*messages)
                 )
+            }
+            Self::Stream(StreamEvent::SourceSilent { source, since, .. }) => {
+                write!(
+                    f,
+                    "source {source} silent, last heard at {} ns UTC",
+                    since.0
+                )
+            }
+            Self::Stream(StreamEvent::SourceBack { source, since, .. }) => {
+                write!(f, "source {source} back, silent since {} ns UTC", since.0)
             }
             Self::Stream(StreamEvent::EpochOpened {
                 reason, previous, ..
@@ -575,6 +586,16 @@ mod tests {
                 instruments: vec![],
             })
         };
+        let silent = Event::Stream(StreamEvent::SourceSilent {
+            source: SourceId(2),
+            since: Nanos(9),
+            instruments: vec![],
+        });
+        let back = Event::Stream(StreamEvent::SourceBack {
+            source: SourceId(2),
+            since: Nanos(9),
+            instruments: vec![],
+        });
         let opened = Event::Stream(StreamEvent::EpochOpened {
             reason: EpochReason::Restart,
             previous: Epoch(4),
@@ -610,6 +631,8 @@ mod tests {
                 source_lost(u64::MAX),
                 "source 2 lost an unknown number of messages from 1:9",
             ),
+            (silent, "source 2 silent, last heard at 9 ns UTC"),
+            (back, "source 2 back, silent since 9 ns UTC"),
             (opened, "epoch opened (restart), previous epoch 4"),
             (changed, "epoch changed from 4 to 5"),
             (continued(0), "epoch 4 continued by 5 after 9"),

@@ -287,6 +287,10 @@ impl Sequencer {
         self.flush(utc, true);
         let (source, position) = match event {
             StreamEvent::SourceLost { source, from, .. } => (*source, *from),
+            // A silence has no position: it must not move the source's.
+            StreamEvent::SourceSilent { source, .. } | StreamEvent::SourceBack { source, .. } => {
+                (*source, SourcePosition::default())
+            }
             StreamEvent::EpochOpened { .. } => Default::default(),
         };
         self.event_body.clear();

@@ -618,6 +618,11 @@ mod tests {
                 messages: 3,
                 instruments: Vec::new(),
             },
+            StreamEvent::SourceSilent {
+                source: SourceId(1),
+                since: Nanos(9),
+                instruments: Vec::new(),
+            },
             StreamEvent::EpochOpened {
                 reason: EpochReason::Restart,
                 previous: Epoch(4),
@@ -626,7 +631,7 @@ mod tests {
         ] {
             of.event(&event, now).unwrap();
         }
-        for n in 1..=3 {
+        for n in 1..=4 {
             assert_eq!(put(&mut mirror, &copy(&of, n, 0)), Put::Taken);
         }
         let positions: Vec<_> = mirror.positions().collect();

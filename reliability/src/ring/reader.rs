@@ -11,8 +11,8 @@ use crate::record::words_as_bytes;
 use crate::ring::atomics::Ordering::{Acquire, Relaxed};
 use crate::ring::atomics::fence;
 use crate::ring::layout::{
-    CHECKPOINTS_MAX, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC, RingError,
-    RingIdentity, offset,
+    CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC,
+    RingError, RingIdentity, offset,
 };
 use crate::types::{
     ChannelId, ConfigHash, Continued, Epoch, FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST,
@@ -44,29 +44,7 @@ impl RingReader {
     pub fn attach(memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
         let smallest = Geometry::new(Geometry::SLOT_LEN_MIN, Geometry::SLOTS_MIN)?;
         let head = Words::new(memory.clone(), smallest)?;
-        let magic = head.load(offset::MAGIC);
-        if magic != RING_MAGIC {
-            return Err(RingError::Magic { magic });
-        }
-        let layout = head.load(offset::LAYOUT);
-        if layout != LAYOUT_VERSION {
-            return Err(RingError::Layout { layout });
-        }
-        let slot_len = u32::try_from(head.load(offset::SLOT_LEN)).unwrap_or(u32::MAX);
-        let geometry = Geometry::new(slot_len, head.load(offset::SLOTS))?;
-        let mut boot_id = [0; 16];
-        boot_id[..8].copy_from_slice(&head.load(offset::BOOT_ID).to_le_bytes());
-        boot_id[8..].copy_from_slice(&head.load(offset::BOOT_ID + WORD).to_le_bytes());
-        let identity = RingIdentity {
-            channel: ChannelId(head.load(offset::CHANNEL) as u16),
-            epoch: Epoch(head.load(offset::EPOCH)),
-            config_hash: ConfigHash(head.load(offset::CONFIG_HASH)),
-            boot_id,
-            fan_outs: u8::try_from(head.load(offset::FAN_OUTS)).unwrap_or(u8::MAX),
-            first_sequence: Sequence(head.load(offset::FIRST_SEQUENCE)),
-            first_record: RecordNumber(head.load(offset::FIRST_RECORD)),
-        };
-        check_identity(&identity)?;
+        let (geometry, identity) = read_head(|at| head.load(at))?;
         let words = Words::new(memory, geometry)?;
         let continued = (0..Lineage::MAX).map(|at| {
             let word =
@@ -80,6 +58,18 @@ impl RingReader {
         let lineage: Vec<_> = continued.take_while(|it| it.epoch != Epoch::NONE).collect();
         let lineage = Lineage::from(lineage);
         Ok(Self::of(words, identity, lineage))
+    }
+
+    /// Returns geometry and identity of the ring whose file begins with this control page. Nothing else of
+    /// the file needs to be read or mapped.
+    ///
+    /// # Errors
+    /// [`RingError`] when the page is none of a ring, or has impossible values.
+    pub fn head_of(page: &[u8; CONTROL_PAGE_LEN]) -> Result<(Geometry, RingIdentity), RingError> {
+        read_head(|at| {
+            let word = page.get(at..).and_then(<[u8]>::first_chunk);
+            u64::from_le_bytes(word.copied().unwrap_or_default())
+        })
     }
 
     /// Returns this reader if the ring was created under this config.
@@ -371,4 +361,32 @@ pub(super) enum Place {
 
 pub(super) const fn damaged(word: &'static str, value: u64) -> RingError {
     RingError::Control { word, value }
+}
+
+/// Returns geometry and identity of a ring by the words of its control page.
+fn read_head(load: impl Fn(usize) -> u64) -> Result<(Geometry, RingIdentity), RingError> {
+    let magic = load(offset::MAGIC);
+    if magic != RING_MAGIC {
+        return Err(RingError::Magic { magic });
+    }
+    let layout = load(offset::LAYOUT);
+    if layout != LAYOUT_VERSION {
+        return Err(RingError::Layout { layout });
+    }
+    let slot_len = u32::try_from(load(offset::SLOT_LEN)).unwrap_or(u32::MAX);
+    let geometry = Geometry::new(slot_len, load(offset::SLOTS))?;
+    let mut boot_id = [0; 16];
+    boot_id[..8].copy_from_slice(&load(offset::BOOT_ID).to_le_bytes());
+    boot_id[8..].copy_from_slice(&load(offset::BOOT_ID + WORD).to_le_bytes());
+    let identity = RingIdentity {
+        channel: ChannelId(load(offset::CHANNEL) as u16),
+        epoch: Epoch(load(offset::EPOCH)),
+        config_hash: ConfigHash(load(offset::CONFIG_HASH)),
+        boot_id,
+        fan_outs: u8::try_from(load(offset::FAN_OUTS)).unwrap_or(u8::MAX),
+        first_sequence: Sequence(load(offset::FIRST_SEQUENCE)),
+        first_record: RecordNumber(load(offset::FIRST_RECORD)),
+    };
+    check_identity(&identity)?;
+    Ok((geometry, identity))
 }

@@ -494,6 +494,24 @@ pub enum StreamEvent {
         /// The last sequence sealed in that epoch, 0 when unknown.
         previous_last: Sequence,
     },
+    /// Nothing has arrived of a source for several of its venue's heartbeat intervals, so its books are old.
+    SourceSilent {
+        /// The source.
+        source: SourceId,
+        /// When it was heard last, UTC; when the publisher began to listen, if it never was.
+        since: Nanos,
+        /// The affected instruments; empty means all of the source.
+        instruments: Vec<u32>,
+    },
+    /// A source that was silent is heard again.
+    SourceBack {
+        /// The source.
+        source: SourceId,
+        /// When it was heard last before the silence, UTC; 0 if a standby that took over does not know.
+        since: Nanos,
+        /// The affected instruments; empty means all of the source.
+        instruments: Vec<u32>,
+    },
 }
 
 /// Why an epoch was opened (docs/PROTOCOL.md §4.2).
@@ -588,6 +606,8 @@ impl StreamEvent {
     pub const MESSAGES_UNKNOWN: u64 = u64::MAX;
     const SOURCE_LOST: u16 = 1;
     const EPOCH_OPENED: u16 = 2;
+    const SOURCE_SILENT: u16 = 3;
+    const SOURCE_BACK: u16 = 4;
 
     /// Appends the body's bytes to `out`, a multiple of 8 in length.
     pub fn write(&self, out: &mut Vec<u8>) {
@@ -599,21 +619,24 @@ impl StreamEvent {
                 messages,
                 instruments,
             } => {
-                let named = if instruments.len() > Self::INSTRUMENTS_MAX {
-                    &[]
-                } else {
-                    &instruments[..]
-                };
-                out.extend(Self::SOURCE_LOST.to_le_bytes());
-                out.extend((*reason as u16).to_le_bytes());
-                out.extend(source.0.to_le_bytes());
-                out.extend((named.len() as u16).to_le_bytes());
-                out.extend(from.0.to_le_bytes());
-                out.extend(messages.to_le_bytes());
-                for instrument in named {
-                    out.extend(instrument.to_le_bytes());
-                }
-                out.resize(out.len().next_multiple_of(8), 0);
+                let head = [Self::SOURCE_LOST, *reason as u16, source.0];
+                write_of_source(head, [from.0, *messages], instruments, out);
+            }
+            Self::SourceSilent {
+                source,
+                since,
+                instruments,
+            } => {
+                let head = [Self::SOURCE_SILENT, 0, source.0];
+                write_of_source(head, [since.0, 0], instruments, out);
+            }
+            Self::SourceBack {
+                source,
+                since,
+                instruments,
+            } => {
+                let head = [Self::SOURCE_BACK, 0, source.0];
+                write_of_source(head, [since.0, 0], instruments, out);
             }
             Self::EpochOpened {
                 reason,
@@ -641,7 +664,7 @@ impl StreamEvent {
                 ..
             } => 1,
             Self::SourceLost { messages, .. } => messages,
-            Self::EpochOpened { .. } => 0,
+            Self::SourceSilent { .. } | Self::SourceBack { .. } | Self::EpochOpened { .. } => 0,
         }
     }
 
@@ -655,6 +678,11 @@ impl StreamEvent {
         let mut second = [0; 8];
         second.copy_from_slice(&head[16..24]);
         let (first, second) = (u64::from_le_bytes(first), u64::from_le_bytes(second));
+        let instruments = || -> Option<Vec<u32>> {
+            let named = rest.get(..usize::from(short(6)) * 4)?.chunks_exact(4);
+            let ids = named.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            Some(ids.collect())
+        };
         match short(0) {
             Self::SOURCE_LOST => Some(Self::SourceLost {
                 source: SourceId(short(4)),
@@ -666,11 +694,17 @@ impl StreamEvent {
                 },
                 from: SourcePosition(first),
                 messages: second,
-                instruments: rest
-                    .get(..usize::from(short(6)) * 4)?
-                    .chunks_exact(4)
-                    .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                    .collect(),
+                instruments: instruments()?,
+            }),
+            Self::SOURCE_SILENT => Some(Self::SourceSilent {
+                source: SourceId(short(4)),
+                since: Nanos(first),
+                instruments: instruments()?,
+            }),
+            Self::SOURCE_BACK => Some(Self::SourceBack {
+                source: SourceId(short(4)),
+                since: Nanos(first),
+                instruments: instruments()?,
             }),
             Self::EPOCH_OPENED => Some(Self::EpochOpened {
                 reason: EpochReason::of([short(2), short(4)])?,
@@ -680,6 +714,27 @@ impl StreamEvent {
             _ => None,
         }
     }
+}
+
+/// Appends the body of an event that concerns instruments of a source: type, reason and source, two words,
+/// and the instruments. Too many of them are written as none, which means all.
+fn write_of_source(head: [u16; 3], words: [u64; 2], instruments: &[u32], out: &mut Vec<u8>) {
+    let named = if instruments.len() > StreamEvent::INSTRUMENTS_MAX {
+        &[]
+    } else {
+        instruments
+    };
+    for short in head {
+        out.extend(short.to_le_bytes());
+    }
+    out.extend((named.len() as u16).to_le_bytes());
+    for word in words {
+        out.extend(word.to_le_bytes());
+    }
+    for instrument in named {
+        out.extend(instrument.to_le_bytes());
+    }
+    out.resize(out.len().next_multiple_of(8), 0);
 }
 
 #[cfg(test)]

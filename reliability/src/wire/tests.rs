@@ -143,6 +143,16 @@ fn bodies_come_back_as_they_were_written() {
             messages: 17,
             instruments: vec![1, 2, 300_000],
         },
+        StreamEvent::SourceSilent {
+            source: SourceId(3),
+            since: Nanos(u64::MAX - 1),
+            instruments: vec![1, 2, 300_000],
+        },
+        StreamEvent::SourceBack {
+            source: SourceId(3),
+            since: Nanos(17),
+            instruments: Vec::new(),
+        },
         StreamEvent::EpochOpened {
             reason: EpochReason::Restart,
             previous: Epoch(6),
@@ -258,9 +268,40 @@ fn kinds_states_and_reasons_have_fixed_numbers() {
             previous_last: Sequence(u64::MAX),
         });
         assert_eq!((body[0], body[2], body.len()), (2, byte, 24));
-        body[0] = 3;
+        body[0] = 5;
         assert_eq!(StreamEvent::parse(&body), None, "an unknown event");
     }
+}
+
+#[test]
+fn silence_events_have_fixed_bytes() {
+    let (source, since) = (SourceId(0x0102), Nanos(0x0807_0605_0403_0201));
+    let body = |event: &StreamEvent| {
+        let mut body = Vec::new();
+        event.write(&mut body);
+        body
+    };
+    let mut silent = vec![3, 0, 0, 0, 2, 1, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    silent.extend([0; 8]);
+    silent.extend([9, 0, 0, 0, 0, 0, 0, 0]);
+    let named = StreamEvent::SourceSilent {
+        source,
+        since,
+        instruments: vec![9],
+    };
+    assert_eq!(body(&named), silent);
+    assert_eq!(named.source_messages_lost(), 0);
+    assert_eq!(StreamEvent::parse(&silent[..24]), None, "it names one");
+    let back = |instruments| StreamEvent::SourceBack {
+        source,
+        since,
+        instruments,
+    };
+    silent.truncate(24);
+    (silent[0], silent[6]) = (4, 0);
+    assert_eq!(body(&back(Vec::new())), silent);
+    let too_many = (0..=StreamEvent::INSTRUMENTS_MAX as u32).collect();
+    assert_eq!(body(&back(too_many)), silent, "too many are all");
 }
 
 #[test]

@@ -214,7 +214,8 @@ pub extern "C" fn tickcast_builder_channel_lag_alarm(builder: *mut Builder, sequ
     edit_channel(builder, |it| Ok(it.lag_alarm(sequences)))
 }
 
-/// Sets the interface of line A (first call) or B (second call), by name or address; loopback by default.
+/// Sets the interface of line A (first call) or B (second call), by name or address. The default is the one
+/// that carries the connection to the publisher.
 ///
 /// # Safety
 /// `interface` is NULL or a text.

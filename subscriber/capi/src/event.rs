@@ -77,10 +77,16 @@ pub enum EventKind {
     /// Another publisher sends to the channel's groups. This many of its datagrams (`sequences`) were
     /// dropped. The event repeats once a minute while they arrive.
     OtherPublisher = 26,
+    /// Nothing has arrived of `source` since `since_ns` for several of its venue's heartbeat intervals: these
+    /// `instruments` or all of it are old. The event repeats while the silence lasts (in order).
+    SourceSilent = 27,
+    /// `source`, with these `instruments` or all of it, is heard again. It was silent since `since_ns`; 0 if
+    /// that is unknown (in order).
+    SourceBack = 28,
     /// An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
     /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
     /// numbers (in order).
-    RolledBack = 27,
+    RolledBack = 29,
 }
 
 /// Declares an enum of C for one of Rust, with the conversions in both directions.
@@ -300,6 +306,8 @@ pub struct Event {
     pub records: u64,
     /// The time from the detection of a gap to its last repair.
     pub took_ns: u64,
+    /// When a silent source was heard last, in UTC nanoseconds.
+    pub since_ns: u64,
     /// The start of the range, or the previous epoch.
     pub from: Place,
     /// The end of the range, or the new epoch.
@@ -324,7 +332,7 @@ pub struct Event {
     pub instruments: *const u32,
     /// The number of `instruments`.
     pub instrument_count: u32,
-    /// The source of the lost messages.
+    /// The source of the lost messages, or the one that is silent or back.
     pub source: u16,
     /// The line: A is 0, B is 1.
     pub line: u8,
@@ -361,6 +369,7 @@ impl Event {
             sequences: 0,
             records: 0,
             took_ns: 0,
+            since_ns: 0,
             from: NOWHERE,
             to: NOWHERE,
             messages: 0,
@@ -378,6 +387,19 @@ impl Event {
             fencing_violations: 0,
             state: 0,
             reserved: 0,
+        }
+    }
+
+    /// Lends it the names of instruments; none means all.
+    const fn naming(self, instruments: &[u32]) -> Self {
+        Self {
+            instruments: if instruments.is_empty() {
+                null()
+            } else {
+                instruments.as_ptr()
+            },
+            instrument_count: instruments.len() as u32,
+            ..self
         }
     }
 
@@ -424,13 +446,25 @@ impl From<&rust::Event> for Event {
                 source: source.0,
                 source_position: from.0,
                 messages: *messages,
-                instruments: if instruments.is_empty() {
-                    null()
-                } else {
-                    instruments.as_ptr()
-                },
-                instrument_count: instruments.len() as u32,
-                ..Self::of(Kind::SourceLost)
+                ..Self::of(Kind::SourceLost).naming(instruments)
+            },
+            E::Stream(StreamEvent::SourceSilent {
+                source,
+                since,
+                instruments,
+            }) => Self {
+                source: source.0,
+                since_ns: since.0,
+                ..Self::of(Kind::SourceSilent).naming(instruments)
+            },
+            E::Stream(StreamEvent::SourceBack {
+                source,
+                since,
+                instruments,
+            }) => Self {
+                source: source.0,
+                since_ns: since.0,
+                ..Self::of(Kind::SourceBack).naming(instruments)
             },
             E::Stream(StreamEvent::EpochOpened {
                 reason,
@@ -563,6 +597,18 @@ impl Event {
                 reason: SourceLossReason::of(self.cause)?,
                 from: SourcePosition(self.source_position),
                 messages: self.messages,
+                instruments: Vec::new(),
+            })
+        } else if is(EventKind::SourceSilent) {
+            E::Stream(StreamEvent::SourceSilent {
+                source: SourceId(self.source),
+                since: Nanos(self.since_ns),
+                instruments: Vec::new(),
+            })
+        } else if is(EventKind::SourceBack) {
+            E::Stream(StreamEvent::SourceBack {
+                source: SourceId(self.source),
+                since: Nanos(self.since_ns),
                 instruments: Vec::new(),
             })
         } else if is(EventKind::EpochOpened) {
@@ -740,6 +786,21 @@ mod tests {
                 instruments: Vec::new(),
             }));
         }
+        let (source, since) = (SourceId(2), Nanos(77));
+        for event in [
+            StreamEvent::SourceSilent {
+                source,
+                since,
+                instruments: Vec::new(),
+            },
+            StreamEvent::SourceBack {
+                source,
+                since,
+                instruments: Vec::new(),
+            },
+        ] {
+            all.push(E::Stream(event));
+        }
         for reason in rust::EpochReason::ALL {
             all.push(E::Stream(StreamEvent::EpochOpened {
                 reason,
@@ -754,7 +815,7 @@ mod tests {
             assert_eq!(c.to_rust().as_ref(), Some(&event));
             kinds.insert(c.kind);
         }
-        assert!(kinds.into_iter().eq(1..=26), "every kind was among them");
+        assert!(kinds.into_iter().eq(1..=28), "every kind was among them");
         assert_eq!(Event::of(EventKind::Other).to_rust(), None);
         let wild = Event {
             kind: 4,
@@ -810,5 +871,12 @@ mod tests {
         assert_eq!((c.instrument_count, c.messages), (2, UNKNOWN));
         let c = Event::from(&lost(Vec::new()));
         assert!(c.instruments.is_null() && c.instrument_count == 0);
+        let silent = E::Stream(StreamEvent::SourceSilent {
+            source: SourceId(2),
+            since: Nanos(7),
+            instruments: vec![6],
+        });
+        let c = Event::from(&silent);
+        assert_eq!((c.instrument_count, c.source, c.since_ns), (1, 2, 7));
     }
 }

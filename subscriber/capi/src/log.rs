@@ -4,7 +4,9 @@ use std::ffi::{CString, c_char, c_void};
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
+use tickcast_log::{Escaping, SiteLimits, Suppressed};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -47,6 +49,8 @@ struct ToCallback {
     context: Context,
     most: LevelFilter,
     spans: AtomicU64,
+    began: Instant,
+    limits: SiteLimits,
 }
 
 fn level(level: u32) -> Result<LevelFilter, Error> {
@@ -83,11 +87,28 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Debug: `Visit` provides other values in no other form.
-        let value = format!("{value:?}");
-        match field.name() {
-            "message" => self.message += &value,
-            name => self.fields += &format!(" {name}={value}"),
+        let text = match field.name() {
+            "message" => &mut self.message,
+            name => {
+                self.fields += &format!(" {name}=");
+                &mut self.fields
+            }
+        };
+        // Debug: `Visit` provides other values in no other form. A `String` takes everything.
+        let _ = Escaping::write(text, format_args!("{value:?}"));
+    }
+}
+
+impl ToCallback {
+    fn write(&self, metadata: &Metadata<'_>, text: String) {
+        let text = text.replace('\0', " ");
+        let texts = (CString::new(metadata.target()), CString::new(text));
+        if let (Ok(target), Ok(text)) = texts {
+            let level = code(*metadata.level()) as u32;
+            // SAFETY: the caller promised that the callback can be called with this context, by any
+            // thread, for the life of the process. The texts live until it returns. Exercised by
+            // `c_program_follows_by_poll_split_and_run`.
+            unsafe { (self.on)(self.context.0, level, target.as_ptr(), text.as_ptr()) };
         }
     }
 }
@@ -102,17 +123,23 @@ impl Subscriber for ToCallback {
     }
 
     fn event(&self, event: &Event<'_>) {
+        if !self.limits.allow(event.metadata(), self.began.elapsed()) {
+            return;
+        }
         let mut line = Line::default();
         event.record(&mut line);
-        let text = (line.message + &line.fields).replace('\0', " ");
-        let metadata = event.metadata();
-        let texts = (CString::new(metadata.target()), CString::new(text));
-        if let (Ok(target), Ok(text)) = texts {
-            let level = code(*metadata.level()) as u32;
-            // SAFETY: the caller promised that the callback can be called with this context, by any
-            // thread, for the life of the process. The texts live until it returns. Exercised by
-            // `c_program_follows_by_poll_split_and_run`.
-            unsafe { (self.on)(self.context.0, level, target.as_ptr(), text.as_ptr()) };
+        self.write(event.metadata(), line.message + &line.fields);
+        // The library has no thread of its own for the sums: they come with the next line.
+        for Suppressed { metadata, lines } in self.limits.take_suppressed() {
+            let place = (
+                metadata.file().unwrap_or_default(),
+                metadata.line().unwrap_or_default(),
+            );
+            let text = format!(
+                "{lines} log lines of {}:{} came too fast and were suppressed",
+                place.0, place.1
+            );
+            self.write(metadata, text);
         }
     }
 
@@ -148,6 +175,8 @@ pub unsafe extern "C" fn tickcast_set_log_callback(
             context: Context(context),
             most: level(log_level)?,
             spans: AtomicU64::new(1),
+            began: Instant::now(),
+            limits: SiteLimits::default(),
         };
         tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::LogIsSet)
     })

@@ -441,6 +441,10 @@ impl Engine {
                     self.freeze(|_, index| named.contains(&index));
                 }
             }
+            // The prices of a silent source are old, and each is current again with its next record.
+            Event::Stream(StreamEvent::SourceSilent { source, .. }) => {
+                self.freeze(|instrument, _| instrument.market.source == source.0);
+            }
             Event::EpochChanged { .. } => {
                 self.lose(|_| true);
                 self.begin_epoch();
@@ -687,6 +691,31 @@ mod tests {
         assert!(engine.is_frozen(0));
         engine.quoted(3, 1, 100);
         assert!(!engine.is_frozen(0));
+    }
+
+    #[test]
+    fn silent_source_is_frozen_until_its_next_record() {
+        let silent = |source| {
+            Event::Stream(StreamEvent::SourceSilent {
+                source: SourceId(source),
+                since: tickcast_subscriber::Nanos(1),
+                instruments: Vec::new(),
+            })
+        };
+        let mut engine = engine("0,a,X,buy,1,1\n0,b,Y,buy,1,1\n");
+        engine.quoted(1, 1, 100);
+        engine.quoted(2, 2, 100);
+        engine.event(3, &silent(4));
+        assert!(
+            !engine.is_frozen(0) && !engine.is_frozen(1),
+            "another source"
+        );
+        for _ in 0..2 {
+            engine.event(3, &silent(3));
+        }
+        assert!(engine.is_frozen(0) && engine.is_frozen(1));
+        engine.quoted(3, 1, 100);
+        assert_eq!((engine.is_frozen(0), engine.is_frozen(1)), (false, true));
     }
 
     #[test]

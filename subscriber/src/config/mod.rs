@@ -344,7 +344,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the interface of line A (first call) and B (second call); loopback by default.
+    /// Sets the interface of line A (first call) and B (second call). The default is the one that carries the
+    /// connection to the publisher, found anew with each connection. A line of a sender on this host defaults
+    /// to the sender's own interface.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;

@@ -1,7 +1,7 @@
 //! The input from a channel's groups, over any transport. It knows which senders are accepted, and counts
 //! what the transport dropped before this crate received it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tickcast_journal::{Dropped, Journaled, Note};
 use tickcast_reliability::control::ChannelOffer;
@@ -29,11 +29,15 @@ pub(crate) struct ChannelInput {
     choice: TransportChoice,
     /// The addresses from which each line may be sent.
     senders: Vec<Ipv4Addr>,
+    /// Group, interface and sender of each line, for messages.
+    targets: Vec<String>,
     taken: Transport,
     receiver: Receiver,
     polled_at: Nanos,
     /// Datagrams of unknown senders that the transport dropped and the core has counted.
     strangers: u64,
+    /// The losses of multicast that were reported; `None` until the counter was read.
+    multicast_lost: Option<u64>,
     /// The drops of the transport that are in the journal.
     dropped: Dropped,
     /// The injected faults that are in the journal: per line and log entry, the last sequence written.
@@ -46,17 +50,26 @@ enum Receiver {
 }
 
 impl ChannelInput {
-    /// Joins the groups of `offer`, or the groups that override them.
+    /// Joins the groups of `offer`, or the groups that override them. `via` is this host's address of the
+    /// connection to the publisher.
     pub(crate) fn open(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
+        via: Option<IpAddr>,
     ) -> Result<Self, SubscribeError> {
-        let choice = TransportChoice::of(builder, channel, offer);
+        let choice = TransportChoice::of(builder, channel, offer, via);
         let opened = choice.open(builder.transport, &display(&channel.channel), offer.newest)?;
         let (transport, why) = (opened.transport, opened.why);
         let lines = opened.senders.len();
-        tracing::info!(channel = %offer.name, lines, "receives by {}: {why}", transport.text());
+        let targets = opened.targets;
+        tracing::info!(
+            channel = %offer.name,
+            lines,
+            "receives by {}: {why}; from {}",
+            transport.text(),
+            targets.join(", ")
+        );
         let receiver = match &builder.faults {
             None => Receiver::Plain(opened.receiver),
             Some(faults) => {
@@ -70,10 +83,12 @@ impl ChannelInput {
             channel: offer.channel,
             choice,
             senders: opened.senders,
+            targets,
             taken: transport,
             receiver,
             polled_at: Nanos::ZERO,
             strangers: 0,
+            multicast_lost: None,
             dropped: Dropped::default(),
             injected: Default::default(),
         })
@@ -84,14 +99,15 @@ impl ChannelInput {
         self.senders.len()
     }
 
-    /// Returns whether `offer` names the groups that this input receives.
+    /// Returns whether `offer` names the groups that this input receives, on the same interfaces.
     pub(crate) fn fits(
         &self,
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
+        via: Option<IpAddr>,
     ) -> bool {
-        TransportChoice::of(builder, channel, offer).fits(&self.choice, self.taken)
+        TransportChoice::of(builder, channel, offer, via).fits(&self.choice, self.taken)
     }
 
     /// Passes arrived datagrams to the core. Returns their number.
@@ -175,6 +191,13 @@ impl ChannelInput {
         show(self.receive().stats(), counters);
     }
 
+    /// Returns a report if multicast was lost since the last call.
+    pub(crate) fn lost_multicast(&mut self, counters: &ReceiverCounters) -> Option<String> {
+        let count = counters.multicast_lost.get();
+        let before = self.multicast_lost.replace(count).unwrap_or(count);
+        (count > before).then(|| multicast_lost(self.taken, &self.targets))
+    }
+
     /// Writes the drops since the last call to the journal.
     pub(crate) fn note(&mut self, now: Nanos, core: &mut Journaled<SubscriberCore>) {
         let dropped = Dropped {
@@ -236,6 +259,27 @@ impl ChannelInput {
     }
 }
 
+/// Returns the report of multicast that does not arrive: the groups, their interfaces, and the remedy.
+#[cold]
+fn multicast_lost(transport: Transport, targets: &[String]) -> String {
+    let remedy = match transport {
+        Transport::Shm => "Check that the connection's publisher is the one that writes the ring",
+        Transport::Verbs => {
+            "Check that the interface is on the publisher's network, or choose another. Check that the \
+             device's port is active, and that the fabric forwards the group"
+        }
+        Transport::Udp | Transport::Auto => {
+            "Check that the interface is on the publisher's network, or choose another. Check the \
+             switch's IGMP querier, the publisher's `ttl`, the firewalls and rp_filter"
+        }
+    };
+    format!(
+        "multicast lost: nothing arrives from {}, while the publisher sends. The stream follows over \
+         the repair connection. {remedy}",
+        targets.join(" and ")
+    )
+}
+
 /// Copies the transport counters, summed over all lines.
 fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
     let set = |counter: &Counter, of: fn(&ReceiveStats) -> u64| {
@@ -253,6 +297,24 @@ fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lost_multicast_names_group_and_interface() {
+        let targets = ["A", "B"].map(|line| format!("{line} on eth0 (10.1.0.7)"));
+        for (transport, remedy) in [
+            (Transport::Udp, "IGMP querier"),
+            (Transport::Verbs, "port is active"),
+            (Transport::Shm, "writes the ring"),
+        ] {
+            let report = multicast_lost(transport, &targets);
+            let groups = "A on eth0 (10.1.0.7) and B on eth0 (10.1.0.7)";
+            assert!(report.starts_with("multicast lost: nothing arrives from A"));
+            assert!(
+                report.contains(groups) && report.contains(remedy),
+                "{report}"
+            );
+        }
+    }
 
     #[test]
     fn line_stats_are_summed_in_channel_counters() {

@@ -2,7 +2,7 @@
 //! two more run over verbs: one for READs and one for NACKs.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
 use tickcast_journal::Journaled;
@@ -28,6 +28,8 @@ pub(crate) struct Connections {
     addresses: Vec<SocketAddr>,
     /// The address of the current or last repair connection.
     connected_to: Option<SocketAddr>,
+    /// This host's address of the current or last repair connection.
+    local_address: Option<IpAddr>,
     frames: Vec<u8>,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
@@ -62,6 +64,7 @@ impl Connections {
             read: from_there(ControlClient::for_reads(Vec::new(), config)),
             addresses,
             connected_to: None,
+            local_address: None,
             frames: Vec::new(),
             watched: [None; 4],
             read_limits: ReadLimits::default(),
@@ -79,6 +82,7 @@ impl Connections {
     ) -> usize {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
+        let mut is_reconnected = false;
         count += (self.read).take_remote(|tag, bytes| {
             core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
@@ -87,6 +91,7 @@ impl Connections {
                 ClientEvent::Connected(address) => {
                     if path == Path::Repair {
                         connected_to = Some(address);
+                        is_reconnected = true;
                     }
                     core.handle(now, SubscriberInput::Connected(path), sink);
                 }
@@ -129,6 +134,9 @@ impl Connections {
         }
         self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
+        if is_reconnected {
+            self.local_address = self.repair.local_address();
+        }
         if let Some(address) = welcomed_by {
             self.prefer(address);
         }
@@ -218,6 +226,11 @@ impl Connections {
             let reason = LinkDownReason::Unreachable;
             core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
         }
+    }
+
+    /// Returns this host's address of the current or last connection to the publisher.
+    pub(crate) const fn local_address(&self) -> Option<IpAddr> {
+        self.local_address
     }
 
     /// Returns the error when no connection exists because this host lacks a descriptor.

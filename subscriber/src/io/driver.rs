@@ -271,8 +271,8 @@ impl Driver {
                     tracing::info!("the publisher is shutting down");
                 }
                 Action::Rejected(rejected) => {
-                    tracing::warn!(code = %rejected.code, "rejected: {}", rejected.text);
                     let (code, text) = (rejected.code, rejected.text);
+                    tracing::warn!(%code, "rejected: {text:?}");
                     self.problems.joining = Some(SubscribeError::Rejected { code, text });
                 }
             }
@@ -284,6 +284,9 @@ impl Driver {
         for input in &mut self.inputs {
             if let Some(receiver) = self.core.receiver(input.channel) {
                 input.show(receiver.counters());
+                if let Some(report) = input.lost_multicast(receiver.counters()) {
+                    tracing::warn!(channel = %input.channel, "{report}");
+                }
             }
             if self.core.is_recorded() {
                 input.note(now, &mut self.core);
@@ -303,15 +306,17 @@ impl Driver {
         self.pending
             .retain(|(pending, _)| pending.channel != offer.channel);
         let channel = &self.builder.channels[at];
+        let via = self.connections.local_address();
         let current = self.inputs.iter().position(|l| l.channel == offer.channel);
-        if current.is_some_and(|at| self.inputs[at].fits(&self.builder, channel, &offer)) {
+        if current.is_some_and(|at| self.inputs[at].fits(&self.builder, channel, &offer, via)) {
             if self.pending.len() < before {
                 // The failed offer is obsolete, so its problem is over.
                 self.problems.listening.remove(&offer.channel);
             }
             return;
         }
-        let opened = ChannelInput::open(&self.builder, channel, &offer).and_then(|mut input| {
+        let opened = ChannelInput::open(&self.builder, channel, &offer, via);
+        let opened = opened.and_then(|mut input| {
             input.set_waited(self.waited);
             let watched = input.watch(&self.waker);
             watched.map_err(|source| SubscribeError::Descriptor { source })?;

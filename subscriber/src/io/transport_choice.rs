@@ -1,6 +1,6 @@
 //! Selects one of the publisher's fan-outs that both the offer and this host support.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
 use tickcast_reliability::ring::Geometry;
@@ -31,16 +31,19 @@ pub(crate) struct Opened {
     pub(crate) receiver: Box<dyn Receive>,
     /// The addresses from which each line may be sent.
     pub(crate) senders: Vec<Ipv4Addr>,
+    /// Group, interface and sender of each line, for messages.
+    pub(crate) targets: Vec<String>,
     pub(crate) transport: Transport,
     pub(crate) why: String,
 }
 
 impl TransportChoice {
-    /// Returns the choice for `offer`.
+    /// Returns the choice for `offer`. `via` is this host's address of the connection to the publisher.
     pub(crate) fn of(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
+        via: Option<IpAddr>,
     ) -> Self {
         let slot_len = offer.slot_len as usize;
         let udp = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
@@ -60,7 +63,7 @@ impl TransportChoice {
             .enumerate()
             .map(|(line, (group, sender))| UdpReceiveLine {
                 group,
-                interface: interface(builder, line),
+                interface: interface(builder, line, sender, via),
                 senders: vec![sender],
             })
             .collect(),
@@ -79,7 +82,7 @@ impl TransportChoice {
             lines: (lines.iter().enumerate())
                 .map(|(line, of)| VerbsReceiveLine {
                     group: of.group,
-                    interface: interface(builder, line),
+                    interface: interface(builder, line, of.sender, via),
                     senders: vec![VerbsSender {
                         address: of.sender,
                         gid: of.gid,
@@ -207,6 +210,7 @@ impl TransportChoice {
         Ok(Opened {
             receiver: Box::new(receiver),
             senders: vec![ShmReceiver::SENDER],
+            targets: vec![format!("the ring {}", config.path.display())],
             transport: Transport::Shm,
             why,
         })
@@ -227,9 +231,13 @@ impl TransportChoice {
             tracing::warn!(channel, "{warning}");
         }
         let senders = config.lines.iter().map(|line| line.senders[0]);
+        let senders: Vec<_> = senders.collect();
+        let targets = receiver.targets().zip(&senders);
+        let targets = targets.map(|(target, sender)| format!("{target} from {sender}"));
         Ok(Opened {
+            targets: targets.collect(),
             receiver: Box::new(receiver),
-            senders: senders.collect(),
+            senders,
             transport: Transport::Udp,
             why,
         })
@@ -242,9 +250,14 @@ impl TransportChoice {
             source,
         })?;
         let senders = config.lines.iter().map(|line| line.senders[0].address);
+        let targets = config.lines.iter().map(|line| {
+            let sender = line.senders[0].address;
+            format!("{} on {} from {sender}", line.group, line.interface)
+        });
         Ok(Opened {
             receiver: Box::new(receiver),
             senders: senders.collect(),
+            targets: targets.collect(),
             transport: Transport::Verbs,
             why,
         })
@@ -268,7 +281,112 @@ fn no_transport(channel: &str) -> SubscribeError {
 }
 
 /// Returns the interface of a line. The last configured interface applies to all further lines.
-fn interface(builder: &SubscriberBuilder, line: usize) -> Interface {
+fn interface(
+    builder: &SubscriberBuilder,
+    line: usize,
+    sender: Ipv4Addr,
+    via: Option<IpAddr>,
+) -> Interface {
     let all = &builder.interfaces;
-    all.get(line).or(all.last()).cloned().unwrap_or_default()
+    let configured = all.get(line).or(all.last()).cloned();
+    configured.unwrap_or_else(|| default_interface(sender, via))
+}
+
+/// Returns the interface that carries the connection to the publisher, whose address here is `via`. A sender
+/// on this host is heard on its own interface only, because the kernel loops its datagrams back there.
+fn default_interface(sender: Ipv4Addr, via: Option<IpAddr>) -> Interface {
+    let of_sender = Interface::Address(sender);
+    match of_sender.resolve() {
+        Ok(_) => of_sender,
+        Err(_) => via.and_then(Interface::of_local).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::control::UdpLine;
+    use tickcast_reliability::types::{ChannelId, ConfigHash, Epoch, Lineage, RecordNumber};
+
+    use super::*;
+    use crate::Subscriber;
+
+    /// An address of another host: the documentation's range is nobody's.
+    const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+    const OURS: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 7);
+
+    /// Returns the offer of a publisher that sends from this address.
+    fn offer(sender: Ipv4Addr) -> ChannelOffer {
+        let group = "239.255.7.1:7500".parse().unwrap();
+        ChannelOffer {
+            channel: ChannelId(1),
+            name: "all".into(),
+            epoch: Epoch(1),
+            newest: Sequence(0),
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+            next_record: RecordNumber(1),
+            slot_len: 1472,
+            slots: 64,
+            config_hash: ConfigHash(0),
+            ended: false,
+            fan_outs: vec![FanOutOffer::Udp {
+                lines: vec![UdpLine { group, sender }; 2],
+            }],
+            directory: Vec::new(),
+            continues: Lineage::default(),
+            history: None,
+        }
+    }
+
+    /// Returns the interfaces of the offer's two lines.
+    fn interfaces(choice: &TransportChoice) -> [Interface; 2] {
+        let lines = &choice.udp.as_ref().unwrap().lines;
+        [0, 1].map(|line| lines[line].interface.clone())
+    }
+
+    #[test]
+    fn interface_defaults_to_that_of_the_connection() {
+        let (builder, channel) = (Subscriber::builder("md1:7400"), ChannelBuilder::new("all"));
+        let of = |sender, via| {
+            let choice = TransportChoice::of(&builder, &channel, &offer(sender), via);
+            interfaces(&choice)
+        };
+        let [ours, loopback] = [OURS, Ipv4Addr::LOCALHOST].map(Interface::Address);
+        assert_eq!(of(ELSEWHERE, Some(OURS.into())), [ours.clone(), ours]);
+        let (local, via) = (Ipv4Addr::LOCALHOST, Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(of(local, via), [loopback.clone(), loopback.clone()]);
+        // A sender on this host is heard where it sends, whichever address the connection uses.
+        assert_eq!(of(local, Some(OURS.into())), [loopback.clone(), loopback]);
+    }
+
+    #[test]
+    fn configured_interface_precedes_the_default() {
+        let [a, b] = ["eth1", "eth2"].map(|name| name.parse::<Interface>().unwrap());
+        let builder = Subscriber::builder("md1:7400").interface(a.clone());
+        let channel = ChannelBuilder::new("all");
+        let via = Some(OURS.into());
+        let of = |builder: &SubscriberBuilder| {
+            TransportChoice::of(builder, &channel, &offer(ELSEWHERE), via)
+        };
+        assert_eq!(interfaces(&of(&builder)), [a.clone(), a.clone()]);
+        let builder = builder.interface(b.clone());
+        assert_eq!(interfaces(&of(&builder)), [a, b]);
+    }
+
+    #[test]
+    fn connection_over_another_interface_needs_another_receiver() {
+        let channel = ChannelBuilder::new("all");
+        let offer = offer(ELSEWHERE);
+        let by = |builder: &SubscriberBuilder, via: Ipv4Addr| {
+            TransportChoice::of(builder, &channel, &offer, Some(via.into()))
+        };
+        let builder = Subscriber::builder("md1:7400,md2:7400");
+        let before = by(&builder, OURS);
+        assert!(by(&builder, OURS).fits(&before, Transport::Udp));
+        let other = Ipv4Addr::new(10, 2, 0, 7);
+        assert!(!by(&builder, other).fits(&before, Transport::Udp));
+        let builder = builder.interface("eth1".parse().unwrap());
+        let before = by(&builder, OURS);
+        assert!(by(&builder, other).fits(&before, Transport::Udp));
+    }
 }

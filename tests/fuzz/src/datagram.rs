@@ -97,6 +97,24 @@ fn payload(datagram: &Datagram<'_>) {
                 messages,
                 instruments: Vec::new(),
             },
+            StreamEvent::SourceSilent {
+                source,
+                since,
+                ref instruments,
+            } if instruments.len() > StreamEvent::INSTRUMENTS_MAX => StreamEvent::SourceSilent {
+                source,
+                since,
+                instruments: Vec::new(),
+            },
+            StreamEvent::SourceBack {
+                source,
+                since,
+                ref instruments,
+            } if instruments.len() > StreamEvent::INSTRUMENTS_MAX => StreamEvent::SourceBack {
+                source,
+                since,
+                instruments: Vec::new(),
+            },
             other => other,
         };
         assert_eq!(StreamEvent::parse(&body), Some(expected));

@@ -46,7 +46,7 @@ enum Command {
 
 fn main() -> ExitCode {
     run_program("lab", |cli: Cli| {
-        cli.log.start();
+        cli.log.start()?;
         match cli.command {
             Command::Bench(args) => bench::command::run(&args),
             Command::BenchSide(args) => bench::command::side(&args),

@@ -154,6 +154,10 @@ def read_event(body):
         previous, last = struct.unpack_from("<QQ", body, 8)
         return {"type": "epoch_opened", "reason": {1: "fresh", 2: "restart", 3: "promotion"}.get(reason),
                 "previous": previous, "last": last}
+    if kind in (3, 4):
+        source, n, since = struct.unpack_from("<HHQ", body, 4)
+        return {"type": "source_silent" if kind == 3 else "source_back", "source": source, "since": since,
+                "instruments": list(struct.unpack_from(f"<{n}I", body, 24))}
     return None
 
 

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`Running`], [`program`] | processes that end with their test |
 //! | [`Publisher`], [`Follower`] | a publisher as a process, subscribers in this process |
+//! | [`network`] | networks of a test's own, and another host |
 //! | [`machine`] | a lock for tests that need the machine for themselves |
 //! | [`system_calls`] | checks on the counts of a system call trace |
 
 pub mod machine;
+pub mod network;
 mod system;
 pub mod system_calls;
 

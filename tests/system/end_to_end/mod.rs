@@ -2,6 +2,7 @@
 
 mod captures;
 mod examples;
+mod hosts;
 mod readme;
 mod runs;
 mod whole;

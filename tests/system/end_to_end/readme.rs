@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use regex::Regex;
 use tempfile::TempDir;
+use tickcast_test_support::network::{OwnNetwork, own_network};
 use tickcast_test_support::{PATIENCE, binary, machine, test_name};
 
 fn root() -> &'static Path {
@@ -209,40 +210,11 @@ fn fresh_clone() -> TempDir {
     folder
 }
 
-/// Runs this test again in a network namespace of its own, where the fixed addresses of the examples are
-/// free. Returns `false` if the machine does not let users create one.
-fn ran_in_own_network(test: &str) -> bool {
-    const INSIDE: &str = "TICKCAST_OWN_NETWORK";
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
-    let inside = || {
-        let mut command = Command::new("unshare");
-        let up = "ip link set lo up && exec \"$@\"";
-        command.args(["--map-root-user", "--net", "sh", "-c", up, "sh"]);
-        command
-    };
-    let probe = inside().arg("true").stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        return false;
-    }
-    let output = inside()
-        .arg(std::env::current_exe().expect("a test has a path"))
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    // A name that matches no test would pass as well.
-    let ran = output.status.success() && said.contains("1 passed");
-    assert!(ran, "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    true
-}
-
 #[test]
 fn readme_and_first_day_commands_all_work() {
     let name = test_name(module_path!(), "readme_and_first_day_commands_all_work");
-    if ran_in_own_network(&name) {
+    // The fixed addresses of the examples are free in a network of its own.
+    if own_network(&name) == OwnNetwork::Ran {
         return;
     }
     // The process in the namespace takes the machine lock too, so this one takes it only now.

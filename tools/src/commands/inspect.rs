@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use tickcast_feeds::capture::PacketTime;
 use tickcast_feeds::capture::account::{Class, Row};
 use tickcast_feeds::recording::{
     FeedDestination, Inspection, LineReport, RecordingError, Selection,
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Take the packets for this format; otherwise it is recognised.
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
+    /// Take the times of captured packets from: capture (its records), arista, metamako or exablaze.
+    #[arg(long, value_name = "STAMP", default_value_t)]
+    time: PacketTime,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -43,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let selection = Selection {
         only: args.only.clone(),
         all_feeds: args.all_feeds,
+        time: args.time,
     };
     let settings = Settings::default();
     let inspection = Inspection::of(&args.files, &selection, args.format, &settings);
@@ -51,7 +56,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         RecordingError::Choice { .. } => {
             ToolError::Usage(format!("{error}: --only DESTINATION or --all-feeds"))
         }
-        RecordingError::NotThere { .. } => ToolError::Usage(error.to_string()),
+        RecordingError::NotThere { .. } | RecordingError::NoPackets { .. } => {
+            ToolError::Usage(error.to_string())
+        }
         other => ToolError::Problem(other.to_string()),
     })?;
     let mut output = Output::stdout();

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tickcast_feeds::recording::{FeedDestination, Timeline};
+use tickcast_feeds::capture::PacketTime;
+use tickcast_feeds::recording::{FeedDestination, Selection, Timeline};
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// channel of IEX as GROUP:PORT#CHANNEL.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
     only: Vec<FeedDestination>,
+    /// Take the times of captured packets from: capture (its records), arista, metamako or exablaze.
+    #[arg(long, value_name = "STAMP", default_value_t)]
+    time: PacketTime,
     /// Wait at most this many seconds for a packet.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     gap_max: f64,
@@ -105,6 +109,8 @@ struct Summary {
     late_max_us: Option<u64>,
     /// Waits that were longer than the bound, and cut to it.
     capped_waits: u64,
+    /// Packets without the stamp that was asked for, sent by the time of their record.
+    unstamped: u64,
     /// Reasons why a file is not whole, one line each.
     faults: Vec<String>,
     /// Whether the file was sent to its end, as often as requested.
@@ -119,7 +125,12 @@ struct Summary {
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
-    let mut packets = Merged::open(&args.files, &args.only)?;
+    let selection = Selection {
+        only: args.only.clone(),
+        all_feeds: false,
+        time: args.time,
+    };
+    let mut packets = Merged::open(&args.files, &selection)?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
     let size = packets
         .progress()
@@ -167,6 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let whole = whole && faults.is_empty();
     let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
     summary.faults = faults;
+    summary.unstamped = packets.unstamped();
     print(&summary, args.json)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;
@@ -227,6 +239,10 @@ fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
         (
             passed.other_destination,
             "packets to other destinations, not sent",
+        ),
+        (
+            summary.unstamped,
+            "packets without the time stamp of --time, sent by the capture's time",
         ),
     ] {
         if count > 0 {
@@ -347,6 +363,7 @@ impl Pacer {
             late_p99_us: late(self.late_us.value_at_quantile(0.99)),
             late_max_us: late(self.late_us.max()),
             capped_waits: self.capped_earlier + self.timeline.capped(),
+            unstamped: 0,
             faults: Vec::new(),
             whole,
         }

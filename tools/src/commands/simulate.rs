@@ -1,7 +1,6 @@
 //! `tickcast simulate`: writes a capture of a simulated market, for `demo --capture` and `replay` on
 //! hosts without captures of a venue.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use tickcast_feeds::itch::TradeDate;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::types::Nanos;
+use tickcast_transport::host::files::{OutputTarget, Readers};
 
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::Output;
@@ -78,14 +78,32 @@ fn write(
     began_at: Nanos,
     to: SocketAddrV4,
 ) -> io::Result<u64> {
-    let mut file = BufWriter::new(File::create(path)?);
-    file.write_all(&HEADER)?;
+    let entry = match OutputTarget::find(path)? {
+        OutputTarget::File(entry) => entry,
+        OutputTarget::Stream(entry) => {
+            let stream = BufWriter::new(entry.open_in_place()?);
+            return write_packets(stream, simulator, began_at, to);
+        }
+    };
+    let new = entry.create(Readers::Group)?;
+    let packets = write_packets(BufWriter::new(new.file()), simulator, began_at, to)?;
+    new.replace()?;
+    Ok(packets)
+}
+
+fn write_packets(
+    mut output: impl Write,
+    simulator: &mut Simulator,
+    began_at: Nanos,
+    to: SocketAddrV4,
+) -> io::Result<u64> {
+    output.write_all(&HEADER)?;
     let mut packets = 0;
     while let Some(packet) = simulator.next_packet() {
-        write_packet(&mut file, began_at.after(packet.at), to, packet.payload)?;
+        write_packet(&mut output, began_at.after(packet.at), to, packet.payload)?;
         packets += 1;
     }
-    file.into_inner()?.sync_all()?;
+    output.flush()?;
     Ok(packets)
 }
 

@@ -1,11 +1,14 @@
 //! Options that several programs share, and parsers of option values.
 
-use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use tickcast_log::program::LogFormat;
 use tickcast_transport::host::idle::Idle;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::prelude::*;
+
+use crate::exit::ToolError;
 
 /// The log on stderr.
 #[derive(Debug, Args)]
@@ -18,25 +21,19 @@ pub struct LogArgs {
     log_format: LogFormat,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    /// Text for people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 impl LogArgs {
     /// Starts logging.
-    pub fn start(&self) {
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new(&self.log))
-            .with_ansi(stderr().is_terminal())
-            .with_writer(stderr);
-        match self.log_format {
-            LogFormat::Text => log.init(),
-            LogFormat::Json => log.json().init(),
-        }
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the log's thread can't be started.
+    pub fn start(&self) -> Result<(), ToolError> {
+        let log = tickcast_log::program::stderr(EnvFilter::new(&self.log), self.log_format);
+        let log = log.map_err(|source| ToolError::Host {
+            what: "start the thread of the log",
+            source,
+        })?;
+        tracing_subscriber::registry().with(log).init();
+        Ok(())
     }
 }
 

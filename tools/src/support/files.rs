@@ -1,12 +1,12 @@
 //! JSON files: reading with errors that name the place, and atomic writing.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tickcast_transport::host::atomic_file;
+use tickcast_transport::host::files::{FileError, create_directory};
 
 use crate::exit::ToolError;
 
@@ -30,37 +30,42 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result
 /// Checks before the work that its result can be written at the end.
 ///
 /// # Errors
-/// Returns [`ToolError::Write`] if it can't.
+/// Returns [`ToolError::Write`] or [`ToolError::File`] if it can't.
 pub fn check_writable(path: &Path) -> Result<(), ToolError> {
-    atomic_file::check_writable(path).map_err(|source| not_written(path, source))
+    atomic_file::check_writable(path).map_err(|error| not_written(path, error))
 }
 
-/// Writes a value as JSON, atomically: a reader never sees a part of it. A device, pipe or link is
-/// written in place.
+/// Writes a value as JSON, atomically: a reader never sees a part of it. A device or pipe is written
+/// in place.
 ///
 /// # Errors
-/// Returns [`ToolError::Write`] if the file can't be written.
+/// Returns [`ToolError::Write`] or [`ToolError::File`] if the file can't be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ToolError> {
-    let write = || {
-        let mut text = serde_json::to_vec_pretty(value)?;
-        text.push(b'\n');
-        atomic_file::write_atomic(path, &text)
-    };
-    write().map_err(|source| not_written(path, source))
+    let text = serde_json::to_vec_pretty(value);
+    let mut text = text.map_err(|error| ToolError::Write {
+        path: path.into(),
+        source: error.into(),
+    })?;
+    text.push(b'\n');
+    atomic_file::write_atomic(path, &text).map_err(|error| not_written(path, error))
 }
 
 /// Writes a text in the same way as [`write_json`].
 ///
 /// # Errors
-/// Returns [`ToolError::Write`] if the file can't be written.
+/// Returns [`ToolError::Write`] or [`ToolError::File`] if the file can't be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), ToolError> {
-    atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    atomic_file::write_atomic(path, text.as_bytes()).map_err(|error| not_written(path, error))
 }
 
-fn not_written(path: &Path, source: io::Error) -> ToolError {
-    ToolError::Write {
-        path: path.into(),
-        source,
+/// Returns the error for an output file that can't be written.
+pub fn not_written(path: &Path, error: FileError) -> ToolError {
+    match error {
+        FileError::Io { source, .. } => ToolError::Write {
+            path: path.into(),
+            source,
+        },
+        error => ToolError::File(error),
     }
 }
 
@@ -88,9 +93,9 @@ impl Folder {
                     source,
                 });
         };
-        let made = fs::create_dir_all(path);
+        let made = create_directory(path);
         made.map(|()| Self::Kept(path.into()))
-            .map_err(|source| not_written(path, source))
+            .map_err(|error| not_written(path, error))
     }
 
     /// Keeps a temporary directory beyond the drop.

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use tickcast_feeds::capture::binary_file::BinaryFile;
-use tickcast_feeds::capture::{Capture, CaptureError, CapturedDatagram, RecordedFile};
+use tickcast_feeds::capture::{Capture, CaptureError, CapturedDatagram, PacketTime, RecordedFile};
 use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, MoldHeader};
-use tickcast_feeds::recording::FeedDestination;
+use tickcast_feeds::recording::{FeedDestination, Selection};
 use tickcast_reliability::types::Nanos;
 
 use crate::exit::ToolError;
@@ -45,9 +45,11 @@ impl PassedOver {
 /// A file's packets in order, for any number of rounds.
 pub struct Packets<'a> {
     path: &'a Path,
-    only: &'a [FeedDestination],
+    selection: &'a Selection,
     source: Source,
     earlier: PassedOver,
+    /// Packets of earlier rounds without the stamp that was asked for.
+    earlier_unstamped: u64,
     /// The packet that was read last.
     packet: Vec<u8>,
     /// The time of that packet, while it was not given out.
@@ -64,8 +66,8 @@ impl<'a> Merged<'a> {
     ///
     /// # Errors
     /// Returns the errors of [`Packets::open`].
-    pub fn open(paths: &'a [PathBuf], only: &'a [FeedDestination]) -> Result<Self, ToolError> {
-        let files = paths.iter().map(|path| Packets::open(path, only));
+    pub fn open(paths: &'a [PathBuf], selection: &'a Selection) -> Result<Self, ToolError> {
+        let files = paths.iter().map(|path| Packets::open(path, selection));
         Ok(Self {
             files: files.collect::<Result<_, _>>()?,
         })
@@ -115,6 +117,11 @@ impl<'a> Merged<'a> {
         all
     }
 
+    /// Returns the number of packets without the stamp that was asked for.
+    pub fn unstamped(&self) -> u64 {
+        self.files.iter().map(Packets::unstamped).sum()
+    }
+
     /// Returns one line for each reason why a file that was read to its end is not whole.
     pub fn faults(&self) -> Vec<String> {
         let faults = self.files.iter().flat_map(|file| {
@@ -132,16 +139,24 @@ enum Source {
 }
 
 impl<'a> Packets<'a> {
-    /// Opens a file. With `only`, skips a capture's packets to other destinations.
+    /// Opens a file. Skips a capture's packets to other destinations than the selection's, and takes their
+    /// times from its origin.
     ///
     /// # Errors
-    /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE.
-    pub fn open(path: &'a Path, only: &'a [FeedDestination]) -> Result<Self, ToolError> {
+    /// Returns [`ToolError::Capture`] if the file is neither a capture nor a BinaryFILE, and
+    /// [`ToolError::Usage`] if destinations or time stamps of a BinaryFILE are asked for.
+    pub fn open(path: &'a Path, selection: &'a Selection) -> Result<Self, ToolError> {
+        let source = Source::open(path, selection.time, 1)?;
+        if matches!(source, Source::Messages(_)) {
+            let checked = selection.check_messages(path, None);
+            checked.map_err(|error| ToolError::Usage(error.to_string()))?;
+        }
         Ok(Self {
             path,
-            only,
-            source: Source::open(path, 1)?,
+            selection,
+            source,
             earlier: PassedOver::default(),
+            earlier_unstamped: 0,
             packet: Vec::new(),
             ahead: None,
         })
@@ -154,11 +169,12 @@ impl<'a> Packets<'a> {
     /// Returns the errors of [`Packets::open`].
     pub fn rewind(&mut self) -> Result<(), ToolError> {
         self.earlier = self.passed_over();
+        self.earlier_unstamped = self.unstamped();
         let next_session = match &self.source {
             Source::Messages(messages) => messages.session + 1,
             Source::Capture(..) => 1,
         };
-        self.source = Source::open(self.path, next_session)?;
+        self.source = Source::open(self.path, self.selection.time, next_session)?;
         Ok(())
     }
 
@@ -184,7 +200,7 @@ impl<'a> Packets<'a> {
                 let Some(datagram) = capture.next()? else {
                     break None;
                 };
-                if !wants(self.only, &datagram) {
+                if !wants(&self.selection.only, &datagram) {
                     passed.other_destination += 1;
                 } else if datagram.is_snapped() {
                     passed.snapped += 1;
@@ -204,6 +220,15 @@ impl<'a> Packets<'a> {
             Source::Capture(capture, _) => (capture.position(), capture.size()),
             Source::Messages(messages) => (messages.file.position(), messages.file.size()),
         }
+    }
+
+    /// Returns the number of packets without the stamp that was asked for.
+    fn unstamped(&self) -> u64 {
+        let count = match &self.source {
+            Source::Capture(capture, _) => capture.stats().unstamped,
+            Source::Messages(_) => 0,
+        };
+        self.earlier_unstamped + count
     }
 
     /// Returns the counts of the contents that were not sent.
@@ -233,9 +258,12 @@ impl Source {
         }
     }
 
-    fn open(path: &Path, first_session: u64) -> Result<Self, ToolError> {
+    fn open(path: &Path, time: PacketTime, first_session: u64) -> Result<Self, ToolError> {
         Ok(match RecordedFile::open(path)? {
-            RecordedFile::Capture(capture) => Self::Capture(capture, PassedOver::default()),
+            RecordedFile::Capture(mut capture) => {
+                capture.set_time(time);
+                Self::Capture(capture, PassedOver::default())
+            }
             RecordedFile::Messages(file) => {
                 Self::Messages(Box::new(MoldPackets::new(*file, first_session)))
             }

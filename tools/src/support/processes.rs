@@ -1,11 +1,13 @@
 //! Child processes: each has its own log, and all of them end together with this process.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use tickcast_transport::host::files::{DirectoryEntry, Readers};
+
 use crate::exit::ToolError;
+use crate::support::files::not_written;
 
 /// A child process. Dropping it kills it.
 pub struct Process {
@@ -22,10 +24,9 @@ impl Process {
     /// Returns [`ToolError`] if the log can't be written or the program can't be started.
     pub fn start(name: &str, mut command: Command, folder: &Path) -> Result<Self, ToolError> {
         let log = folder.join(format!("{name}.log"));
-        let file = File::create(&log).map_err(|source| ToolError::Write {
-            path: log.clone(),
-            source,
-        })?;
+        let file = DirectoryEntry::new(&log)
+            .and_then(|entry| entry.create(Readers::Group)?.replace())
+            .map_err(|error| not_written(&log, error))?;
         // Logs are read as files, not on a terminal.
         command.env("NO_COLOR", "1");
         command

@@ -2,11 +2,13 @@
 //! there is no publisher, the error says so.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
 use crate::common::{Publisher, group, json_at, run, signal, start, text, wait_for};
 use serde_json::Value;
+use tickcast_reliability::control::{Message, RejectCode, Rejected};
+use tickcast_reliability::types::ChannelId;
 
 /// Runs `listen` to its end. Returns its stdout, its summary and the exit code.
 fn listen(control: &str, options: &[&str]) -> (String, Value, i32) {
@@ -208,6 +210,7 @@ fn injected_drops_equal_unrepaired_losses() {
         "seed 8: {lost:?}, {missed:?}, {dropped:#}"
     );
     let counted = |name: &str| summary[name].as_u64().unwrap();
+    assert_eq!(dropped["handed_records"], counted("delivered_records"));
     let sum = counted("delivered_records") + counted("lost_records");
     assert_eq!(
         sum,
@@ -351,6 +354,38 @@ fn unjoined_listen_exits_3_however_it_ends() {
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stderr));
 
     nosuch_is_refused("--duration");
+}
+
+#[test]
+fn rejection_with_control_characters_forges_no_line() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let hostile = std::thread::spawn(move || {
+        let (mut stream, _) = server.accept().unwrap();
+        let mut bytes = Vec::new();
+        let text = "no\nERROR forged\r\x1b[2J\u{202e}".to_owned();
+        let code = RejectCode::UnknownChannel;
+        let rejected = Rejected {
+            code,
+            text: text + &"x".repeat(100_000),
+            retry_after_ms: 0,
+        };
+        Message::Rejected(rejected).write(ChannelId(0), &mut bytes);
+        stream.write_all(&bytes).unwrap();
+        // The subscriber reads the answer, and closes.
+        drop(std::io::copy(&mut stream, &mut std::io::sink()));
+    });
+    let options = ["--channel", "x", "--duration", "1"];
+    let done = run(&[&["listen", "--connect", &address][..], &options].concat());
+    hostile.join().unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains("forged"), "{said}");
+    assert!(!said.contains(['\x1b', '\r', '\u{202e}']), "{said}");
+    let is_forged = |line: &str| line.starts_with("ERROR forged");
+    assert!(!said.lines().any(is_forged), "{said}");
+    let longest = said.lines().map(str::len).max();
+    assert!(longest < Some(4_096), "a line of {longest:?} bytes");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
@@ -129,6 +130,34 @@ fn replay_filters_one_line_and_loops_as_requested() {
     let round = (0..20).map(|n| format!("packet {n} line 1").into_bytes());
     assert_eq!(came, round.clone().chain(round).collect::<Vec<_>>());
     assert_eq!(summary["passed_over"]["other_destination"], 40);
+}
+
+#[test]
+fn replay_takes_its_times_from_the_stamps_asked_for() {
+    let (folder, (socket, to)) = (tempfile::tempdir().unwrap(), unicast());
+    let mut stamped = capture(0);
+    for (at_us, seconds) in [(1_000_000, 1_u32), (1_000_050, 3)] {
+        let mut record = frame(at_us, LINE_A, b"x");
+        // Metamako's trailer.
+        record.extend([&[9; 4][..], &seconds.to_be_bytes(), &[0; 8]].concat());
+        let len = (record.len() as u32 - 16).to_le_bytes();
+        record[8..16].copy_from_slice(&[len, len].concat());
+        stamped.extend(record);
+    }
+    let path = file(&folder, &stamped);
+    let options = ["--speed", "1000", "--time", "metamako"];
+    let (came, summary) = replay(&path, &socket, &to, &options);
+    assert_eq!(came, [b"x", b"x"]);
+    assert_eq!(summary["recorded_seconds"], 2.0);
+    assert_eq!(summary["unstamped"], 0);
+    let path = file(&folder, &capture(1));
+    let (came, summary) = replay(
+        &path,
+        &socket,
+        &to,
+        &[&options[..], &["--loop", "2"]].concat(),
+    );
+    assert_eq!((came.len(), &summary["unstamped"]), (4, &4.into()));
 }
 
 #[test]
@@ -295,7 +324,7 @@ fn summary_is_written_through_pipe_or_symlink() {
     assert_eq!(json_at(&name("target"))["packets"], 4);
 
     let pipe = name("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     let reader = std::thread::spawn({
         let pipe = pipe.clone();
@@ -317,7 +346,7 @@ fn summary_is_written_through_pipe_or_symlink() {
     }
     let left = std::fs::read_dir(&folder).unwrap();
     let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert!(left.into_iter().all(|name| !name.ends_with(".part")));
+    assert!(left.into_iter().all(|name| !name.starts_with(".tickcast-")));
 }
 
 #[test]
@@ -456,4 +485,20 @@ fn simulated_capture_is_replayed_whole_and_repeatable() {
             .iter()
             .all(|packet| packet.starts_with(b"TICKCAST  "))
     );
+}
+
+#[test]
+fn capture_above_limit_of_file_sizes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture").display().to_string();
+    let script = "ulimit -f 1; exec \"$0\" simulate \"$1\" --messages 500";
+    let done = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tickcast"), &path])
+        .output()
+        .unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains(&path) && said.contains("too large"), "{said}");
+    let left = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(left.count(), 0, "the unfinished file is removed");
 }

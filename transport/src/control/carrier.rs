@@ -2,7 +2,7 @@
 //! Neither blocks, so a sender of frames need not know which one it uses.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use std::ops::Range;
@@ -433,6 +433,15 @@ impl CarrierStream {
                     Err(io::ErrorKind::ConnectionRefused.into())
                 }
             }
+        }
+    }
+
+    /// Returns this end's address of a connection over TCP.
+    pub(super) fn local_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.local_addr().ok().map(|local| local.ip()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@
 //! thread, and pass the addresses to the client.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
@@ -282,6 +282,16 @@ impl ControlClient {
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         matches!(self.state, State::Connected(_))
+    }
+
+    /// Returns this host's address of the connection; `None` while it is down, and over verbs. The interface
+    /// of that address carries the connection.
+    #[must_use]
+    pub fn local_address(&self) -> Option<IpAddr> {
+        match &self.state {
+            State::Connected(carrier) => carrier.local_address(),
+            State::Idle | State::Connecting(..) => None,
+        }
     }
 
     /// Returns whether there is neither a connection nor an attempt.

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tickcast_reliability::ring::{Geometry, RingError};
 use tickcast_reliability::types::Epoch;
+use tickcast_transport_base::host::files::FileError;
 
 pub use fan_out::ShmFanOut;
 pub use read_only_map::ReadOnlyMapping;
@@ -81,7 +82,7 @@ pub enum ShmError {
     },
     /// The file can't be mapped.
     #[error(
-        "{path} can't be mapped ({source}); is the publisher's /dev/shm visible here, and may this user read it?"
+        "{path} can't be mapped ({source}); is the publisher's /dev/shm visible here, and is this user in the group of the publisher's user?"
     )]
     Map {
         /// The file's path.
@@ -89,6 +90,9 @@ pub enum ShmError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// Another user than the publisher's can change the file.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The mapped file is not a ring.
     #[error("{path} holds no ring: {source}")]
     Ring {

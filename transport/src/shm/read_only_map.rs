@@ -1,12 +1,12 @@
 //! A file of another process, mapped for reading by polls and never written.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
-use tickcast_reliability::ring::{Geometry, RingMemory};
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, RingError, RingMemory, RingReader};
+use tickcast_transport_base::host::files::{DirectoryEntry, FileError};
 
 use super::{ShmError, tail_len};
 
@@ -18,30 +18,44 @@ pub struct ReadOnlyMapping {
 }
 
 impl ReadOnlyMapping {
-    /// Maps the file of a ring of this geometry, all of its pages at once.
+    /// Maps the file of a ring of this geometry, all of its pages at once. Only the file's owner can write it
+    /// or make it shorter: this user, root, or a user who shares it with a group of this process.
     ///
     /// # Errors
-    /// [`ShmError::Map`] if the file can't be mapped or is too short.
+    /// [`ShmError::Map`] if the file can't be mapped or is too short, [`ShmError::File`] if it belongs to
+    /// another user, others than its owner can write it, or it is no regular file.
     pub fn open(path: &Path, geometry: Geometry) -> Result<Self, ShmError> {
         let failed = |source| ShmError::Map {
             path: PathBuf::from(path),
             source,
         };
         let refused = |text: String| Err(failed(io::Error::other(text)));
-        let mut options = OpenOptions::new();
-        // Opening a pipe would wait for a writer.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path).map_err(failed)?;
+        let opened = DirectoryEntry::new(path).and_then(|entry| entry.open_shared());
+        let file = opened.map_err(|error| match error {
+            FileError::Io { source, .. } => failed(source),
+            error => ShmError::File(error),
+        })?;
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return refused("it is not a regular file".into());
-        }
         let needed = geometry.bytes() + tail_len(geometry);
         let len = metadata.len();
         if len < needed as u64 {
             return refused(format!(
                 "it has {len} bytes, a ring of its geometry has {needed}"
             ));
+        }
+        // A file that is no such ring costs one page, however long it is.
+        let mut page = [0; CONTROL_PAGE_LEN];
+        file.read_exact_at(&mut page, 0).map_err(failed)?;
+        let no_ring = |source| ShmError::Ring {
+            path: PathBuf::from(path),
+            source,
+        };
+        let (found, _) = RingReader::head_of(&page).map_err(no_ring)?;
+        if found.bytes() > geometry.bytes() {
+            return Err(no_ring(RingError::TooSmall {
+                needed: found.bytes(),
+                len: geometry.bytes(),
+            }));
         }
         // Huge pages must be mapped whole.
         let page = usize::try_from(metadata.blksize()).unwrap_or(1).max(1);

@@ -112,7 +112,7 @@ impl SideRingWriter {
 
     /// Overwrites the oldest copy. `bytes` is no longer than a slot.
     pub(super) fn write(&mut self, bytes: &[u8]) {
-        let number = self.last + 1;
+        let number = self.last.wrapping_add(1);
         let entry = self.area.entry(number);
         slot::open(entry);
         slot::put_around(entry, std::iter::once((bytes.len() as u64).to_le()));
@@ -158,7 +158,7 @@ impl SideRingReader {
 
     /// Skips all copies present.
     pub(super) fn skip(&mut self) {
-        self.next = self.last() + 1;
+        self.next = self.last().saturating_add(1);
     }
 
     /// Passes the copies up to `last` to the caller through `buffer`, which has room for a slot. Returns
@@ -170,14 +170,15 @@ impl SideRingReader {
         mut on: impl FnMut(&[u8]),
     ) -> usize {
         let mut count = 0;
-        self.next = self.next.max((last + 1).saturating_sub(ENTRIES));
-        while self.next <= last {
-            if let Some(len) = self.copy(self.next, buffer) {
+        // Any process that may write the memory may write any number: at most one area is read.
+        for number in self.next.max(last.saturating_sub(ENTRIES - 1))..=last {
+            if let Some(len) = self.copy(number, buffer) {
                 on(&words_as_bytes(buffer)[..len]);
                 count += 1;
             }
-            self.next += 1;
         }
+        // Numbers never fall, so a lower one ends a wrong one that was read before.
+        self.next = last.saturating_add(1);
         count
     }
 

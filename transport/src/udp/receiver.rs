@@ -161,6 +161,11 @@ impl UdpReceiver {
         &self.grants
     }
 
+    /// Returns group and interface of each line, for messages.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(|line| line.target.as_str())
+    }
+
     fn line(&self, line: LineId) -> Result<&Line, ReceiveError> {
         let lines = self.lines.len();
         let found = self.lines.get(usize::from(line.0));
@@ -326,6 +331,8 @@ struct Opening<'a> {
 /// One socket with its membership and buffers.
 struct Line {
     socket: Socket,
+    /// Address and interface, for messages.
+    target: String,
     /// `None` if the address is unicast.
     membership: Option<Membership>,
     senders: Vec<Ipv4Addr>,
@@ -381,6 +388,7 @@ impl Line {
         });
         let line = Self {
             socket,
+            target: target.clone(),
             membership,
             senders: opening.senders.to_vec(),
             batch: ReceiveBatch::new(opening.batch, opening.datagram_len_max, gro),

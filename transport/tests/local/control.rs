@@ -608,6 +608,7 @@ fn client_finds_late_and_restarted_server() {
             client.is_connected()
         });
         assert!(client.descriptors()[0].is_some());
+        assert_eq!(client.local_address(), Some(address.ip()));
         client.send(ChannelId(1), &join("again")).unwrap();
         client.flush();
         let peer = first_peer(&mut server, &mut seen);
@@ -630,6 +631,7 @@ fn client_finds_late_and_restarted_server() {
             client.is_idle()
         });
         assert!(client.send(ChannelId(1), &Message::Leave).is_err());
+        assert_eq!(client.local_address(), None);
         said.clear();
         // While nobody listens, attempts fail with an event.
         client.connect(SystemClock.now()).unwrap();

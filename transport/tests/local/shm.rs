@@ -2,6 +2,7 @@
 //! moment leaves no partial state to others.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tickcast_reliability::types::{
     SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::host::mapping::{MappingError, SharedMapping};
 use tickcast_transport::shm::{
     CopyWriter, ReadOnlyMapping, ShmError, ShmFanOut, ShmReceiver, ShmReceiverConfig, boot_id,
@@ -273,6 +275,27 @@ fn copies_follow_earlier_sends_and_newest_stay() {
 }
 
 #[test]
+fn impossible_copy_number_neither_spins_nor_deafens() {
+    let place = Place::new();
+    let mut ring = Ring::new(&place.0, 5);
+    let mut receiver = reader(&place.0, 5);
+    // The number of the last copy is the first word behind the ring.
+    let file = std::fs::OpenOptions::new().write(true).open(&place.0);
+    let file = file.unwrap();
+    let last_at = geometry().bytes() as u64;
+    for (written, impossible) in (1_u64..).zip([u64::MAX, u64::MAX - 1, 1 << 63, 1_000]) {
+        ring.fan_out.send_copy(&[1; 9]).unwrap();
+        assert_eq!(poll(&mut receiver).1, [[1; 9]], "{impossible}");
+        file.write_all_at(&impossible.to_le_bytes(), last_at)
+            .unwrap();
+        assert!(poll(&mut receiver).1.len() <= 64);
+        assert_eq!(poll(&mut receiver).1.len(), 0);
+        file.write_all_at(&written.to_le_bytes(), last_at).unwrap();
+        poll(&mut receiver);
+    }
+}
+
+#[test]
 fn copies_reach_a_reader_on_another_thread_whole() {
     let place = Place::new();
     let mut ring = Ring::new(&place.0, 5);
@@ -366,6 +389,53 @@ fn shm_ring_differing_from_offer_is_refused() {
     let memory: Arc<dyn RingMemory> = Arc::new(memory);
     let short = ShmFanOut::open(&memory, geometry(), CopyWriter::FanOut);
     assert!(matches!(short, Err(ShmError::NoTail { tail: 0, .. })));
+}
+
+#[test]
+fn huge_file_without_a_ring_costs_one_page() {
+    let place = Place::new();
+    let file = std::fs::File::create_new(&place.0).unwrap();
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+        .unwrap();
+    let mut huge = config(&place.0, 5);
+    huge.geometry = Geometry::new(8_960, 1 << 20).unwrap();
+    let len = huge.geometry.bytes() + tail_len(huge.geometry);
+    file.set_len(len as u64).unwrap();
+    let opened = ShmReceiver::open(&huge, Sequence::NONE);
+    assert!(matches!(opened.err(), Some(ShmError::Ring { .. })));
+    // A mapping that is populated would fill the holes of the file.
+    assert!(file.metadata().unwrap().blocks() <= 8);
+}
+
+#[test]
+fn ring_of_stranger_is_not_mapped() {
+    let place = Place::new();
+    let ring = Ring::new(&place.0, 5);
+    let open = || ShmReceiver::open(&config(&place.0, 5), Sequence::NONE);
+    let mode = |mode| {
+        std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open().unwrap();
+    mode(0o666);
+    let error = open().err().unwrap();
+    assert!(
+        matches!(error, ShmError::File(FileError::Mode { .. })),
+        "{error}"
+    );
+    mode(0o644);
+    if chown(&place.0, Some(65_534), Some(65_534)).is_err() {
+        println!("SKIPPED: only root can give a file away");
+        return;
+    }
+    let error = open().err().unwrap();
+    assert!(
+        matches!(error, ShmError::File(FileError::Stranger { .. })),
+        "{error}"
+    );
+    // A member of the group trusts the publisher.
+    chown(&place.0, None, Some(0)).unwrap();
+    open().unwrap();
+    drop(ring);
 }
 
 #[test]

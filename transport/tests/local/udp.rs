@@ -146,6 +146,9 @@ fn datagrams_arrive_in_the_order_they_were_posted() {
     let mut receiver = UdpReceiver::open(&receive_config(&groups, &[Ipv4Addr::LOCALHOST])).unwrap();
     let mut fan_out = UdpFanOut::open(&send_config(&groups, 1472)).unwrap();
     assert_eq!(*fan_out.senders()[0].ip(), Ipv4Addr::LOCALHOST);
+    let loopback = Interface::default().resolve().unwrap().name;
+    let target = format!("{} on {loopback} (127.0.0.1)", groups[0]);
+    assert_eq!(receiver.targets().collect::<Vec<_>>(), [target]);
     assert_eq!(fan_out.completed(), None);
     let slots = TestSlots::new(200, 200);
     let posted = fan_out.post(&slots, range(1, 200)).unwrap();

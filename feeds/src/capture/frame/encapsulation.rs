@@ -8,6 +8,11 @@ type Result<T> = std::result::Result<T, Skip>;
 /// Reads the header at an offset of the frame and returns the header behind it.
 type EtherTypeRow = fn(&[u8], usize) -> Result<Next>;
 
+/// EtherType of Arista's time stamp.
+pub(super) const ARISTA: u16 = 0xd28b;
+/// Time scale and format in the version of Arista's time stamp; the other bits name the hardware.
+pub(super) const ARISTA_VERSION: u16 = 0xfff0;
+
 /// EtherTypes that are read, with the function that passes their header.
 const ETHER_TYPES: &[(u16, EtherTypeRow)] = &[
     (0x0800, |_, at| Ok(Next::Ip(at))),
@@ -18,7 +23,7 @@ const ETHER_TYPES: &[(u16, EtherTypeRow)] = &[
     (0x9200, vlan),
     (0x8847, mpls),
     (0x8848, mpls),
-    (0xd28b, arista_stamp),
+    (ARISTA, arista_stamp),
     // Ethernet in GRE.
     (0x6558, |_, at| Ok(Next::Ethernet(at))),
     (0x22eb, erspan_3),
@@ -112,13 +117,13 @@ fn mpls(frame: &[u8], mut at: usize) -> Result<Next> {
 
 /// Arista's time stamp: subtype 1 (2), version (2), a stamp of 8 or 6 bytes, EtherType (2).
 fn arista_stamp(frame: &[u8], at: usize) -> Result<Next> {
-    let len = match (u16_at(frame, at)?, u16_at(frame, at + 2)?) {
+    let len = match (u16_at(frame, at)?, u16_at(frame, at + 2)? & ARISTA_VERSION) {
         (1, 0x0010 | 0x0110) => 8,
         (1, 0x0020 | 0x0120) => 6,
         _ => {
             return Err(Skip {
                 reason: Reason::OtherEtherType,
-                number: 0xd28b,
+                number: ARISTA,
             });
         }
     };

@@ -19,7 +19,7 @@ pub(super) struct Packet {
     /// Start of the payload.
     pub(super) at: usize,
     /// End of the packet by its header, which may lie beyond the captured bytes.
-    end: usize,
+    pub(super) end: usize,
 }
 
 /// A fragment of a UDP packet.

@@ -257,7 +257,9 @@ impl Sent {
     ) -> Option<&SourceLost> {
         let place = |event: &StreamEvent| match event {
             StreamEvent::SourceLost { source, from, .. } => Some((*source, *from)),
-            StreamEvent::EpochOpened { .. } => None,
+            StreamEvent::SourceSilent { .. }
+            | StreamEvent::SourceBack { .. }
+            | StreamEvent::EpochOpened { .. } => None,
         };
         let sources = (self.of == Some((id, epoch))).then_some(&self.sources);
         let mut sources = sources.into_iter().flatten();

@@ -170,6 +170,14 @@ pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
             let lost = json!({"source": source, "from": from.to_string(), "messages": messages});
             put(&mut all, json!({ "source_lost": lost }));
         }
+        Event::Stream(StreamEvent::SourceSilent { source, since, .. }) => {
+            let silent = json!({"source": source, "since": since});
+            put(&mut all, json!({ "source_silent": silent }));
+        }
+        Event::Stream(StreamEvent::SourceBack { source, since, .. }) => {
+            let back = json!({"source": source, "since": since});
+            put(&mut all, json!({ "source_back": back }));
+        }
         _ => {}
     }
     all

@@ -195,10 +195,12 @@ impl Summary {
     /// Adds the final counters and the account.
     pub(super) fn finish(mut self, reports: &[ChannelReport], account: Account) -> Self {
         for (channel, report) in self.channels.iter_mut().zip(reports) {
-            report.counters.each(|name, _, value| {
+            let mut add = |name: &str, _: &str, value| {
                 channel.counters.insert(name.into(), value);
                 *self.counters.entry(name.into()).or_default() += value;
-            });
+            };
+            report.counters.each(&mut add);
+            report.handed.each(&mut add);
             channel.sequence = report.delivered;
             channel.lost_records = report.counters.lost_records.get();
             let delivered = account

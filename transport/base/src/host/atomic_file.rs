@@ -1,54 +1,46 @@
 //! Files that a reader finds complete or not at all: summaries, plans, companion files of recordings.
 //!
-//! A device, a pipe or a link is never replaced. Its contents are written in place.
+//! A device or a pipe is never replaced. Its contents are written in place.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::files::{FileError, OutputTarget, Readers};
 
 /// Checks, before the work starts, whether its result can be written.
 ///
 /// # Errors
-/// The operating system's error of the attempt.
-pub fn check_writable(path: &Path) -> io::Result<()> {
-    if is_replaced(path) {
-        let beside = unfinished(path);
-        File::create(&beside)?;
-        return fs::remove_file(beside);
-    }
-    match fs::metadata(path) {
+/// [`FileError`] of the attempt.
+pub fn check_writable(path: &Path) -> Result<(), FileError> {
+    match OutputTarget::find(path)? {
+        OutputTarget::File(entry) => entry.create(Readers::Group).map(drop),
         // Opening a pipe would wait for its reader.
-        Ok(target) if target.file_type().is_fifo() => Ok(()),
-        _ => (OpenOptions::new().append(true).create(true).open(path)).map(drop),
+        OutputTarget::Stream(_) if fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo()) => {
+            Ok(())
+        }
+        OutputTarget::Stream(entry) => entry.open_in_place().map(drop),
     }
 }
 
-/// Writes `bytes` to `<name>.part` beside the file, then renames that.
+/// Writes `bytes` to a file of a random name beside `path`, then renames that. Others than this user and its
+/// group can't read the file.
 ///
 /// # Errors
-/// The operating system's error. The previous file is then untouched, and no partial file is left.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if !is_replaced(path) {
-        return fs::write(path, bytes);
-    }
-    let beside = unfinished(path);
-    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // Return the first error, and remove the partial file because nobody can use it.
-        let _ = fs::remove_file(&beside);
-    }
-    written
-}
-
-/// Returns whether a new file replaces the existing one. Devices, pipes and links are not replaced.
-fn is_replaced(path: &Path) -> bool {
-    fs::symlink_metadata(path).map_or(true, |target| target.is_file())
-}
-
-fn unfinished(path: &Path) -> PathBuf {
-    let mut beside = OsString::from(path);
-    beside.push(".part");
-    beside.into()
+/// [`FileError`] if the file can't be written. The previous file is then untouched, and no partial file is
+/// left.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let entry = match OutputTarget::find(path)? {
+        OutputTarget::File(entry) => return entry.write(bytes, Readers::Group),
+        OutputTarget::Stream(entry) => entry,
+    };
+    let mut stream = entry.open_in_place()?;
+    let written = match stream.metadata() {
+        // Standard output may lead to a file, whose previous contents the new ones replace.
+        Ok(found) if found.is_file() => stream.set_len(0),
+        _ => Ok(()),
+    };
+    let written = written.and_then(|()| stream.write_all(bytes));
+    written.map_err(|error| entry.failed("write", error))
 }

@@ -2,12 +2,13 @@
 //! it, without a system call. Measurements use this where a sender must know the progress of its
 //! receivers and the wire must not carry it.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
+
+use super::files::{Access, DirectoryEntry, Readers};
 
 /// Bytes per gauge, so that gauges do not share cache lines.
 const APART: usize = 128;
@@ -25,13 +26,8 @@ impl SharedGauges {
     /// # Errors
     /// The operating system's error, or an error if the file has another length.
     pub fn open(path: &Path, count: usize) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let entry = DirectoryEntry::trusted(path)?;
+        let file = entry.open_or_create(Access::ReadWrite, Readers::Owner)?;
         let len = count.max(1) * APART;
         match file.metadata()?.len() {
             0 => file.set_len(len as u64)?,
@@ -95,8 +91,8 @@ mod tests {
 
     #[test]
     fn gauge_set_in_one_mapping_is_read_in_another() {
-        let name = format!("tickcast-gauges-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gauges");
         let one = SharedGauges::open(&path, 3).unwrap();
         let other = SharedGauges::open(&path, 3).unwrap();
         for (index, value) in [(0, 7), (1, u64::MAX), (2, 5), (3, 1)] {
@@ -106,7 +102,6 @@ mod tests {
         assert_eq!(read, [7, u64::MAX, 5, 0], "there is no fourth");
         assert_eq!(other.lowest(), 5);
         let error = SharedGauges::open(&path, 4).unwrap_err();
-        std::fs::remove_file(&path).unwrap();
         assert!(error.to_string().contains("remove it"), "{error}");
     }
 }

@@ -4,16 +4,19 @@
 //! A file outlives its process: the next process that opens it finds the bytes unchanged. Only one
 //! process at a time owns a file. The lock ends with the mapping.
 
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
 use thiserror::Error;
 use tickcast_reliability::ring::RingMemory;
 
+use super::files::{
+    Access, DirectoryEntry, FileError, Readers, check_limit, open_directory, open_trusted_directory,
+};
 use super::memory_limit::available_bytes;
 
 /// Reason that memory can't be mapped. The configuration or the host is at fault.
@@ -72,6 +75,9 @@ pub enum MappingError {
         /// Advice on how to need less.
         smaller: &'static str,
     },
+    /// The file can't be used.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A call failed.
     #[error("can't {what} {path}: {source}")]
     Io {
@@ -121,8 +127,8 @@ pub struct SharedMapping {
     map: MmapRaw,
     /// Length of the ring, in bytes. The mapping may continue with its tail.
     len: usize,
-    /// Path of the file, if it is removed with the mapping.
-    removed: Option<PathBuf>,
+    /// Name of the file, if it is removed with the mapping.
+    removed: Option<DirectoryEntry>,
     /// Keeps the lock, and keeps the memory of a memfd reachable through its descriptor.
     file: File,
 }
@@ -156,27 +162,29 @@ impl SharedMapping {
         Self::map(file, &path, len, len)
     }
 
-    /// Maps a file on tmpfs or hugetlbfs, created if necessary and owned by this process alone. On
-    /// hugetlbfs the length is rounded up to whole pages.
+    /// Maps a file on tmpfs or hugetlbfs, created if necessary and owned by this process alone. Only this
+    /// user can read it. On hugetlbfs the length is rounded up to whole pages.
     ///
     /// A file of another length is not resized but replaced by a new one. A process that has the old file
     /// mapped keeps it, and is not killed by vanishing pages.
     ///
     /// # Errors
-    /// [`MappingError`] if another process owns the file, the path is not on tmpfs or hugetlbfs, or the
-    /// memory can't be had.
+    /// [`MappingError`] if another process or user owns the file, others can write it, the path is not on
+    /// tmpfs or hugetlbfs, or the memory can't be had.
     pub fn file(path: &Path, len: usize) -> Result<(Self, Found), MappingError> {
         check_len(len)?;
-        let len = len.next_multiple_of(page_of(path)?);
-        let file = open_locked(path)?;
+        let entry = DirectoryEntry::trusted(path)?;
+        let len = len.next_multiple_of(page_of(&entry)?);
+        let file = open_locked(&entry)?;
         let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
         let (file, found) = match metadata.len() {
             0 => (file, Found::Fresh),
             there if there == len as u64 => (file, Found::Kept),
-            _ => (replace(path)?, Found::Fresh),
+            // The old file stays locked until the new one has its name.
+            _ => (replace(&entry, Readers::Owner)?, Found::Fresh),
         };
         let mapping = match found {
-            Found::Fresh => Self::map_new(file, path, len, len)?,
+            Found::Fresh => Self::map_new(file, &entry, len, len)?,
             Found::Kept => Self::map(file, path, len, len)?,
         };
         Ok((mapping, found))
@@ -185,11 +193,13 @@ impl SharedMapping {
     /// Returns the contents that a file keeps for its next owner. Creates and replaces nothing.
     ///
     /// # Errors
-    /// [`MappingError`] if another process owns the file, or it can't be mapped now. The file is unchanged.
+    /// [`MappingError`] if another process or user owns the file, others can write it, or it can't be mapped
+    /// now. The file is unchanged.
     pub fn kept(path: &Path, len: usize) -> Result<Kept, MappingError> {
         check_len(len)?;
-        let len = len.next_multiple_of(page_of(path)?);
-        let Some(file) = locked(path, false)? else {
+        let entry = DirectoryEntry::trusted(path)?;
+        let len = len.next_multiple_of(page_of(&entry)?);
+        let Some(file) = locked(&entry, || entry.open(Access::ReadWrite))? else {
             return Ok(Kept::None);
         };
         let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
@@ -201,58 +211,69 @@ impl SharedMapping {
 
     /// Creates a zeroed file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes
     /// and a tail of at least `tail`. Removes a previous file of that name that nobody owns; a process that
-    /// has it mapped keeps it unchanged. The new file is removed with the mapping, but stays if the process
-    /// is killed.
+    /// has it mapped keeps it unchanged. The group of this user may read the new file. It is removed with the
+    /// mapping, but stays if the process is killed.
     ///
     /// # Errors
-    /// [`MappingError`] if another process owns the file, the path is not on tmpfs or hugetlbfs, or the
-    /// memory can't be had.
+    /// [`MappingError`] if another process or user owns the file, others can write it, the path is not on
+    /// tmpfs or hugetlbfs, or the memory can't be had.
     pub fn fresh(path: &Path, len: usize, tail: usize) -> Result<Self, MappingError> {
         let whole = len.saturating_add(tail);
         check_len(len.min(whole))?;
         check_len(whole)?;
-        let whole = whole.next_multiple_of(page_of(path)?);
-        let mut file = open_locked(path)?;
-        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
-        if metadata.len() > 0 {
-            // The old file stays locked until the new one exists.
-            file = replace(path)?;
-        }
-        let mut mapping = Self::map_new(file, path, whole, len)?;
-        mapping.removed = Some(path.to_owned());
+        let entry = DirectoryEntry::trusted(path)?;
+        let whole = whole.next_multiple_of(page_of(&entry)?);
+        // The lock of the name stays until the new file has it. An empty file is replaced too, because its
+        // mode may not let the group read it.
+        let _old = open_locked(&entry)?;
+        let file = replace(&entry, Readers::Group)?;
+        let mut mapping = Self::map_new(file, &entry, whole, len)?;
+        mapping.removed = Some(entry);
         Ok(mapping)
     }
 
-    /// Checks whether a file of this path would lie in memory.
+    /// Checks whether a file of this path would lie in memory, in a directory where other users can't replace
+    /// it.
     ///
     /// # Errors
     /// [`MappingError`] with the reason.
     pub fn check(path: &Path) -> Result<(), MappingError> {
-        page_of(path).map(drop)
+        page_of(&DirectoryEntry::trusted(path)?).map(drop)
     }
 
-    /// Checks whether files in this directory would lie in memory. For a directory that does not exist yet,
-    /// checks the one that it would be created in.
+    /// Checks whether files in this directory would lie in memory, and other users can't replace them. For a
+    /// directory that does not exist yet, checks the one that it would be created in.
     ///
     /// # Errors
     /// [`MappingError`] with the reason and the directory.
     pub fn check_directory(directory: &Path) -> Result<(), MappingError> {
         let there = directory.ancestors().find(|path| path.is_dir());
         let there = there.unwrap_or(Path::new("."));
-        let opened = File::open(there).map_err(|e| io_error("open", there, e))?;
+        let opened = if there == directory {
+            open_trusted_directory(there)?
+        } else {
+            open_directory(there)?
+        };
         memory_backed(&opened, there).map(drop)
     }
 
     /// Maps an empty file like [`map`](Self::map), and removes it if its memory can't be had.
-    fn map_new(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
+    fn map_new(
+        file: File,
+        entry: &DirectoryEntry,
+        len: usize,
+        ring: usize,
+    ) -> Result<Self, MappingError> {
+        let path = entry.path();
         // Keep the lock until the file is removed, so that no process takes it meanwhile.
         let held = file.try_clone().map_err(|e| io_error("lock", path, e))?;
-        Self::map(file, path, len, ring).inspect_err(|_| remove(&held, path))
+        Self::map(file, path, len, ring).inspect_err(|_| entry.remove(&held))
     }
 
     /// Maps `len` bytes, of which the first `ring` are the ring.
     fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
         check_memory(&file, path, len)?;
+        check_limit(path, len as u64)?;
         // Reserved at once, because a store into a page that can't be had would kill the process.
         // SAFETY: only numbers are passed. Exercised by
         // `tests::more_memory_than_there_is_is_refused_and_not_fatal`.
@@ -278,8 +299,9 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        if let Some(path) = &self.removed {
-            remove(&self.file, path);
+        // If removal fails, the next owner replaces the file.
+        if let Some(entry) = &self.removed {
+            entry.remove(&self.file);
         }
     }
 }
@@ -342,68 +364,57 @@ fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError 
     }
 }
 
-/// Returns the page size of the file system that `path` would lie on.
-fn page_of(path: &Path) -> Result<usize, MappingError> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let opened = File::open(directory).map_err(|e| io_error("open", directory, e))?;
-    memory_backed(&opened, path)
+/// Returns the page size of the file system that a file would lie on.
+fn page_of(entry: &DirectoryEntry) -> Result<usize, MappingError> {
+    memory_backed(entry.directory(), entry.path())
 }
 
-/// Replaces the file of that name by a new one. The caller holds the old one's lock.
-fn replace(path: &Path) -> Result<File, MappingError> {
-    std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
-    open_locked(path)
+/// Replaces the file of that name by a new one, which is locked before it has the name. The caller holds the
+/// old one's lock.
+fn replace(entry: &DirectoryEntry, readers: Readers) -> Result<File, MappingError> {
+    let new = entry.create(readers)?;
+    lock(new.file(), entry.path())?;
+    Ok(new.replace()?)
 }
 
 /// Opens or creates a file, and locks the one that has the name then.
-fn open_locked(path: &Path) -> Result<File, MappingError> {
-    let missing = || io_error("open", path, io::ErrorKind::NotFound.into());
-    locked(path, true)?.ok_or_else(missing)
+fn open_locked(entry: &DirectoryEntry) -> Result<File, MappingError> {
+    let open = || {
+        let opened = entry.open_or_create(Access::ReadWrite, Readers::Owner);
+        opened.map(Some)
+    };
+    let missing = || io_error("open", entry.path(), io::ErrorKind::NotFound.into());
+    locked(entry, open)?.ok_or_else(missing)
 }
 
-/// Opens a file, creating it if `make` is set, and locks it. Repeats this if the owner replaced the file
-/// between the two steps, so that the locked file is the one that has the name.
-fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(make).truncate(false);
-    // Only the owner may write the file, whatever the umask. A writer could truncate it, and every
-    // process that has it mapped would then die by SIGBUS.
-    options.mode(0o644);
+/// Opens a file and locks it. Repeats this if the owner replaced the file between the two steps, so that the
+/// locked file is the one that has the name.
+fn locked(
+    entry: &DirectoryEntry,
+    open: impl Fn() -> Result<Option<File>, FileError>,
+) -> Result<Option<File>, MappingError> {
     for _ in 0..8 {
-        let file = match options.open(path) {
-            Ok(file) => file,
-            Err(error) if !make && error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error("open", path, error)),
+        let Some(file) = open()? else {
+            return Ok(None);
         };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => break,
-            Err(TryLockError::Error(source)) => return Err(io_error("lock", path, source)),
-        }
-        let opened = file.metadata().map_err(|e| io_error("inspect", path, e))?;
-        if is_named(&opened, path) {
+        lock(&file, entry.path())?;
+        if entry.is_name_of(&file) {
             return Ok(Some(file));
         }
     }
-    // Locked, or replaced repeatedly: another process uses it either way.
+    // Replaced repeatedly, so another process uses it.
     Err(MappingError::Locked {
-        path: path.to_owned(),
+        path: entry.path().to_owned(),
     })
 }
 
-/// Removes our file, unless the name belongs to another file by now. If removal fails, the next owner
-/// replaces the file.
-fn remove(ours: &File, path: &Path) {
-    if ours.metadata().is_ok_and(|ours| is_named(&ours, path)) {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-/// Returns whether this file has that name.
-fn is_named(file: &Metadata, path: &Path) -> bool {
-    let named = std::fs::metadata(path).ok();
-    named.is_some_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
+fn lock(file: &File, path: &Path) -> Result<(), MappingError> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => MappingError::Locked {
+            path: path.to_owned(),
+        },
+        TryLockError::Error(source) => io_error("lock", path, source),
+    })
 }
 
 /// Returns the page size of the file system that `directory` lies on, if it is backed by memory.
@@ -434,6 +445,8 @@ fn memory_backed(directory: &File, path: &Path) -> Result<usize, MappingError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn bytes(mapping: &SharedMapping) -> Vec<u8> {
@@ -457,15 +470,40 @@ mod tests {
     #[test]
     fn ring_file_is_writable_by_owner_only() {
         let path = in_memory("rights");
-        // SAFETY: every value is a mask; no other test here checks the rights of its files.
-        let before = unsafe { libc::umask(0) };
-        let made = SharedMapping::file(&path, 8192);
-        // SAFETY: as above.
-        unsafe { libc::umask(before) };
-        let mode = std::fs::metadata(&path).unwrap().mode();
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+        let made = SharedMapping::file(&path, 8192).unwrap();
+        assert_eq!(mode(), 0o600);
+        drop(made);
+        // The previous file does not determine the mode.
+        let _shared = SharedMapping::fresh(&path, 8192, 0).unwrap();
+        assert_eq!(mode(), 0o640);
+    }
+
+    #[test]
+    fn planted_ring_file_is_refused_unchanged() {
+        let (path, target) = (in_memory("planted"), in_memory("target"));
+        let refused = || {
+            for refused in [
+                SharedMapping::file(&path, 8192).map(drop),
+                SharedMapping::fresh(&path, 8192, 0).map(drop),
+                SharedMapping::kept(&path, 8192).map(drop),
+            ] {
+                let error = refused.unwrap_err();
+                assert!(matches!(error, MappingError::File(_)), "{error}");
+            }
+        };
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        refused();
+        assert!(!target.exists(), "a dangling link creates nothing");
         std::fs::remove_file(&path).unwrap();
-        assert!(made.is_ok());
-        assert_eq!(mode & 0o777, 0o644, "{mode:o}");
+        for bytes in [&[0_u8; 0][..], &[1; 8192]] {
+            std::fs::write(&path, bytes).unwrap();
+            let writable = std::fs::Permissions::from_mode(0o666);
+            std::fs::set_permissions(&path, writable).unwrap();
+            refused();
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod atomic_file;
 pub mod clock;
+pub mod files;
 #[doc(hidden)]
 pub mod gauges;
 pub mod idle;

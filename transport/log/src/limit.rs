@@ -6,7 +6,7 @@ use tickcast_reliability::types::Nanos;
 
 /// Allows a burst of lines at once, and a sustained rate of lines. Counts the suppressed lines.
 #[derive(Debug)]
-pub(crate) struct LogLimit {
+pub struct LogLimit {
     burst: u64,
     /// Time that one line costs.
     interval: Nanos,
@@ -17,7 +17,7 @@ pub(crate) struct LogLimit {
 
 impl LogLimit {
     /// Allows `burst` lines at once, and `per_second` lines sustained.
-    pub(crate) const fn new(burst: u64, per_second: f64) -> Self {
+    pub const fn new(burst: u64, per_second: f64) -> Self {
         Self {
             burst,
             interval: Nanos((1e9 / per_second) as u64),
@@ -28,7 +28,7 @@ impl LogLimit {
     }
 
     /// Returns whether a line may be logged. Counts it as suppressed otherwise.
-    pub(crate) fn allow(&self) -> bool {
+    pub fn allow(&self) -> bool {
         let left = self.left.get();
         match left {
             0 => self.suppressed.update(|it| it + 1),
@@ -38,13 +38,13 @@ impl LogLimit {
     }
 
     /// Adds the lines earned up to `now`, then returns the result of [`allow`](Self::allow).
-    pub(crate) fn allow_at(&mut self, now: Nanos) -> bool {
+    pub fn allow_at(&mut self, now: Nanos) -> bool {
         self.refill(now);
         self.allow()
     }
 
     /// Adds the lines earned up to `now`.
-    pub(crate) fn refill(&mut self, now: Nanos) {
+    pub fn refill(&mut self, now: Nanos) {
         let lines = now.since(self.refilled_at).0 / self.interval.0;
         let left = self.left.get().saturating_add(lines);
         if left >= self.burst {
@@ -58,12 +58,12 @@ impl LogLimit {
     }
 
     /// Returns the number of suppressed lines.
-    pub(crate) const fn suppressed(&self) -> u64 {
+    pub const fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
 
     /// Returns the number of lines suppressed since the last call.
-    pub(crate) const fn take_suppressed(&self) -> u64 {
+    pub const fn take_suppressed(&self) -> u64 {
         self.suppressed.replace(0)
     }
 }

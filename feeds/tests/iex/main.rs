@@ -1,6 +1,8 @@
 //! IEX-TP, TOPS 1.6 and DEEP 1.0: expected values are derived by hand from the specified layouts.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod records;
 
 use std::path::Path;
 
@@ -9,7 +11,10 @@ use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::{
     arbiter::{Holding, Lines},
     capture::Capture,
-    iex::IexDecoder,
+    iex::{
+        IexDecoder,
+        transport::{IexFeed, Segment},
+    },
     instruments::{Instruments, Symbol},
     source::{Decoder, Incident, Packet},
     venues::Format,
@@ -278,6 +283,49 @@ fn segment_reaching_last_position_is_malformed() {
     assert_eq!(recorded.positions(), [(0, last as u64 - 2)]);
     assert!(recorded.incidents.iter().all(is_malformed));
     assert_eq!(recorded.incidents.len(), 1);
+}
+
+#[test]
+fn first_sequence_of_segment_is_bounded() {
+    let most = SourcePosition::SEQUENCE_MAX as i64;
+    for (first, messages, is_sound) in [
+        (0, 1, false),
+        (1, 1, true),
+        (most - 2, 2, true),
+        (most - 1, 2, false),
+        (most, 0, true),
+        (most + 1, 0, false),
+        (-1, 1, false),
+    ] {
+        let bytes = Seg::deep(first, messages).bytes();
+        let segment = Segment::read(&bytes);
+        assert_eq!(segment.is_ok(), is_sound, "{messages} from {first}");
+    }
+}
+
+#[test]
+fn segment_header_fields_are_read_at_their_offsets() {
+    for (protocol, feed) in [
+        (0x8002, IexFeed::Tops),
+        (0x8003, IexFeed::Tops),
+        (0x8004, IexFeed::Deep),
+    ] {
+        let mut bytes = Seg {
+            protocol,
+            session: 0x1122_3344,
+            first: 0x5566_7788,
+            sent_at: 0x0102_0304_0506_0708,
+            ..Seg::deep(1, 2)
+        }
+        .bytes();
+        bytes[4..8].copy_from_slice(&0xa1b2_c3d4_u32.to_le_bytes());
+        let segment = Segment::read(&bytes).unwrap();
+        assert_eq!((segment.feed, segment.channel), (feed, 0xa1b2_c3d4));
+        assert_eq!((segment.session, segment.count), (0x1122_3344, 2));
+        assert_eq!(segment.first, 0x5566_7788);
+        assert_eq!(segment.sent_at, 0x0102_0304_0506_0708);
+        assert_eq!(segment.messages().count(), 2);
+    }
 }
 
 #[test]

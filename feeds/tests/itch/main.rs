@@ -1,7 +1,9 @@
 //! ITCH 5.0 against its layout: the expected records of real packets and hand-made messages, field by
 //! field. Expected values were read from the bytes by the layout, not from the decoder's output.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod records;
 
 use std::path::Path;
 
@@ -782,6 +784,54 @@ fn types_are_read_by_length_longer_not_shorter() {
 }
 
 #[test]
+fn message_bytes_survive_read_and_write() {
+    use tickcast_feeds::itch::messages::*;
+    macro_rules! survive {
+        ($($name:ident),+) => {$({
+            let mut bytes = [0; $name::LEN];
+            (1..).zip(&mut bytes).for_each(|(n, byte)| *byte = n);
+            bytes[0] = $name::KIND;
+            if $name::KIND == b'H'
+                && let Some(reserved) = bytes.get_mut(20)
+            {
+                *reserved = b' ';
+            }
+            assert_eq!($name::read(&bytes).to_bytes(), bytes, stringify!($name));
+            let read = ItchMessage::read(&bytes).unwrap();
+            assert_eq!(read, ItchMessage::$name($name::read(&bytes)));
+            // The first 48 bits of the time are 6, 7, 8, 9, 10, 11.
+            let head = Head { locate: 0x0203, tracking: 0x0405, timestamp: 0x0607_0809_0a0b };
+            assert_eq!(read.head(), head);
+        })+};
+    }
+    survive!(
+        SystemEvent,
+        StockDirectory,
+        TradingAction,
+        RegSho,
+        ParticipantPosition,
+        DeclineLevels,
+        DeclineStatus,
+        IpoQuoting,
+        AuctionCollar,
+        OperationalHalt,
+        AddOrder,
+        AddOrderMpid,
+        OrderExecuted,
+        OrderExecutedPrice,
+        OrderCancel,
+        OrderDelete,
+        OrderReplace,
+        Trade,
+        CrossTrade,
+        BrokenTrade,
+        Imbalance,
+        RetailInterest,
+        DirectListing
+    );
+}
+
+#[test]
 fn unknown_receive_time_flags_records() {
     let (mut decoder, mut told) = (decoder(), Recorded::default());
     decoder.message(
@@ -852,16 +902,47 @@ fn full_order_table_refuses_and_orders_are_unknown() {
     assert_eq!(told.all::<MboMsg>()[2].size, UNDEF_ORDER_SIZE);
 }
 
+/// Returns a packet of one message.
+fn packet(session: u8, sequence: u64, message: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![session; 10];
+    bytes.extend(sequence.to_be_bytes());
+    bytes.extend(1_u16.to_be_bytes());
+    bytes.extend((message.len() as u16).to_be_bytes());
+    bytes.extend(message);
+    bytes
+}
+
+#[test]
+fn trade_date_of_next_session_can_be_set() {
+    let (mut decoder, mut told) = (
+        ItchDecoder::new(ItchSettings::default()),
+        Recorded::default(),
+    );
+    let mut send = |decoder: &mut ItchDecoder, session, sequence, received_at| {
+        let payload = &packet(session, sequence, &add(sequence, b'B', 1, 1));
+        decoder.packet(
+            Packet {
+                received_at,
+                payload,
+            },
+            &mut told,
+        );
+    };
+    let day = 86_400_000_000_000;
+    send(&mut decoder, b'1', 1, RECEIVED);
+    // Received on the next day, but of the same session.
+    send(&mut decoder, b'1', 2, Nanos(RECEIVED.0 + day));
+    decoder.set_trade_date(TradeDate::Fixed(date(2023, 8, 25)));
+    send(&mut decoder, b'1', 3, RECEIVED);
+    send(&mut decoder, b'2', 1, RECEIVED);
+    let times: Vec<_> = told.all::<MboMsg>();
+    let times: Vec<_> = times.iter().map(|m| m.hd.ts_event).collect();
+    let first = MIDNIGHT + TIME;
+    assert_eq!(times, [first, first, first, first + 3 * day]);
+}
+
 #[test]
 fn another_session_begins_with_an_empty_book() {
-    let packet = |session: u8, sequence: u64, message: &[u8]| {
-        let mut bytes = vec![session; 10];
-        bytes.extend(sequence.to_be_bytes());
-        bytes.extend(1_u16.to_be_bytes());
-        bytes.extend((message.len() as u16).to_be_bytes());
-        bytes.extend(message);
-        bytes
-    };
     let (mut decoder, mut told) = (decoder(), Recorded::default());
     for bytes in [
         packet(b'1', 1, &add(1, b'B', 1, 1)),
