@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
+use crate::receive::remembered::SPAN_MAX;
 use crate::types::{Nanos, RecordNumber, Sequence};
 
 /// Multicast may run ahead of the last confirmation by one half of the ring.
@@ -36,6 +37,7 @@ pub(crate) struct Confirmed {
     next_record: RecordNumber,
     /// The last confirmation by a STATUS, if the repair connection was down since.
     before_down: Option<(Sequence, RecordNumber)>,
+    /// Slots of the ring, as far as its contents are remembered.
     ring_slots: u64,
     /// Nothing beyond is believed.
     limit: Sequence,
@@ -51,12 +53,12 @@ pub(crate) struct Confirmed {
 impl Confirmed {
     /// Nothing is confirmed, and nobody can confirm anything.
     #[must_use]
-    pub(crate) const fn new(ring_slots: u64) -> Self {
+    pub(crate) fn new(ring_slots: u64) -> Self {
         Self {
             newest: Sequence::NONE,
             next_record: RecordNumber(0),
             before_down: None,
-            ring_slots,
+            ring_slots: ring_slots.min(SPAN_MAX),
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
             asked: None,
@@ -65,8 +67,8 @@ impl Confirmed {
     }
 
     /// The repair connection is up, to a publisher with a ring of this many slots.
-    pub(crate) const fn link_is_up(&mut self, ring_slots: u64) {
-        (self.ring_slots, self.asked) = (ring_slots, None);
+    pub(crate) fn link_is_up(&mut self, ring_slots: u64) {
+        (self.ring_slots, self.asked) = (ring_slots.min(SPAN_MAX), None);
     }
 
     /// WELCOME says that the publisher of the epoch that goes on has sent up to `newest`.

@@ -4,6 +4,8 @@
 //! The memory of contents marks the contested sequences, so its span bounds their number, however many
 //! somebody forges. This type holds those of them that wait to be requested, or for their copy.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::types::{Nanos, Sequence, SequenceRange};
@@ -11,17 +13,17 @@ use crate::types::{Nanos, Sequence, SequenceRange};
 /// Contested sequences that wait to be requested, or for the publisher's copy.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ContestedSequences {
-    waiting: Vec<Sequence>,
+    waiting: BTreeSet<Sequence>,
     not_before: Nanos,
     /// Sequences that were requested, and when to look whether their copies came.
-    requested: Vec<Sequence>,
+    requested: BTreeSet<Sequence>,
     retry_at: Nanos,
     attempts: u32,
 }
 
 impl ContestedSequences {
     /// Returns whether no sequence waits.
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.requested.is_empty()
     }
 
@@ -40,7 +42,7 @@ impl ContestedSequences {
 
     /// Adds a sequence that was not contested before.
     pub(crate) fn add(&mut self, sequence: Sequence) {
-        self.waiting.push(sequence);
+        self.waiting.insert(sequence);
     }
 
     /// Requests the contested sequences of `range`, which are these, again at this time.
@@ -61,8 +63,8 @@ impl ContestedSequences {
 
     /// The copy of this sequence came that decides between its contents.
     pub(crate) fn decide(&mut self, sequence: Sequence) {
-        self.waiting.retain(|it| *it != sequence);
-        self.requested.retain(|it| *it != sequence);
+        self.waiting.remove(&sequence);
+        self.requested.remove(&sequence);
     }
 
     /// Requests again what was requested and is still contested, if its time is over. Multicast may have
@@ -72,8 +74,9 @@ impl ContestedSequences {
             return;
         }
         let before = self.waiting.len();
-        let open = self.requested.drain(..).filter(|it| is_contested(*it));
-        self.waiting.extend(open);
+        let requested = std::mem::take(&mut self.requested).into_iter();
+        self.waiting
+            .extend(requested.filter(|it| is_contested(*it)));
         self.attempts = match self.waiting.len() > before {
             true => self.attempts.saturating_add(1),
             false => 0,
@@ -91,8 +94,6 @@ impl ContestedSequences {
         if self.waiting.is_empty() || self.not_before > now {
             return;
         }
-        self.waiting.sort_unstable();
-        self.waiting.dedup();
         for sequence in &self.waiting {
             match requests.last_mut() {
                 Some(range) if range.last.next() == *sequence => range.last = *sequence,

@@ -76,9 +76,9 @@ struct Crossing {
 struct Stream {
     channel: ChannelId,
     epoch: Epoch,
-    /// The next sequence to deliver or declare lost.
-    next: Sequence,
-    /// The number of the first record of `next`, where known.
+    /// The next sequence to deliver or declare lost, and the contents delivered last.
+    remembered: Remembered,
+    /// The number of the first record of the next sequence, where known.
     next_record: Option<RecordNumber>,
     /// A loss that delivery has reached, until the number of its records is known.
     pending: Option<(SequenceRange, LossCause)>,
@@ -88,8 +88,6 @@ struct Stream {
     crossings: VecDeque<Crossing>,
     /// Records that the old epochs of the crossings delivered beyond them.
     repeated: AlreadyDelivered,
-    /// The contents delivered last.
-    remembered: Remembered,
     /// Losses and claims that were reported and are not confirmed.
     revocable: Revocable,
     after_loss: bool,
@@ -113,13 +111,12 @@ impl Reassembly {
         let stream = Stream {
             channel,
             epoch: Epoch::NONE,
-            next: Sequence::FIRST,
+            remembered: Remembered::new(slots),
             next_record: None,
             pending: None,
             known_to: RecordNumber(0),
             crossings: VecDeque::new(),
             repeated: AlreadyDelivered::default(),
-            remembered: Remembered::new(slots),
             revocable: Revocable::default(),
             after_loss: false,
             ended: false,
@@ -144,12 +141,12 @@ impl Reassembly {
         next_record: Option<RecordNumber>,
     ) {
         let stream = &mut self.stream;
-        (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
+        (stream.epoch, stream.next_record) = (epoch, next_record);
+        stream.remembered.restart(next);
         (stream.pending, stream.ended) = (None, false);
         stream.known_to = RecordNumber(0);
         stream.crossings.clear();
         stream.repeated.clear();
-        stream.remembered.clear();
         stream.revocable.clear();
         self.window.clear();
         self.lost.clear();
@@ -169,7 +166,7 @@ impl Reassembly {
     pub(crate) fn set_lineage(&mut self, epoch: Epoch, lineage: &Lineage) {
         let stream = &mut self.stream;
         if lineage.of(stream.epoch).is_none() {
-            stream.epoch = lineage.epoch_of(epoch, stream.next);
+            stream.epoch = lineage.epoch_of(epoch, stream.next());
         }
         stream.crossings.clear();
         let mut to = epoch;
@@ -196,7 +193,7 @@ impl Reassembly {
         let (stream, window_end) = (&mut self.stream, at.last.next());
         let known_to = stream.next_record.unwrap_or(stream.known_to);
         let before = stream.repeated.count();
-        if stream.next > window_end {
+        if stream.next() > window_end {
             stream.repeated.add(at.next_record, known_to);
         }
         if self.in_arrival_order {
@@ -215,10 +212,8 @@ impl Reassembly {
         }
         stream.ended = false;
         stream.revocable.confirm_losses(at.last);
-        if stream.next > window_end {
-            let beyond = SequenceRange::new(window_end, stream.next.previous());
-            beyond.into_iter().for_each(|it| stream.remembered.pass(it));
-            stream.next = window_end;
+        if stream.next() > window_end {
+            stream.remembered.return_to(at.last);
             // A loss beyond the place is none, because its records are published again.
             stream.pending.take_if(|(range, _)| range.first > at.last);
             if let Some((range, _)) = &mut stream.pending {
@@ -236,7 +231,7 @@ impl Reassembly {
         if planted(Bug::RepeatedRecordsDelivered) {
             stream.repeated.clear();
         }
-        if stream.next == window_end {
+        if stream.next() == window_end {
             stream.emit_pending(Some(at.next_record), counters, on);
             stream.next_record = Some(at.next_record);
             stream.enter_next_epoch(on);
@@ -250,7 +245,7 @@ impl Reassembly {
     /// The next sequence to deliver or declare lost.
     #[must_use]
     pub(crate) const fn next(&self) -> Sequence {
-        self.stream.next
+        self.stream.next()
     }
 
     /// Returns whether the session is over, and all of it was delivered or declared lost.
@@ -268,7 +263,7 @@ impl Reassembly {
     /// The first sequence that lies beyond the window.
     #[must_use]
     pub(crate) const fn window_end(&self) -> Sequence {
-        self.stream.next.plus(self.window.span())
+        self.stream.next().plus(self.window.span())
     }
 
     /// Takes a datagram that is not missing. The repair path's copy decides between two contents: it
@@ -283,10 +278,10 @@ impl Reassembly {
     ) -> Duplicate {
         let sequence = held.sequence;
         let decides = held.via == Via::Repair;
-        let next = self.stream.next;
+        let next = self.stream.next();
         let (seen, delivered) = match self.window.seen(sequence) {
             Some((seen, delivered)) if sequence >= next => (Some(Content::of(seen)), delivered),
-            _ => (self.stream.remembered.get(sequence, next), true),
+            _ => (self.stream.remembered.get(sequence), true),
         };
         let mut duplicate = Duplicate::Known;
         match seen {
@@ -307,7 +302,7 @@ impl Reassembly {
             Some(_) => counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the ring remembers.
             None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
-            None if self.stream.remembered.is_within(sequence, next) => {
+            None if self.stream.remembered.is_within(sequence) => {
                 counters.late_dropped.increment();
             }
             None => {
@@ -327,7 +322,7 @@ impl Reassembly {
     /// Contests the content of a sequence that was delivered or waits. Returns whether it was not
     /// contested before.
     fn contest(&mut self, sequence: Sequence) -> bool {
-        match sequence < self.stream.next {
+        match sequence < self.stream.next() {
             true => self.stream.remembered.contest(sequence),
             false => self.window.contest(sequence),
         }
@@ -335,31 +330,27 @@ impl Reassembly {
 
     /// Contests everything that was delivered with sequences of `range` and is remembered, because an
     /// impostor was proven. Returns what was not contested before.
-    pub(crate) fn contest_all(&mut self, range: SequenceRange) -> Vec<Sequence> {
-        let next = self.stream.next;
-        let first = range.first.max(next.minus(self.stream.remembered.span()));
-        let passed = SequenceRange::new(first, range.last.min(next.previous()));
-        let mut contested: Vec<_> = passed.into_iter().flat_map(SequenceRange::iter).collect();
-        contested.retain(|it| {
-            let known = self.stream.remembered.get(*it, next).is_some();
-            known && self.stream.remembered.contest(*it)
-        });
-        contested
+    pub(crate) fn contest_all(&mut self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
+        let remembered = &mut self.stream.remembered;
+        let passed = remembered.passed(range).into_iter();
+        let all = passed.flat_map(SequenceRange::iter);
+        all.filter(|sequence| remembered.contest(*sequence))
     }
 
     /// Returns the sequences of `range` that are contested and not decided, in no order.
     pub(crate) fn contested(&self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
-        let next = self.stream.next;
+        let next = self.stream.next();
         let waiting = self.window.contested();
         let waiting = waiting.filter(move |it| *it >= next && range.contains(*it));
-        self.stream.remembered.contested(range, next).chain(waiting)
+        self.stream.remembered.contested(range).chain(waiting)
     }
 
     /// Returns whether two contents of this sequence came and the publisher's copy did not.
     pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
-        self.contested(SequenceRange::one(sequence))
-            .next()
-            .is_some()
+        match sequence < self.stream.next() {
+            true => self.stream.remembered.is_contested(sequence),
+            false => self.window.is_contested(sequence),
+        }
     }
 
     /// The publisher's copies of these sequences can't be had any more.
@@ -367,7 +358,7 @@ impl Reassembly {
     pub(crate) fn leave_contested(&mut self, range: SequenceRange) {
         let contested: Vec<_> = self.contested(range).collect();
         for sequence in contested {
-            match sequence < self.stream.next {
+            match sequence < self.stream.next() {
                 true => self.stream.remembered.leave(sequence),
                 false => self.window.confirm(sequence),
             }
@@ -376,8 +367,12 @@ impl Reassembly {
 
     /// The contents above this sequence are remembered, up to the last one delivered.
     pub(crate) fn remembered_above(&self) -> Sequence {
-        let span = self.stream.remembered.span();
-        self.stream.next.minus(span.saturating_add(1))
+        self.stream.remembered.above()
+    }
+
+    /// The number of sequences whose contents are remembered.
+    pub(crate) const fn remembered_span(&self) -> u64 {
+        self.stream.remembered.span()
     }
 
     /// Everything up to `last` is confirmed.
@@ -404,7 +399,7 @@ impl Reassembly {
     ) -> u64 {
         let delivered = self.records_beyond(last);
         let was_reported =
-            self.stream.next > last.next() || self.window.delivered_above(last).next().is_some();
+            self.stream.next() > last.next() || self.window.delivered_above(last).next().is_some();
         let dropped = self.window.forget_above(last);
         self.lost.retain(|(range, _)| range.first <= last);
         if let Some((range, _)) = self.lost.back_mut() {
@@ -426,12 +421,11 @@ impl Reassembly {
         if self.remembered_above() > last {
             return None;
         }
-        let passed = SequenceRange::new(last.next(), stream.next.previous());
-        let passed = passed.filter(|_| stream.next > last.next());
         let early = self.window.delivered_above(last);
-        let early = early.filter(|held| held.sequence >= stream.next);
+        let early = early.filter(|held| held.sequence >= stream.next());
         let early: u64 = early.map(|held| u64::from(held.count)).sum();
-        Some(early + passed.map_or(0, |range| stream.remembered.records_of(range)))
+        let beyond = SequenceRange::new(last.next(), Sequence(u64::MAX));
+        Some(early + beyond.map_or(0, |range| stream.remembered.records_of(range)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -442,7 +436,7 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) {
-        if held.sequence >= self.stream.next {
+        if held.sequence >= self.stream.next() {
             // Delivered early: remembered from now on, so that a second copy of it is no news.
             self.window.delivered(*held);
         }
@@ -474,7 +468,7 @@ impl Reassembly {
             self.lose(SequenceRange::one(held.sequence), LossCause::Unreadable);
             return self.advance(counters, on);
         }
-        let in_turn = held.sequence == self.stream.next;
+        let in_turn = held.sequence == self.stream.next();
         if in_turn || self.in_arrival_order {
             if in_turn {
                 self.stream
@@ -529,7 +523,7 @@ impl Reassembly {
     /// Moves the beginning forward before anything was delivered. Sequences that the ring lost meanwhile
     /// are no loss, because the application wanted the oldest there is.
     pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
-        self.stream.next = self.stream.next.max(oldest);
+        self.stream.remembered.pass(oldest.previous());
         while let Some(crossing) = self.stream.crossing() {
             self.stream.epoch = crossing.to;
         }
@@ -562,7 +556,8 @@ impl Reassembly {
 
     /// Declares `range` lost, as far as delivery has not passed it.
     pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
-        let Some(range) = SequenceRange::new(range.first.max(self.stream.next), range.last) else {
+        let Some(range) = SequenceRange::new(range.first.max(self.stream.next()), range.last)
+        else {
             return;
         };
         let at = self
@@ -580,26 +575,26 @@ impl Reassembly {
 
     /// Notes that the first record of `sequence` has this number.
     pub(crate) fn set_anchor(&mut self, sequence: Sequence, record: RecordNumber) {
-        note(&mut self.fact, self.stream.next, (sequence, record));
+        note(&mut self.fact, self.stream.next(), (sequence, record));
     }
 
     /// Notes the first record of the oldest sequence that the ring still holds; all below will be lost.
     pub(crate) fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
-        note(&mut self.floor, self.stream.next, (oldest, record));
+        note(&mut self.floor, self.stream.next(), (oldest, record));
     }
 
     /// Passes everything that is resolved: delivered early, held, or lost.
     pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
         loop {
             if let Some(&(range, cause)) = self.lost.front()
-                && range.first <= self.stream.next
+                && range.first <= self.stream.next()
             {
                 self.lost.pop_front();
-                if range.last >= self.stream.next {
+                if range.last >= self.stream.next() {
                     self.stream.reach_lost(range, cause);
                 }
             } else if self.in_arrival_order {
-                let Some((&held, true)) = self.window.seen(self.stream.next) else {
+                let Some((&held, true)) = self.window.seen(self.stream.next()) else {
                     break;
                 };
                 self.stream
@@ -612,7 +607,7 @@ impl Reassembly {
         }
         if self.stream.pending.is_some() {
             let mut known = [self.floor, self.fact].into_iter().flatten();
-            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next) {
+            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next()) {
                 self.stream.emit_pending(Some(record), counters, on);
             }
         }
@@ -659,7 +654,7 @@ impl Reassembly {
 
     /// Delivers the datagram that waits for its turn at `next`, if there is one.
     fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) -> bool {
-        let next = self.stream.next;
+        let next = self.stream.next();
         let Some((&held, bytes)) = self.window.waiting_at(next) else {
             return false;
         };
@@ -685,12 +680,18 @@ fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): Rec
 }
 
 impl Stream {
+    /// The next sequence to deliver or declare lost.
+    #[inline(always)]
+    const fn next(&self) -> Sequence {
+        self.remembered.next()
+    }
+
     /// The position of the stream, for events that are no datagram.
     fn position(&self) -> Position {
         Position {
             channel: self.channel,
             epoch: self.epoch,
-            sequence: self.next.previous(),
+            sequence: self.next().previous(),
             record: self.next_record.unwrap_or(RecordNumber(0)),
             via: Via::Repair,
             quality: Quality {
@@ -708,7 +709,7 @@ impl Stream {
     /// Removes and returns the first crossing, if the stream has passed it.
     #[inline]
     fn crossing(&mut self) -> Option<Crossing> {
-        let next = self.next;
+        let next = self.next();
         self.crossings
             .front()
             .is_some_and(|it| next > it.last)
@@ -818,7 +819,7 @@ impl Stream {
 
     /// Losses and events below this sequence cannot become void.
     const fn revocable_from(&self) -> Sequence {
-        self.next.minus(self.remembered.span())
+        self.next().minus(self.remembered.span())
     }
 
     /// Returns to the place behind `last` and reports what is void; the record `next_record` follows it.
@@ -833,11 +834,8 @@ impl Stream {
     ) {
         let records = self.revocable.revoke(last, delivered, counters);
         let mut after = last;
-        if self.next > last.next() {
-            if let Some(beyond) = SequenceRange::new(last.next(), self.next.previous()) {
-                self.remembered.pass(beyond);
-            }
-            self.next = last.next();
+        if self.next() > last.next() {
+            self.remembered.return_to(last);
             match &mut self.pending {
                 Some((range, _)) if range.first <= last => range.last = last,
                 Some(_) => self.pending = None,
@@ -861,7 +859,7 @@ impl Stream {
         };
         let rolled_back = Event::RolledBack { after, records };
         on.item(Item::Event(&position, &rolled_back));
-        if self.next == last.next() {
+        if self.next() == last.next() {
             self.emit_pending(Some(next_record), counters, on);
         }
     }
@@ -906,8 +904,7 @@ impl Stream {
     /// Moves past a datagram that was delivered.
     #[inline]
     fn pass(&mut self, held: &Held) {
-        self.remembered.note(held.sequence, Content::of(held));
-        self.next = held.sequence.next();
+        self.remembered.deliver(held.sequence, Content::of(held));
         let next_record = held.first_record.plus(held.count.into());
         self.next_record = Some(next_record);
         if !self.repeated.is_empty() {
@@ -916,9 +913,8 @@ impl Stream {
     }
 
     fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
-        let first = self.next;
-        self.remembered.pass(SequenceRange { first, ..range });
-        self.next = range.last.next();
+        let first = self.next();
+        self.remembered.pass(range.last);
         self.pending = Some(match self.pending {
             // Adjacent losses are reported as one, because only their sum is known.
             Some(before) if planted(Bug::SecondLossSwallowed) => before,

@@ -299,7 +299,7 @@ impl Receiver {
         if header.kind == Kind::Heartbeat {
             self.process_heartbeat(now, datagram);
         } else {
-            self.stream.handle_sequenced(now, arrival, datagram, on);
+            (self.stream).handle_sequenced(now, arrival, datagram, &self.lines, on);
         }
         self.stream.resolve(now, on);
     }

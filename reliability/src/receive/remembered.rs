@@ -1,32 +1,24 @@
-//! The contents delivered last, as many as the publisher's ring has slots: their CRCs, so that a second
-//! content of a sequence is recognized as long as the publisher can say which one is its own
+//! How far delivery is, and the contents delivered last: as many as the publisher's ring has slots. Their
+//! CRCs reveal a second content of a sequence as long as the publisher can say which one is its own
 //! (docs/PROTOCOL.md §5.2).
 //!
-//! Sequence s has the slot `s & mask`. A slot does not name its sequence, so the caller passes each
-//! sequence in order and asks only about those that it passed within one span.
+//! Sequence s has the slot `s & mask`. A slot does not name its sequence, because every sequence below
+//! the next one has been passed.
 
-use std::fmt;
-
-use serde::de::{SeqAccess, Visitor};
-use serde::ser::SerializeSeq;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::receive::window::Held;
 use crate::types::{Sequence, SequenceRange};
 
-/// The most slots that are remembered, however large the ring on offer claims to be.
-const SLOTS_MAX: u64 = 1 << 24;
+/// The most contents that are remembered, however large the ring on offer claims to be: 8 MiB.
+pub(crate) const SPAN_MAX: u64 = 1 << 20;
+/// Number of contents in the serialized state, so that a flight record stays small. A replay is inexact
+/// where an older content is contradicted.
+const SERIALIZED: u64 = 4096;
 
-/// One delivered content: 8 bytes, so that a delivery stores one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Slot {
-    crc: u32,
-    /// The number of its records.
-    count: u16,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What became of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 enum State {
     /// Nothing was delivered with this sequence.
@@ -38,11 +30,10 @@ enum State {
     Decided,
 }
 
-const EMPTY: Slot = Slot {
-    crc: 0,
-    count: 0,
-    state: State::Empty,
-};
+/// A delivered content in one word, so that a delivery stores one word: the CRC, the number of records
+/// and the state. Zero is the empty slot, so that fresh memory costs nothing until it is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Slot(u64);
 
 /// A delivered content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +45,21 @@ pub(crate) struct Content {
 }
 
 /// The contents delivered last.
+#[derive(Debug)]
 pub(crate) struct Remembered {
-    slots: Box<[Slot]>,
+    /// The next sequence to deliver or declare lost.
+    next: Sequence,
+    slots: Box<[u64]>,
     /// At least the number of contested sequences, so that a search for them is rare.
     contested: usize,
+}
+
+/// The serialized form: the newest contents, up to `next`.
+#[derive(Serialize, Deserialize)]
+struct Newest {
+    span: u64,
+    next: Sequence,
+    slots: Vec<u64>,
 }
 
 impl Content {
@@ -71,57 +73,56 @@ impl Content {
     }
 }
 
-impl fmt::Debug for Remembered {
-    /// Prints the known slots, each with its place.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.slots.iter().enumerate();
-        f.debug_list()
-            .entries(all.filter(|(_, slot)| slot.state != State::Empty))
-            .finish()
+impl Slot {
+    const EMPTY: Self = Self(0);
+
+    #[inline(always)]
+    const fn new(content: Content, state: State) -> Self {
+        Self(content.crc as u64 | (content.count as u64) << 32 | (state as u64) << 48)
+    }
+
+    const fn content(self) -> Content {
+        Content {
+            crc: self.0 as u32,
+            count: (self.0 >> 32) as u16,
+        }
+    }
+
+    const fn is(self, state: State) -> bool {
+        self.0 >> 48 == state as u64
     }
 }
 
 impl Serialize for Remembered {
-    /// Writes the size and the known slots, each with its place.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let known = |(_, slot): &(usize, &Slot)| slot.state != State::Empty;
-        let known = self.slots.iter().enumerate().filter(known);
-        let mut all = to.serialize_seq(Some(1 + known.clone().count()))?;
-        all.serialize_element(&(self.slots.len() as u64))?;
-        known
-            .into_iter()
-            .try_for_each(|it| all.serialize_element(&it))?;
-        all.end()
+        let count = SERIALIZED.min(self.span());
+        let newest = SequenceRange::new(self.next.minus(count), self.next.previous());
+        let newest = newest.into_iter().flat_map(SequenceRange::iter);
+        let slots = newest.map(|it| self.slots[self.index(it)]);
+        Newest {
+            span: self.span(),
+            next: self.next,
+            slots: slots
+                .skip_while(|slot| Slot(*slot).is(State::Empty))
+                .collect(),
+        }
+        .serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for Remembered {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_seq(Rebuilding)
-    }
-}
-
-/// Rebuilds the memory from its serialized form.
-struct Rebuilding;
-
-impl<'de> Visitor<'de> for Rebuilding {
-    type Value = Remembered;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("remembered contents")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Remembered, A::Error> {
-        let short = || serde::de::Error::custom("truncated contents");
-        let slots: u64 = from.next_element()?.ok_or_else(short)?;
-        if slots > SLOTS_MAX || !slots.is_power_of_two() {
-            return Err(serde::de::Error::custom("a memory with an impossible size"));
+        let Newest { span, next, slots } = Newest::deserialize(from)?;
+        let mut remembered = Self::new(span);
+        if remembered.span() != span || slots.len() as u64 > span.min(next.0) {
+            return Err(D::Error::custom("a memory with an impossible size"));
         }
-        let mut remembered = Remembered::new(slots);
-        while let Some((at, slot)) = from.next_element::<(usize, Slot)>()? {
-            let place = remembered.slots.get_mut(at);
-            *place.ok_or_else(|| serde::de::Error::custom("a content without a place"))? = slot;
-            remembered.contested += usize::from(slot.state == State::Contested);
+        remembered.next = next.minus(slots.len() as u64);
+        for slot in slots {
+            let at = remembered.index(remembered.next);
+            remembered.contested += usize::from(Slot(slot).is(State::Contested));
+            remembered.slots[at] = slot;
+            remembered.next = remembered.next.next();
         }
         Ok(remembered)
     }
@@ -131,9 +132,11 @@ impl Remembered {
     /// Nothing was delivered yet, of a ring of this many slots.
     #[must_use]
     pub(crate) fn new(ring_slots: u64) -> Self {
-        let slots = ring_slots.clamp(1, SLOTS_MAX).next_power_of_two();
+        let span = ring_slots.clamp(1, SPAN_MAX).next_power_of_two();
         Self {
-            slots: vec![EMPTY; slots as usize].into(),
+            next: Sequence::FIRST,
+            // Zeroed, so that the system provides a page only once something on it is remembered.
+            slots: vec![0; span as usize].into(),
             contested: 0,
         }
     }
@@ -144,114 +147,148 @@ impl Remembered {
         self.slots.len() as u64
     }
 
-    /// Remembers a content that was delivered. The next sequence follows this one.
+    /// The next sequence to deliver or declare lost.
     #[inline(always)]
-    pub(crate) fn note(&mut self, sequence: Sequence, content: Content) {
-        let at = self.index(sequence);
-        self.slots[at] = Slot {
-            crc: content.crc,
-            count: content.count,
-            state: State::Delivered,
-        };
+    #[must_use]
+    pub(crate) const fn next(&self) -> Sequence {
+        self.next
     }
 
-    /// Notes that these sequences were passed and nothing was delivered with them.
-    pub(crate) fn pass(&mut self, range: SequenceRange) {
-        let first = range.first.max(range.last.minus(self.span() - 1));
-        let passed = SequenceRange { first, ..range };
-        for sequence in passed.iter() {
-            self.set(sequence, EMPTY);
+    /// The contents above this sequence are remembered, up to the last one delivered.
+    #[must_use]
+    pub(crate) const fn above(&self) -> Sequence {
+        self.next.minus(self.span().saturating_add(1))
+    }
+
+    /// Remembers the content that was delivered with `sequence`, the next one, and moves past it.
+    #[inline(always)]
+    pub(crate) fn deliver(&mut self, sequence: Sequence, content: Content) {
+        let at = self.index(sequence);
+        self.slots[at] = Slot::new(content, State::Delivered).0;
+        self.next = sequence.next();
+    }
+
+    /// Moves past everything up to `last`, with which nothing was delivered.
+    pub(crate) fn pass(&mut self, last: Sequence) {
+        if let Some(range) = SequenceRange::new(self.next, last) {
+            self.forget(range);
+            self.next = last.next();
         }
     }
 
-    /// Returns the content that was delivered with this sequence. `next` is the next sequence to
-    /// deliver.
-    #[must_use]
-    pub(crate) fn get(&self, sequence: Sequence, next: Sequence) -> Option<Content> {
-        let slot = self.slots[self.index(sequence)];
-        let known = self.is_within(sequence, next) && slot.state != State::Empty;
-        known.then_some(Content {
-            crc: slot.crc,
-            count: slot.count,
-        })
+    /// Returns to the place behind `last`, and forgets what was delivered beyond.
+    pub(crate) fn return_to(&mut self, last: Sequence) {
+        if let Some(range) = SequenceRange::new(last.next(), self.next.previous()) {
+            self.forget(range);
+            self.next = last.next();
+        }
     }
 
-    /// Returns whether this sequence was passed within one span of `next`.
+    /// Returns the content that was delivered with this sequence.
     #[must_use]
-    pub(crate) fn is_within(&self, sequence: Sequence, next: Sequence) -> bool {
-        sequence < next && next.since(sequence) <= self.span()
+    pub(crate) fn get(&self, sequence: Sequence) -> Option<Content> {
+        let slot = self.slot(sequence)?;
+        (!slot.is(State::Empty)).then(|| slot.content())
     }
 
-    /// Contests the content of a sequence that [`Remembered::get`] knows. Returns whether it was not
-    /// contested before.
+    /// Returns whether this sequence was passed within one span of the next one.
+    #[must_use]
+    pub(crate) fn is_within(&self, sequence: Sequence) -> bool {
+        sequence < self.next && self.next.since(sequence) <= self.span()
+    }
+
+    /// Contests the content of a sequence. Returns whether there is one that was not contested before.
     pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
-        let at = self.index(sequence);
-        let is_news = self.slots[at].state == State::Delivered;
-        if is_news {
+        let slot = self.slot(sequence);
+        let delivered = slot.filter(|slot| slot.is(State::Delivered));
+        if let Some(slot) = delivered {
             self.contested += 1;
-            self.slots[at].state = State::Contested;
+            self.set(sequence, Slot::new(slot.content(), State::Contested));
         }
-        is_news
+        delivered.is_some()
     }
 
-    /// Nobody can tell any more whether the content of this sequence is the publisher's.
+    /// Returns whether the content of this sequence is contested and not decided.
+    pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
+        self.slot(sequence)
+            .is_some_and(|it| it.is(State::Contested))
+    }
+
+    /// Nobody can tell any more whether the content of this contested sequence is the publisher's.
     pub(crate) fn leave(&mut self, sequence: Sequence) {
-        let slot = self.slots[self.index(sequence)];
-        let state = State::Decided;
-        self.set(sequence, Slot { state, ..slot });
+        if let Some(slot) = self.slot(sequence) {
+            self.decide(sequence, slot.content());
+        }
     }
 
     /// Notes that the content of a sequence that [`Remembered::get`] knows is the publisher's own.
     pub(crate) fn decide(&mut self, sequence: Sequence, content: Content) {
-        self.set(
-            sequence,
-            Slot {
-                crc: content.crc,
-                count: content.count,
-                state: State::Decided,
-            },
-        );
+        self.contested -= usize::from(self.is_contested(sequence));
+        self.set(sequence, Slot::new(content, State::Decided));
     }
 
     /// Returns the sequences of `range` that are contested and not decided, ascending.
-    pub(crate) fn contested(
-        &self,
-        range: SequenceRange,
-        next: Sequence,
-    ) -> impl Iterator<Item = Sequence> {
-        let first = range.first.max(next.minus(self.span()));
-        let passed = SequenceRange::new(first, range.last.min(next.previous()));
-        let passed = passed.filter(|_| self.contested > 0 && next > Sequence::FIRST);
+    pub(crate) fn contested(&self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
+        let passed = self.passed(range).filter(|_| self.contested > 0);
         let all = passed.into_iter().flat_map(SequenceRange::iter);
-        all.filter(|it| self.slots[self.index(*it)].state == State::Contested)
+        all.filter(|it| self.is_contested(*it))
     }
 
-    /// Returns how many records were delivered with the sequences of `range`, which lie within one span
-    /// of the next one.
+    /// Returns the part of `range` whose contents are remembered.
+    pub(crate) fn passed(&self, range: SequenceRange) -> Option<SequenceRange> {
+        let first = range.first.max(self.next.minus(self.span()));
+        let last = (self.next > Sequence::FIRST).then(|| self.next.previous())?;
+        SequenceRange::new(first, range.last.min(last))
+    }
+
+    /// Returns how many records were delivered with the sequences of `range` that are remembered.
     #[must_use]
     pub(crate) fn records_of(&self, range: SequenceRange) -> u64 {
-        let slots = range.iter().map(|it| self.slots[self.index(it)]);
-        slots.map(|slot| u64::from(slot.count)).sum()
+        let passed = self.passed(range).into_iter();
+        let slots = passed
+            .flat_map(SequenceRange::iter)
+            .map(|it| Slot(self.slots[self.index(it)]));
+        slots.map(|slot| u64::from(slot.content().count)).sum()
     }
 
     /// Remembers a ring of this many slots from now on, and nothing of a ring of another size.
     pub(crate) fn fit(&mut self, ring_slots: u64) {
-        if ring_slots.clamp(1, SLOTS_MAX).next_power_of_two() != self.span() {
-            *self = Self::new(ring_slots);
+        if ring_slots.clamp(1, SPAN_MAX).next_power_of_two() != self.span() {
+            let next = self.next;
+            *self = Self {
+                next,
+                ..Self::new(ring_slots)
+            };
         }
     }
 
-    /// Forgets everything, at a change of epoch.
-    pub(crate) fn clear(&mut self) {
-        self.slots.fill(EMPTY);
-        self.contested = 0;
+    /// Forgets everything, at a change of epoch, and begins with `next`.
+    pub(crate) fn restart(&mut self, next: Sequence) {
+        *self = Self {
+            next,
+            ..Self::new(self.span())
+        };
+    }
+
+    /// Nothing was delivered with the sequences of `range`.
+    fn forget(&mut self, range: SequenceRange) {
+        let first = range.first.max(range.last.minus(self.span() - 1));
+        for sequence in (SequenceRange { first, ..range }).iter() {
+            let at = self.index(sequence);
+            self.contested -=
+                usize::from(Slot(self.slots[at]).is(State::Contested) && self.contested > 0);
+            self.slots[at] = Slot::EMPTY.0;
+        }
+    }
+
+    fn slot(&self, sequence: Sequence) -> Option<Slot> {
+        self.is_within(sequence)
+            .then(|| Slot(self.slots[self.index(sequence)]))
     }
 
     fn set(&mut self, sequence: Sequence, slot: Slot) {
         let at = self.index(sequence);
-        self.contested -=
-            usize::from(self.slots[at].state == State::Contested && self.contested > 0);
-        self.slots[at] = slot;
+        self.slots[at] = slot.0;
     }
 
     const fn index(&self, sequence: Sequence) -> usize {
@@ -276,52 +313,90 @@ mod tests {
         let mut all = Remembered::new(5);
         for sequence in 1..10 {
             match sequence {
-                5 => all.pass(range(5, 5)),
-                _ => all.note(Sequence(sequence), content(sequence as u32)),
+                5 => all.pass(Sequence(5)),
+                _ => all.deliver(Sequence(sequence), content(sequence as u32)),
             }
         }
         all
     }
 
+    fn open(all: &Remembered) -> Vec<u64> {
+        all.contested(range(1, 99)).map(|it| it.0).collect()
+    }
+
     #[test]
     fn contents_within_one_span_are_remembered() {
-        let (all, next) = (remembered(), Sequence(10));
-        assert_eq!(size_of::<Slot>(), 8);
-        let get = |sequence| all.get(Sequence(sequence), next).map(|it| it.crc);
+        let all = remembered();
+        let get = |sequence| all.get(Sequence(sequence)).map(|it| it.crc);
         assert_eq!(
             [1, 2, 4, 5, 9, 10].map(get),
             [None, Some(2), Some(4), None, Some(9), None]
         );
-        assert!(all.is_within(Sequence(5), next) && !all.is_within(Sequence(1), next));
+        assert!(all.is_within(Sequence(5)) && !all.is_within(Sequence(1)));
+        assert_eq!((all.next(), all.above()), (Sequence(10), Sequence(1)));
         assert_eq!(all.records_of(range(4, 9)), 10);
     }
 
     #[test]
     fn contest_is_new_once_until_decided_or_left() {
-        let (mut all, next) = (remembered(), Sequence(10));
+        let mut all = remembered();
         assert!(all.contest(Sequence(3)) && !all.contest(Sequence(3)));
         assert!(all.contest(Sequence(7)) && all.contest(Sequence(8)));
-        let open = |all: &Remembered| all.contested(range(1, 99), next).map(|it| it.0).collect();
-        let contested: Vec<u64> = open(&all);
-        assert_eq!(contested, [3, 7, 8]);
+        assert!(!all.contest(Sequence(5)), "nothing was delivered");
+        assert_eq!(open(&all), [3, 7, 8]);
         all.decide(Sequence(3), content(77));
         all.leave(Sequence(7));
-        let contested: Vec<u64> = open(&all);
-        assert_eq!(contested, [8]);
+        assert_eq!(open(&all), [8]);
         assert!(!all.contest(Sequence(3)) && !all.contest(Sequence(7)));
-        assert_eq!(all.get(Sequence(3), next), Some(content(77)));
-        all.clear();
-        assert_eq!(all.contested(range(1, 99), next).count(), 0);
-        assert_eq!(all.get(Sequence(8), next), None);
+        assert_eq!(all.get(Sequence(3)), Some(content(77)));
+        all.restart(Sequence(10));
+        assert_eq!((open(&all), all.get(Sequence(8))), (vec![], None));
+    }
+
+    #[test]
+    fn contents_beyond_a_place_are_forgotten_on_return() {
+        let mut all = remembered();
+        all.contest(Sequence(8));
+        all.return_to(Sequence(6));
+        assert_eq!((all.next(), open(&all)), (Sequence(7), vec![]));
+        all.return_to(Sequence(20));
+        all.pass(Sequence(5));
+        assert_eq!(all.next(), Sequence(7));
+        all.pass(Sequence(8));
+        assert_eq!(
+            [6, 7, 8].map(|it| all.get(Sequence(it)).is_some()),
+            [true, false, false]
+        );
     }
 
     #[test]
     fn ring_of_another_size_is_remembered_anew() {
         let mut all = remembered();
         all.fit(8);
-        assert_eq!(all.get(Sequence(9), Sequence(10)), Some(content(9)));
+        assert_eq!(all.get(Sequence(9)), Some(content(9)));
         all.fit(9);
-        assert_eq!((all.span(), all.get(Sequence(9), Sequence(10))), (16, None));
-        assert_eq!(Remembered::new(u64::MAX).span(), SLOTS_MAX);
+        assert_eq!((all.span(), all.get(Sequence(9))), (16, None));
+        assert_eq!(all.next(), Sequence(10));
+        assert_eq!(Remembered::new(u64::MAX).span(), SPAN_MAX);
+    }
+
+    #[test]
+    fn serialized_state_is_bounded_and_restores_the_newest() {
+        let mut all = Remembered::new(SPAN_MAX);
+        all.restart(Sequence(1 << 40));
+        let mut room = vec![0; 9 * SERIALIZED as usize];
+        let small = postcard::to_slice(&all, &mut room[..20]);
+        assert!(small.is_ok(), "nothing is known");
+        (0..50_000).for_each(|n| all.deliver(all.next(), content(u32::MAX - n)));
+        all.contest(all.next().minus(2));
+        let bytes = postcard::to_slice(&all, &mut room).unwrap();
+        let restored: Remembered = postcard::from_bytes(bytes).unwrap();
+        assert_eq!((restored.next(), restored.span()), (all.next(), all.span()));
+        let newest = SequenceRange::new(all.next().minus(SERIALIZED), all.next());
+        for sequence in newest.unwrap().iter() {
+            assert_eq!(restored.get(sequence), all.get(sequence));
+        }
+        let contested: Vec<_> = restored.contested(newest.unwrap()).collect();
+        assert_eq!(contested, [all.next().minus(2)]);
     }
 }

@@ -258,6 +258,7 @@ impl EpochStream {
         now: Nanos,
         arrival: Arrival,
         datagram: &Datagram<'_>,
+        lines: &Lines,
         on: &mut dyn Deliver,
     ) {
         let header = datagram.header();
@@ -299,7 +300,7 @@ impl EpochStream {
         } else if !(planted(Bug::DuplicateDelivered)
             || planted(Bug::SecondLineDelivered) && arrival.via == Via::Line(LineId(1)))
         {
-            return self.handle_duplicate(arrival.path, &held, datagram, on);
+            return self.handle_duplicate(arrival.path, &held, datagram, lines, on);
         }
         if header.kind == Kind::End {
             if arrival.via == Via::Repair {
@@ -348,6 +349,7 @@ impl EpochStream {
         path: ArrivalPath,
         held: &Held,
         datagram: &Datagram<'_>,
+        lines: &Lines,
         on: &mut dyn Deliver,
     ) {
         self.repair.note_late(path, held.received_at);
@@ -357,8 +359,7 @@ impl EpochStream {
         let duplicate = (self.reassembly).take_duplicate(held, datagram, &self.counters, on);
         let conflict = match duplicate {
             Duplicate::Known => return,
-            Duplicate::Forgotten if held.via == Via::Repair => return,
-            Duplicate::Forgotten => return self.confirmed.note_incomparable(held.sequence),
+            Duplicate::Forgotten => return self.note_forgotten(held, datagram.header(), lines),
             Duplicate::Conflict(conflict) => conflict,
         };
         if conflict.is_newly_contested && self.join.is_link_up() {
@@ -368,6 +369,17 @@ impl EpochStream {
             sequence: held.sequence,
             wrong_one_delivered: conflict.wrong_one_delivered,
         });
+    }
+
+    /// Notes a datagram that is older than anything remembered. A line that is merely slow does not bring
+    /// it behind one that is a whole memory younger: an impostor may have sent that one.
+    fn note_forgotten(&mut self, held: &Held, header: &Header, lines: &Lines) {
+        let Via::Line(line) = held.via else { return };
+        let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
+        let span = self.reassembly.remembered_span();
+        if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
+            self.confirmed.note_incomparable(held.sequence);
+        }
     }
 
     /// Notes that everything up to `last` has been sent; sequences that were not heard of are missing.
@@ -832,9 +844,8 @@ impl EpochStream {
         }
         let suspects = SequenceRange::new(impostor.suspect_behind.next(), impostor.last);
         if let Some(range) = suspects {
-            for sequence in self.reassembly.contest_all(range) {
-                self.repair.contest(sequence);
-            }
+            let contested = self.reassembly.contest_all(range);
+            contested.for_each(|sequence| self.repair.contest(sequence));
         }
         self.reassembly.advance(&self.counters, on);
         self.repair.count_open(&self.counters);

@@ -145,6 +145,27 @@ fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
 }
 
 #[test]
+fn slow_line_without_repair_connection_rolls_nothing_back() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = tickcast_reliability::receive::ReceiverConfig {
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut world = World::joined(config, &publisher);
+    answer(&mut world, &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    let datagrams: Vec<_> = (0..SLOTS * 3).map(|_| publisher.publish(1)).collect();
+    // Line B is later by more than anything that is remembered.
+    datagrams.iter().for_each(|it| world.hear(A, it));
+    datagrams.iter().for_each(|it| world.hear(B, it));
+    world.connectable = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    assert_eq!(world.counters().impostors.get(), 0);
+    assert_eq!(world.records, numbers(1..=SLOTS * 3));
+}
+
+#[test]
 fn unreadable_multicast_leaves_a_gap_for_the_genuine_copy() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
