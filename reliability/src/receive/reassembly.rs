@@ -600,7 +600,7 @@ impl Reassembly {
                 self.stream
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
-                self.stream.pass(&held);
+                self.pass_waiting(&held);
             } else if !self.deliver_waiting(counters, on) {
                 break;
             }
@@ -665,9 +665,20 @@ impl Reassembly {
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
         }
-        self.stream.pass(&held);
+        self.pass_waiting(&held);
         self.window.release(next);
         true
+    }
+
+    /// Moves past a datagram of the window. It stays contested, or decided.
+    fn pass_waiting(&mut self, held: &Held) {
+        self.stream.pass(held);
+        if self.window.is_contested(held.sequence) {
+            self.stream.remembered.contest(held.sequence);
+        } else if self.window.is_decided(held.sequence) {
+            let content = Content::of(held);
+            self.stream.remembered.decide(held.sequence, content);
+        }
     }
 }
 

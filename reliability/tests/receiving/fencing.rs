@@ -205,6 +205,25 @@ fn contested_sequence_is_requested_until_its_copy_comes() {
 }
 
 #[test]
+fn content_contested_while_waiting_stays_contested() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    let first = publisher.publish(1);
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(2));
+    world.hear(A, &publisher.publish(1));
+    world.hear(A, &first);
+    assert_eq!(world.records, [1, 2, 3], "the forged one was first");
+    world.connectable = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced]);
+    assert_eq!(balance(&world), 2);
+}
+
+#[test]
 fn forged_source_loss_does_not_stay_in_the_counter() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);

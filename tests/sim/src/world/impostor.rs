@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tickcast_journal::Journaled;
-use tickcast_reliability::delivery::Item;
+use tickcast_reliability::delivery::{Delivery, Item};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::SourcePosition;
@@ -163,12 +163,23 @@ impl World {
             return;
         };
         let header = datagram.header();
+        let subscriber = &mut self.subscribers[number];
         let forged = self.impostor.is_forged(&datagram);
         if datagram.verdict() == CrcVerdict::Good
             && header.kind.is_sequenced()
-            && let Some(of) = self.subscribers[number].following_mut(header.channel)
+            && let Some(receiver) = subscriber.core.receiver(header.channel)
         {
-            of.impostor.hears(header.sequence, forged, decides);
+            let ((settled, heard), (_, limit)) = (receiver.progress(), receiver.confirmed());
+            let Some(of) = subscriber.following_mut(header.channel) else {
+                return;
+            };
+            // The core drops what it has no room for, or does not believe yet.
+            let has_room = of.config.delivery == Delivery::Arrival
+                || header.sequence.since(settled) <= of.config.window_slots.into();
+            let leaps = (of.asked).leaps(header.sequence, settled.next(), heard);
+            if has_room && (decides || header.sequence <= limit) && !leaps {
+                of.impostor.hears(header.sequence, forged, decides);
+            }
         }
     }
 
