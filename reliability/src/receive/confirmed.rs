@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
-use crate::receive::remembered::SPAN_MAX;
+use crate::receive::remembered::RING_SLOTS_MAX;
 use crate::types::{Nanos, RecordNumber, Sequence};
 
 /// Multicast may run ahead of the last confirmation by one half of the ring.
@@ -58,7 +58,7 @@ impl Confirmed {
             newest: Sequence::NONE,
             next_record: RecordNumber(0),
             before_down: None,
-            ring_slots: ring_slots.min(SPAN_MAX),
+            ring_slots: ring_slots.min(RING_SLOTS_MAX),
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
             asked: None,
@@ -68,7 +68,7 @@ impl Confirmed {
 
     /// The repair connection is up, to a publisher with a ring of this many slots.
     pub(crate) fn link_is_up(&mut self, ring_slots: u64) {
-        (self.ring_slots, self.asked) = (ring_slots.min(SPAN_MAX), None);
+        (self.ring_slots, self.asked) = (ring_slots.min(RING_SLOTS_MAX), None);
     }
 
     /// WELCOME says that the publisher of the epoch that goes on has sent up to `newest`.

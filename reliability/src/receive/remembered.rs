@@ -1,6 +1,6 @@
-//! How far delivery is, and the contents delivered last: as many as the publisher's ring has slots. Their
-//! CRCs reveal a second content of a sequence as long as the publisher can say which one is its own
-//! (docs/PROTOCOL.md §5.2).
+//! How far delivery is, and the contents delivered last: twice as many as the publisher's ring has slots.
+//! Their CRCs reveal a second content of a sequence as long as the publisher can say which one is its own,
+//! even where delivery has run ahead of the publisher by half a ring (docs/PROTOCOL.md §5.2).
 //!
 //! Sequence s has the slot `s & mask`. A slot does not name its sequence, because every sequence below
 //! the next one has been passed.
@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::receive::window::Held;
 use crate::types::{Sequence, SequenceRange};
 
-/// The most contents that are remembered, however large the ring on offer claims to be: 8 MiB.
-pub(crate) const SPAN_MAX: u64 = 1 << 20;
+/// The most slots of a ring whose contents are remembered, however large the ring on offer claims to be.
+/// That takes 8 MiB.
+pub(crate) const RING_SLOTS_MAX: u64 = 1 << 19;
 /// Number of contents in the serialized state, so that a flight record stays small. A replay is inexact
 /// where an older content is contradicted.
 const SERIALIZED: u64 = 4096;
@@ -113,7 +114,7 @@ impl Serialize for Remembered {
 impl<'de> Deserialize<'de> for Remembered {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let Newest { span, next, slots } = Newest::deserialize(from)?;
-        let mut remembered = Self::new(span);
+        let mut remembered = Self::new(span / 2);
         if remembered.span() != span || slots.len() as u64 > span.min(next.0) {
             return Err(D::Error::custom("a memory with an impossible size"));
         }
@@ -132,7 +133,7 @@ impl Remembered {
     /// Nothing was delivered yet, of a ring of this many slots.
     #[must_use]
     pub(crate) fn new(ring_slots: u64) -> Self {
-        let span = ring_slots.clamp(1, SPAN_MAX).next_power_of_two();
+        let span = span_of(ring_slots);
         Self {
             next: Sequence::FIRST,
             // Zeroed, so that the system provides a page only once something on it is remembered.
@@ -253,7 +254,7 @@ impl Remembered {
 
     /// Remembers a ring of this many slots from now on, and nothing of a ring of another size.
     pub(crate) fn fit(&mut self, ring_slots: u64) {
-        if ring_slots.clamp(1, SPAN_MAX).next_power_of_two() != self.span() {
+        if span_of(ring_slots) != self.span() {
             let next = self.next;
             *self = Self {
                 next,
@@ -266,7 +267,7 @@ impl Remembered {
     pub(crate) fn restart(&mut self, next: Sequence) {
         *self = Self {
             next,
-            ..Self::new(self.span())
+            ..Self::new(self.span() / 2)
         };
     }
 
@@ -296,6 +297,11 @@ impl Remembered {
     }
 }
 
+/// Returns the number of contents that are remembered of a ring of this many slots.
+fn span_of(ring_slots: u64) -> u64 {
+    2 * ring_slots.clamp(1, RING_SLOTS_MAX).next_power_of_two()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,7 +316,7 @@ mod tests {
 
     /// Sequences 1 to 9 of a memory of 8, of which 5 was lost.
     fn remembered() -> Remembered {
-        let mut all = Remembered::new(5);
+        let mut all = Remembered::new(4);
         for sequence in 1..10 {
             match sequence {
                 5 => all.pass(Sequence(5)),
@@ -372,17 +378,17 @@ mod tests {
     #[test]
     fn ring_of_another_size_is_remembered_anew() {
         let mut all = remembered();
-        all.fit(8);
+        all.fit(3);
         assert_eq!(all.get(Sequence(9)), Some(content(9)));
-        all.fit(9);
+        all.fit(5);
         assert_eq!((all.span(), all.get(Sequence(9))), (16, None));
         assert_eq!(all.next(), Sequence(10));
-        assert_eq!(Remembered::new(u64::MAX).span(), SPAN_MAX);
+        assert_eq!(Remembered::new(u64::MAX).span(), 2 * RING_SLOTS_MAX);
     }
 
     #[test]
     fn serialized_state_is_bounded_and_restores_the_newest() {
-        let mut all = Remembered::new(SPAN_MAX);
+        let mut all = Remembered::new(RING_SLOTS_MAX);
         all.restart(Sequence(1 << 40));
         let mut room = vec![0; 9 * SERIALIZED as usize];
         let small = postcard::to_slice(&all, &mut room[..20]);

@@ -131,13 +131,13 @@ fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
     world.connectable = false;
     world.cut(LinkDownReason::Closed);
     let mut impostor = impostor_of(&publisher);
-    for _ in 0..SLOTS * 2 {
+    for _ in 0..SLOTS * 3 {
         world.hear(A, &impostor.publish(2));
     }
     world.hear(A, &publisher.publish(1));
     world.connectable = true;
     world.pass(Nanos::from_ms(50), &publisher);
-    let (after, records) = (Sequence(1), SLOTS * 4);
+    let (after, records) = (Sequence(1), SLOTS * 6);
     assert!(world.saw(&Event::RolledBack { after, records }));
     assert_eq!(world.records.len() as u64, 1 + records + 1);
     assert_eq!(world.records.last(), Some(&2));
@@ -155,14 +155,14 @@ fn slow_line_without_repair_connection_rolls_nothing_back() {
     answer(&mut world, &publisher);
     world.connectable = false;
     world.cut(LinkDownReason::Closed);
-    let datagrams: Vec<_> = (0..SLOTS * 3).map(|_| publisher.publish(1)).collect();
+    let datagrams: Vec<_> = (0..SLOTS * 4).map(|_| publisher.publish(1)).collect();
     // Line B is later by more than anything that is remembered.
     datagrams.iter().for_each(|it| world.hear(A, it));
     datagrams.iter().for_each(|it| world.hear(B, it));
     world.connectable = true;
     world.pass(Nanos::from_ms(50), &publisher);
     assert_eq!(world.counters().impostors.get(), 0);
-    assert_eq!(world.records, numbers(1..=SLOTS * 3));
+    assert_eq!(world.records, numbers(1..=SLOTS * 4));
 }
 
 #[test]

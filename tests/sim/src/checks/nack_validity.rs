@@ -104,9 +104,9 @@ impl NackCheck {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
-    /// Number of delivered contents that a core remembers: those of a ring.
+    /// Number of delivered contents that a core remembers: those of two rings.
     fn memory(&self) -> u64 {
-        self.slots.next_power_of_two().max(self.span())
+        2 * self.slots.next_power_of_two().max(self.span())
     }
 
     /// Returns whether a core may have forgotten the content of this sequence. Earlier datagrams of an
