@@ -9,8 +9,9 @@
 //!     - `progress`: how far the publisher is, and the reports to it; `confirmed`: how far multicast may
 //!       run ahead of the repair path, and the proof of an impostor
 //!     - `repair`: what is missing (`gaps`, `contested`), and when and where to request it (`requests`)
-//!     - `reassembly`: delivery in order, from the `window` of early datagrams; what was delivered
-//!       (`remembered`) and reported (`revocable`) lately, in case an impostor sent it
+//!     - `reassembly`: delivery in order, from the `window` of early datagrams, to the stream of the
+//!       application (`in_order`). That keeps what was delivered (`remembered`) and reported (`revocable`)
+//!       lately, in case an impostor sent it
 //! - `rdma_read` and `inbox`: memory shared with the publisher
 
 mod config;
@@ -18,6 +19,7 @@ mod confirmed;
 mod contested;
 mod end;
 mod gaps;
+mod in_order;
 mod inbox;
 mod join;
 mod lines;

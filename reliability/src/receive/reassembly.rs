@@ -1,6 +1,5 @@
 //! Delivery in order: each datagram is delivered once everything before it was delivered or declared
-//! lost. A loss is reported exactly in its place, with the number of records that it cost
-//! (docs/PROTOCOL.md §7, §8).
+//! lost (docs/PROTOCOL.md §7, §8).
 //!
 //! A datagram in order is delivered from the receive buffer; only an early one is copied. In arrival
 //! order every datagram is delivered at once, and this file keeps track of the gaps behind it.
@@ -9,25 +8,21 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::ChannelOffer;
-use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
+use crate::delivery::{Deliver, LossCause, Via};
 use crate::planted::{Bug, planted};
-use crate::receive::mirror::Mirror;
-use crate::receive::remembered::{Content, Remembered};
-use crate::receive::replayed_records::AlreadyDelivered;
-use crate::receive::revocable::Revocable;
+use crate::receive::in_order::InOrder;
+use crate::receive::remembered::Content;
 use crate::receive::window::{Held, Window};
 use crate::record::Records;
 use crate::types::{
-    ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
-    SequenceRange, SourceId, SourcePosition,
+    ChannelId, Continued, Epoch, Lineage, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::{Datagram, Header, Kind, StreamEvent};
+use crate::wire::{Datagram, Kind};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reassembly {
-    stream: Stream,
+    stream: InOrder,
     window: Window,
     /// Ranges declared lost that delivery has not reached: ascending, apart from each other.
     lost: VecDeque<(SequenceRange, LossCause)>,
@@ -61,42 +56,6 @@ pub(crate) struct Conflict {
 /// A sequence and the number of its first record.
 type RecordAnchor = (Sequence, RecordNumber);
 
-/// A place where another epoch continues the stream.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Crossing {
-    /// The last sequence of the epoch before.
-    last: Sequence,
-    to: Epoch,
-    /// Records of the epoch before that were delivered beyond the place.
-    repeated: u64,
-}
-
-/// How far delivery is.
-#[derive(Debug, Serialize, Deserialize)]
-struct Stream {
-    channel: ChannelId,
-    epoch: Epoch,
-    /// The next sequence to deliver or declare lost, and the contents delivered last.
-    remembered: Remembered,
-    /// The number of the first record of the next sequence, where known.
-    next_record: Option<RecordNumber>,
-    /// A loss that delivery has reached, until the number of its records is known.
-    pending: Option<(SequenceRange, LossCause)>,
-    /// Every record below this number was delivered or reported lost, as of the last known `next_record`.
-    known_to: RecordNumber,
-    /// Where other epochs continue this one, ascending: beyond `next`, or reached and not yet reported.
-    crossings: VecDeque<Crossing>,
-    /// Records that the old epochs of the crossings delivered beyond them.
-    repeated: AlreadyDelivered,
-    /// Losses and claims that were reported and are not confirmed.
-    revocable: Revocable,
-    after_loss: bool,
-    ended: bool,
-    /// Takes everything delivered, for a standby.
-    #[serde(skip)]
-    mirror: Option<Box<Mirror>>,
-}
-
 impl Reassembly {
     /// Delivery of `channel` through `window`, of a publisher with a ring of `ring_slots` slots. It begins
     /// where [`Reassembly::restart`] says.
@@ -108,25 +67,10 @@ impl Reassembly {
         in_arrival_order: bool,
     ) -> Self {
         let slots = ring_slots.max(window.span());
-        let stream = Stream {
-            channel,
-            epoch: Epoch::NONE,
-            remembered: Remembered::new(slots),
-            next_record: None,
-            pending: None,
-            known_to: RecordNumber(0),
-            crossings: VecDeque::new(),
-            repeated: AlreadyDelivered::default(),
-            revocable: Revocable::default(),
-            after_loss: false,
-            ended: false,
-            mirror: None,
-        };
-        let lost = VecDeque::with_capacity(64);
         Self {
-            stream,
+            stream: InOrder::new(channel, slots),
             window,
-            lost,
+            lost: VecDeque::with_capacity(64),
             fact: None,
             floor: None,
             in_arrival_order,
@@ -140,14 +84,7 @@ impl Reassembly {
         next: Sequence,
         next_record: Option<RecordNumber>,
     ) {
-        let stream = &mut self.stream;
-        (stream.epoch, stream.next_record) = (epoch, next_record);
-        stream.remembered.restart(next);
-        (stream.pending, stream.ended) = (None, false);
-        stream.known_to = RecordNumber(0);
-        stream.crossings.clear();
-        stream.repeated.clear();
-        stream.revocable.clear();
+        self.stream.restart(epoch, next, next_record);
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
@@ -156,28 +93,18 @@ impl Reassembly {
     /// Makes room for datagrams of this length, and remembers as many contents as the ring has slots.
     pub(crate) fn fit_ring(&mut self, ring_slots: u64, slot_len: usize) {
         self.window.fit_slots(slot_len);
-        self.stream
-            .remembered
-            .fit(ring_slots.max(self.window.span()));
+        self.stream.fit_ring(ring_slots.max(self.window.span()));
     }
 
-    /// Sets where other epochs continue the stream. The epoch at `next` is `epoch`, or one that `epoch`
-    /// continues.
-    pub(crate) fn set_lineage(&mut self, epoch: Epoch, lineage: &Lineage) {
-        let stream = &mut self.stream;
-        if lineage.of(stream.epoch).is_none() {
-            stream.epoch = lineage.epoch_of(epoch, stream.next());
-        }
-        stream.crossings.clear();
-        let mut to = epoch;
-        for it in lineage.epochs() {
-            if to == stream.epoch {
-                break;
-            }
-            let (last, repeated) = (it.last, 0);
-            stream.crossings.push_front(Crossing { last, to, repeated });
-            to = it.epoch;
-        }
+    /// The stream that the application receives.
+    #[must_use]
+    pub(crate) const fn stream(&self) -> &InOrder {
+        &self.stream
+    }
+
+    /// The stream that the application receives, to change its lineage, its mirror or its end.
+    pub(crate) const fn stream_mut(&mut self) -> &mut InOrder {
+        &mut self.stream
     }
 
     /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
@@ -190,54 +117,22 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) -> u64 {
-        let (stream, window_end) = (&mut self.stream, at.last.next());
-        let known_to = stream.next_record.unwrap_or(stream.known_to);
-        let before = stream.repeated.count();
-        if stream.next() > window_end {
-            stream.repeated.add(at.next_record, known_to);
-        }
-        if self.in_arrival_order {
-            for held in self.window.delivered_above(at.last) {
-                let after = held.first_record.plus(held.count.into());
-                stream.repeated.add(held.first_record, after);
-            }
-        }
-        let dropped = self.window.forget_above(at.last);
-        self.lost.retain(|(range, _)| range.first <= at.last);
+        let early = self.window.delivered_above(at.last);
+        let early = early.filter(|_| self.in_arrival_order);
+        (self.stream).continue_epoch((epoch, lineage), at, early, counters, on);
+        self.forget_above(at.last, at.last.next())
+    }
+
+    /// Forgets what lies above `last`, and anchors above `fact_last`. Returns how many datagrams waited
+    /// there.
+    fn forget_above(&mut self, last: Sequence, fact_last: Sequence) -> u64 {
+        let dropped = self.window.forget_above(last);
+        self.lost.retain(|(range, _)| range.first <= last);
         if let Some((range, _)) = self.lost.back_mut() {
-            range.last = range.last.min(at.last);
+            range.last = range.last.min(last);
         }
         for fact in [&mut self.fact, &mut self.floor] {
-            fact.take_if(|(of, _)| *of > window_end);
-        }
-        stream.ended = false;
-        stream.revocable.confirm_losses(at.last);
-        if stream.next() > window_end {
-            stream.remembered.return_to(at.last);
-            // A loss beyond the place is none, because its records are published again.
-            stream.pending.take_if(|(range, _)| range.first > at.last);
-            if let Some((range, _)) = &mut stream.pending {
-                range.last = at.last;
-            }
-        }
-        // Repeated records of an earlier change that was not reported are reported with this one.
-        let not_emitted: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
-        let new = stream.repeated.count() - before;
-        self.set_lineage(epoch, lineage);
-        let stream = &mut self.stream;
-        if let Some(crossing) = stream.crossings.front_mut() {
-            crossing.repeated = not_emitted + new;
-        }
-        if planted(Bug::RepeatedRecordsDelivered) {
-            stream.repeated.clear();
-        }
-        if stream.next() == window_end {
-            stream.emit_pending(Some(at.next_record), counters, on);
-            stream.next_record = Some(at.next_record);
-            stream.enter_next_epoch(on);
-        }
-        if let Some(mirror) = &mut stream.mirror {
-            mirror.continue_epoch(epoch, lineage.clone(), at);
+            fact.take_if(|(of, _)| *of > fact_last);
         }
         dropped
     }
@@ -246,12 +141,6 @@ impl Reassembly {
     #[must_use]
     pub(crate) const fn next(&self) -> Sequence {
         self.stream.next()
-    }
-
-    /// Returns whether the session is over, and all of it was delivered or declared lost.
-    #[must_use]
-    pub(crate) const fn ended(&self) -> bool {
-        self.stream.ended
     }
 
     /// The window of held and remembered datagrams.
@@ -281,7 +170,7 @@ impl Reassembly {
         let next = self.stream.next();
         let (seen, delivered) = match self.window.seen(sequence) {
             Some((seen, delivered)) if sequence >= next => (Some(Content::of(seen)), delivered),
-            _ => (self.stream.remembered.get(sequence), true),
+            _ => (self.stream.remembered().get(sequence), true),
         };
         let mut duplicate = Duplicate::Known;
         match seen {
@@ -302,7 +191,7 @@ impl Reassembly {
             Some(_) => counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the ring remembers.
             None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
-            None if self.stream.remembered.is_within(sequence) => {
+            None if self.stream.remembered().is_within(sequence) => {
                 counters.late_dropped.increment();
             }
             None => {
@@ -312,7 +201,10 @@ impl Reassembly {
         }
         if decides && seen.is_some() {
             match sequence < next {
-                true => self.stream.remembered.decide(sequence, Content::of(held)),
+                true => self
+                    .stream
+                    .remembered_mut()
+                    .decide(sequence, Content::of(held)),
                 false => self.window.confirm(sequence),
             }
         }
@@ -323,7 +215,7 @@ impl Reassembly {
     /// contested before.
     fn contest(&mut self, sequence: Sequence) -> bool {
         match sequence < self.stream.next() {
-            true => self.stream.remembered.contest(sequence),
+            true => self.stream.remembered_mut().contest(sequence),
             false => self.window.contest(sequence),
         }
     }
@@ -331,7 +223,7 @@ impl Reassembly {
     /// Contests everything that was delivered with sequences of `range` and is remembered, because an
     /// impostor was proven. Returns what was not contested before.
     pub(crate) fn contest_all(&mut self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
-        let remembered = &mut self.stream.remembered;
+        let remembered = self.stream.remembered_mut();
         let passed = remembered.passed(range).into_iter();
         let all = passed.flat_map(SequenceRange::iter);
         all.filter(|sequence| remembered.contest(*sequence))
@@ -342,13 +234,13 @@ impl Reassembly {
         let next = self.stream.next();
         let waiting = self.window.contested();
         let waiting = waiting.filter(move |it| *it >= next && range.contains(*it));
-        self.stream.remembered.contested(range).chain(waiting)
+        self.stream.remembered().contested(range).chain(waiting)
     }
 
     /// Returns whether two contents of this sequence came and the publisher's copy did not.
     pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
         match sequence < self.stream.next() {
-            true => self.stream.remembered.is_contested(sequence),
+            true => self.stream.remembered().is_contested(sequence),
             false => self.window.is_contested(sequence),
         }
     }
@@ -359,31 +251,16 @@ impl Reassembly {
         let contested: Vec<_> = self.contested(range).collect();
         for sequence in contested {
             match sequence < self.stream.next() {
-                true => self.stream.remembered.leave(sequence),
+                true => self.stream.remembered_mut().leave(sequence),
                 false => self.window.confirm(sequence),
             }
         }
     }
 
-    /// The contents above this sequence are remembered, up to the last one delivered.
-    pub(crate) fn remembered_above(&self) -> Sequence {
-        self.stream.remembered.above()
-    }
-
-    /// The number of sequences whose contents are remembered.
-    pub(crate) const fn remembered_span(&self) -> u64 {
-        self.stream.remembered.span()
-    }
-
-    /// Everything up to `last` is confirmed.
-    pub(crate) fn confirm_losses(&mut self, last: Sequence) {
-        self.stream.revocable.confirm_losses(last);
-    }
-
     /// Nothing is confirmed beyond `last` until the repair connection is up again.
     pub(crate) fn suspend_confirmation(&mut self, last: Sequence, counters: &ReceiverCounters) {
         let delivered = self.records_beyond(last).unwrap_or(0);
-        self.stream.revocable.suspend(last, delivered, counters);
+        self.stream.suspend_confirmation(last, delivered, counters);
     }
 
     /// An impostor sent everything beyond `last`; the record `next_record` follows it. Forgets what it
@@ -400,14 +277,7 @@ impl Reassembly {
         let delivered = self.records_beyond(last);
         let was_reported =
             self.stream.next() > last.next() || self.window.delivered_above(last).next().is_some();
-        let dropped = self.window.forget_above(last);
-        self.lost.retain(|(range, _)| range.first <= last);
-        if let Some((range, _)) = self.lost.back_mut() {
-            range.last = range.last.min(last);
-        }
-        for fact in [&mut self.fact, &mut self.floor] {
-            fact.take_if(|(of, _)| *of > last);
-        }
+        let dropped = self.forget_above(last, last);
         if was_reported {
             self.stream
                 .roll_back(last, next_record, delivered, counters, on);
@@ -418,14 +288,14 @@ impl Reassembly {
     /// Returns how many records were delivered beyond `last`; `None` if not all are remembered.
     fn records_beyond(&self, last: Sequence) -> Option<u64> {
         let stream = &self.stream;
-        if self.remembered_above() > last {
+        if stream.remembered().above() > last {
             return None;
         }
         let early = self.window.delivered_above(last);
         let early = early.filter(|held| held.sequence >= stream.next());
         let early: u64 = early.map(|held| u64::from(held.count)).sum();
         let beyond = SequenceRange::new(last.next(), Sequence(u64::MAX));
-        Some(early + beyond.map_or(0, |range| stream.remembered.records_of(range)))
+        Some(early + beyond.map_or(0, |range| stream.remembered().records_of(range)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -440,16 +310,7 @@ impl Reassembly {
             // Delivered early: remembered from now on, so that a second copy of it is no news.
             self.window.delivered(*held);
         }
-        (self.stream.revocable).revoke_source_loss(held.sequence, counters);
-        if let Some(mirror) = &mut self.stream.mirror {
-            mirror.replace(datagram);
-        }
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Fenced,
-        };
-        self.stream.emit_loss(loss, None, counters, on);
+        self.stream.report_fenced(held, datagram, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
@@ -497,9 +358,7 @@ impl Reassembly {
     /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {
-        let stream = &self.stream;
-        (stream.pending.is_none() && stream.crossings.is_empty())
-            && (self.lost.is_empty() && self.window.waiting() == 0)
+        self.stream.is_clear() && self.lost.is_empty() && self.window.waiting() == 0
     }
 
     /// Delivers the records of the next datagram as [`Reassembly::offer`] does, when no other datagram
@@ -513,45 +372,7 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) {
-        let stream = &mut self.stream;
-        stream.mirror(datagram);
-        let position = stream.position_of(datagram.header(), &held, false);
-        stream.deliver_records(position, records, &held, counters, on);
-        stream.pass(&held);
-    }
-
-    /// Moves the beginning forward before anything was delivered. Sequences that the ring lost meanwhile
-    /// are no loss, because the application wanted the oldest there is.
-    pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
-        self.stream.remembered.pass(oldest.previous());
-        while let Some(crossing) = self.stream.crossing() {
-            self.stream.epoch = crossing.to;
-        }
-        self.stream.next_record = (record != RecordNumber(0)).then_some(record);
-    }
-
-    /// The mirror that keeps a copy of everything delivered, if there is one.
-    #[must_use]
-    pub(crate) fn mirror(&self) -> Option<&Mirror> {
-        self.stream.mirror.as_deref()
-    }
-
-    /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
-    pub(crate) fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
-        std::mem::replace(&mut self.stream.mirror, mirror)
-    }
-
-    /// Drops the mirror if the ring on offer has another shape, because its slots have other places.
-    pub(crate) fn drop_unfit_mirror(&mut self, offer: &ChannelOffer) {
-        self.stream.mirror.take_if(|mirror| !mirror.fits(offer));
-    }
-
-    /// Begins the mirror anew with `first`, the first datagram of the epoch on offer.
-    pub(crate) fn renew_mirror(&mut self, offer: &ChannelOffer, first: Sequence) {
-        self.drop_unfit_mirror(offer);
-        if let Some(mirror) = &mut self.stream.mirror {
-            mirror.begin_anew(offer.epoch, offer.continues.clone(), first);
-        }
+        (self.stream).deliver_next(datagram, records, &held, counters, on);
     }
 
     /// Declares `range` lost, as far as delivery has not passed it.
@@ -564,13 +385,6 @@ impl Reassembly {
             .lost
             .partition_point(|(lost, _)| lost.last < range.first);
         self.lost.insert(at, (range, cause));
-    }
-
-    /// The publisher confirmed that the session is over; reports it once.
-    pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
-        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndEmittedTwice) {
-            on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
-        }
     }
 
     /// Notes that the first record of `sequence` has this number.
@@ -605,51 +419,13 @@ impl Reassembly {
                 break;
             }
         }
-        if self.stream.pending.is_some() {
+        if self.stream.has_pending() {
             let mut known = [self.floor, self.fact].into_iter().flatten();
             if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next()) {
                 self.stream.emit_pending(Some(record), counters, on);
             }
         }
         self.stream.enter_next_epoch(on);
-    }
-
-    /// Reports a pending loss although the number of its records is unknown: at the end of an epoch, or
-    /// when the application leaves.
-    pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
-        self.stream.emit_pending(None, counters, on);
-        self.stream.enter_next_epoch(on);
-    }
-
-    /// The position of the stream, for events that are no datagram.
-    #[must_use]
-    pub(crate) fn position(&self) -> Position {
-        self.stream.position()
-    }
-
-    /// Delivers an event that is no datagram, at the position of the stream.
-    pub(crate) fn emit(&self, event: &Event, on: &mut dyn Deliver) {
-        on.item(Item::Event(&self.position(), event));
-    }
-
-    /// Delivers that the rest of an epoch that is over is lost, from `first` on; its size is unknown.
-    pub(crate) fn emit_epoch_tail(
-        &self,
-        first: Sequence,
-        counters: &ReceiverCounters,
-        on: &mut dyn Deliver,
-    ) {
-        counters.loss_events.increment();
-        counters.losses_of_unknown_size.increment();
-        let loss = Loss {
-            sequences: SequenceRange {
-                first,
-                last: Sequence(u64::MAX),
-            },
-            records: None,
-            cause: LossCause::Epoch,
-        };
-        self.emit(&Event::Lost(loss), on);
     }
 
     /// Delivers the datagram that waits for its turn at `next`, if there is one.
@@ -674,10 +450,10 @@ impl Reassembly {
     fn pass_waiting(&mut self, held: &Held) {
         self.stream.pass(held);
         if self.window.is_contested(held.sequence) {
-            self.stream.remembered.contest(held.sequence);
+            self.stream.remembered_mut().contest(held.sequence);
         } else if self.window.is_decided(held.sequence) {
             let content = Content::of(held);
-            self.stream.remembered.decide(held.sequence, content);
+            self.stream.remembered_mut().decide(held.sequence, content);
         }
     }
 }
@@ -690,322 +466,13 @@ fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): Rec
     }
 }
 
-impl Stream {
-    /// The next sequence to deliver or declare lost.
-    #[inline(always)]
-    const fn next(&self) -> Sequence {
-        self.remembered.next()
-    }
-
-    /// The position of the stream, for events that are no datagram.
-    fn position(&self) -> Position {
-        Position {
-            channel: self.channel,
-            epoch: self.epoch,
-            sequence: self.next().previous(),
-            record: self.next_record.unwrap_or(RecordNumber(0)),
-            via: Via::Repair,
-            quality: Quality {
-                after_loss: self.after_loss,
-                ..Quality::default()
-            },
-            source: SourceId(0),
-            source_position: SourcePosition(0),
-            sent_at: Nanos::ZERO,
-            received_at: Nanos::ZERO,
-            missing_for: Nanos::ZERO,
-        }
-    }
-
-    /// Removes and returns the first crossing, if the stream has passed it.
-    #[inline]
-    fn crossing(&mut self) -> Option<Crossing> {
-        let next = self.next();
-        self.crossings
-            .front()
-            .is_some_and(|it| next > it.last)
-            .then(|| self.crossings.pop_front())?
-    }
-
-    /// Reports that another epoch continues the stream here, once everything before it was reported.
-    #[inline]
-    fn enter_next_epoch(&mut self, on: &mut dyn Deliver) {
-        if self.crossings.is_empty() || self.pending.is_some() {
-            return;
-        }
-        while let Some(Crossing { last, to, repeated }) = self.crossing() {
-            let from = std::mem::replace(&mut self.epoch, to);
-            let continued = Event::EpochContinued {
-                from,
-                to,
-                last,
-                repeated,
-            };
-            on.item(Item::Event(&self.position(), &continued));
-        }
-    }
-
-    #[inline]
-    fn deliver(
-        &mut self,
-        datagram: &Datagram<'_>,
-        held: &Held,
-        out_of_order: bool,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        let header = datagram.header();
-        self.mirror(datagram);
-        let position = self.position_of(header, held, out_of_order);
-        match header.kind {
-            Kind::Data => match datagram.records() {
-                Ok(records) => self.deliver_records(position, records, held, counters, on),
-                Err(_) => self.emit_unreadable(held, counters, on),
-            },
-            Kind::Event => {
-                if let Some(event) = StreamEvent::parse(datagram.payload()) {
-                    counters.stream_events.increment();
-                    let (messages, oldest) = (event.source_messages_lost(), self.revocable_from());
-                    (self.revocable).count_source_loss(held.sequence, messages, oldest, counters);
-                    on.item(Item::Event(&position, &Event::Stream(event)));
-                }
-                counters.delivered_datagrams.increment();
-            }
-            // A datagram ends nothing: the end is reported once the repair connection has confirmed it.
-            Kind::End => counters.delivered_datagrams.increment(),
-            Kind::Heartbeat => {}
-        }
-    }
-
-    /// Keeps a copy of a delivered datagram in the mirror, if there is one.
-    #[inline]
-    fn mirror(&mut self, datagram: &Datagram<'_>) {
-        if let Some(mirror) = &mut self.mirror {
-            // A datagram that the mirror refuses is missing there, and the mirror begins anew behind it.
-            let _ = mirror.put(datagram);
-        }
-    }
-
-    /// The position of a datagram that is delivered.
-    #[inline]
-    fn position_of(&self, header: &Header, held: &Held, out_of_order: bool) -> Position {
-        Position {
-            channel: self.channel,
-            epoch: header.epoch,
-            sequence: held.sequence,
-            record: held.first_record,
-            via: held.via,
-            quality: Quality {
-                repaired: held.missing_for != Nanos::ZERO,
-                out_of_order,
-                after_loss: self.after_loss,
-                conflated: 0,
-            },
-            source: header.source,
-            source_position: header.source_position,
-            sent_at: header.sent_at,
-            received_at: held.received_at,
-            missing_for: held.missing_for,
-        }
-    }
-
-    /// Delivers the records of a datagram.
-    #[inline]
-    fn deliver_records(
-        &self,
-        position: Position,
-        records: Records<'_>,
-        held: &Held,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        if self.repeated.is_empty() {
-            on.records(&position, records);
-            counters.delivered_records.add(held.count.into());
-        } else {
-            self.deliver_new(position, records, counters, on);
-        }
-        counters.delivered_datagrams.increment();
-    }
-
-    /// Losses and events below this sequence cannot become void.
-    const fn revocable_from(&self) -> Sequence {
-        self.next().minus(self.remembered.span())
-    }
-
-    /// Returns to the place behind `last` and reports what is void; the record `next_record` follows it.
-    #[cold]
-    fn roll_back(
-        &mut self,
-        last: Sequence,
-        next_record: RecordNumber,
-        delivered: Option<u64>,
-        counters: &ReceiverCounters,
-        on: &mut dyn Deliver,
-    ) {
-        let records = self.revocable.revoke(last, delivered, counters);
-        let mut after = last;
-        if self.next() > last.next() {
-            self.remembered.return_to(last);
-            match &mut self.pending {
-                Some((range, _)) if range.first <= last => range.last = last,
-                Some(_) => self.pending = None,
-                None => self.next_record = Some(next_record),
-            }
-            if self.pending.is_none()
-                && let Some(loss) = self.revocable.take_last_loss(last, counters)
-            {
-                // Its size followed from a forged datagram, so it is reported anew.
-                let (sequences, first_record, cause) = loss;
-                (self.next_record, self.pending) = (first_record, Some((sequences, cause)));
-                after = sequences.first.previous();
-            }
-        }
-        if let Some(mirror) = &mut self.mirror {
-            mirror.cut(last, next_record);
-        }
-        let position = Position {
-            sequence: after,
-            ..self.position()
-        };
-        let rolled_back = Event::RolledBack { after, records };
-        on.item(Item::Event(&position, &rolled_back));
-        if self.next() == last.next() {
-            self.emit_pending(Some(next_record), counters, on);
-        }
-    }
-
-    /// Delivers the records that the epoch before did not deliver.
-    #[cold]
-    fn deliver_new(
-        &self,
-        first: Position,
-        records: Records<'_>,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        first.each(records, |position, record| {
-            if self.repeated.has(position.record) {
-                counters.records_already_delivered.increment();
-            } else {
-                counters.delivered_records.increment();
-                on.item(Item::Record(position, record));
-            }
-        });
-    }
-
-    /// Reports a datagram with a right CRC and invalid records: it counts as lost, not as delivered.
-    #[cold]
-    fn emit_unreadable(
-        &mut self,
-        held: &Held,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        counters.malformed_dropped.increment();
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Unreadable,
-        };
-        let first_record = Some(held.first_record);
-        self.emit_loss(loss, first_record, counters, on);
-    }
-
-    /// Moves past a datagram that was delivered.
-    #[inline]
-    fn pass(&mut self, held: &Held) {
-        self.remembered.deliver(held.sequence, Content::of(held));
-        let next_record = held.first_record.plus(held.count.into());
-        self.next_record = Some(next_record);
-        if !self.repeated.is_empty() {
-            self.repeated.pass(next_record);
-        }
-    }
-
-    fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
-        let first = self.next();
-        self.remembered.pass(range.last);
-        self.pending = Some(match self.pending {
-            // Adjacent losses are reported as one, because only their sum is known.
-            Some(before) if planted(Bug::SecondLossSwallowed) => before,
-            Some((before, cause)) => (
-                SequenceRange {
-                    first: before.first,
-                    last: range.last,
-                },
-                cause,
-            ),
-            None => (
-                SequenceRange {
-                    first,
-                    last: range.last,
-                },
-                cause,
-            ),
-        });
-    }
-
-    #[inline]
-    fn emit_pending(
-        &mut self,
-        next_record: Option<RecordNumber>,
-        counters: &ReceiverCounters,
-        on: &mut dyn Deliver,
-    ) {
-        if let Some((sequences, cause)) = self.pending.take() {
-            let records = match (self.next_record, next_record) {
-                (Some(expected), Some(found)) => {
-                    let short = u64::from(planted(Bug::LossOneRecordShort));
-                    // Records that the old epoch delivered are not lost with the new epoch's copy.
-                    let had = self.repeated.within(expected, found);
-                    Some(found.since(expected).saturating_sub(short + had))
-                }
-                _ => None,
-            };
-            let first_record = self.next_record;
-            self.known_to = first_record.unwrap_or(self.known_to);
-            // Without a known number the old one must go, or the next loss would include this one's records.
-            self.next_record = next_record;
-            self.emit_loss(
-                Loss {
-                    sequences,
-                    records,
-                    cause,
-                },
-                first_record,
-                counters,
-                on,
-            );
-        }
-    }
-
-    #[cold]
-    fn emit_loss(
-        &mut self,
-        loss: Loss,
-        first_record: Option<RecordNumber>,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        counters.loss_events.increment();
-        match loss.records {
-            Some(records) => counters.lost_records.add(records),
-            None => counters.losses_of_unknown_size.increment(),
-        }
-        self.after_loss = true;
-        let oldest = self.revocable_from();
-        self.revocable.note_loss(&loss, first_record, oldest);
-        let position = self.position();
-        on.item(Item::Event(&position, &Event::Lost(loss)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::Item;
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
-    use crate::wire::{Header, SourceLossReason, crc_of};
+    use crate::types::{Nanos, SourceId, SourcePosition};
+    use crate::wire::{Header, SourceLossReason, StreamEvent, crc_of};
 
     /// Delivery from sequence 10 and record 100 on, and what was told.
     struct Bench {
@@ -1155,13 +622,13 @@ mod tests {
     #[test]
     fn events_too_say_that_something_was_lost_before_them() {
         let mut bench = Bench::new(false);
-        let after_loss = |bench: &Bench| bench.reassembly.position().quality.after_loss;
+        let after_loss = |bench: &Bench| bench.reassembly.stream().position().quality.after_loss;
         assert!(!after_loss(&bench));
         bench.lose(10, 10, LossCause::Window);
         assert!(!after_loss(&bench), "it is not told yet");
         bench.data(11, 105, 1);
         assert!(after_loss(&bench));
-        assert_eq!(bench.reassembly.position().sequence, Sequence(11));
+        assert_eq!(bench.reassembly.stream().position().sequence, Sequence(11));
     }
 
     #[test]
@@ -1223,13 +690,13 @@ mod tests {
         bench.lose(12, 12, LossCause::Epoch);
         bench.lose(15, 20, LossCause::Epoch);
         bench.fact(30, 300);
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
-        assert!(bench.reassembly.ended());
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        assert!(bench.reassembly.stream().ended());
         bench.told.clear();
         bench
             .reassembly
             .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
-        assert!(!bench.reassembly.ended() && bench.reassembly.window().waiting() == 0);
+        assert!(!bench.reassembly.stream().ended() && bench.reassembly.window().waiting() == 0);
         bench.data(15, 1, 1);
         bench.data(16, 2, 1);
         assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
@@ -1251,10 +718,14 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Left);
         assert!(bench.told.is_empty());
-        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| {
+            reassembly.stream_mut().give_up_pending(counters, &mut on)
+        });
         let told = "12:0 sequences 10-12 lost (left), number of records unknown";
         assert_eq!(bench.told, [told]);
-        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| {
+            reassembly.stream_mut().give_up_pending(counters, &mut on)
+        });
         assert_eq!(bench.told.len(), 1);
         bench.lose(13, 13, LossCause::Left);
         bench.data(14, 140, 1);
@@ -1297,7 +768,10 @@ mod tests {
         bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
         assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
         bench.offer(12, 100, Kind::End, &[], 0);
-        assert!(!bench.reassembly.ended(), "a datagram ends nothing");
+        assert!(
+            !bench.reassembly.stream().ended(),
+            "a datagram ends nothing"
+        );
         let c = &bench.counters;
         assert_eq!(
             (c.stream_events.get(), c.source_messages_lost.get()),
@@ -1307,16 +781,22 @@ mod tests {
             (c.delivered_datagrams.get(), c.delivered_records.get()),
             (3, 0)
         );
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
         assert_eq!(bench.told[1..], ["12:100 end of session"]);
     }
 
     #[test]
     fn reassembly_start_moves_forward_only() {
         let mut bench = Bench::new(false);
-        bench.reassembly.begin_at(Sequence(14), RecordNumber(0));
-        bench.reassembly.begin_at(Sequence(12), RecordNumber(120));
+        bench
+            .reassembly
+            .stream_mut()
+            .begin_at(Sequence(14), RecordNumber(0));
+        bench
+            .reassembly
+            .stream_mut()
+            .begin_at(Sequence(12), RecordNumber(120));
         assert_eq!(bench.reassembly.next(), Sequence(14));
         bench.lose(14, 14, LossCause::Window);
         bench.fact(15, 125);

@@ -93,7 +93,7 @@ impl EpochStream {
     /// Returns whether everything up to END was delivered or declared lost.
     #[inline]
     pub(crate) const fn ended(&self) -> bool {
-        self.reassembly.ended()
+        self.reassembly.stream().ended()
     }
 
     /// Returns whether something is missing that an answer of the publisher would bring.
@@ -109,7 +109,7 @@ impl EpochStream {
 
     /// The position of the stream, for events that are no datagram.
     pub(crate) fn position(&self) -> Position {
-        self.reassembly.position()
+        self.reassembly.stream().position()
     }
 
     /// The last sequence delivered or declared lost.
@@ -376,7 +376,7 @@ impl EpochStream {
     fn note_forgotten(&mut self, held: &Held, header: &Header, lines: &Lines) {
         let Via::Line(line) = held.via else { return };
         let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
-        let span = self.reassembly.remembered_span();
+        let span = self.reassembly.stream().remembered().span();
         if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
             self.confirmed.note_incomparable(held.sequence);
         }
@@ -412,7 +412,9 @@ impl EpochStream {
     pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
         self.reassembly.advance(&self.counters, on);
-        self.reassembly.give_up_pending(&self.counters, on);
+        self.reassembly
+            .stream_mut()
+            .give_up_pending(&self.counters, on);
     }
 
     /// The publisher is dead: declares everything lost that nobody is left to bring. An END that came
@@ -484,7 +486,7 @@ impl EpochStream {
         if !self.end.is_reached(next) {
             return;
         }
-        self.reassembly.end(on);
+        self.reassembly.stream_mut().end(on);
         if self.progress.highest_seen() >= next {
             self.repair.lose(ALL, &self.counters, |_| {});
             self.progress.end_at(next.previous());
@@ -501,7 +503,7 @@ impl EpochStream {
     #[inline(always)]
     fn emit(&mut self, on: &mut dyn Deliver) {
         if self.join.take_live(self.reassembly.next()) {
-            self.reassembly.emit(&Event::Live, on);
+            self.reassembly.stream().emit(&Event::Live, on);
         }
         if !self.events.is_empty() {
             self.drain_events(on);
@@ -512,7 +514,7 @@ impl EpochStream {
     #[cold]
     pub(crate) fn drain_events(&mut self, on: &mut dyn Deliver) {
         while let Some(event) = self.events.pop_front() {
-            self.reassembly.emit(&event, on);
+            self.reassembly.stream().emit(&event, on);
         }
     }
 
@@ -538,12 +540,13 @@ impl EpochStream {
             // Nobody can say how much of that epoch the application missed.
             self.reassembly.restart(epoch, sequence, None);
             self.reassembly
+                .stream()
                 .emit_epoch_tail(sequence, &self.counters, on);
             let change = Event::EpochChanged {
                 from: epoch,
                 to: offer.epoch,
             };
-            self.reassembly.emit(&change, on);
+            self.reassembly.stream().emit(&change, on);
         }
         let (next, next_record) = match planted(Bug::BeginsFurtherOn) {
             true => (beginning.next.plus(3), None),
@@ -552,6 +555,7 @@ impl EpochStream {
         let first = next.plus(planted(Bug::LateJoinSkipsOne).into());
         self.reassembly.restart(offer.epoch, first, next_record);
         self.reassembly
+            .stream_mut()
             .set_lineage(offer.epoch, self.join.lineage());
         self.reassembly
             .fit_ring(offer.slots, offer.slot_len as usize);
@@ -559,7 +563,7 @@ impl EpochStream {
         self.confirmed.restart(offer.newest, offer.next_record);
         let repeated = u64::from(planted(Bug::LateJoinRepeatsOne));
         let after = next.previous().plus(repeated);
-        self.reassembly.emit(&Event::Joined { after }, on);
+        self.reassembly.stream().emit(&Event::Joined { after }, on);
         self.join
             .set_live_after(match planted(Bug::LiveToldTooSoon) {
                 true => Sequence::NONE,
@@ -595,7 +599,7 @@ impl EpochStream {
         self.reassembly
             .fit_ring(offer.slots, offer.slot_len as usize);
         self.confirmed.restart(offer.newest, offer.next_record);
-        self.reassembly.drop_unfit_mirror(offer);
+        self.reassembly.stream_mut().drop_unfit_mirror(offer);
         let mut superseded = SequenceRange::new(at.last.next(), Sequence(u64::MAX));
         if planted(Bug::HistoryOfOldEpochForgotten) {
             superseded = Some(ALL);
@@ -631,10 +635,14 @@ impl EpochStream {
             let highest = self.progress.highest_seen();
             let unconfirmed = self.end.unconfirmed(highest);
             let first = unconfirmed.unwrap_or_else(|| highest.next());
-            self.reassembly.emit_epoch_tail(first, &self.counters, on);
+            self.reassembly
+                .stream()
+                .emit_epoch_tail(first, &self.counters, on);
         }
         let from = self.join.epoch();
-        self.reassembly.emit(&Event::EpochChanged { from, to }, on);
+        self.reassembly
+            .stream()
+            .emit(&Event::EpochChanged { from, to }, on);
         ended
     }
 
@@ -648,7 +656,7 @@ impl EpochStream {
         let (first, first_record) = offer.continues.begins();
         self.reassembly
             .restart(offer.epoch, first, Some(first_record));
-        self.reassembly.renew_mirror(offer, first);
+        self.reassembly.stream_mut().renew_mirror(offer, first);
         self.repair.clear();
         self.progress.restart(first.previous());
         self.end.clear();
@@ -666,12 +674,15 @@ impl EpochStream {
 
     /// The mirror that keeps a copy of everything delivered, if there is one.
     pub(crate) fn mirror(&self) -> Option<&Mirror> {
-        self.reassembly.mirror()
+        self.reassembly.stream().mirror()
     }
 
     /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
     pub(crate) fn set_mirror(&mut self, mirror: Option<Mirror>) -> Option<Mirror> {
-        let before = self.reassembly.set_mirror(mirror.map(Box::new));
+        let before = self
+            .reassembly
+            .stream_mut()
+            .set_mirror(mirror.map(Box::new));
         before.map(|it| *it)
     }
 
@@ -801,11 +812,11 @@ impl EpochStream {
             return;
         };
         self.repair.lose(gone, &self.counters, |_| {});
-        self.reassembly.begin_at(oldest, record);
+        self.reassembly.stream_mut().begin_at(oldest, record);
         self.progress.pass(oldest.previous());
         self.join.begin_later(oldest, self.progress.highest_seen());
         let after = oldest.previous();
-        self.reassembly.emit(&Event::Joined { after }, on);
+        self.reassembly.stream().emit(&Event::Joined { after }, on);
     }
 
     /// The publisher's STATUS, of the epoch that is followed. Where it contradicts what was delivered, an
@@ -820,13 +831,15 @@ impl EpochStream {
         let newest = (status.newest, status.next_record);
         if !self.ended() {
             let heard = self.progress.highest_seen();
-            let remembered = self.reassembly.remembered_above();
+            let remembered = self.reassembly.stream().remembered().above();
             let answer = (status.echo, status.ended);
             let proof = self.confirmed.status(newest, answer, heard, remembered);
             if let Some(impostor) = proof {
                 self.fence(now, impostor, on);
             }
-            self.reassembly.confirm_losses(self.confirmed.newest());
+            self.reassembly
+                .stream_mut()
+                .confirm_losses(self.confirmed.newest());
         }
         self.confirm(status.newest, status.next_record, is_stale, now);
         if status.ended {
