@@ -232,8 +232,9 @@ impl InOrder {
     }
 
     /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
-    pub(crate) fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
-        std::mem::replace(&mut self.mirror, mirror)
+    pub(crate) fn set_mirror(&mut self, mirror: Option<Mirror>) -> Option<Mirror> {
+        let before = std::mem::replace(&mut self.mirror, mirror.map(Box::new));
+        before.map(|it| *it)
     }
 
     /// Drops the mirror if the ring on offer has another shape, because its slots have other places.

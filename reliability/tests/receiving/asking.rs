@@ -877,7 +877,7 @@ fn late_datagram_is_distinguished_from_duplicate() {
     };
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
-    let sent: Vec<_> = (0..SLOTS + 4).map(|_| publisher.publish(1)).collect();
+    let sent: Vec<_> = (0..SLOTS * 2 + 4).map(|_| publisher.publish(1)).collect();
     alone.hear(A, &sent[0]);
     alone.hear(A, &sent[2]);
     publisher.oldest = 3;
