@@ -48,7 +48,7 @@ impl Held {
             }
             Item::Event(_, Event::RolledBack { after, records }) => {
                 let held = self.records.len();
-                self.records.retain(|_, (sequence, _)| sequence <= after);
+                self.records.retain(|_, (sequence, _)| *sequence <= *after);
                 assert_eq!((held - self.records.len()) as u64, *records);
                 self.lost.retain(|range| range.last <= *after);
                 self.rollbacks += 1;
@@ -116,6 +116,7 @@ fn attacked(name: &str, kind: Kind, count: u16, body: &[u8]) -> Attacked {
         // Each attack begins once the stream went on behind the one before.
         if seen.records.len() as u64 > at + 200
             && let Some(last) = attacked[0].last(1)
+            && last.sequence == report.heard
         {
             let run = (1..=RUN).map(|n| {
                 let (sequence, record) = (report.heard.plus(n), last.record.plus(n));

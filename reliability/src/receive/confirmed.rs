@@ -15,6 +15,9 @@ const AHEAD_SHARE: u64 = 2;
 /// A confirmation is requested after one eighth of the ring, so that a full-rate stream never waits.
 const ASK_SHARE: u64 = 8;
 
+/// A STATUS that takes longer confirms nothing for a while: multicast is followed as without a connection.
+const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
+
 /// The proof that an impostor sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Impostor {
@@ -88,6 +91,11 @@ impl Confirmed {
     /// The repair connection is down: nobody confirms anything, and multicast is followed all the same.
     pub(crate) fn link_is_down(&mut self) {
         self.asked = None;
+        self.suspend();
+    }
+
+    /// Nobody confirms anything until the next STATUS, and multicast is followed all the same.
+    pub(crate) fn suspend(&mut self) {
         (self.before_down).get_or_insert((self.newest, self.next_record));
         (self.limit, self.asks_beyond) = (Sequence(u64::MAX), Sequence(u64::MAX));
     }
@@ -103,10 +111,24 @@ impl Confirmed {
         self.asks_beyond
     }
 
-    /// The last sequence that multicast may claim.
+    /// The last sequence that multicast may claim now.
     #[must_use]
-    pub(crate) const fn limit(&self) -> Sequence {
-        self.limit
+    pub(crate) fn limit(&self, now: Nanos) -> Sequence {
+        match self.is_overdue(now) {
+            true => Sequence(u64::MAX),
+            false => self.limit,
+        }
+    }
+
+    /// Returns whether a sequence lies so far ahead that nothing may be delivered there before a STATUS, and
+    /// that STATUS is overdue.
+    #[must_use]
+    pub(crate) fn waits_in_vain(&self, now: Nanos, sequence: Sequence) -> bool {
+        sequence > self.limit && self.is_overdue(now)
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        (self.asked).is_some_and(|(sent_at, _)| now.since(sent_at) >= CONFIRM_WAIT)
     }
 
     /// Notes that this sequence came by multicast. Returns whether to report progress now, so that the
@@ -206,22 +228,26 @@ mod tests {
     #[test]
     fn multicast_runs_half_a_ring_ahead_of_confirmation() {
         let mut of = Confirmed::new(64);
-        assert_eq!(of.limit(), Sequence(u64::MAX), "nobody can confirm");
+        assert_eq!(of.limit(Nanos(0)), Sequence(u64::MAX), "nobody can confirm");
         of.restart(Sequence(100), RECORD);
         assert_eq!(
-            (of.fast_until(), of.limit()),
+            (of.fast_until(), of.limit(Nanos(0))),
             (Sequence(108), Sequence(132))
         );
         of.note_repaired(Sequence(110), RECORD);
         of.note_repaired(Sequence(105), RECORD);
         assert_eq!(
-            (of.fast_until(), of.limit()),
+            (of.fast_until(), of.limit(Nanos(0))),
             (Sequence(118), Sequence(142))
         );
         of.link_is_down();
         assert_eq!(of.fast_until(), Sequence(u64::MAX));
         of.welcome(Sequence(112), RECORD, Sequence(900));
-        assert_eq!(of.limit(), Sequence(900), "heard without a connection");
+        assert_eq!(
+            of.limit(Nanos(0)),
+            Sequence(900),
+            "heard without a connection"
+        );
     }
 
     #[test]
@@ -236,6 +262,21 @@ mod tests {
         of.note_report(Nanos(9), Sequence(118));
         of.confirm(Sequence(118), RECORD);
         assert!(!of.is_report_due(Sequence(127)), "a STATUS is on its way");
+    }
+
+    #[test]
+    fn overdue_status_holds_multicast_up_no_longer() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(109));
+        let late = Nanos(7).after(CONFIRM_WAIT);
+        assert_eq!(of.limit(Nanos(late.0 - 1)), Sequence(132));
+        assert!(!of.waits_in_vain(late, Sequence(132)));
+        assert!(of.waits_in_vain(late, Sequence(133)));
+        assert_eq!(of.limit(late), Sequence(u64::MAX));
+        of.suspend();
+        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
+        assert_eq!(of.limit(late), Sequence(137), "it confirms again");
     }
 
     #[test]

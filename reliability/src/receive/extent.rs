@@ -39,8 +39,8 @@ impl Extent {
     }
 
     /// The newest sequence that the repair path confirmed, and the last one that multicast may claim.
-    pub(crate) const fn confirmed(&self) -> (Sequence, Sequence) {
-        (self.confirmed.newest(), self.confirmed.limit())
+    pub(crate) fn confirmed(&self, now: Nanos) -> (Sequence, Sequence) {
+        (self.confirmed.newest(), self.confirmed.limit(now))
     }
 
     /// The timer of PROGRESS, and how far the publisher is.
@@ -83,7 +83,7 @@ impl Extent {
             return false;
         }
         let leaps = sequence.since(highest.max(next)) > leap_max && !planted(Bug::LeapBelieved);
-        let unconfirmed = via != Via::Repair && sequence > self.confirmed.limit();
+        let unconfirmed = via != Via::Repair && sequence > self.confirmed.limit(now);
         if leaps || unconfirmed {
             self.progress.note_leap();
             self.progress.query_soon(now);
@@ -164,6 +164,17 @@ impl Extent {
     pub(crate) fn link_is_up(&mut self, now: Nanos, ring_slots: u64) {
         self.progress.restart_reports(now);
         self.confirmed.link_is_up(ring_slots);
+    }
+
+    /// Returns whether this sequence waits for a STATUS that is overdue.
+    pub(crate) fn waits_in_vain(&self, now: Nanos, sequence: Sequence) -> bool {
+        self.confirmed.waits_in_vain(now, sequence)
+    }
+
+    /// Nobody confirms anything until the next STATUS. Returns the newest sequence confirmed.
+    pub(crate) fn suspend_confirmation(&mut self) -> Sequence {
+        self.confirmed.suspend();
+        self.confirmed.newest()
     }
 
     /// The repair connection is down.

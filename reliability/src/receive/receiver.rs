@@ -153,10 +153,10 @@ impl Receiver {
         (self.stream.delivered(), self.stream.extent().highest_seen())
     }
 
-    /// The newest sequence that the repair path confirmed, and the last one that multicast may claim.
+    /// The newest sequence that the repair path confirmed, and the last one that multicast may claim now.
     #[must_use]
-    pub const fn confirmed(&self) -> (Sequence, Sequence) {
-        self.stream.extent().confirmed()
+    pub fn confirmed(&self, now: Nanos) -> (Sequence, Sequence) {
+        self.stream.extent().confirmed(now)
     }
 
     /// The state of the channel as this receiver knows it. The events emitted so far result in the same

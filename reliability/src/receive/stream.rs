@@ -170,6 +170,11 @@ impl EpochStream {
             true => self.join.slots(),
             false => self.join.slots().min(self.recovery.repair().burst_max()),
         };
+        if self.extent.waits_in_vain(now, header.sequence) {
+            // A connection that answers nothing is as good as none, and stops no stream.
+            let newest = self.extent.suspend_confirmation();
+            self.recovery.suspend_confirmation(newest);
+        }
         let at = (self.recovery.next(), self.ended());
         let admitted = self.extent.admit(now, via, header, at, leap_max);
         if !admitted {
@@ -584,7 +589,7 @@ impl EpochStream {
     pub(crate) fn link_is_down(&mut self, reason: LinkDownReason) {
         self.recovery.repair_mut().set_replay(false, false);
         if self.join.link_is_down() {
-            let (newest, _) = self.extent.confirmed();
+            let newest = self.extent.suspend_confirmation();
             self.recovery.suspend_confirmation(newest);
             self.extent.link_is_down();
             self.counters().repair_links_down.increment();
@@ -706,7 +711,7 @@ impl EpochStream {
             }
             self.recovery
                 .stream_mut()
-                .confirm_losses(self.extent.confirmed().0);
+                .confirm_losses(self.extent.confirmed(now).0);
         }
         self.confirm(status.newest, status.next_record, is_stale, now);
         if status.ended {

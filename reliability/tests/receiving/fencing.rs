@@ -107,6 +107,29 @@ fn multicast_beyond_half_a_ring_waits_for_confirmation() {
 }
 
 #[test]
+fn overdue_confirmation_stops_no_stream() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.answer = false;
+    for _ in 0..600 {
+        world.hear(A, &publisher.publish(1));
+        world.settle(&publisher);
+    }
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 88);
+    world.pass(Nanos::from_ms(20), &publisher);
+    for _ in 0..SLOTS {
+        world.hear(A, &publisher.publish(1));
+    }
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 88);
+    world.answer = true;
+    answer(&mut world, &publisher);
+    world.pass(Nanos::from_ms(10), &publisher);
+    assert_eq!(world.records.last(), Some(&(600 + SLOTS)));
+    assert_eq!(world.counters().impostors.get(), 0);
+}
+
+#[test]
 fn multicast_is_followed_without_repair_connection() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);

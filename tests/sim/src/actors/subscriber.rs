@@ -253,7 +253,7 @@ impl Subscriber {
                     let receiver = self.core.receiver(channel);
                     let settled = receiver.map_or(Sequence::NONE, |r| r.progress().0);
                     // A confirmation is asked for after each eighth of the ring.
-                    let confirmed = receiver.map_or(Sequence::NONE, |r| r.confirmed().0);
+                    let confirmed = receiver.map_or(Sequence::NONE, |r| r.confirmed(now).0);
                     let unconfirmed = progress.heard.since(confirmed) > self.ring_slots / 8;
                     if progress.sequence > settled {
                         let said = progress.sequence;

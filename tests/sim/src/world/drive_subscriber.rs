@@ -282,7 +282,7 @@ impl World {
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
         // A datagram over a connection is checked with its message, and a READ is no sign of
         // liveness.
-        let (_, limit) = receiver.confirmed();
+        let (_, limit) = receiver.confirmed(self.now);
         let unconfirmed = line.is_some() && sequence > limit;
         if line.is_some() && !unconfirmed {
             of.loss_reason.datagram(sequence);

@@ -169,7 +169,8 @@ impl World {
             && header.kind.is_sequenced()
             && let Some(receiver) = subscriber.core.receiver(header.channel)
         {
-            let ((settled, heard), (_, limit)) = (receiver.progress(), receiver.confirmed());
+            let ((settled, heard), (_, limit)) =
+                (receiver.progress(), receiver.confirmed(self.now));
             let Some(of) = subscriber.following_mut(header.channel) else {
                 return;
             };
