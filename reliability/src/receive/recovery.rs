@@ -1,4 +1,4 @@
-//! What is missing and requested, and the delivery that waits for it (docs/PROTOCOL.md §5.3, §5.4, §7).
+//! Missing sequences, their requests, and the delivery that waits for them (docs/PROTOCOL.md §5.3, §5.4, §7).
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::types::{
 };
 use crate::wire::Datagram;
 
-/// What is missing, and the delivery that waits for it.
+/// The missing sequences, and the delivery that waits for them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Recovery {
     repair: Repair,
@@ -62,13 +62,13 @@ impl Recovery {
         self.counters = counters;
     }
 
-    /// What is missing, and when to request it.
+    /// The missing sequences, and when to request them.
     #[inline]
     pub(crate) const fn repair(&self) -> &Repair {
         &self.repair
     }
 
-    /// What is missing, and when to request it.
+    /// The missing sequences, and when to request them.
     pub(crate) const fn repair_mut(&mut self) -> &mut Repair {
         &mut self.repair
     }
@@ -131,7 +131,7 @@ impl Recovery {
     }
 
     /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
-    /// that they were delivered. What is missing of `superseded` is missing no more.
+    /// that they were delivered. Missing sequences of `superseded` are missing no more.
     pub(crate) fn continue_epoch(
         &mut self,
         (epoch, lineage): (Epoch, &Lineage),

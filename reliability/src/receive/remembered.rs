@@ -18,7 +18,7 @@ pub(crate) const RING_SLOTS_MAX: u64 = 1 << 19;
 /// where an older content is contradicted.
 const SERIALIZED: u64 = 4096;
 
-/// What became of a sequence.
+/// The fate of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 enum State {

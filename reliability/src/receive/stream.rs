@@ -79,13 +79,13 @@ impl EpochStream {
         &self.join
     }
 
-    /// What is missing, and the delivery that waits for it.
+    /// The missing sequences, and the delivery that waits for them.
     #[inline]
     pub(crate) const fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// What is missing, and the delivery that waits for it.
+    /// The missing sequences, and the delivery that waits for them.
     pub(crate) const fn recovery_mut(&mut self) -> &mut Recovery {
         &mut self.recovery
     }

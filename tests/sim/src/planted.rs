@@ -38,7 +38,7 @@ const HUNTS: [Hunt; 76] = [
     hunt(Bug::WindowOffByOne, "only-nacks", 12),
     hunt(Bug::BackwardJumpBelieved, "calm", 3),
     hunt(Bug::LeapBelieved, "forger", 5),
-    hunt(Bug::ImpostorIgnored, "impostor", 400),
+    hunt(Bug::ImpostorIgnored, "impostor", 60),
     hunt(Bug::UnreadableTaken, "impostor", 10),
     hunt(Bug::CrcIgnored, "corrupt", 5),
     hunt(Bug::RelayByteCovered, "iid", 3),

@@ -326,7 +326,7 @@ impl Follower {
                 Item::Event(_, event) => {
                     match event {
                         Event::Lost(loss) => losses.push(*loss),
-                        // What follows has the same numbers again.
+                        // The same numbers follow again.
                         Event::RolledBack { .. } => last.clear(),
                         _ => {}
                     }
