@@ -719,12 +719,12 @@ mod tests {
         bench.lose(10, 12, LossCause::Left);
         assert!(bench.told.is_empty());
         bench.tell(|reassembly, counters, mut on| {
-            reassembly.stream_mut().give_up_pending(counters, &mut on)
+            reassembly.stream_mut().give_up_pending(counters, &mut on);
         });
         let told = "12:0 sequences 10-12 lost (left), number of records unknown";
         assert_eq!(bench.told, [told]);
         bench.tell(|reassembly, counters, mut on| {
-            reassembly.stream_mut().give_up_pending(counters, &mut on)
+            reassembly.stream_mut().give_up_pending(counters, &mut on);
         });
         assert_eq!(bench.told.len(), 1);
         bench.lose(13, 13, LossCause::Left);
