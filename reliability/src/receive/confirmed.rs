@@ -46,6 +46,10 @@ pub(crate) struct Confirmed {
     limit: Sequence,
     /// A sequence beyond asks for a confirmation first; at most `limit`.
     asks_beyond: Sequence,
+    /// The last sequence that was rolled back; [`Sequence::NONE`] once all of them are settled again.
+    rolled_back_to: Sequence,
+    /// `asks_beyond`, or nothing while a run that was rolled back comes again.
+    fast_until: Sequence,
     /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
     asked: Option<(Nanos, Sequence)>,
     /// Whether a datagram of the publisher came that is too old to be compared, although nothing
@@ -64,6 +68,8 @@ impl Confirmed {
             ring_slots: ring_slots.min(RING_SLOTS_MAX),
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
+            rolled_back_to: Sequence::NONE,
+            fast_until: Sequence(u64::MAX),
             asked: None,
             doubted: false,
         }
@@ -85,6 +91,7 @@ impl Confirmed {
     pub(crate) fn restart(&mut self, newest: Sequence, next_record: RecordNumber) {
         (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
         (self.asked, self.doubted, self.before_down) = (None, false, None);
+        self.rolled_back_to = Sequence::NONE;
         self.confirm(newest, next_record);
     }
 
@@ -97,7 +104,28 @@ impl Confirmed {
     /// Nobody confirms anything until the next STATUS, and multicast is followed all the same.
     pub(crate) fn suspend(&mut self) {
         (self.before_down).get_or_insert((self.newest, self.next_record));
-        (self.limit, self.asks_beyond) = (Sequence(u64::MAX), Sequence(u64::MAX));
+        self.limit = Sequence(u64::MAX);
+        self.ask_beyond(self.limit);
+    }
+
+    /// Everything up to `heard` was rolled back. Forged copies of it may still be under way, and those of
+    /// the publisher may have come before: only the repair path can tell which one comes now.
+    pub(crate) fn note_rolled_back(&mut self, heard: Sequence) {
+        self.rolled_back_to = self.rolled_back_to.max(heard);
+        self.ask_beyond(self.asks_beyond);
+    }
+
+    /// Returns whether this sequence was rolled back, so that a copy by multicast is contested.
+    pub(crate) fn was_rolled_back(&self, sequence: Sequence) -> bool {
+        sequence <= self.rolled_back_to
+    }
+
+    /// Everything before `next` is settled. Once that is all that was rolled back, the fast path is free.
+    pub(crate) fn note_settled(&mut self, next: Sequence) {
+        if self.rolled_back_to != Sequence::NONE && next > self.rolled_back_to {
+            self.rolled_back_to = Sequence::NONE;
+            self.ask_beyond(self.asks_beyond);
+        }
     }
 
     /// The newest sequence confirmed.
@@ -108,7 +136,7 @@ impl Confirmed {
     /// The last sequence of the fast path: nothing needs to be asked before it is delivered.
     #[inline(always)]
     pub(crate) const fn fast_until(&self) -> Sequence {
-        self.asks_beyond
+        self.fast_until
     }
 
     /// The last sequence that multicast may claim now.
@@ -137,7 +165,7 @@ impl Confirmed {
         if sequence <= self.asks_beyond {
             return false;
         }
-        self.asks_beyond = self.limit;
+        self.ask_beyond(self.limit);
         // A STATUS that is awaited already confirms as much.
         self.asked.is_none()
     }
@@ -201,7 +229,17 @@ impl Confirmed {
         }
         // At least one, so that a ring of few slots is followed.
         let share = |of: u64| self.newest.plus((self.ring_slots / of).max(1));
-        (self.limit, self.asks_beyond) = (share(AHEAD_SHARE), share(ASK_SHARE));
+        let asks_beyond = share(ASK_SHARE);
+        self.limit = share(AHEAD_SHARE);
+        self.ask_beyond(asks_beyond);
+    }
+
+    fn ask_beyond(&mut self, sequence: Sequence) {
+        self.asks_beyond = sequence;
+        self.fast_until = match self.rolled_back_to {
+            Sequence::NONE => sequence,
+            _ => Sequence::NONE,
+        };
     }
 }
 

@@ -192,9 +192,21 @@ impl Extent {
 
     /// Returns to the place behind `last`. Sequences that the publisher has sent beyond count at once.
     pub(crate) fn roll_back(&mut self, last: Sequence) {
+        self.confirmed
+            .note_rolled_back(self.progress.highest_seen());
         self.progress.roll_back(last);
         self.progress.note_leap();
         self.end.forget_above(last);
+    }
+
+    /// Returns whether a copy of this sequence by multicast is contested, because it was rolled back.
+    pub(crate) fn was_rolled_back(&self, sequence: Sequence) -> bool {
+        self.confirmed.was_rolled_back(sequence)
+    }
+
+    /// Notes that everything before `next` is settled.
+    pub(crate) fn note_settled(&mut self, next: Sequence) {
+        self.confirmed.note_settled(next);
     }
 
     /// Notes that everything up to `last` has been sent. Returns what was not heard of.

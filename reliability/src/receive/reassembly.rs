@@ -213,20 +213,21 @@ impl Reassembly {
 
     /// Contests the content of a sequence that was delivered or waits. Returns whether it was not
     /// contested before.
-    fn contest(&mut self, sequence: Sequence) -> bool {
+    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
         match sequence < self.stream.next() {
             true => self.stream.remembered_mut().contest(sequence),
             false => self.window.contest(sequence),
         }
     }
 
-    /// Contests everything that was delivered with sequences of `range` and is remembered, because an
-    /// impostor was proven. Returns what was not contested before.
+    /// Contests everything that was delivered with sequences of `range` and is remembered, or waits,
+    /// because an impostor was proven. Returns what was not contested before.
     pub(crate) fn contest_all(&mut self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
-        let remembered = self.stream.remembered_mut();
-        let passed = remembered.passed(range).into_iter();
-        let all = passed.flat_map(SequenceRange::iter);
-        all.filter(|sequence| remembered.contest(*sequence))
+        let known = range.first.max(self.stream.remembered().above().next());
+        let last = range.last.min(self.window_end().previous());
+        let all = SequenceRange::new(known, last).into_iter();
+        all.flat_map(SequenceRange::iter)
+            .filter(|sequence| self.contest(*sequence))
     }
 
     /// Returns the sequences of `range` that are contested and not decided, in no order.

@@ -221,7 +221,14 @@ impl Recovery {
         duplicate
     }
 
-    /// Contests everything that was delivered with these sequences.
+    /// Contests what was delivered or waits with this sequence.
+    pub(crate) fn contest(&mut self, sequence: Sequence) {
+        if self.reassembly.contest(sequence) {
+            self.repair.contest(sequence);
+        }
+    }
+
+    /// Contests everything that was delivered or waits with these sequences.
     pub(crate) fn contest_all(&mut self, range: SequenceRange) {
         let contested = self.reassembly.contest_all(range);
         contested.for_each(|sequence| self.repair.contest(sequence));

@@ -275,6 +275,10 @@ impl EpochStream {
             self.extent.hear_end(now, arrival.via, sequence);
         }
         self.recovery.offer(datagram, held, on);
+        if arrival.via != Via::Repair && self.extent.was_rolled_back(sequence) {
+            self.recovery.contest(sequence);
+        }
+        self.extent.note_settled(self.recovery.next());
         let has_begun = self.delivery == Delivery::Arrival
             || self.join.beginning() != Some(self.recovery.next());
         if has_begun {

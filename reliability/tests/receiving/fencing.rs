@@ -247,6 +247,39 @@ fn content_contested_while_waiting_stays_contested() {
 }
 
 #[test]
+fn late_forged_copies_of_rolled_back_run_are_contested() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    let late = [impostor.publish(2), impostor.publish(2)];
+    world.hear(A, &impostor.publish(1));
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    // The publisher's own copies come before the STATUS that makes everything beyond 1 void.
+    let status = Status {
+        echo: Nanos(u64::MAX),
+        ..publisher.status()
+    };
+    for _ in 0..2 {
+        world.hear(A, &publisher.publish(1));
+    }
+    world.tell(Path::Repair, &Message::Status(status));
+    let after = Sequence(1);
+    assert!(world.saw(&Event::RolledBack { after, records: 3 }));
+    // One waits for the other.
+    world.hear(A, &late[1]);
+    world.hear(A, &late[0]);
+    assert_eq!(world.records.len(), 8, "nothing contradicts them yet");
+    world.answer = true;
+    world.pass(Nanos::from_ms(500), &publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced; 2]);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
 fn forged_source_loss_does_not_stay_in_the_counter() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
