@@ -86,6 +86,30 @@ fn suspects_are_compared_with_the_repair_path() {
 }
 
 #[test]
+fn waiting_suspects_are_compared_with_the_repair_path() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    impostor.publish(1);
+    // Sequence 2 is missing, so they wait.
+    for _ in 0..3 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    publisher.publish(1);
+    publisher.publish(1);
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.pass(Nanos::from_ms(500), &publisher);
+    assert_eq!(world.counters().fenced_dropped.get(), 2);
+    assert_eq!(world.counters().fencing_violations.get(), 1);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
 fn multicast_beyond_half_a_ring_waits_for_confirmation() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
