@@ -24,6 +24,19 @@ impl Symbol {
     }
 }
 
+impl Symbol {
+    /// Returns the symbol that is displayed as this text; `None` for a text that is too long, or that
+    /// holds other than plain characters.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut padded = [b' '; 8];
+        let is_plain = !text.is_empty() && text.bytes().all(|byte| is_plain(&byte));
+        let field = padded.get_mut(..text.len()).filter(|_| is_plain)?;
+        field.copy_from_slice(text.as_bytes());
+        Some(Self(padded))
+    }
+}
+
 impl fmt::Display for Symbol {
     /// Writes the symbol as the venue wrote it, with bytes other than printable ASCII escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,8 +68,9 @@ pub struct Instruments {
     /// Random key mixed with each symbol, so that no input can force collisions.
     key: u64,
     shift: u32,
-    symbols: Vec<Symbol>,
-    first_id: u32,
+    /// Symbols with their ids, ascending.
+    symbols: Vec<(Symbol, u32)>,
+    next_id: u32,
     limit: usize,
 }
 
@@ -81,9 +95,24 @@ impl Instruments {
             key: RandomState::new().hash_one(0),
             shift: u64::BITS - SLOTS_FIRST.trailing_zeros(),
             symbols: Vec::new(),
-            first_id,
+            next_id: first_id,
             limit: limit.min(room),
         }
+    }
+
+    /// Adds the symbols of an earlier table, and assigns further ids from `next_id` on. A symbol beyond
+    /// the limit, or whose id is in use or not below `next_id`, is left out.
+    pub fn resume(&mut self, known: &[(u32, Symbol)], next_id: u32) {
+        let mut known = known.to_vec();
+        known.sort_unstable_by_key(|(id, _)| *id);
+        for (id, symbol) in known {
+            let is_free = (self.next_id..next_id).contains(&id);
+            if is_free && self.symbols.len() < self.limit && self.id(symbol).is_none() {
+                self.insert(symbol, id);
+                self.next_id = id + 1;
+            }
+        }
+        self.next_id = self.next_id.max(next_id);
     }
 
     /// Returns the id of a symbol and assigns the next id to a new one; `None` if the table is full.
@@ -100,17 +129,24 @@ impl Instruments {
         if self.symbols.len() >= self.limit {
             return None;
         }
-        let id = self.first_id + u32::try_from(self.symbols.len()).ok()?;
-        self.symbols.push(symbol);
+        let id = self.next_id;
+        self.next_id = id.checked_add(1)?;
+        self.insert(symbol, id);
+        Some(Resolved { id, is_new: true })
+    }
+
+    /// Adds a symbol with an id above all others.
+    fn insert(&mut self, symbol: Symbol, id: u32) {
+        self.symbols.push((symbol, id));
         if self.symbols.len() > self.slots.len() / 2 {
             self.shift -= 1;
             self.slots = vec![(0, 0); self.slots.len() * 2];
-            for (symbol, id) in self.symbols.iter().zip(self.first_id..) {
+            for (symbol, id) in &self.symbols {
                 put(
                     &mut self.slots,
                     home(*symbol, self.key, self.shift),
                     *symbol,
-                    id,
+                    *id,
                 );
             }
         } else {
@@ -121,7 +157,6 @@ impl Instruments {
                 id,
             );
         }
-        Some(Resolved { id, is_new: true })
     }
 
     /// Returns the id of a known symbol.
@@ -143,13 +178,13 @@ impl Instruments {
     /// Returns the symbol of an assigned id.
     #[must_use]
     pub fn symbol(&self, id: u32) -> Option<Symbol> {
-        let index = usize::try_from(id.checked_sub(self.first_id)?).ok()?;
-        self.symbols.get(index).copied()
+        let found = self.symbols.binary_search_by_key(&id, |(_, id)| *id);
+        found.ok().map(|index| self.symbols[index].0)
     }
 
     /// Returns all symbols with their ids, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = (Symbol, u32)> + '_ {
-        self.symbols.iter().copied().zip(self.first_id..)
+        self.symbols.iter().copied()
     }
 
     /// Returns the number of symbols that have an id.
@@ -189,11 +224,15 @@ pub fn mapping(symbol: Symbol, id: u32, publisher_id: u16, ts_event: u64) -> Sym
 /// bypass the formatter.
 fn raw<const N: usize>(symbol: Symbol) -> [c_char; N] {
     let trimmed = symbol.trimmed();
-    let is_plain = |&b: &u8| b.is_ascii_graphic() && !matches!(b, b'\\' | b'\'' | b'"');
     if trimmed.iter().all(is_plain) {
         return text(trimmed);
     }
     text(symbol.to_string().as_bytes())
+}
+
+/// Returns whether a character is displayed as it is.
+const fn is_plain(byte: &u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(*byte, b'\\' | b'\'' | b'"')
 }
 
 fn decimal<const N: usize>(id: u32) -> [c_char; N] {
@@ -264,6 +303,44 @@ mod tests {
 
     fn symbol(n: u32) -> Symbol {
         Symbol(*format!("S{n:<7}").as_bytes().first_chunk().unwrap())
+    }
+
+    #[test]
+    fn resumed_table_keeps_ids_and_assigns_only_free_ones() {
+        let symbol = |text: &str| Symbol::from_text(text).unwrap();
+        let mut table = Instruments::new(10, 5);
+        let known = [
+            (14, symbol("C")),
+            (9, symbol("Z")),
+            (10, symbol("A")),
+            (15, symbol("A")),
+            (u32::MAX, symbol("NEW")),
+        ];
+        table.resume(&known, 20);
+        let ids = ["A", "C", "NEW", "Z"].map(|text| table.resolve(symbol(text)).unwrap().id);
+        assert_eq!(
+            ids,
+            [10, 14, 20, 21],
+            "9 and the last id are outside, and A has an id"
+        );
+        assert_eq!(
+            (table.symbol(14), table.symbol(11)),
+            (Some(symbol("C")), None)
+        );
+        assert!(table.resolve(symbol("E")).is_some());
+        assert_eq!(table.resolve(symbol("F")), None, "the limit holds");
+        let mut full = Instruments::new(1, 5);
+        full.resume(&[], u32::MAX);
+        assert_eq!(full.resolve(symbol("A")), None, "no id is left");
+    }
+
+    #[test]
+    fn text_of_symbol_gives_symbol_only_if_plain() {
+        assert_eq!(Symbol::from_text("BRK.B"), Some(Symbol(*b"BRK.B   ")));
+        assert_eq!(Symbol::from_text("12345678"), Some(Symbol(*b"12345678")));
+        for odd in ["", "123456789", "A B", "\\xff", "A'", "é"] {
+            assert_eq!(Symbol::from_text(odd), None, "{odd}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
+use crate::instruments::Symbol;
+
 /// Buckets of the skew histogram.
 pub const SKEW_BUCKETS: usize = 24;
 
@@ -37,7 +39,7 @@ pub enum Incident {
     Gap {
         /// Position of the first message that is missing.
         from: SourcePosition,
-        /// Number of missing messages.
+        /// Number of missing messages; `u64::MAX` if unknown.
         missing: u64,
     },
     /// The venue restarted its count within the session; the ordinal increases.
@@ -125,6 +127,13 @@ pub trait Decoder: Send {
     /// Ends the input: packets that still wait are decoded, and missing messages reported.
     fn finish(&mut self, sink: &mut dyn Sink);
 
+    /// Continues in place of an earlier decoder, without its orders. Call it before the first packet.
+    fn resume(&mut self, at: &ResumePoint);
+
+    /// Returns the session that is followed; `None` before the first packet, and where the venue
+    /// numbers nothing.
+    fn session(&self) -> Option<FeedSession>;
+
     /// Returns the number of packets of the source's sessions so far, on all lines.
     fn packets(&self) -> u64;
 
@@ -133,6 +142,28 @@ pub trait Decoder: Send {
 
     /// Returns the venue messages seen so far by type byte, without heartbeats.
     fn counts(&self) -> &MessageCounts;
+}
+
+/// A session of a venue, as a later decoder must know it to continue there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedSession {
+    /// The session, in the decoder's own coding.
+    pub id: u128,
+    /// Its ordinal in positions.
+    pub ordinal: u16,
+}
+
+/// The facts of an earlier decoder with which another one continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// The session.
+    pub session: FeedSession,
+    /// The next sequence: every message before it was delivered or reported.
+    pub next: u64,
+    /// The instruments named so far.
+    pub instruments: Vec<(u32, Symbol)>,
+    /// The lowest id that no instrument can have, where the decoder assigns ids.
+    pub next_id: u32,
 }
 
 /// Counts of one line, in messages unless stated otherwise.

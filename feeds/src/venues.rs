@@ -84,6 +84,16 @@ impl Format {
         }
     }
 
+    /// Returns whether messages refer to orders of earlier messages, so that a decoder which begins
+    /// within a session gives incomplete records for them.
+    #[must_use]
+    pub const fn refers_to_orders(self) -> bool {
+        match self {
+            Self::IexTp => false,
+            Self::MoldUdp64Itch50 => true,
+        }
+    }
+
     /// Returns the longest time between two packets while the venue's session is open: it sends a heartbeat
     /// when there is nothing else to send.
     #[must_use]

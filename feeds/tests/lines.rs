@@ -356,6 +356,18 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
 }
 
 #[test]
+fn heartbeat_of_next_session_is_a_sign_of_life() {
+    let mut feed = Feed::new(1, Holding::NONE);
+    feed.packet(0, 0, &mold(1, 1, 1));
+    let before = feed.arbiter.packets();
+    for heartbeats in 1..=3 {
+        feed.packet(0, 0, &mold(2, 1, 0));
+        assert_eq!(feed.arbiter.packets(), before + heartbeats);
+    }
+    assert_eq!(feed.told.incidents, [], "the session has not begun");
+}
+
+#[test]
 fn restart_of_session_being_left_does_not_hit_the_next() {
     let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
     feed.packet(0, 0, &mold(1, 1, 1));

@@ -23,6 +23,8 @@ use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
+pub use crate::http::TokenError;
+
 /// An error in a config. The author of the config must fix it.
 ///
 /// ```
@@ -286,7 +288,7 @@ pub enum PublisherError {
          and that the address belongs to this host"
     )]
     Listen {
-        /// "control", "admin" or "repair_verbs".
+        /// "control", "admin", "commands" or "repair_verbs".
         what: &'static str,
         /// Address of the port.
         address: SocketAddr,
@@ -442,6 +444,14 @@ pub enum PublisherError {
         "{0}; give each publisher its own groups, stop the other publisher, or start with --force"
     )]
     OtherPublisher(OtherPublisher),
+    /// A token for commands can't be used.
+    #[error("{at}: {source}")]
+    Token {
+        /// Place in the config.
+        at: &'static str,
+        /// The cause.
+        source: TokenError,
+    },
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
@@ -552,6 +562,7 @@ impl PublisherError {
             | Self::Pin(_)
             | Self::FlightRecord { .. }
             | Self::File(_)
+            | Self::Token { .. }
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
             Self::Send { .. }

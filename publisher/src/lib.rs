@@ -19,12 +19,12 @@
 //! 5. `standby`: mirroring another publisher, and taking over from it
 //! 6. `repair`: the repair thread, with its access control and audit
 //! 7. `ingest`: the inputs, and the queue to the publish thread
-//! 8. `admin`: the admin port, metrics and summaries
+//! 8. `admin`: the admin port, the command endpoints, metrics and summaries
 //! 9. `state`: counters and flags that threads share
 //! 10. `plan`: the config, resolved and checked
 //! 11. `config`: the config as it is written
-//! 12. `http`: one bounded HTTP exchange
-//! 13. `error`: why a publisher does not start, or stops
+//! 12. `error`: why a publisher does not start, or stops
+//! 13. `http`: HTTP endpoints and a client, bounded
 
 mod admin;
 mod api;
@@ -46,7 +46,8 @@ pub use api::{ChannelWriter, InlineChannel, InlinePublisher, Publisher, quote, t
 pub use config::Config;
 pub use error::{ChannelClaimError, ConfigError, PublisherError, WriteError};
 pub use state::source_loss::{SourceLoss, SourceLossReason, Unread};
-pub use state::{InputLineCounters, SourceCounters, SourceShared, SubscriberStatus};
+pub use state::subscribers::SubscriberStatus;
+pub use state::{InputLineCounters, SourceCounters, SourceShared};
 pub use tickcast_reliability::control::Instrument;
 pub use tickcast_reliability::record;
 pub use tickcast_reliability::types::{SourceId, SourcePosition};
@@ -65,6 +66,7 @@ pub mod internal {
 
     /// One bounded HTTP exchange.
     pub mod http {
-        pub use crate::http::{Asked, Method, ask};
+        pub use crate::http::hosts::Hosts;
+        pub use crate::http::{EndpointAddress, Token, ask};
     }
 }

@@ -127,14 +127,16 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     }
     let publisher = Service::open(plan, stop)?;
     let control = publisher.control_address();
-    let admin = publisher.admin_address();
+    let endpoints = publisher.endpoints();
     let shared = publisher.shared();
     let is_standby = shared.epoch == Epoch::NONE;
     tracing::info!(
         publisher = shared.name,
         epoch = (!is_standby).then_some(shared.epoch.0),
         %control,
-        admin = admin.map(tracing::field::display),
+        admin = endpoints.admin.map(tracing::field::display),
+        command_socket = endpoints.command_socket.as_ref().map(|it| tracing::field::display(it.display())),
+        command_port = endpoints.command_port.map(tracing::field::display),
         "{}",
         if is_standby { "standing by" } else { "listening" }
     );
@@ -142,7 +144,13 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         let inputs: Vec<_> = (publisher.listen_addresses().into_iter())
             .map(|(source, listen)| json!({ "source": source, "listen": listen }))
             .collect();
-        let ready = json!({ "control": control, "admin": admin, "inputs": inputs });
+        let ready = json!({
+            "control": control,
+            "admin": endpoints.admin,
+            "command_socket": endpoints.command_socket,
+            "command_port": endpoints.command_port,
+            "inputs": inputs,
+        });
         write_whole(path, &ready)?;
     }
     let (summary, kept) = match publisher.run() {

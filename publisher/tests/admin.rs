@@ -1,19 +1,121 @@
-//! The admin port under hostile clients: each costs a bounded time and a bounded amount of memory,
-//! and delays neither other clients nor the publisher's end.
+//! The endpoints under hostile clients: each costs a bounded time and a bounded amount of memory, and delays
+//! neither other clients nor the publisher's end.
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use common::{PATIENCE, Publisher, config, group, wait_for};
 use serde_json::json;
+use socket2::{Domain, Protocol, Socket, Type};
+use tempfile::TempDir;
+
+/// Token of the command port.
+const TOKEN: &str = "0123456789abcdef";
+/// Address of clients that share no address with an attacker.
+const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn publisher() -> Publisher {
     let input = json!({
         "source": 7, "kind": "simulator", "messages": 1_000_000, "pace": { "messages_per_s": 1000 },
     });
     Publisher::start(&config(group(), input))
+}
+
+/// Starts a publisher with every endpoint. The folder holds its command socket.
+fn commanded() -> (Publisher, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("token"), TOKEN).unwrap();
+    std::fs::set_permissions(path("token"), PermissionsExt::from_mode(0o600)).unwrap();
+    let input = json!({
+        "source": 7, "kind": "simulator", "messages": 1_000_000, "pace": { "messages_per_s": 1000 },
+    });
+    let mut config = config(group(), input);
+    config["commands"] = json!({
+        "socket": path("commands"), "listen": "127.0.0.1:0", "token_file": path("token"),
+    });
+    (Publisher::start(&config), folder)
+}
+
+/// Returns the address of an endpoint.
+fn address(publisher: &Publisher, endpoint: &str) -> SocketAddr {
+    publisher.ready[endpoint].as_str().unwrap().parse().unwrap()
+}
+
+/// Returns the answer to a request from this local address.
+fn ask_from(from: IpAddr, to: SocketAddr, request: &str) -> String {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    answer_over(TcpStream::from(socket), request)
+}
+
+fn answer_over(mut stream: impl Read + Write, request: &str) -> String {
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Returns a POST of `{}` with further header lines.
+fn post(path: &str, headers: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: 2\r\n{headers}\r\n{{}}"
+    )
+}
+
+fn authorised() -> String {
+    post("/promote", &format!("Authorization: Bearer {TOKEN}\r\n"))
+}
+
+/// Silent connections to an endpoint; each is renewed once it is closed.
+struct Idle {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Idle {
+    /// Returns once all of them were connected.
+    fn start(to: SocketAddr, count: usize) -> Self {
+        let connect = move || {
+            let stream = TcpStream::connect(to).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        };
+        let mut all: Vec<_> = (0..count).map(|_| connect()).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut renewed = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                for stream in &mut all {
+                    let is_open = matches!(stream.read(&mut [0]),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock);
+                    if !is_open {
+                        *stream = connect();
+                        renewed += 1;
+                    }
+                }
+                std::thread::yield_now();
+            }
+            renewed
+        });
+        Self { stop, thread }
+    }
+
+    /// Returns the number of connections that were renewed.
+    fn stop(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
 }
 
 fn connect(publisher: &Publisher) -> TcpStream {
@@ -29,7 +131,7 @@ fn ask(publisher: &Publisher, request: &[u8]) -> String {
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let ended = stream.read_to_end(&mut answer);
-    let timed_out = ended.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+    let timed_out = ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
     assert!(!timed_out, "neither answered nor closed");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -42,8 +144,9 @@ fn metrics(publisher: &Publisher) -> String {
     })
 }
 
-fn series(metrics: &str, name: &str) -> u64 {
-    let start = format!("tickcast_publisher_{name} ");
+/// Returns a count of an endpoint's connections.
+fn count(metrics: &str, endpoint: &str, name: &str) -> u64 {
+    let start = format!("tickcast_publisher_endpoint_{name}{{endpoint=\"{endpoint}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
     value.unwrap().parse().unwrap()
 }
@@ -58,13 +161,25 @@ fn ends_whole(publisher: Publisher) {
 #[test]
 fn announced_body_length_is_ignored_by_admin_port() {
     let mut publisher = publisher();
-    for len in ["99999999999", "18446744073709551615", "-1", "1e99"] {
+    for (len, post, get) in [
+        ("99999999999", "405", "200"),
+        ("18446744073709551615", "431", "431"),
+        ("-1", "400", "400"),
+        ("1e99", "400", "400"),
+    ] {
         let head = format!("POST /metrics HTTP/1.1\r\nContent-Length: {len}\r\n\r\n");
         let answer = ask(&publisher, head.as_bytes());
-        assert!(answer.starts_with("HTTP/1.1 405"), "{len}: {answer}");
-        assert!(answer.contains("\r\nAllow: GET, HEAD\r\n"), "{answer}");
-        let head = head.replace("POST", "GET");
-        assert!(ask(&publisher, head.as_bytes()).starts_with("HTTP/1.1 200"));
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {post}")),
+            "{len}: {answer}"
+        );
+        let is_allowed = answer.contains("\r\nAllow: GET, HEAD\r\n");
+        assert_eq!(is_allowed, post == "405", "{answer}");
+        let answer = ask(&publisher, head.replace("POST", "GET").as_bytes());
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {get}")),
+            "{len}: {answer}"
+        );
     }
     let chunked = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n";
     assert!(ask(&publisher, chunked).starts_with("HTTP/1.1 405"));
@@ -91,7 +206,7 @@ fn request_head_over_8_kib_is_refused() {
         head
     };
     assert!(ask(&publisher, &head(8192)).starts_with("HTTP/1.1 200"));
-    assert!(ask(&publisher, &head(8193)).starts_with("HTTP/1.1 431"));
+    assert!(ask(&publisher, &head(32 << 10)).starts_with("HTTP/1.1 431"));
     let mut endless = connect(&publisher);
     endless.write_all(b"GET / HTTP/1.1\r\nA: ").unwrap();
     wait_for("the end of the connection", || {
@@ -130,15 +245,12 @@ fn unread_client_delays_neither_others_nor_end() {
         let _ = stream.write_all(&many);
         idle.push(stream);
     }
-    metrics(&publisher);
-    // Opens more silent connections than the limit; those beyond it are closed at once.
-    wait_for("a refusal and failures to be counted", || {
-        for _ in 0..20 {
-            idle.push(connect(&publisher));
-        }
-        let metrics = metrics(&publisher);
-        let refused = series(&metrics, "admin_refused");
-        (series(&metrics, "admin_failed") >= 8 && refused >= 1).then_some(())
+    // Clients that send nothing fail at their deadline.
+    for _ in 0..5 {
+        idle.push(connect(&publisher));
+    }
+    wait_for("the failures to be counted", || {
+        (count(&metrics(&publisher), "admin", "failed") >= 5).then_some(())
     });
     assert!(publisher.is_running());
     // The end must not wait for the open silent connections.
@@ -161,4 +273,204 @@ fn admin_connection_serves_one_request_and_closes() {
     for nonsense in [&b"\0\0nonsense\r\n\r\n"[..], b"GET / HTTP/9.9\r\n\r\n"] {
         assert!(ask(&publisher, nonsense).starts_with("HTTP/1.1 400"));
     }
+}
+
+#[test]
+fn renewed_idle_connections_take_no_place_from_others() {
+    for idle in [8, 200] {
+        let (publisher, folder) = commanded();
+        let (admin, port) = (
+            address(&publisher, "admin"),
+            address(&publisher, "command_port"),
+        );
+        let attacks = [admin, port].map(|to| Idle::start(to, idle));
+        for _ in 0..20 {
+            let shown = ask_from(HONEST, admin, "GET /healthz HTTP/1.1\r\n\r\n");
+            assert!(shown.starts_with("HTTP/1.1 200"), "{shown}");
+            let done = ask_from(HONEST, port, &authorised());
+            assert!(done.starts_with("HTTP/1.1 409"), "{done}");
+            let socket = UnixStream::connect(folder.path().join("commands")).unwrap();
+            let done = answer_over(socket, &post("/promote", ""));
+            assert!(done.contains("not a standby"), "{done}");
+        }
+        // The attacker's own address is served too, if it sends a request.
+        metrics(&publisher);
+        let renewed: usize = attacks.map(Idle::stop).iter().sum();
+        let metrics = wait_for("the connections to be counted", || {
+            let metrics = ask_from(HONEST, admin, "GET /metrics HTTP/1.1\r\n\r\n");
+            let open = ["admin", "command_port"].map(|it| count(&metrics, it, "open"));
+            // The one that asks is open.
+            (open == [1, 0]).then_some(metrics)
+        });
+        for (endpoint, evicted_min) in [("admin", 16), ("command_port", 8)] {
+            let of = |name| count(&metrics, endpoint, name);
+            let closed = of("answered") + of("failed") + of("evicted") + of("refused");
+            assert_eq!(of("connections"), closed + of("open"), "{metrics}");
+            assert_eq!(of("refused"), 0);
+            let is_beyond_limit = idle > evicted_min;
+            assert_eq!(
+                of("evicted") > 0,
+                is_beyond_limit,
+                "{endpoint} {idle}: {metrics}"
+            );
+            if is_beyond_limit {
+                assert!(of("evicted") >= (idle - evicted_min) as u64, "{metrics}");
+            }
+        }
+        assert!(renewed > 0 || idle == 8, "nobody was evicted");
+        ends_whole(publisher);
+    }
+}
+
+#[test]
+fn foreign_host_is_refused_on_every_port() {
+    let (publisher, folder) = commanded();
+    let (admin, port) = (
+        address(&publisher, "admin"),
+        address(&publisher, "command_port"),
+    );
+    for (host, is_own) in [
+        ("Host: localhost\r\n", true),
+        ("Host: 127.0.0.1:7401\r\n", true),
+        ("", true),
+        ("Host: attacker.example\r\n", false),
+        ("Host: attacker.example:7401\r\n", false),
+        ("Host: localhost\r\nHost: attacker.example\r\n", false),
+    ] {
+        let get = format!("GET /metrics HTTP/1.1\r\n{host}\r\n");
+        let command = authorised().replace("Host: localhost\r\n", host);
+        for (to, request, own) in [(admin, get, "200"), (port, command, "409")] {
+            let answer = ask_from(HONEST, to, &request);
+            let expected = if is_own { own } else { "421" };
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {expected}")),
+                "{host}: {answer}"
+            );
+            assert_eq!(answer.contains("published_records"), is_own && to == admin);
+        }
+    }
+    let absolute = "GET http://attacker.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert!(ask_from(HONEST, admin, absolute).starts_with("HTTP/1.1 421"));
+    let metrics = metrics(&publisher);
+    assert_eq!(count(&metrics, "admin", "denied"), 4);
+    assert_eq!(count(&metrics, "command_port", "denied"), 3);
+    // No browser reaches a Unix socket.
+    let socket = UnixStream::connect(folder.path().join("commands")).unwrap();
+    let request = post("/promote", "").replace("localhost", "anything");
+    assert!(answer_over(socket, &request).starts_with("HTTP/1.1 409"));
+    ends_whole(publisher);
+}
+
+#[test]
+fn admin_port_takes_no_command() {
+    let (publisher, _folder) = commanded();
+    for path in ["/promote", "/hand-over"] {
+        for headers in ["", &*format!("Authorization: Bearer {TOKEN}\r\n")] {
+            let answer = ask(&publisher, post(path, headers).as_bytes());
+            assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+            assert!(answer.contains("\r\nAllow: GET, HEAD\r\n"), "{answer}");
+        }
+    }
+    ends_whole(publisher);
+}
+
+#[test]
+fn command_port_needs_the_token() {
+    let (publisher, _folder) = commanded();
+    let port = address(&publisher, "command_port");
+    for (authorization, status) in [
+        ("", "401"),
+        ("Authorization: Bearer 0123456789abcdeg\r\n", "401"),
+        ("Authorization: Bearer 0123456789abcde\r\n", "401"),
+        ("Authorization: Basic 0123456789abcdef\r\n", "401"),
+        ("Authorization: Bearer 0123456789abcdef\r\n", "409"),
+    ] {
+        for path in ["/promote", "/nothing"] {
+            let answer = ask_from(HONEST, port, &post(path, authorization));
+            let status = if status == "409" && path == "/nothing" {
+                "404"
+            } else {
+                status
+            };
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status}")),
+                "{answer}"
+            );
+            let challenge = answer.contains("\r\nWww-Authenticate: Bearer\r\n");
+            assert_eq!(challenge, status == "401", "{answer}");
+        }
+    }
+    assert_eq!(count(&metrics(&publisher), "command_port", "denied"), 8);
+    assert!(!publisher.log().contains(TOKEN));
+    ends_whole(publisher);
+}
+
+#[test]
+fn command_is_short_json_in_a_post() {
+    let (publisher, folder) = commanded();
+    let asked = |request: &str| {
+        let socket = UnixStream::connect(folder.path().join("commands")).unwrap();
+        answer_over(socket, request)
+    };
+    let command = post("/promote", "");
+    for (request, status) in [
+        (command.clone(), "409"),
+        (command.replace("application/json", "text/plain"), "415"),
+        (
+            command.replace("Content-Type: application/json\r\n", ""),
+            "415",
+        ),
+        (command.replace("POST", "GET"), "405"),
+        (command.replace("{}", "{]"), "400"),
+        (
+            command.replace("Content-Length: 2", "Content-Length: 0"),
+            "409",
+        ),
+        (
+            command.replace("Length: 2", "Length: 16385") + &" ".repeat(16_383),
+            "413",
+        ),
+        (
+            command.replace("Content-Length: 2", "Content-Length: x"),
+            "400",
+        ),
+    ] {
+        let answer = asked(&request);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{request}: {answer}"
+        );
+    }
+    ends_whole(publisher);
+}
+
+#[test]
+fn command_socket_is_private_and_goes_with_its_publisher() {
+    let (publisher, folder) = commanded();
+    let path = folder.path().join("commands");
+    let found = std::fs::symlink_metadata(&path).unwrap();
+    assert!(found.file_type().is_socket());
+    assert_eq!(found.permissions().mode() & 0o7777, 0o600);
+    ends_whole(publisher);
+    assert!(!path.exists());
+}
+
+#[test]
+fn hand_over_alone_opens_a_socket_in_state_directory() {
+    let state = tempfile::tempdir().unwrap();
+    let input = json!({
+        "source": 7, "kind": "simulator", "messages": 1_000_000, "pace": { "messages_per_s": 1000 },
+    });
+    let mut config = config(group(), input);
+    config["state_dir"] = json!(state.path());
+    let publisher = Publisher::start(&config);
+    assert!(publisher.ready["command_socket"].is_null());
+    ends_whole(publisher);
+    config["hand_over_to"] = json!(["b"]);
+    let publisher = Publisher::start(&config);
+    let path = state.path().join("test.commands");
+    assert_eq!(publisher.ready["command_socket"], json!(path));
+    let answer = answer_over(UnixStream::connect(&path).unwrap(), &post("/hand-over", ""));
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    ends_whole(publisher);
 }

@@ -403,6 +403,26 @@ fn invalid_config_error_names_path_value_and_remedy() {
         ),
         ("/linger_ms", json!(99_999_999), &["linger_ms", "3600000"]),
         ("/admin", json!("127.0.0.1:7400"), &["admin", "a port each"]),
+        (
+            "/admin_hosts",
+            json!(["a", "http://b"]),
+            &["admin_hosts[1]", "without a port"],
+        ),
+        (
+            "/commands",
+            json!({ "listen": "127.0.0.1:7400", "token_file": "/t" }),
+            &["commands.listen", "a port each"],
+        ),
+        (
+            "/commands",
+            json!({ "listen": "127.0.0.1:0" }),
+            &["commands.listen", "set commands.token_file"],
+        ),
+        (
+            "/commands",
+            json!({ "token_file": "/t" }),
+            &["commands.token_file", "without commands.listen"],
+        ),
     ];
     assert!(plan(&good()).is_ok());
     for (path, value, expected) in table {
@@ -428,7 +448,7 @@ fn kept_rings_need_memory_and_no_standby_or_readers() {
         config
     };
     assert!(plan(&kept()).is_ok());
-    let standby = json!({ "of": "127.0.0.1:7400", "admin": "127.0.0.1:7401" });
+    let standby = json!({ "of": "127.0.0.1:7400", "commands": "/run/tickcast/a.commands" });
     let shared = json!({ "transport": "shm", "path": "/dev/shm/tickcast-shared" });
     for (path, value, expected) in [
         (
@@ -441,7 +461,6 @@ fn kept_rings_need_memory_and_no_standby_or_readers() {
         ("/channels/0/fan_out/1", shared, "a shared-memory fan-out"),
     ] {
         let mut config = kept();
-        config["admin"] = json!("127.0.0.1:0");
         match path.strip_suffix("/1") {
             Some(list) => config
                 .pointer_mut(list)
@@ -463,8 +482,9 @@ fn kept_rings_need_memory_and_no_standby_or_readers() {
 fn invalid_standby_config_is_refused_risky_one_warned() {
     let standby = || {
         let mut config = good();
-        config["admin"] = json!("127.0.0.1:0");
-        config["standby"] = json!({ "of": "127.0.0.1:7400", "admin": "127.0.0.1:7401" });
+        config["commands"] = json!({ "socket": "/run/tickcast/b.commands" });
+        config["standby"] = json!({ "of": "127.0.0.1:7400", "commands": "127.0.0.1:7402",
+            "token_file": "/etc/tickcast/token" });
         config
     };
     let warnings = |config: &Value| {
@@ -481,9 +501,19 @@ fn invalid_standby_config_is_refused_risky_one_warned() {
     for (path, value, expected) in [
         ("/standby/of", json!(" "), ["standby.of", "host:port"]),
         (
-            "/admin",
+            "/commands",
+            json!({}),
+            ["commands.socket", "promoted over its command socket"],
+        ),
+        (
+            "/standby/token_file",
             json!(null),
-            ["admin", "promoted over its admin port"],
+            ["standby.commands", "standby.token_file"],
+        ),
+        (
+            "/standby/commands",
+            json!("somewhere"),
+            ["standby.commands", "10.0.0.1:7402"],
         ),
         (
             "/threads",
@@ -523,7 +553,7 @@ fn invalid_standby_config_is_refused_risky_one_warned() {
     let error = Plan::for_handlers(Config::parse(&own.to_string()).unwrap()).unwrap_err();
     assert!(error.to_string().contains("only the service"), "{error}");
     let mut doubtful = standby();
-    doubtful["standby"]["admin"] = json!(null);
+    doubtful["standby"]["commands"] = json!(null);
     let mut second = doubtful["inputs"][0].clone();
     second["source"] = json!(99);
     doubtful["inputs"].as_array_mut().unwrap().push(second);
@@ -841,7 +871,7 @@ fn shm_ring_path_is_validated_and_must_be_unique() {
     }
     let mut standby = good_one.clone();
     standby["standby"] = json!({ "of": "127.0.0.1:1" });
-    standby["admin"] = json!("127.0.0.1:0");
+    standby["commands"] = json!({ "socket": "/run/tickcast/b.commands" });
     assert!(
         planned(&standby)
             .unwrap_err()

@@ -229,7 +229,8 @@ enum TickcastEventKind
     TICKCAST_EVENT_KIND_LOST = 4,
     /*
      The publisher itself missed `messages` of `source` from `source_position` on, of these
-     `instruments` or of all. `cause` is a TickcastSourceLossReason (in order).
+     `instruments` or of all. `cause` is a TickcastSourceLossReason (in order). If `messages` is 0, none is
+     missing, but the publisher lost the orders that it knew: their books begin anew.
      */
     TICKCAST_EVENT_KIND_SOURCE_LOST = 5,
     /*
@@ -933,7 +934,7 @@ typedef struct {
      */
     uint64_t messages;
     /*
-     The position of the first lost message.
+     The position of the first lost message; that of the last message before, if `messages` is 0.
      */
     uint64_t source_position;
     /*

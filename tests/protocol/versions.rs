@@ -27,8 +27,8 @@ use tickcast_reliability::session::{
     ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, RepairServiceCounters,
-    Sequence, SourceId, SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber,
+    RepairServiceCounters, Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
     Datagram, EpochReason, Header, Kind, SourceLossReason, StreamEvent, WireVersions, crc_of,
@@ -184,7 +184,12 @@ impl Publisher {
             publisher.publishes(step);
         }
         publisher.sent.clear();
-        publisher.repair.handle_connected(at(0), PEER, Carrier::Tcp);
+        publisher.repair.handle_connected(
+            at(0),
+            PEER,
+            Carrier::Tcp,
+            PeerOrigin::V4(Ipv4Addr::LOCALHOST),
+        );
         publisher
     }
 

@@ -221,9 +221,10 @@ fn files_are_created_and_written_by_module_for_them() {
 /// - reports of loss, and a standby's promotion
 /// - handles of C: a call tries one once, however many ticks it delivers
 /// - the in-memory network of tests, and the state that connections of a device share
-const LOCKING: [&str; 8] = [
+const LOCKING: [&str; 9] = [
     "publisher/src/ingest/queue.rs",
     "publisher/src/state/mod.rs",
+    "publisher/src/state/source_memory.rs",
     "publisher/src/state/standby.rs",
     "subscriber/capi/src/handle.rs",
     "subscriber/src/observe/mod.rs",

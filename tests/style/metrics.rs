@@ -21,17 +21,24 @@ Sums that always hold, per channel of a subscriber:
 
 - `missing_datagrams` = `missing_recovered` + `missing_lost` + `missing_superseded` + `missing_open`
 - `replay_requested` = `replay_received` + `replay_lost` + `replay_superseded` + `replay_open`
+- `endpoint_connections` (publisher) = `endpoint_answered` + `endpoint_failed` + `endpoint_evicted` +
+  `endpoint_refused` + `endpoint_open`
 - `nacked` (publisher) = `answered` + `answered_by_multicast` + all `refused_…` + `repairs_cancelled` + `pending`
 ";
 
 /// A heading, the series' form, and the structs of counters below it.
 type Section = (&'static str, &'static str, &'static [&'static str]);
 
-const SECTIONS: [Section; 11] = [
+const SECTIONS: [Section; 12] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<name>`",
-        &["PublisherMetrics", "RepairServiceCounters", "AdminCounters"],
+        &["PublisherMetrics", "RepairServiceCounters"],
+    ),
+    (
+        "Publisher: endpoints",
+        "`tickcast_publisher_<name>{endpoint}`; `endpoint` is `admin`, `command_socket` or `command_port`",
+        &["EndpointCounters"],
     ),
     (
         "Publisher: channel",
@@ -229,7 +236,7 @@ fn metrics_document_matches_the_code() {
 
 #[test]
 fn counters_without_unit_section_or_row_are_found() {
-    let code = "counters! {\n    /// A.\n    pub struct AdminCounters {\n        /// Times that\n        \
+    let code = "counters! {\n    /// A.\n    pub struct EndpointCounters {\n        /// Times that\n        \
                 /// it rang.\n        rings,\n\n        /// How many (a gauge).\n        open,\n    }\n}\n\
                 x::counters! {\n    struct Other {\n        /// Bytes sent (a gauge).\n        sent,\n    }\n}\n\
                 fn f() {\n    g(\n        other,\n    );\n}\n";

@@ -12,3 +12,4 @@ mod resources;
 mod restart;
 mod shared_memory;
 mod standby;
+mod strangers;

@@ -65,6 +65,7 @@ impl<P: Protocol> Arbiter<P> {
         }
         // A heartbeat announces a session that has not begun.
         if head.count == 0 {
+            self.announcements += 1;
             return;
         }
         if !self.is_sound(blocks) {
@@ -153,6 +154,7 @@ impl<P: Protocol> Arbiter<P> {
             Key::Session(session) => {
                 let left_at = self.left_at(session);
                 let next = self.next;
+                self.report_unknown_end(out);
                 self.begin_run(left_at.unwrap_or(1));
                 self.previous = self.session.replace(session).map(|before| (before, next));
                 if planted(ArbiterBug::PreviousForgotten) {

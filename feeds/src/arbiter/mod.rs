@@ -70,6 +70,8 @@ pub struct Arbiter<P> {
     missed: Ranges,
     /// Whether the messages before the first packet are no loss.
     is_joining: bool,
+    /// Whether no packet since the [resumption](Self::resume) shows how far the session has come.
+    is_resuming: bool,
     /// The message that is missing, and since when.
     hole: Option<(u64, Nanos)>,
     queue: Queue,
@@ -79,6 +81,8 @@ pub struct Arbiter<P> {
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
     run_before: (u64, u64),
     heartbeats_behind: u8,
+    /// Heartbeats of sessions that had not begun.
+    announcements: u64,
     is_unnumbered: bool,
     end_at: Option<u64>,
     has_ended: bool,
@@ -122,6 +126,7 @@ impl<P: Protocol> Arbiter<P> {
             announced: 0,
             missed: Ranges::new(MISSED_MAX),
             is_joining: false,
+            is_resuming: false,
             hole: None,
             queue: Queue::new(lines.holding.packets_max),
             candidate: None,
@@ -129,16 +134,38 @@ impl<P: Protocol> Arbiter<P> {
             newest_sent_at: 0,
             run_before: (0, 0),
             heartbeats_behind: 0,
+            announcements: 0,
             is_unnumbered: false,
             end_at: None,
             has_ended: false,
         }
     }
 
+    /// Continues a session in which everything before `next` was delivered. Messages from there to the
+    /// first packet are a gap, of unknown size where the session is over by then.
+    pub fn resume(&mut self, session: u128, next: SourcePosition, note: &P::Note) {
+        self.protocol.follow(note);
+        self.session = Some(session);
+        (self.ordinal, self.next) = (next.ordinal(), next.sequence());
+        self.is_resuming = true;
+    }
+
     /// Returns the session that is being followed.
     #[must_use]
     pub const fn session(&self) -> Option<u128> {
         self.session
+    }
+
+    /// Returns whether the packets of the session have numbers of the venue.
+    #[must_use]
+    pub const fn is_numbered(&self) -> bool {
+        !self.is_unnumbered
+    }
+
+    /// Returns the rules of the packets.
+    #[must_use]
+    pub const fn protocol(&self) -> &P {
+        &self.protocol
     }
 
     /// Returns the position of the next new message.
@@ -165,10 +192,12 @@ impl<P: Protocol> Arbiter<P> {
         self.lines.len()
     }
 
-    /// Returns the number of packets of the source's sessions so far, on all lines.
+    /// Returns the number of packets of the source's sessions so far, on all lines. Heartbeats of a
+    /// session that has not begun are among them.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.lines.iter().map(|line| line.stats.packets).sum()
+        let of_lines: u64 = self.lines.iter().map(|line| line.stats.packets).sum();
+        of_lines + self.announcements
     }
 
     /// Returns the counts of a line; zeros for a line that does not exist.
@@ -337,6 +366,7 @@ impl<P: Protocol> Arbiter<P> {
             return self.consider_jump(arrived, &head, out);
         }
         let is_news = head.count > 0 && end > self.next;
+        self.is_resuming &= !is_news && first < self.next;
         if is_news || first >= self.next {
             self.heartbeats_behind = 0;
         }
@@ -547,7 +577,10 @@ impl<P: Protocol> Arbiter<P> {
             out.incident(Incident::EndOfSession);
         }
         self.settle_candidate(is_over, out);
-        self.is_plain = self.hole.is_none() && self.candidate.is_none() && !self.is_joining;
+        self.is_plain = self.hole.is_none()
+            && self.candidate.is_none()
+            && !self.is_joining
+            && !self.is_resuming;
     }
 
     /// Delivers a packet that has waited.
@@ -605,6 +638,9 @@ impl<P: Protocol> Arbiter<P> {
         if head.sent_at > 0 {
             return if head.count == 0 && head.first == 1 {
                 !trails(head.sent_at, self.newest_sent_at)
+            } else if self.newest_sent_at == 0 {
+                // After a resumption, the packet may be one of the slower line.
+                false
             } else {
                 head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
             };
@@ -619,6 +655,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Starts to count anew, as a packet says.
     fn restart(&mut self, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let left_at = self.next;
+        self.report_unknown_end(out);
         self.begin_run(if head.sent_at == 0 { head.first } else { 1 });
         // A heartbeat is the first packet of its run; messages may have overtaken others.
         if head.count == 0 {
@@ -626,6 +663,14 @@ impl<P: Protocol> Arbiter<P> {
         }
         let next = self.next_position();
         out.incident(Incident::SequenceReset { next });
+    }
+
+    /// Reports that a run which was resumed went on unheard, up to an unknown message.
+    fn report_unknown_end(&mut self, out: &mut impl Listen<P>) {
+        if std::mem::take(&mut self.is_resuming) {
+            let (from, missing) = (self.next_position(), u64::MAX);
+            out.incident(Incident::Gap { from, missing });
+        }
     }
 
     /// Starts to count anew at `next`, with another ordinal.

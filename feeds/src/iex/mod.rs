@@ -20,7 +20,12 @@ use self::{
 };
 use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::instruments::{self, Instruments, Symbol};
-use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
+use crate::source::{
+    Decoder, FeedSession, Incident, LineStats, MessageCounts, Packet, ResumePoint, Sink,
+};
+
+/// Event code of the last message of a day.
+const END_OF_MESSAGES: u8 = b'C';
 
 /// Decodes one IEX feed: all lines of a channel of TOPS or of DEEP. The segment
 /// with which the source begins decides which.
@@ -158,6 +163,9 @@ impl Normaliser {
             sink.incident(Incident::Malformed { reason });
         }
         sink.message(place.position, &self.batch);
+        if matches!(message, IexMessage::SystemEvent(event) if event.event == END_OF_MESSAGES) {
+            sink.incident(Incident::EndOfSession);
+        }
     }
 
     #[cold]
@@ -187,6 +195,19 @@ impl Decoder for IexDecoder {
     fn finish(&mut self, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.finish(&mut listener);
+    }
+
+    fn resume(&mut self, at: &ResumePoint) {
+        let (session, note) = transport::from_session_id(at.session.id);
+        let next = SourcePosition::new(at.session.ordinal, at.next);
+        self.arbiter.resume(session.into(), next, &note);
+        (self.normaliser.instruments).resume(&at.instruments, at.next_id);
+    }
+
+    fn session(&self) -> Option<FeedSession> {
+        let ordinal = self.arbiter.next_position().ordinal();
+        let id = (self.arbiter.protocol()).session_id(self.arbiter.session()?)?;
+        Some(FeedSession { id, ordinal })
     }
 
     fn packets(&self) -> u64 {

@@ -137,6 +137,28 @@ pub struct IexTp {
     of: Option<(IexFeed, u32)>,
 }
 
+impl IexTp {
+    /// Returns the coding of a session for a later decoder: the session in the lowest 32 bits, the
+    /// channel in the next 32, and whether the feed is DEEP.
+    pub(super) fn session_id(&self, session: u128) -> Option<u128> {
+        let (feed, channel) = self.of?;
+        Some(u128::from(feed == IexFeed::Deep) << 64 | u128::from(channel) << 32 | session)
+    }
+}
+
+/// Returns the session that an id codes, and the facts of its first segment.
+pub(super) const fn from_session_id(id: u128) -> (u32, SegmentNote) {
+    let note = SegmentNote {
+        feed: match id >> 64 & 1 {
+            0 => IexFeed::Tops,
+            _ => IexFeed::Deep,
+        },
+        channel: (id >> 32) as u32,
+        sent_at: 0,
+    };
+    (id as u32, note)
+}
+
 /// Facts of a segment that its messages need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentNote {

@@ -18,7 +18,9 @@ pub use self::clock::TradeDate;
 use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
 use crate::arbiter::{Arbiter, Lines, Listen};
 use crate::moldudp64::MoldUdp64;
-use crate::source::{Decoder, Incident, LineStats, MessageCounts, Packet, Sink};
+use crate::source::{
+    Decoder, FeedSession, Incident, LineStats, MessageCounts, Packet, ResumePoint, Sink,
+};
 
 /// Facts that an [`ItchDecoder`] needs beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +146,19 @@ impl Decoder for ItchDecoder {
     fn finish(&mut self, sink: &mut dyn Sink) {
         let (arbiter, mut listener) = self.split(sink);
         arbiter.finish(&mut listener);
+    }
+
+    fn resume(&mut self, at: &ResumePoint) {
+        let FeedSession { id, ordinal } = at.session;
+        let next = SourcePosition::new(ordinal, at.next);
+        self.arbiter.resume(id, next, &());
+        self.normaliser.resume(&at.instruments);
+    }
+
+    fn session(&self) -> Option<FeedSession> {
+        let ordinal = self.arbiter.next_position().ordinal();
+        let id = self.arbiter.session()?;
+        (self.arbiter.is_numbered()).then_some(FeedSession { id, ordinal })
     }
 
     fn packets(&self) -> u64 {

@@ -56,6 +56,7 @@ use super::{
         price_from_e8, price_if_any, quantity, side_of, stat, status, system_event, trading_action,
     },
 };
+use crate::instruments::Symbol;
 use crate::source::{Incident, MessageCounts, Sink, clamped_difference};
 
 /// Makes records of messages; knows the open orders and the stocks seen.
@@ -105,6 +106,15 @@ impl Normaliser {
         self.clock = clock;
         self.orders.clear();
         self.symbols.fill([0; 8]);
+    }
+
+    /// Continues the session of another normaliser, which named these locates.
+    pub(super) fn resume(&mut self, named: &[(u32, Symbol)]) {
+        for (locate, symbol) in named {
+            if let Some(named) = self.symbols.get_mut(*locate as usize) {
+                *named = symbol.0;
+            }
+        }
     }
 
     /// Hands `sink` the records of one message.

@@ -50,3 +50,62 @@ impl PacketFormat for ItchPackets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENT: &[u8] = b"S\0\0\0\0\0\0\0\0\0\0O";
+
+    fn packet(session: &[u8; 10], count: u16, messages: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = session.to_vec();
+        bytes.extend(1_u64.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+        for message in messages {
+            bytes.extend((message.len() as u16).to_be_bytes());
+            bytes.extend(*message);
+        }
+        bytes
+    }
+
+    #[test]
+    fn packet_is_recognised_from_end_to_end() {
+        let two = packet(b"SESSION001", 2, &[EVENT, EVENT]);
+        assert!(ItchPackets.recognises(&two));
+        for (bytes, case) in [
+            (packet(b"SESSION001", 0, &[]), "a heartbeat"),
+            (packet(b"SESSION001", 1, &[EVENT, EVENT]), "a rest"),
+            (packet(b"SESSION001", 3, &[EVENT, EVENT]), "one too few"),
+            (packet(b"SESSION001", 2, &[EVENT, b"zzz"]), "unknown"),
+        ] {
+            assert!(!ItchPackets.recognises(&bytes), "{case}");
+        }
+    }
+
+    #[test]
+    fn beginning_is_recognised_by_session_and_first_message() {
+        let begins = |session, message: &[u8]| {
+            let bytes = packet(session, 1, &[message]);
+            ItchPackets.recognises_beginning(&bytes)
+        };
+        assert!(begins(b"SESSION 01", EVENT));
+        assert!(!begins(b"SESSION\x0001", EVENT), "no name");
+        assert!(!begins(b"SESSION 01", &EVENT[..11]), "another length");
+        assert!(!begins(b"SESSION\x0001", b"zzz"));
+    }
+
+    #[test]
+    fn merged_packets_of_one_session_are_parted() {
+        let first = packet(b"SESSION001", 1, &[EVENT]);
+        let same = [&first[..], &first].concat();
+        assert_eq!(ItchPackets.first_len(&same), first.len());
+        assert!(ItchPackets.recognises(&same));
+        let other = packet(b"SESSION002", 1, &[EVENT]);
+        let merged = [&first[..], &other].concat();
+        assert_eq!(ItchPackets.first_len(&merged), merged.len());
+        let cut = packet(b"SESSION001", 2, &[EVENT]);
+        assert_eq!(ItchPackets.first_len(&cut), cut.len());
+        let short = &first[..10];
+        assert_eq!(ItchPackets.first_len(short), 10);
+    }
+}

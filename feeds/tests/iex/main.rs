@@ -16,7 +16,7 @@ use tickcast_feeds::{
         transport::{IexFeed, Segment},
     },
     instruments::{Instruments, Symbol},
-    source::{Decoder, Incident, Packet},
+    source::{Decoder, Incident, Packet, ResumePoint},
     venues::Format,
 };
 use tickcast_reliability::record::{
@@ -301,6 +301,14 @@ fn first_sequence_of_segment_is_bounded() {
         let segment = Segment::read(&bytes);
         assert_eq!(segment.is_ok(), is_sound, "{messages} from {first}");
     }
+}
+
+#[test]
+fn segment_of_no_messages_with_payload_is_refused() {
+    let mut bytes = Seg::deep(1, 1).bytes();
+    bytes[14..16].fill(0);
+    assert!(Segment::read(&bytes).is_err());
+    assert!(Segment::read(&Seg::deep(1, 0).bytes()).is_ok());
 }
 
 #[test]
@@ -636,6 +644,142 @@ fn full_instrument_table_drops_new_symbol_as_malformed() {
         recorded.incidents[..],
         [Incident::Malformed { .. }]
     ));
+}
+
+// Resumption.
+
+/// Returns a decoder that continues where another one was killed, after its last message.
+fn resumed(killed: &IexDecoder, next: u64, next_id: u32) -> IexDecoder {
+    let instruments = killed.instruments().iter();
+    let mut decoder = IexDecoder::default();
+    decoder.resume(&ResumePoint {
+        session: killed.session().unwrap(),
+        next,
+        instruments: instruments.map(|(symbol, id)| (id, symbol)).collect(),
+        next_id,
+    });
+    decoder
+}
+
+/// Decodes segments with a decoder that was resumed at this sequence of a stream of DEEP.
+fn run_resumed(next: u64, segments: &[Seg]) -> Recorded {
+    let (killed, _) = run(&[Seg::deep(1, 1).bytes()]);
+    let mut decoder = resumed(&killed, next, 2);
+    let mut recorded = Recorded::default();
+    for segment in segments {
+        let payload = &segment.bytes();
+        let received_at = Nanos(NOON);
+        decoder.packet(
+            Packet {
+                received_at,
+                payload,
+            },
+            &mut recorded,
+        );
+    }
+    recorded
+}
+
+#[test]
+fn resumed_iex_decoder_reports_exactly_what_was_missed() {
+    let ahead = run_resumed(10, &[Seg::deep(15, 2)]);
+    assert_eq!(ahead.incidents, [gap(0, 10, 5)]);
+    assert_eq!(ahead.positions(), [(0, 15), (0, 16)]);
+    let next = run_resumed(10, &[Seg::deep(10, 1), Seg::deep(11, 1)]);
+    assert_eq!(next.incidents, []);
+    assert_eq!(next.positions(), [(0, 10), (0, 11)]);
+    let heartbeat = run_resumed(10, &[Seg::deep(14, 0), Seg::deep(14, 1)]);
+    assert_eq!(heartbeat.incidents, [gap(0, 10, 4)]);
+    let far = run_resumed(10, &[Seg::deep(1_000_000, 1), Seg::deep(1_000_001, 1)]);
+    assert_eq!(far.incidents, [gap(0, 10, 999_990)]);
+    let last = SourcePosition::SEQUENCE_MAX - 2;
+    let farthest = run_resumed(
+        10,
+        &[last - 1, last].map(|first| Seg::deep(first as i64, 1)),
+    );
+    assert_eq!(
+        farthest.incidents,
+        [gap(0, 10, last - 11)],
+        "almost 2^48 messages"
+    );
+    assert_eq!(farthest.positions(), [(0, last - 1), (0, last)]);
+    let partly = run_resumed(10, &[Seg::deep(8, 4)]);
+    assert_eq!(partly.incidents, [Incident::Duplicate { messages: 2 }]);
+    assert_eq!(partly.positions(), [(0, 10), (0, 11)]);
+}
+
+#[test]
+fn slower_line_is_no_restarted_count_after_resumption() {
+    let recorded = run_resumed(10, &[Seg::deep(7, 2), Seg::deep(10, 1)]);
+    assert_eq!(recorded.incidents, [Incident::Duplicate { messages: 2 }]);
+    assert_eq!(recorded.positions(), [(0, 10)]);
+}
+
+#[test]
+fn session_that_ended_unheard_is_gap_of_unknown_size() {
+    let later = Seg::deep(3, 1).session(SESSION + 1);
+    let last = Seg::deep(4, 1).session(SESSION + 1);
+    let change = Incident::SessionChange {
+        next: SourcePosition::new(1, 1),
+    };
+    let recorded = run_resumed(10, &[later.clone(), last.clone()]);
+    assert_eq!(
+        recorded.incidents,
+        [gap(0, 10, u64::MAX), change, gap(1, 1, 2)]
+    );
+    let recorded = run_resumed(10, &[Seg::deep(10, 1), later, last]);
+    assert_eq!(recorded.incidents, [change, gap(1, 1, 2)], "it was heard");
+    let restarted = run_resumed(10, &[Seg::deep(1, 0).at(NOON + SECOND)]);
+    assert_eq!(restarted.incidents, [gap(0, 10, u64::MAX), reset(1, 1)]);
+}
+
+#[test]
+fn resumed_iex_decoder_keeps_ids_feed_and_channel() {
+    let symbols = [b"AAPL    ", b"A       "];
+    let (killed, _) = run(&[Seg::of(symbols.map(|s| level(b'8', 1, s, 1, 1)).to_vec()).bytes()]);
+    let mut decoder = resumed(&killed, 3, 9);
+    assert_eq!(decoder.session(), killed.session());
+    let mut recorded = Recorded::default();
+    let mut take = |decoder: &mut IexDecoder, segment: &Seg| {
+        let received_at = Nanos(NOON);
+        let payload = &segment.bytes();
+        decoder.packet(
+            Packet {
+                received_at,
+                payload,
+            },
+            &mut recorded,
+        );
+    };
+    let symbols = [b"A       ", b"NEW     ", b"AAPL    "];
+    let messages = symbols.map(|s| level(b'8', 1, s, 1, 1)).to_vec();
+    take(
+        &mut decoder,
+        &Seg {
+            first: 3,
+            ..Seg::tops(messages.clone())
+        },
+    );
+    take(
+        &mut decoder,
+        &Seg {
+            first: 3,
+            ..Seg::of(messages)
+        },
+    );
+    assert!(matches!(recorded.incidents[..], [Incident::Foreign { .. }]));
+    let ids: Vec<_> = recorded
+        .all::<MboMsg>()
+        .iter()
+        .map(|m| m.hd.instrument_id)
+        .collect();
+    assert_eq!(ids, [2, 9, 1]);
+    assert_eq!(
+        recorded.all::<SymbolMappingMsg>().len(),
+        1,
+        "known names stay"
+    );
+    assert_eq!(symbol_of(&decoder, 9), "NEW");
 }
 
 // Normalisation.
@@ -998,7 +1142,7 @@ fn tops16_has_57674_messages_and_no_gap() {
     assert_eq!(capture.stats().frames, 13_022);
     assert_eq!(capture.stats().datagrams, 13_022);
     assert_eq!(capture.stats().truncated, 0);
-    assert_eq!(counted.incidents, []);
+    assert_eq!(counted.incidents, [Incident::EndOfSession]);
     assert_eq!(counted.messages, 57_674);
     assert_eq!(counted.out_of_order, 0);
     let expected = [
@@ -1032,8 +1176,10 @@ fn deep10_has_391999_messages_in_12_runs_and_is_truncated() {
     assert_eq!(capture.stats().truncated, 1);
     assert_eq!(counted.messages, 391_999);
     assert_eq!(counted.out_of_order, 0);
-    let resets: Vec<_> = (1..=11).map(|ordinal| reset(ordinal, 1)).collect();
-    assert_eq!(counted.incidents, resets, "11 resets and nothing else");
+    // Only the first run has its last message.
+    let mut expected = vec![Incident::EndOfSession];
+    expected.extend((1..=11).map(|ordinal| reset(ordinal, 1)));
+    assert_eq!(counted.incidents, expected, "11 resets and nothing else");
     assert_eq!(counted.newest.ordinal() + 1, 12, "runs");
     let expected = [
         (b'5', 14_627),

@@ -3,6 +3,7 @@
 
 use std::ffi::c_char;
 
+use tickcast_feeds::source::Incident;
 use tickcast_reliability::record::{
     Action, BidAskPair, FlagSet, HasRType, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType,
     RecordHeader, SType, Side, StatMsg, StatType, StatusAction, StatusMsg, StatusReason,
@@ -216,6 +217,8 @@ fn system_event_record_is_about_whole_venue() {
             ..status(action, StatusReason::Scheduled)
         };
         assert_eq!(told.all::<StatusMsg>(), [expected]);
+        let end = (event == b'C').then_some(Incident::EndOfSession);
+        assert_eq!(told.incidents, Vec::from_iter(end), "the last message");
     }
 }
 

@@ -12,8 +12,9 @@ use jiff::civil::date;
 use proptest::prelude::*;
 use tickcast_feeds::{
     capture::{Capture, binary_file::BinaryFile},
+    instruments::Symbol,
     itch::{ItchDecoder, ItchSettings, TradeDate},
-    source::{Decoder, Incident, Packet},
+    source::{Decoder, Incident, Packet, ResumePoint},
 };
 use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, RecordRef, StatMsg, StatType, StatusMsg,
@@ -967,6 +968,71 @@ fn another_session_begins_with_an_empty_book() {
         2,
         "locates are dealt anew"
     );
+}
+
+#[test]
+fn resumed_itch_decoder_knows_names_and_no_orders() {
+    let packet = |sequence: u64, messages: &[Vec<u8>]| {
+        let mut bytes = vec![b'1'; 10];
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend((messages.len() as u16).to_be_bytes());
+        for message in messages {
+            bytes.extend((message.len() as u16).to_be_bytes());
+            bytes.extend(message);
+        }
+        bytes
+    };
+    let take = |decoder: &mut ItchDecoder, told: &mut Recorded, payload: &[u8]| {
+        let received_at = RECEIVED;
+        decoder.packet(
+            Packet {
+                received_at,
+                payload,
+            },
+            told,
+        );
+    };
+    let (mut killed, mut told) = (decoder(), Recorded::default());
+    assert_eq!(killed.session(), None);
+    take(&mut killed, &mut told, &packet(1, &[add(1, b'B', 5, 1)]));
+    let mut resumed = decoder();
+    let session = killed.session().unwrap();
+    resumed.resume(&ResumePoint {
+        session,
+        next: 2,
+        instruments: vec![(7, Symbol(*b"ZVZZT   ")), (70_000, Symbol(*b"A       "))],
+        next_id: 1,
+    });
+    assert_eq!(resumed.session(), Some(session));
+    let mut told = Recorded::default();
+    let delete = message(b'D', 7, &[&1_u64.to_be_bytes()]);
+    let messages = [delete, add(2, b'B', 5, 1)];
+    take(&mut resumed, &mut told, &packet(4, &messages));
+    let from = SourcePosition::new(0, 2);
+    let missed = Incident::Gap { from, missing: 2 };
+    assert_eq!(told.incidents, [missed, Incident::UnknownOrder]);
+    assert_eq!(told.all::<MboMsg>()[0].size, UNDEF_ORDER_SIZE);
+    assert!(told.all::<SymbolMappingMsg>().is_empty(), "it has its name");
+    assert_eq!(resumed.orders().len(), 1);
+}
+
+#[test]
+fn unnumbered_packets_have_no_session_to_continue() {
+    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let message = add(1, b'B', 5, 1);
+    let mut payload = vec![0; 18];
+    payload.extend(1_u16.to_be_bytes());
+    payload.extend((message.len() as u16).to_be_bytes());
+    payload.extend(&message);
+    decoder.packet(
+        Packet {
+            received_at: RECEIVED,
+            payload: &payload,
+        },
+        &mut told,
+    );
+    assert_eq!(told.positions(), [(0, 1)]);
+    assert_eq!(decoder.session(), None);
 }
 
 // Whole files.

@@ -194,9 +194,10 @@ pub(crate) fn metrics(shared: &Shared) -> String {
     shared
         .service
         .each(|name, help, value| all.add("", name, help, value));
-    shared
-        .admin
-        .each(|name, help, value| all.add("", name, help, value));
+    for (endpoint, counters) in shared.endpoints.each() {
+        let label = format!("{{endpoint=\"{endpoint}\"}}");
+        counters.each(|name, help, value| all.add(&label, name, help, value));
+    }
     if let Some(standby) = &shared.standby {
         each_standby_metric(standby, |name, help, channel, value| {
             let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));
@@ -248,7 +249,9 @@ pub(crate) fn metrics(shared: &Shared) -> String {
             of_type.each(|name, help, value| all.add(&label, name, help, value));
         }
     }
-    for status in shared.subscribers().iter().filter(|s| s.joined) {
+    // The repair thread waits for this lock, so it is released before anything is formatted.
+    let subscribers = shared.subscribers().list();
+    for status in subscribers.iter().filter(|s| s.joined) {
         let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
         let label = format!(
             "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",

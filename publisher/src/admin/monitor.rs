@@ -7,7 +7,8 @@ use tickcast_reliability::types::{ChannelId, Epoch, RepairCounters, SenderCounte
 
 use crate::admin::metrics::metrics;
 use crate::admin::summary::PublisherSummary;
-use crate::state::{Shared, SourceShared, SubscriberStatus};
+use crate::state::subscribers::SubscriberStatus;
+use crate::state::{Shared, SourceShared};
 
 /// Counters and subscribers of a publisher, as they are now. It can be cloned, kept and read from
 /// any thread, also after the session. The threads that publish share no lock with it.
@@ -94,7 +95,7 @@ impl PublisherMonitor {
     /// ```
     #[must_use]
     pub fn subscribers(&self) -> Vec<SubscriberStatus> {
-        self.shared.subscribers().clone()
+        self.shared.subscribers().list()
     }
 
     /// Returns the sources and their counters, in the order of the config.

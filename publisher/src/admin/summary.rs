@@ -145,7 +145,7 @@ impl PublisherSummary {
                 Value::Object(all)
             })
             .collect();
-        let subscribers = shared.subscribers().clone();
+        let subscribers = shared.subscribers().list();
         // A subscriber's report is its claim, so it does not decide the exit code.
         let is_reported = subscribers.iter().any(|s| s.lost_records > 0);
         let mut service = Map::new();

@@ -101,7 +101,7 @@ impl Publisher {
         let (new_handlers, arrived) = bounded(2 * CHANNELS_MAX);
         let config = opened.config().clone();
         let shared = opened.shared().clone();
-        let (control, admin) = (opened.control_address(), opened.admin_address());
+        let (control, admin) = (opened.control_address(), opened.endpoints().admin);
         Ok(Self {
             running: Some(opened.start(Some(arrived))?),
             writers: config.channels.iter().map(|_| Weak::new()).collect(),

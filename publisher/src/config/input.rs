@@ -375,10 +375,10 @@ impl InputConfig {
         matches!(self, Self::Capture(_) | Self::Simulator(_))
     }
 
-    /// Returns whether a restart can continue this input: it replays its messages, or knows its
-    /// position.
+    /// Returns whether a restart can continue this input: it replays its messages, or they have
+    /// numbers.
     pub(crate) const fn is_gone_on_with(&self) -> bool {
-        self.is_replayed() || matches!(self, Self::Own(_))
+        !matches!(self, Self::Records(_))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The JSON config with every default, and errors that name the JSON path. `plan`
 //! interprets it and checks its consistency.
 
+mod commands;
 mod fan_out;
 pub(crate) mod input;
 pub(crate) mod journal;
@@ -17,6 +18,7 @@ use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::pin::Core;
 
+pub use crate::config::commands::CommandsConfig;
 pub use crate::config::fan_out::{
     FanOutConfig, LineConfig, ShmConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
 };
@@ -27,6 +29,7 @@ pub use crate::config::input::{
 pub use crate::config::journal::FlightRecordConfig;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
+pub use crate::http::EndpointAddress;
 
 /// A publisher: its channels, its inputs, and how it runs.
 ///
@@ -58,6 +61,13 @@ pub struct Config {
     /// Address that serves metrics; null: none. With port 0 the system chooses.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
+    /// Further names and addresses of this host that HTTP clients may use in `Host`, beside
+    /// `localhost`, the host's own name, and the address that a client connects to.
+    #[serde(default)]
+    pub admin_hosts: Vec<String>,
+    /// The endpoints that take commands: a promotion, and a standby's request to hand over.
+    #[serde(default)]
+    pub commands: CommandsConfig,
     /// The default interface of lines and inputs.
     #[serde(default)]
     pub interface: Interface,
@@ -330,6 +340,27 @@ impl Config {
         let mut config = Self::parse(&text).map_err(|error| error.in_file(path))?;
         config.file = ConfigFile(Some(path.to_owned()));
         Ok(config)
+    }
+
+    /// Returns the path of the command socket. Without a configured path there is one in `state_dir`
+    /// if there are commands to take.
+    ///
+    /// ```
+    /// # use tickcast_publisher::Config;
+    /// # let config = Config::parse(
+    /// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+    /// #         "id": 1, "name": "all", "slots": 1024,
+    /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+    /// # )?;
+    /// assert_eq!(config.command_socket(), None, "it hands over to nobody");
+    /// # Ok::<(), tickcast_publisher::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn command_socket(&self) -> Option<PathBuf> {
+        let takes_commands = self.standby.is_some() || !self.hand_over_to.is_empty();
+        let directory = self.state_dir.as_ref().filter(|_| takes_commands);
+        let own = directory.map(|it| it.join(format!("{}.commands", self.name)));
+        self.commands.socket.clone().or(own)
     }
 
     /// Parses a config.

@@ -1,10 +1,12 @@
 //! Standby settings as written in the config: the mirrored publisher, and the limits.
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "testing")]
 use tickcast_transport::faults::FaultConfig;
+
+use crate::http::EndpointAddress;
 
 /// Makes a service the standby of another publisher. It mirrors that publisher's rings and receives
 /// the same inputs. It publishes nothing before it is promoted (docs/OPERATIONS.md, "Warm
@@ -13,7 +15,8 @@ use tickcast_transport::faults::FaultConfig;
 /// ```
 /// use tickcast_publisher::config::StandbyConfig;
 ///
-/// let json = r#"{ "of": "10.0.0.1:7400", "admin": "10.0.0.1:7401" }"#;
+/// let json = r#"{ "of": "10.0.0.1:7400", "commands": "10.0.0.1:7402",
+///     "token_file": "/etc/tickcast/token" }"#;
 /// let standby: StandbyConfig = serde_json::from_str(json).unwrap();
 /// assert_eq!(standby.keep_messages, 1 << 20);
 /// ```
@@ -23,9 +26,13 @@ pub struct StandbyConfig {
     /// Control address of the publisher, as `host:port`. Commas separate several addresses, where
     /// another standby may have taken over.
     pub of: String,
-    /// The publisher's admin port, which accepts hand-over requests; null: no requests are made.
+    /// The publisher's command port, or the path of its command socket on the same host. It takes
+    /// hand-over requests; null: no requests are made.
     #[serde(default)]
-    pub admin: Option<SocketAddr>,
+    pub commands: Option<EndpointAddress>,
+    /// File with the token of the publisher's command port. Only this user may read it.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
     /// Maximum number of input messages kept because they are not mirrored yet. Beyond this limit,
     /// the oldest are dropped; promotion reports them as lost if they are missing.
     #[serde(default = "keep_default")]

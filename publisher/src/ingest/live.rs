@@ -4,7 +4,9 @@
 use std::net::Ipv4Addr;
 
 use tickcast_feeds::capture::guess::Guess;
-use tickcast_feeds::source::{Decoder, Incident, Packet, PacketOrigin, Sink};
+use tickcast_feeds::source::{
+    Decoder, FeedSession, Incident, Packet, PacketOrigin, ResumePoint, Sink,
+};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -36,6 +38,10 @@ const PAUSE: Nanos = Nanos::from_ms(1);
 pub(super) struct Live {
     pub(super) lines: Vec<LiveLine>,
     pub(super) decoder: Option<Box<dyn Decoder>>,
+    /// The format of the decoder.
+    format: Option<Format>,
+    /// The session that was remembered last.
+    session: Option<FeedSession>,
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
@@ -97,12 +103,35 @@ impl Live {
             foreign: ForeignTable::new(destinations.collect()),
             lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
+            format: input.format.of_packets(),
+            session: None,
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
             judge: SilenceJudge::new(input.format.of_packets(), thread::now()),
             is_session_over: false,
         })
+    }
+
+    /// Continues in place of an earlier decoder.
+    pub(super) fn resume(&mut self, format: Format, at: &ResumePoint) {
+        let mut decoder = decoder(format, &self.config, &self.settings);
+        decoder.resume(at);
+        self.decoder = Some(decoder);
+        self.format = Some(format);
+        self.judge.set_format(format);
+        self.judge.resume();
+    }
+
+    /// Remembers a new session for a later publisher.
+    fn remember(&mut self, shared: &SourceShared) {
+        let session = self.decoder.as_ref().and_then(|it| it.session());
+        if session != self.session {
+            self.session = session;
+            if let (Some(memory), Some(format)) = (shared.memory.get(), self.format) {
+                memory.follow(format, session);
+            }
+        }
     }
 
     /// Polls the sockets; the contract is that of [`Input::poll`](super::Input::poll).
@@ -114,7 +143,8 @@ impl Live {
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
-        let (unrecognised, foreign) = (&mut self.unrecognised, &mut self.foreign);
+        let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
+        let foreign = &mut self.foreign;
         let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
         let mut all = u64::MAX;
         let mut polled = Polled::Idle;
@@ -133,11 +163,12 @@ impl Live {
                 if found.is_none()
                     && let Some(format) = Format::detect(datagram.bytes)
                 {
+                    *known = Some(format);
                     *found = Some(decoder(format, config, settings));
                     judge.set_format(format);
                 }
                 let mut returning;
-                let out: &mut dyn Intake = if judge.is_reported() {
+                let out: &mut dyn Intake = if judge.may_end() {
                     returning = Returning {
                         judge: &mut *judge,
                         now: now.monotonic,
@@ -197,9 +228,10 @@ impl Live {
                 tracing::warn!(source = shared.source.0, "{report}");
             }
         }
-        self.settle(shared, sink, |decoder, sink| {
+        self.settle(now.monotonic, shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
         });
+        self.remember(shared);
         self.judge(now, shared, sink);
         Ok(polled)
     }
@@ -207,7 +239,9 @@ impl Live {
     /// Judges whether the source is silent, once every packet that has arrived is read.
     #[inline]
     fn judge(&mut self, now: Now, shared: &SourceShared, sink: &mut dyn Intake) {
-        let packets = self.decoder.as_ref().map_or(0, |it| it.packets());
+        // Before the format is known, a venue may send nothing but heartbeats, which no decoder recognises.
+        let unrecognised = self.unrecognised.packets;
+        let packets = (self.decoder.as_ref()).map_or(unrecognised, |it| it.packets());
         if self.judge.hear(now, packets)
             && let Some(hearing) = shared.hearing()
         {
@@ -220,13 +254,15 @@ impl Live {
 
     /// Decodes what still waits for packets that will not come, and reports what is missing.
     pub(super) fn finish(&mut self, shared: &SourceShared, sink: &mut dyn Intake) {
-        self.settle(shared, sink, |decoder, sink| decoder.finish(sink));
+        let now = thread::now().monotonic;
+        self.settle(now, shared, sink, |decoder, sink| decoder.finish(sink));
         shared.set_foreign(&self.foreign);
     }
 
     /// Lets the decoder release packets, without a new one.
     fn settle(
         &mut self,
+        now: Nanos,
         shared: &SourceShared,
         sink: &mut dyn Intake,
         release: impl FnOnce(&mut dyn Decoder, &mut dyn Sink),
@@ -234,13 +270,25 @@ impl Live {
         let Some(decoder) = &mut self.decoder else {
             return;
         };
+        let mut returning;
+        let out: &mut dyn Intake = if self.judge.is_reported() {
+            returning = Returning {
+                judge: &mut self.judge,
+                now,
+                shared,
+                out: sink,
+            };
+            &mut returning
+        } else {
+            sink
+        };
         let mut all = u64::MAX;
         let drops = self.lines.iter_mut().map(|line| &mut line.drops);
         let mut attributing = Attributing {
             drops: drops.max_by_key(|drops| drops.last_at()),
             foreign: &mut self.foreign,
             is_session_over: &mut self.is_session_over,
-            out: sink,
+            out,
         };
         let mut sink = Counting {
             counters: &shared.counters,

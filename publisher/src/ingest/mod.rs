@@ -19,7 +19,7 @@ use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
 use tickcast_feeds::recording::{Recorded, Recording, RecordingError, Selection, Timeline};
 use tickcast_feeds::simulator::Simulator;
-use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::source::{Decoder, Incident, Packet, ResumePoint, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -41,7 +41,7 @@ const TYPES_EVERY: u32 = 1024;
 /// The longest wait for a packet of a paced file.
 const WAIT_MAX: Nanos = Nanos::from_secs(10);
 /// First instrument id that is assigned; each input has its own range.
-const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
+pub(crate) const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
 /// The result of polling an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,13 @@ impl Input {
     pub(crate) const fn go_on_behind(&mut self, last: SourcePosition) {
         self.wait_for_subscribers = 0;
         self.behind = Some(last);
+    }
+
+    /// Continues a live source of an earlier publisher. Call it before the first poll.
+    pub(crate) fn resume(&mut self, format: Format, at: &ResumePoint) {
+        if let Packets::Udp(live) = &mut self.packets {
+            live.resume(format, at);
+        }
     }
 
     /// Begins at once, without waiting for subscribers.

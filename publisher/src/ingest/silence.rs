@@ -17,15 +17,22 @@ pub(super) struct SilenceJudge {
     heard: Now,
     /// Packets of the source until then.
     packets: u64,
-    /// The silence that the stream reports.
-    reported: Option<Reported>,
+    reported: Reported,
 }
 
+/// The last report of the source in the stream.
 #[derive(Clone, Copy, Debug)]
-struct Reported {
-    since: Nanos,
-    /// When it was reported last, by the monotonic clock.
-    at: Nanos,
+enum Reported {
+    /// It is heard.
+    Heard,
+    /// It is silent, or heard: an earlier publisher reported it.
+    Unknown,
+    /// It is silent.
+    Silent {
+        since: Nanos,
+        /// When that was reported last, by the monotonic clock.
+        at: Nanos,
+    },
 }
 
 impl SilenceJudge {
@@ -38,8 +45,13 @@ impl SilenceJudge {
             limit: limit(interval),
             heard: now,
             packets: 0,
-            reported: None,
+            reported: Reported::Heard,
         }
+    }
+
+    /// Continues the reports of an earlier publisher. If they ended in a silence, the first packet ends it.
+    pub(super) const fn resume(&mut self) {
+        self.reported = Reported::Unknown;
     }
 
     /// Judges by this format from now on.
@@ -64,11 +76,14 @@ impl SilenceJudge {
     pub(super) fn change(&self, now: Nanos, is_session_over: bool) -> Option<Silence> {
         let is_silent = now.since(self.heard.monotonic) >= self.limit;
         match self.reported {
-            None if is_silent && !is_session_over => Some(Silence::Begun {
-                since: self.heard.utc,
-            }),
-            Some(Reported { since, .. }) if !is_silent => Some(Silence::Over { since }),
-            Some(Reported { since, at }) if now >= at.after(REPEAT) => {
+            Reported::Heard | Reported::Unknown if is_silent && !is_session_over => {
+                Some(Silence::Begun {
+                    since: self.heard.utc,
+                })
+            }
+            Reported::Unknown if self.packets > 0 => self.end(),
+            Reported::Silent { .. } if !is_silent => self.end(),
+            Reported::Silent { since, at } if now >= at.after(REPEAT) => {
                 Some(Silence::Begun { since })
             }
             _ => None,
@@ -78,23 +93,29 @@ impl SilenceJudge {
     /// Records that the stream reports this since `now`.
     pub(super) const fn set_reported(&mut self, change: Silence, now: Nanos) {
         self.reported = match change {
-            Silence::Begun { since } => Some(Reported { since, at: now }),
-            Silence::Over { .. } => None,
+            Silence::Begun { since } => Reported::Silent { since, at: now },
+            Silence::Over { .. } => Reported::Heard,
         };
     }
 
-    /// Returns whether the stream reports silence.
-    #[inline]
+    /// Returns whether this judge has reported silence.
     pub(super) const fn is_reported(&self) -> bool {
-        self.reported.is_some()
+        matches!(self.reported, Reported::Silent { .. })
     }
 
-    /// Returns the end of the silence that the stream reports, if it does.
-    pub(super) fn end(&self) -> Option<Silence> {
-        let reported = self.reported?;
-        Some(Silence::Over {
-            since: reported.since,
-        })
+    /// Returns whether the stream may report silence, so that a packet brings its [end](Self::end).
+    #[inline]
+    pub(super) const fn may_end(&self) -> bool {
+        !matches!(self.reported, Reported::Heard)
+    }
+
+    /// Returns the end of the silence that the stream reports, if it may.
+    pub(super) const fn end(&self) -> Option<Silence> {
+        match self.reported {
+            Reported::Heard => None,
+            Reported::Unknown => Some(Silence::Over { since: Nanos::ZERO }),
+            Reported::Silent { since, .. } => Some(Silence::Over { since }),
+        }
     }
 }
 
@@ -221,6 +242,26 @@ mod tests {
         }
         judge.set_reported(over, at(9_005).monotonic);
         assert_eq!((judge.is_reported(), judge.end()), (false, None));
+    }
+
+    #[test]
+    fn first_packet_ends_silence_that_earlier_publisher_reported() {
+        let resumed = || {
+            let mut judge = SilenceJudge::new(Some(Format::IexTp), at(0));
+            judge.resume();
+            judge
+        };
+        let over = Some(Silence::Over { since: Nanos::ZERO });
+        let mut judge = resumed();
+        assert_eq!((judge.may_end(), judge.is_reported()), (true, false));
+        assert_eq!(step(&mut judge, 3_499, 0), None, "nothing was heard");
+        assert_eq!(step(&mut judge, 3_499, 1), over);
+        assert!(!judge.may_end());
+        assert_eq!(step(&mut judge, 3_500, 2), None);
+        let since = at(0).utc;
+        let mut judge = resumed();
+        assert_eq!(step(&mut judge, 3_500, 0), Some(Silence::Begun { since }));
+        assert_eq!(step(&mut judge, 3_501, 1), Some(Silence::Over { since }));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Interprets a config: resolves interfaces, checks geometries, maps symbols, and compares related
 //! values. A publisher with a checked plan does not fail because of its config.
 
+mod endpoints;
 pub(crate) mod fan_out;
 pub(crate) mod routing;
 
@@ -27,6 +28,7 @@ use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace, ThreadMode,
 };
 use crate::error::ConfigError;
+use crate::http::EndpointAddress;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 pub(crate) use fan_out::FanOutPlan;
 use fan_out::{At, Groups};
@@ -156,10 +158,7 @@ impl Plan {
                 remedy,
             ));
         }
-        if config.admin == Some(config.control) && config.control.port() != 0 {
-            let remedy = "control and admin need a port each";
-            return Err(ConfigError::value("admin", config.control, remedy));
-        }
+        endpoints::check(&config)?;
         standby(&config, &mut warnings)?;
         Ok(Self {
             config,
@@ -235,7 +234,7 @@ pub(crate) fn why_no_digest(config: &Config, channel: &str) -> Option<&'static s
     match (inputs.next(), inputs.next()) {
         (Some(only), None) if only.is_replayed() => None,
         (Some(_), Some(_)) => Some("several inputs are not replayed in their original order"),
-        _ => Some("messages of handlers are not replayed"),
+        _ => Some("messages of live inputs and handlers are not replayed"),
     }
 }
 
@@ -471,10 +470,12 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
     for (index, name) in config.hand_over_to.iter().enumerate() {
         check_name(&format!("hand_over_to[{index}]"), name)?;
     }
-    if !config.hand_over_to.is_empty() && config.admin.is_none() {
+    let takes_commands = config.command_socket().is_some() || config.commands.listen.is_some();
+    if !config.hand_over_to.is_empty() && !takes_commands {
         warnings.push(
-            "hand_over_to has no effect without admin, because standbys send their requests to \
-             it: set admin"
+            "hand_over_to has no effect without commands, because standbys send their requests to \
+             it: set commands.listen and commands.token_file, or for a standby on this host \
+             commands.socket"
                 .into(),
         );
     }
@@ -488,11 +489,21 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
         let remedy = "name the publisher's host:port";
         return wrong("standby.of", &"\"\"", remedy);
     }
-    if config.admin.is_none() {
+    if config.command_socket().is_none() {
         return wrong(
-            "admin",
+            "commands.socket",
             &"null",
-            "a standby is promoted over its admin port; give the address of one",
+            "a standby is promoted over its command socket; give a path, or set state_dir",
+        );
+    }
+    if let Some(EndpointAddress::Port(address)) = standby.commands
+        && standby.token_file.is_none()
+    {
+        return wrong(
+            "standby.commands",
+            &address,
+            "a command port needs a token; set standby.token_file, or give the path of the \
+             publisher's command socket on this host",
         );
     }
     if config.threads.mode == ThreadMode::Inline {
@@ -526,9 +537,9 @@ fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigErro
             channel.name
         ));
     }
-    if standby.admin.is_none() {
+    if standby.commands.is_none() {
         warnings.push(
-            "standby.admin is null, so the publisher can't be asked to hand over: only its \
+            "standby.commands is null, so the publisher can't be asked to hand over: only its \
              failure, or a forced promotion, promotes this standby"
                 .into(),
         );

@@ -10,7 +10,7 @@ use std::ffi::c_char;
 use thiserror::Error;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
-    InstrumentDefMsg, RecordSlice, SType, SymbolMappingMsg, WireRecord,
+    InstrumentDefMsg, RecordRef, RecordSlice, SType, SymbolMappingMsg, WireRecord,
 };
 
 /// Maximum number of channels of a publisher.
@@ -287,21 +287,8 @@ impl Router {
 
     #[cold]
     fn learn_all(&mut self, message: RecordSlice<'_>, mut on: impl FnMut(Announced)) {
-        for record in message.records() {
-            let header = record.header();
-            let symbol = match header.rtype {
-                <SymbolMappingMsg as WireRecord>::RTYPE => record
-                    .get::<SymbolMappingMsg>()
-                    .filter(|m| m.stype_in == SType::RawSymbol as u8)
-                    .map(|m| text_of(&m.stype_in_symbol)),
-                <InstrumentDefMsg as WireRecord>::RTYPE => record
-                    .get::<InstrumentDefMsg>()
-                    .map(|d| text_of(&d.raw_symbol)),
-                _ => continue,
-            };
-            if let Some(symbol) = symbol.filter(|s| !s.is_empty()) {
-                self.learn(header.instrument_id, symbol, &mut on);
-            }
+        for named in message.records().filter_map(instrument_named) {
+            self.learn(named, &mut on);
         }
     }
 
@@ -329,8 +316,10 @@ impl Router {
         sets.fold(ChannelSet::default(), ChannelSet::union)
     }
 
+    /// Learns the channels of an instrument, and passes them to `on`.
     #[cold]
-    fn learn(&mut self, id: u32, symbol: String, on: &mut impl FnMut(Announced)) {
+    pub(crate) fn learn(&mut self, instrument: Instrument, on: &mut impl FnMut(Announced)) {
+        let Instrument { id, symbol } = instrument;
         if id == 0 {
             return; // the whole venue has no symbol
         }
@@ -349,6 +338,24 @@ impl Router {
             channels,
         });
     }
+}
+
+/// Returns the instrument that a record gives its symbol.
+pub(crate) fn instrument_named(record: RecordRef<'_>) -> Option<Instrument> {
+    let header = record.header();
+    let symbol = match header.rtype {
+        <SymbolMappingMsg as WireRecord>::RTYPE => record
+            .get::<SymbolMappingMsg>()
+            .filter(|m| m.stype_in == SType::RawSymbol as u8)
+            .map(|m| text_of(&m.stype_in_symbol)),
+        <InstrumentDefMsg as WireRecord>::RTYPE => record
+            .get::<InstrumentDefMsg>()
+            .map(|d| text_of(&d.raw_symbol)),
+        _ => None,
+    };
+    let id = header.instrument_id;
+    let symbol = symbol.filter(|symbol| !symbol.is_empty())?;
+    Some(Instrument { id, symbol })
 }
 
 /// Returns the text of a record's zero-terminated field, without padding and without characters

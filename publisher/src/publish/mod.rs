@@ -7,6 +7,7 @@ pub(crate) mod channel;
 mod digest;
 pub(crate) mod direct;
 pub(crate) mod replay_check;
+pub(crate) mod restarted;
 mod resumed;
 
 use std::sync::Arc;
@@ -227,8 +228,11 @@ impl PublishStage {
             }
             return;
         }
-        let shared = &self.shared;
+        let (shared, memory) = (&self.shared, source.shared.memory.get());
         let channels = source.router.route(records, |announced| {
+            if let Some(memory) = memory {
+                memory.name(&announced.instrument);
+            }
             for channel in announced.channels.iter() {
                 let channel = &shared.channels[channel];
                 // locks: where an instrument is named, which no tick does.
@@ -402,6 +406,9 @@ impl PublishStage {
                 }
             }
             SourceLossReason::Overflow => {
+                if let Some(memory) = shared.memory.get() {
+                    memory.lose(messages);
+                }
                 tracing::warn!(
                     source = source.0,
                     %from,

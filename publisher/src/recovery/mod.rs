@@ -4,6 +4,8 @@
 
 pub(crate) mod epoch_file;
 mod input_identity;
+pub(crate) mod live;
+pub(crate) mod sources_file;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,12 +18,13 @@ use tickcast_transport::host::files::create_directory;
 use tickcast_transport::host::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
 
-use crate::config::Config;
+use crate::config::{Config, InputConfig};
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
 use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::state::positions::Positions;
 use input_identity::Inputs;
+use live::{NotResumed, ResumedSource};
 
 /// The rings of a starting publisher, and its epoch.
 pub(crate) struct Rings {
@@ -30,6 +33,8 @@ pub(crate) struct Rings {
     pub(crate) epoch: EpochState,
     /// Sealed positions of the sources on each channel, if the epoch continues.
     pub(crate) sealed: Option<Vec<Positions>>,
+    /// The live sources that continue.
+    pub(crate) live: Vec<ResumedSource>,
 }
 
 /// The reason why an epoch can't continue.
@@ -58,10 +63,8 @@ enum NotWhole {
     Inputs,
     #[error("the capture of source {0} was replaced: its length or modification time has changed")]
     Capture(SourceId),
-    #[error(
-        "source {0} is live: its messages since the stop, and the state of its decoder, are lost"
-    )]
-    Live(SourceId),
+    #[error("source {0} is live, and can't continue: {1}")]
+    Live(SourceId, NotResumed),
     #[error(
         "state_dir does not record epoch {ring} of channel {channel}: its earlier file is missing"
     )]
@@ -93,7 +96,7 @@ impl NotWhole {
             Self::Ended => EpochReason::SessionEnded,
             Self::Rebooted => EpochReason::Rebooted,
             Self::Capture(_) => EpochReason::SourceChanged,
-            Self::Live(_) => EpochReason::LiveInput,
+            Self::Live(..) => EpochReason::LiveInput,
             Self::Forgotten { .. } | Self::Epoch { .. } => EpochReason::StateGone,
             Self::Ring { .. } => EpochReason::RingDamaged,
         }
@@ -123,7 +126,7 @@ impl Rings {
         })?;
         create_directory(directory).map_err(PublisherError::state)?;
         match kept(config, directory, &plans, &before, boot_id)? {
-            Ok(rings) => {
+            Ok((rings, live)) => {
                 let sealed = rings.iter().map(|ring| ring.reader().positions());
                 let sealed = sealed.collect::<Vec<Positions>>();
                 let epoch = before.go_on();
@@ -142,6 +145,7 @@ impl Rings {
                     rings: plans.into_iter().zip(rings).collect(),
                     epoch,
                     sealed: Some(sealed),
+                    live,
                 })
             }
             Err(why) => {
@@ -189,11 +193,16 @@ impl Rings {
             rings: rings.collect::<Result<_, PublisherError>>()?,
             epoch: before.keep(epoch)?,
             sealed: None,
+            live: Vec::new(),
         })
     }
 }
 
-/// Returns the kept rings, if all of them are whole and of the last epoch.
+/// Rings that outlived their publisher, and the live sources that continue in them.
+type KeptRings = (Vec<RingWriter>, Vec<ResumedSource>);
+
+/// Returns the kept rings, if all of them are whole and of the last epoch, and every input can
+/// continue.
 ///
 /// # Errors
 /// Returns [`PublisherError`] if a ring is in use or unavailable now: it may be whole.
@@ -203,7 +212,7 @@ fn kept(
     plans: &[ChannelPlan],
     before: &EpochsBefore,
     boot_id: [u8; 16],
-) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
+) -> Result<Result<KeptRings, NotWhole>, PublisherError> {
     let memories = plans.iter().map(|plan| {
         let kept = SharedMapping::kept(&path_of(directory, config, plan), plan.geometry.bytes());
         kept.map_err(|source| PublisherError::Memory {
@@ -230,10 +239,15 @@ fn kept(
         };
         whole(plan, memory, before, boot_id)
     });
-    Ok(rings.collect())
+    let rings: Result<Vec<_>, NotWhole> = rings.collect();
+    Ok(rings.and_then(|rings| {
+        let live = live::resumed(config, &rings);
+        let live = live.map_err(|(source, why)| NotWhole::Live(source, why))?;
+        Ok((rings, live))
+    }))
 }
 
-/// Checks that the inputs of the last epoch replay the same messages, or know their position.
+/// Checks that the inputs of the last epoch are the same, and replay their messages or number them.
 fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
     if before.last() == Epoch::NONE {
         return Ok(());
@@ -244,8 +258,9 @@ fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
     if let Some(source) = before.changed_capture() {
         return Err(NotWhole::Capture(source));
     }
-    match config.inputs.iter().find(|it| !it.is_gone_on_with()) {
-        Some(live) => Err(NotWhole::Live(live.source())),
+    let mut inputs = config.inputs.iter();
+    match inputs.find(|it| matches!(it, InputConfig::Records(_))) {
+        Some(input) => Err(NotWhole::Live(input.source(), NotResumed::Records)),
         None => Ok(()),
     }
 }

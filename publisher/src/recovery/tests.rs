@@ -5,9 +5,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tickcast_feeds::instruments::{Symbol, mapping};
+use tickcast_feeds::source::FeedSession;
+use tickcast_reliability::record::{RecordBatch, RecordSlice};
 use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Checkpoint, Seal, offset};
 use tickcast_reliability::types::{ChannelId, SourcePosition};
-use tickcast_reliability::wire::{Kind, StreamEvent};
+use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
 use super::*;
 use crate::plan::Plan;
@@ -68,7 +71,7 @@ impl Left {
     }
 
     /// Returns the state that a starting publisher finds.
-    fn found(&self) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
+    fn found(&self) -> Result<Result<KeptRings, NotWhole>, PublisherError> {
         let plan = self.plan();
         let config = plan.config;
         let before = EpochsBefore::read(Some(self.state.path()), "test")?;
@@ -98,9 +101,13 @@ impl Left {
 }
 
 fn seal(ring: &mut RingWriter, kind: Kind, position: u64) {
+    seal_payload(ring, kind, position, &[7; 56]);
+}
+
+fn seal_payload(ring: &mut RingWriter, kind: Kind, position: u64, payload: &[u8]) {
     let (source, position) = (SourceId(1), SourcePosition::new(0, position));
     ring.open().unwrap();
-    ring.append(&[7; 56]).unwrap();
+    ring.append(payload).unwrap();
     ring.seal(Seal {
         kind,
         count: 1,
@@ -110,11 +117,12 @@ fn seal(ring: &mut RingWriter, kind: Kind, position: u64) {
         flags: 0,
     })
     .unwrap();
-    assert!(ring.set_checkpoint(Checkpoint {
+    let checkpoint = Checkpoint {
         source,
         position,
         session: [0; 16],
-    }));
+    };
+    assert!(kind == Kind::Event || ring.set_checkpoint(checkpoint));
 }
 
 #[test]
@@ -125,7 +133,7 @@ fn damaged_control_page_continues_only_if_unchanged() {
         let whole = fs::read(left.ring()).unwrap();
         let goes_on = || {
             let rings = left.found().unwrap();
-            rings.map(|rings| {
+            rings.map(|(rings, _)| {
                 let (ring, reader) = (&rings[0], rings[0].reader());
                 assert!(ring.lineage().is_empty());
                 (
@@ -176,11 +184,11 @@ fn epoch_continues_only_with_repeatable_inputs() {
         (own.clone(), ""),
         (
             json!({ "source": 3, "kind": "udp", "lines": [{ "listen": "127.0.0.1:0" }] }),
-            "source 3 is live",
+            "",
         ),
         (
             json!({ "source": 4, "kind": "records", "socket": "/run/md.sock", "channel": "all" }),
-            "source 4 is live",
+            "source 4 is live, and can't continue: its messages since the stop have no numbers",
         ),
     ] {
         let left = Left::fed(json!([simulator, own, other]));
@@ -189,7 +197,7 @@ fn epoch_continues_only_with_repeatable_inputs() {
             false => left,
         };
         let first = left.publish(3);
-        assert!(left.why().starts_with(why) && left.why().is_empty() == why.is_empty());
+        assert_eq!(left.why(), why);
         let next = left.open().unwrap();
         assert_eq!(next.sealed.is_some(), why.is_empty(), "{why}");
         assert_eq!(next.epoch.epoch() == first, why.is_empty(), "{why}");
@@ -386,4 +394,155 @@ fn end_datagram_in_ring_marks_session_ended() {
     drop(opened);
     assert_eq!(left.why(), "the previous session has ended");
     assert_eq!(left.reason(), Some(EpochReason::SessionEnded));
+}
+
+/// Returns the files of a publisher with a live source 1, and the contents of its file of sources. The
+/// state is complete up to sequence 2 of both channels.
+fn live() -> (Left, Value) {
+    live_of("auto")
+}
+
+/// Returns the same of an input with this configured format.
+fn live_of(format: &str) -> (Left, Value) {
+    let lines = json!([{ "listen": "127.0.0.1:0" }]);
+    let left = Left::fed(json!([{ "source": 1, "kind": "udp", "format": format, "lines": lines }]));
+    let epoch = left.publish(3);
+    let source = json!({ "format": "iex-tp", "session": "2a", "ordinal": 0,
+        "names": [[1, "A"], [3, "C"]], "unnamed": 0, "is_full": false });
+    let file =
+        json!({ "epoch": epoch, "complete_to": { "1": 2, "2": 2 }, "sources": { "1": source } });
+    (left, file)
+}
+
+impl Left {
+    fn write_sources(&self, file: &Value) {
+        fs::write(self.sources(), file.to_string()).unwrap();
+    }
+
+    fn sources(&self) -> PathBuf {
+        self.state.path().join("test.sources.json")
+    }
+}
+
+#[test]
+fn live_source_continues_only_with_whole_state() {
+    let (left, file) = live();
+    assert!(
+        left.why().ends_with("its state was not kept"),
+        "{}",
+        left.why()
+    );
+    assert_eq!(left.reason(), Some(EpochReason::LiveInput));
+    left.write_sources(&file);
+    assert_eq!(left.why(), "");
+    for (at, value, why) in [
+        ("/epoch", json!(7), "is of epoch 7"),
+        ("/complete_to", json!(-1), "can't be read"),
+        ("/sources", json!({}), "its state was not kept"),
+        ("/sources/1/format", json!(null), "its session was not kept"),
+        ("/sources/1/is_full", json!(true), "it named more than"),
+        (
+            "/sources/1/names",
+            json!([[1_000_000, "A"]]),
+            "no instrument ids are left",
+        ),
+        (
+            "/sources/1/ordinal",
+            json!(1),
+            "is of session 1, but its last message of session 0",
+        ),
+    ] {
+        let mut other = file.clone();
+        *other.pointer_mut(at).unwrap() = value;
+        left.write_sources(&other);
+        assert!(
+            left.why()
+                .starts_with("source 1 is live, and can't continue: ")
+        );
+        assert!(left.why().contains(why), "{} is not {why}", left.why());
+        assert_eq!(left.reason(), Some(EpochReason::LiveInput));
+    }
+    let text = file.to_string();
+    fs::write(left.sources(), &text[..text.len() - 1]).unwrap();
+    assert!(left.why().contains("can't be read"), "{}", left.why());
+}
+
+#[test]
+fn live_source_continues_only_in_configured_format() {
+    for (configured, why) in [("auto", ""), ("iex-tp", ""), ("moldudp64-itch50", "iex-tp")] {
+        let (left, file) = live_of(configured);
+        left.write_sources(&file);
+        let is_why = match why {
+            "" => left.why().is_empty(),
+            why => left.why().ends_with(&format!(
+                "its state is of {why}, another format than configured"
+            )),
+        };
+        assert!(is_why, "{configured}: {}", left.why());
+    }
+}
+
+#[test]
+fn ring_completes_kept_state_of_live_source() {
+    let (left, file) = live();
+    left.write_sources(&file);
+    let (rings, _) = left.found().unwrap().unwrap();
+    let mut rings = rings.into_iter();
+    let (mut all, rest) = (rings.next().unwrap(), rings.next().unwrap());
+    let mut named = RecordBatch::default();
+    named.put(&mapping(Symbol(*b"NEW     "), 5, 1, 0));
+    seal_payload(&mut all, Kind::Data, 4, RecordSlice::from(&named).bytes());
+    let mut lost = Vec::new();
+    StreamEvent::SourceLost {
+        source: SourceId(1),
+        reason: SourceLossReason::Overflow,
+        from: SourcePosition::new(0, 5),
+        messages: 10,
+        instruments: Vec::new(),
+    }
+    .write(&mut lost);
+    seal_payload(&mut all, Kind::Event, 5, &lost);
+    drop((all, rest));
+    let (_, live) = left.found().unwrap().unwrap();
+    let [live] = &live[..] else {
+        panic!("{live:?}")
+    };
+    assert_eq!(
+        (live.input, live.at.next),
+        (0, 15),
+        "behind the reported loss"
+    );
+    assert_eq!(
+        live.at.session,
+        FeedSession {
+            id: 0x2a,
+            ordinal: 0
+        }
+    );
+    let ids: Vec<_> = live.at.instruments.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, [1, 3, 5]);
+    assert_eq!(
+        live.at.next_id, 16,
+        "10 lost messages may have named instruments"
+    );
+    let at = |sequence| Some(SourcePosition::new(0, sequence));
+    assert_eq!(live.sealed, [at(14), at(3)]);
+}
+
+#[test]
+fn ring_that_moved_on_from_kept_state_opens_new_epoch() {
+    let (left, mut file) = live();
+    left.write_sources(&file);
+    let (rings, _) = left.found().unwrap().unwrap();
+    for mut ring in rings {
+        (4..=100).for_each(|n| seal(&mut ring, Kind::Data, n));
+    }
+    let why = "the ring of channel all has overwritten what its state lacks";
+    assert!(left.why().ends_with(why), "{}", left.why());
+    // One behind the oldest datagram is enough.
+    for (complete_to, is_enough) in [(35, false), (36, true)] {
+        file["complete_to"] = json!({ "1": complete_to, "2": complete_to });
+        left.write_sources(&file);
+        assert_eq!(left.why().is_empty(), is_enough, "{}", left.why());
+    }
 }

@@ -197,7 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent};
-    use tickcast_reliability::types::Now;
+    use tickcast_reliability::types::{Now, PeerOrigin};
 
     use super::*;
     use crate::repair::peers::tests::{at, connections};
@@ -240,7 +240,12 @@ mod tests {
             for (connection, name) in connections.iter().zip(["risk-1", "", "risk-2"]) {
                 let peer = peers.add(*connection, at("10.0.0.1"));
                 peers.joins(peer, name);
-                core.handle_connected(now, peer, Carrier::Verbs);
+                core.handle_connected(
+                    now,
+                    peer,
+                    Carrier::Verbs,
+                    PeerOrigin::V4([10, 0, 0, 1].into()),
+                );
                 all.push(peer);
             }
             peers.belongs(all[1], all[0]);

@@ -20,7 +20,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
     ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
-use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now};
+use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, PeerOrigin};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 use tickcast_transport::host::clock::{Clock, SystemClock};
@@ -30,8 +30,9 @@ use crate::error::PublisherError;
 use crate::repair::access::Access;
 use crate::repair::peers::Peers;
 use crate::repair::warnings::Warnings;
+use crate::state::Shared;
+use crate::state::hand_over::SessionNumber;
 use crate::state::journal::Noted;
-use crate::state::{Shared, SubscriberStatus};
 
 /// Time that a shutdown waits for peers to read their last message.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -39,8 +40,6 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep while datagrams may be waiting to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
-/// Maximum number of entries kept of subscribers that have left.
-const LEFT_MAX: usize = 128;
 
 /// Returns the limits of the control server for a repair config.
 #[must_use]
@@ -220,7 +219,8 @@ impl RepairService {
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address, carrier) => {
                 tracing::debug!(%address, "a connection was accepted");
-                core.handle_connected(clock.both(), peers.add(connection, address), carrier);
+                let (peer, origin) = (peers.add(connection, address), PeerOrigin::of(address.ip()));
+                core.handle_connected(clock.both(), peer, carrier, origin);
             }
             ServerEvent::Unconfirmed(connection, bytes) => {
                 if let Some(peer) = peers.of(connection) {
@@ -379,11 +379,12 @@ impl RepairService {
             }
         }
         self.server.flush();
-        for (connection, info) in self.server.peers() {
-            if let Some(peer) = self.peers.of(connection) {
-                self.core.handle_backlog(peer, info.backlog_bytes);
+        let (peers, core) = (&self.peers, &mut self.core);
+        self.server.take_backlogs(|connection, bytes| {
+            if let Some(peer) = peers.of(connection) {
+                core.handle_backlog(peer, bytes);
             }
-        }
+        });
         Ok(())
     }
 
@@ -418,7 +419,8 @@ impl RepairService {
                     for channel in &channels {
                         self.peers.audit("joined", peer, Some(*channel), None);
                     }
-                    self.joined(peer, &name, &channels);
+                    let session = self.core.session_number(peer).map(SessionNumber);
+                    (self.shared.subscribers()).join(peer.0, session, &name, &channels);
                 }
                 RepairEvent::FurtherJoined {
                     peer,
@@ -481,16 +483,7 @@ impl RepairService {
                         false => "the subscriber sent no LEAVE",
                     };
                     self.peers.audit("left", peer, None, Some(why));
-                    let mut all = self.shared.subscribers();
-                    for status in all.iter_mut().filter(|s| s.peer == peer.0) {
-                        status.joined = false;
-                    }
-                    let gone = all.iter().filter(|s| !s.joined).count();
-                    if gone > LEFT_MAX
-                        && let Some(oldest) = all.iter().position(|s| !s.joined)
-                    {
-                        all.remove(oldest);
-                    }
+                    self.shared.subscribers().leave(peer.0);
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
@@ -538,25 +531,6 @@ impl RepairService {
         self.peers.forget_gone();
     }
 
-    fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
-        let mut all = self.shared.subscribers();
-        for channel in channels {
-            // A returning subscriber replaces its old entry.
-            all.retain(|s| s.joined || s.name != name || s.channel != *channel);
-            all.push(SubscriberStatus {
-                name: name.into(),
-                channel: *channel,
-                joined: true,
-                sequence: 0,
-                heard: 0,
-                lag: 0,
-                lost_records: 0,
-                follows: false,
-                peer: peer.0,
-            });
-        }
-    }
-
     /// Reports subscriber state to the other threads.
     fn report(&mut self, now: Nanos) {
         for channel in &self.shared.channels {
@@ -573,16 +547,8 @@ impl RepairService {
             return;
         }
         self.stats_at = now.after(Nanos::from_ms(10));
-        let joined = {
-            let all = self.shared.subscribers();
-            let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
-            peers.sort_unstable();
-            peers.dedup();
-            // A peer that has sent no report on a channel may not be receiving it yet.
-            let follows = |peer: &u64| !all.iter().any(|s| s.peer == *peer && !s.follows);
-            peers.iter().filter(|peer| follows(peer)).count()
-        };
-        self.shared.joined.store(joined as u32, Relaxed);
+        let following = self.shared.subscribers().following();
+        self.shared.joined.store(following, Relaxed);
         for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {
             for (fan_out, lines) in fan_outs.iter().zip(&channel.repair_lines) {
                 for (stats, shown) in fan_out.stats().iter().zip(lines) {
@@ -644,11 +610,7 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
         return;
     }
     let follows = progress.epoch == shared.epoch;
-    let mut all = shared.subscribers();
-    let status = all
-        .iter_mut()
-        .find(|s| s.peer == peer.0 && s.channel == channel);
-    if let Some(status) = status {
+    shared.subscribers().report(peer.0, channel, |status| {
         status.follows = follows;
         status.lost_records = progress.lost_records;
         if follows {
@@ -656,7 +618,7 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
             status.heard = progress.heard.min(sealed).0;
             status.lag = sealed.since(progress.sequence);
         }
-    }
+    });
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The admin port's commands, executed by the publish thread.
+//! The commands of operators and standbys, executed by the publish thread.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -69,19 +69,17 @@ impl Commands {
                 if let Answer::Refused { why } = &answer {
                     self.hand_over.refused(&request, why, now);
                 }
-                // The admin port waits for it.
-                let _ = reply.send(answer);
+                reply.send(answer);
             }
             Command::HandOverAnswered { request } => self.hand_over.end(&request, shared),
             Command::Promote { force, reply } => {
                 let Some(standby) = self.standby.clone() else {
-                    let _ = reply.send(Err("this publisher is not a standby".into()));
-                    return;
+                    return reply.send(Err("this publisher is not a standby".into()));
                 };
                 // On its own thread, because it polls the publisher repeatedly and waits for this
                 // thread.
                 let thread = Builder::new().name("promote".into()).spawn(move || {
-                    let _ = reply.send(standby.promote(force));
+                    reply.send(standby.promote(force));
                 });
                 if let Err(error) = thread {
                     tracing::warn!("not promoted: can't start a thread: {error}");

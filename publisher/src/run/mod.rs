@@ -3,6 +3,7 @@
 
 mod assemble;
 pub(crate) mod commands;
+pub(crate) mod endpoints;
 pub(crate) mod others;
 pub(crate) mod preflight;
 mod promotion;
@@ -19,23 +20,27 @@ use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
 
-use crate::admin::Admin;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
 use crate::plan::routing::{Router, SymbolRules};
 use crate::plan::{Plan, why_no_digest};
+use crate::publish::restarted::Restarted;
 use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
 use crate::recovery::epoch_file::EpochState;
+use crate::recovery::live::ResumedSource;
+use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
+use crate::run::endpoints::{EndpointAddresses, Endpoints};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
-use crate::state::command::{self, CommandSender};
+use crate::state::command;
 use crate::state::positions::{Positions, position_of};
+use crate::state::source_memory::{SourceFacts, SourceMemory};
 use crate::state::thread::{Thread, now, spawn};
 use crate::state::{PublishedBefore, Shared, SourceShared};
 
@@ -51,9 +56,11 @@ pub(crate) struct Opened {
     channels: Channels,
     /// Sealed positions of the inputs on each channel, if the epoch continues.
     sealed: Option<Vec<Positions>>,
+    /// Live sources that continue.
+    live: Vec<ResumedSource>,
     inputs: Inputs,
     control: SocketAddr,
-    admin: Option<Admin>,
+    endpoints: Endpoints,
 }
 
 impl Opened {
@@ -69,15 +76,18 @@ impl Opened {
         };
         let server = server.map_err(listen)?;
         let control = server.local_address().map_err(listen)?;
-        let admin = config.admin.map(Admin::bind).transpose()?;
+        let mut endpoints = Endpoints::bind(&config)?;
         let (sources, mut inputs) = open_inputs(&config)?;
         let Rings {
             rings,
             epoch,
             sealed,
+            live,
         } = Rings::open(&config, plan.channels, opened_at.utc)?;
+        endpoints.bind_socket(&config)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
+        resume_live(&live, &config, &mut inputs);
         let shared = Shared::new(
             config.name.clone(),
             epoch.epoch(),
@@ -92,9 +102,10 @@ impl Opened {
             shared: Arc::new(shared),
             channels,
             sealed,
+            live,
             inputs,
             control,
-            admin,
+            endpoints,
             config,
         })
     }
@@ -107,8 +118,8 @@ impl Opened {
         self.control
     }
 
-    pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(Admin::address)
+    pub(crate) const fn endpoints(&self) -> &EndpointAddresses {
+        self.endpoints.addresses()
     }
 
     pub(crate) fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
@@ -142,11 +153,12 @@ impl Opened {
         self,
         new_handlers: Option<Receiver<NewHandler>>,
     ) -> Result<Running, PublisherError> {
-        let (mut parts, to, serving) = self.into_parts(new_handlers.is_some())?;
+        let (parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
-        let admin = parts.start_admin(sender)?;
-        let Parts { config, shared, .. } = parts;
+        let admin = parts.endpoints.start(&parts.shared, sender)?;
+        let (config, shared) = (parts.config, parts.shared);
+        let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
@@ -176,6 +188,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources,
             },
         })
     }
@@ -187,17 +200,12 @@ impl Opened {
     ) -> Result<(PublishStage, Served, Commands, Option<BacklogHint>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
-            let (mut parts, to, mut serving) = self.into_parts(true)?;
+            let (parts, to, mut serving) = self.into_parts(true)?;
             let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
-            let admin = parts.start_admin(sender)?;
-            let Parts {
-                config,
-                epoch,
-                shared,
-                ..
-            } = parts;
+            let admin = parts.endpoints.start(&parts.shared, sender)?;
+            let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
             let served = Served {
@@ -205,6 +213,7 @@ impl Opened {
                 shared,
                 repair,
                 admin,
+                sources: None,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -243,13 +252,24 @@ impl Opened {
             is_empty.then(|| self.epoch.opened(channel.plan.id))
         };
         to.event(opened, began)?;
+        for live in &self.live {
+            let place = self.inputs.iter().position(|(at, _)| *at == live.input);
+            let restarted = Restarted {
+                sealed: &live.sealed,
+                instruments: live.facts.instruments().cloned().collect(),
+                refers_to_orders: live.format.refers_to_orders(),
+            };
+            if let Some(index) = place {
+                to.restart(index, &restarted, began)?;
+            }
+        }
         to.drive(began)?;
         let parts = Parts {
             config: self.config,
             epoch: self.epoch,
             shared: self.shared,
             inputs: self.inputs,
-            admin: self.admin,
+            endpoints: self.endpoints,
         };
         Ok((parts, to, serving))
     }
@@ -304,6 +324,38 @@ fn resume(
         }
     }
     sealed
+}
+
+/// Starts to keep the state of the live sources, if their epoch can continue.
+fn keep_sources(
+    config: &Config,
+    shared: &Arc<Shared>,
+) -> Result<Option<Thread<()>>, PublisherError> {
+    let Some(directory) = config
+        .state_dir
+        .as_deref()
+        .filter(|_| config.ring_dir.is_some())
+    else {
+        return Ok(None);
+    };
+    let path = SourcesFile::path(directory, &config.name);
+    SourcesKeeper::new(path, shared.clone()).start()
+}
+
+/// Lets live inputs continue where they can, and remembers what a later publisher needs for that.
+fn resume_live(live: &[ResumedSource], config: &Config, inputs: &mut Inputs) {
+    for (index, input) in inputs {
+        if config.ring_dir.is_none() || !matches!(config.inputs[*index], InputConfig::Udp(_)) {
+            continue;
+        }
+        let mut facts = SourceFacts::default();
+        if let Some(live) = live.iter().find(|live| live.input == *index) {
+            input.resume(live.format, &live.at);
+            facts.clone_from(&live.facts);
+        }
+        // This is the only place that sets it.
+        let _ = input.shared().memory.set(SourceMemory::new(facts));
+    }
 }
 
 /// Opens the inputs of a config; a kind that only names a source has nothing to open.
@@ -375,18 +427,7 @@ struct Parts {
     epoch: EpochState,
     shared: Arc<Shared>,
     inputs: Inputs,
-    admin: Option<Admin>,
-}
-
-impl Parts {
-    fn start_admin(
-        &mut self,
-        commands: CommandSender,
-    ) -> Result<Option<Thread<()>>, PublisherError> {
-        let admin = self.admin.take();
-        let started = admin.map(|admin| admin.start(&self.shared, commands));
-        started.transpose()
-    }
+    endpoints: Endpoints,
 }
 
 /// The threads of a publisher.
@@ -414,6 +455,8 @@ pub(crate) struct Served {
     shared: Arc<Shared>,
     repair: Thread<()>,
     admin: Option<Thread<()>>,
+    /// The thread that keeps the state of live sources.
+    sources: Option<Thread<()>>,
 }
 
 impl Served {
@@ -426,6 +469,9 @@ impl Served {
         let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
             result = result.and(join(admin, "admin"));
+        }
+        if let Some(sources) = self.sources {
+            result = result.and(join(sources, "sources"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);
@@ -443,7 +489,11 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
-    use tickcast_feeds::source::{Decoder, LineStats, MessageCounts, Packet, Sink};
+    use tickcast_feeds::instruments::{Symbol, mapping};
+    use tickcast_feeds::source::{
+        Decoder, FeedSession, LineStats, MessageCounts, Packet, ResumePoint, Sink,
+    };
+    use tickcast_feeds::venues::Format;
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
     use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
@@ -465,6 +515,12 @@ mod tests {
         fn poll(&mut self, _: Nanos, _: &mut dyn Sink) {}
 
         fn finish(&mut self, _: &mut dyn Sink) {}
+
+        fn resume(&mut self, _: &ResumePoint) {}
+
+        fn session(&self) -> Option<FeedSession> {
+            None
+        }
 
         fn packets(&self) -> u64 {
             0
@@ -608,6 +664,100 @@ mod tests {
             to.end(now()).unwrap();
             let digest = shared.channels[0].digest().expect("one, or why not");
             assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
+        }
+    }
+
+    #[test]
+    fn killed_live_source_reports_what_waited_on_each_channel() {
+        for (format, name) in [
+            (Format::MoldUdp64Itch50, "moldudp64-itch50"),
+            (Format::IexTp, "iex-tp"),
+        ] {
+            let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+            let state = tempfile::tempdir().unwrap();
+            let channel = |id: u16, symbols: &str| {
+                serde_json::json!({ "id": id, "name": format!("c{id}"), "slots": 64,
+                    "symbols": [symbols], "fan_out": [{ "transport": "udp",
+                    "lines": [{ "group": format!("239.255.78.{id}:7799") }] }] })
+            };
+            let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+                "ring_dir": rings.path(), "state_dir": state.path(),
+                "inputs": [{ "source": 7, "kind": "udp", "format": name,
+                    "lines": [{ "listen": "127.0.0.1:0" }] }],
+                "channels": [channel(1, "A*"), channel(2, "B*")] });
+            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
+            // its epoch, the next sequence of its decoder, and what it sealed on each channel.
+            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)]| {
+                let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+                let opened = Opened::open(plan, Arc::default()).unwrap();
+                let (shared, epoch) = (opened.shared().clone(), opened.epoch.epoch());
+                let next = opened.live.first().map(|live| live.at.next);
+                let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
+                let (mut to, _service) = opened.inline().unwrap();
+                let memory = shared.sources[0].memory.get().unwrap();
+                memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                for (sequence, id, symbol) in messages {
+                    let mut message = RecordBatch::default();
+                    match symbol {
+                        Some(symbol) => message.put(&mapping(Symbol(**symbol), *id, 1, 0)),
+                        None => {
+                            let mut record = MboMsg::default();
+                            record.hd.instrument_id = *id;
+                            message.put(&record);
+                        }
+                    }
+                    let at = SourcePosition::new(0, *sequence);
+                    to.take(0, &SourceItem::Message(at, (&message).into()), now());
+                }
+                to.flush(now());
+                let path = SourcesFile::path(state.path(), "test");
+                SourcesKeeper::new(path, shared.clone()).keep().unwrap();
+                let told = [0, 1].map(|at: usize| {
+                    let mut told = Vec::new();
+                    let ring = &shared.channels[at].ring;
+                    ring.each_held_after(sealed[at], |datagram| {
+                        told.push(match StreamEvent::parse(datagram.payload()) {
+                            Some(StreamEvent::SourceLost {
+                                from,
+                                messages,
+                                instruments,
+                                ..
+                            }) => format!("lost {messages} from {from} of {instruments:?}"),
+                            Some(_) => "opened".into(),
+                            None => datagram.header().source_position.to_string(),
+                        });
+                    });
+                    told.join(", ")
+                });
+                (epoch, next, told)
+            };
+            let named = [
+                (1, 1, Some(b"A       ")),
+                (2, 2, Some(b"B       ")),
+                (3, 3, Some(b"AA      ")),
+            ];
+            let (epoch, next, told) = live(&named);
+            assert_eq!(
+                (next, told),
+                (None, ["opened, 0:3", "opened, 0:2"].map(String::from))
+            );
+            // Message 3 may have waited on channel 2. Its instruments keep their channels.
+            let is_itch = format.refers_to_orders();
+            let orders = |event: &str, then: &str| match (is_itch, then) {
+                (true, "") => event.to_owned(),
+                (true, then) => format!("{event}, {then}"),
+                (false, then) => then.to_owned(),
+            };
+            let first = orders("lost 0 from 0:3 of [1, 3]", "");
+            let second = "lost 1 from 0:3 of [], 0:4".to_owned();
+            assert_eq!(live(&[(4, 2, None)]), (epoch, Some(4), [first, second]));
+            let first = "lost 1 from 0:4 of []".to_owned();
+            let second = orders("lost 0 from 0:4 of [2]", "");
+            assert_eq!(live(&[]), (epoch, Some(5), [first, second]));
+            // Nothing has come since.
+            let first = orders("lost 0 from 0:4 of [1, 3]", "");
+            let second = orders("lost 0 from 0:4 of [2]", "0:5");
+            assert_eq!(live(&[(5, 2, None)]), (epoch, Some(5), [first, second]));
         }
     }
 

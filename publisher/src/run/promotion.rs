@@ -137,7 +137,7 @@ impl Candidate {
             self.stop,
             Nanos::from_ms(config.linger_ms),
         );
-        shared.admin = base.admin.clone();
+        shared.endpoints = base.endpoints.clone();
         let shared = Arc::new(shared.of_standby(state.clone()));
         let (drivers, serving) = channels.split();
         let positions = continued.positions;

@@ -10,6 +10,7 @@ use tickcast_reliability::types::SourceId;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::error::PublisherError;
 use crate::plan::Plan;
+use crate::run::endpoints::EndpointAddresses;
 use crate::run::standby::Standby;
 use crate::run::{Opened, listen_addresses};
 use crate::state::Shared;
@@ -45,12 +46,12 @@ impl Service {
         }
     }
 
-    /// Returns the address that serves metrics.
+    /// Returns the addresses of the admin port and the command endpoints.
     #[must_use]
-    pub fn admin_address(&self) -> Option<SocketAddr> {
+    pub const fn endpoints(&self) -> &EndpointAddresses {
         match &self.0 {
-            Kind::Publisher(opened) => opened.admin_address(),
-            Kind::Standby(standby) => Some(standby.admin_address()),
+            Kind::Publisher(opened) => opened.endpoints(),
+            Kind::Standby(standby) => standby.endpoints(),
         }
     }
 

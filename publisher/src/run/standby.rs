@@ -9,7 +9,6 @@ use std::sync::atomic::AtomicBool;
 use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_transport::control::Reserved;
 
-use crate::admin::Admin;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::StandbyConfig;
 use crate::error::PublisherError;
@@ -19,6 +18,7 @@ use crate::publish::Source;
 use crate::recovery::epoch_file::EpochsBefore;
 use crate::run::assemble;
 use crate::run::commands::Commands;
+use crate::run::endpoints::{EndpointAddresses, Endpoints, read_token};
 use crate::run::promotion::{Candidate, Heard, Opened};
 use crate::run::threads::{self};
 use crate::run::{Inputs, join, open_inputs, sources_of};
@@ -42,7 +42,7 @@ pub(crate) struct Standby {
     sources: Vec<Source>,
     pub(crate) inputs: Inputs,
     mirrors: Mirrors,
-    admin: Admin,
+    endpoints: Endpoints,
     control: SocketAddr,
 }
 
@@ -63,16 +63,20 @@ impl Standby {
         let reserved = reserved.map_err(|error| listen(config.control, error))?;
         let control = reserved.local_address();
         let control = control.map_err(|error| listen(config.control, error))?;
-        // The plan ensures that an admin address exists.
-        let admin = Admin::bind(config.admin.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()))?;
+        let mut endpoints = Endpoints::bind(&config)?;
+        let token = of.token_file.as_deref();
+        let token = token.map(|file| read_token("standby.token_file", file));
+        let token = token.transpose()?;
         let epochs = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
+        endpoints.bind_socket(&config)?;
         let (sources, mut inputs) = open_inputs(&config)?;
         // The feed is received without waiting for subscribers.
         (inputs.iter_mut()).for_each(|(_, input)| input.wait_for_nobody());
         // Test the opens that a promotion repeats on the mirrors, so that a promotion does not fail
         // on them.
         assemble::rehearse(&config, &plan.channels)?;
-        let state = Arc::new(StandbyState::new(config.name.clone(), of, &plan.channels));
+        let state = StandbyState::new(config.name.clone(), of, token, &plan.channels);
+        let state = Arc::new(state);
         let mirrors = Mirrors::new(&config, plan.channels.clone(), state.clone())?;
         let shared = Shared::new(
             config.name.clone(),
@@ -96,7 +100,7 @@ impl Standby {
             },
             inputs,
             mirrors,
-            admin,
+            endpoints,
             control,
         })
     }
@@ -106,8 +110,8 @@ impl Standby {
         self.control
     }
 
-    pub(crate) const fn admin_address(&self) -> SocketAddr {
-        self.admin.address()
+    pub(crate) const fn endpoints(&self) -> &EndpointAddresses {
+        self.endpoints.addresses()
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -127,7 +131,7 @@ impl Standby {
         let base = self.shared;
         let threads = self.publisher.config.threads.clone();
         let (sender, receiver) = command::commands();
-        let admin = self.admin.start(&base, sender)?;
+        let admin = self.endpoints.start(&base, sender)?;
         let mirrors = {
             let (mirrors, shared) = (self.mirrors, base.clone());
             let guard = StopOnFailure::new(base.clone());
@@ -162,7 +166,10 @@ impl Standby {
             result = result.and(join(opened.repair, "repair"));
             kept = opened.epoch.close_if_ended(&opened.shared);
         }
-        result.and(join(admin, "admin"))?;
+        if let Some(admin) = admin {
+            result = result.and(join(admin, "admin"));
+        }
+        result?;
         PublisherSummary::of(base.current()).unless(kept)
     }
 }

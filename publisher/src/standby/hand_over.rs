@@ -1,7 +1,8 @@
 //! Ends a publisher in favour of its standby. The publisher stops sealing, learns when the mirror
 //! has everything, and ends without END. If the hand-over fails before that, it resumes sealing.
 //!
-//! The standby repeats its request (`POST /hand-over`) with the mirror's position. Sealing rests
+//! The standby repeats its request (`POST /hand-over`) with the mirror's position and its session. Only the
+//! subscriber that follows every channel in that session, under the standby's name, is heard. Sealing rests
 //! while requests arrive, but at most [`REST_TOTAL`]. Once this publisher decides to end, it seals
 //! nothing more. It ends once that answer is written, or can't be. A standby that never receives
 //! the answer finds no publisher, and its mirror is complete.
@@ -11,6 +12,7 @@
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::NAME_LEN_MAX;
+use tickcast_reliability::types::ChannelId;
 
 use crate::repair::audit;
 use crate::state::Shared;
@@ -176,11 +178,8 @@ impl HandOver {
                 false => refused(format!("{standby:?} has taken over")),
             };
         }
-        if !is_joined(shared, name) {
-            return refused(format!(
-                "no subscriber named {name:?} follows every channel, so no standby can take over; \
-                 start the standby, and let it join"
-            ));
+        if let Err(why) = check_mirror(shared, request) {
+            return refused(why);
         }
         if shared.is_stopping() || shared.is_ended() {
             return refused("this publisher is ending its session".into());
@@ -229,8 +228,8 @@ impl HandOver {
         }
     }
 
-    /// Reports a refusal in the log and the audit trail, at most once a second, because any client of the
-    /// admin port can send requests. Returns whether it was reported.
+    /// Reports a refusal in the log and the audit trail, at most once a second, because clients may repeat
+    /// their requests at any rate. Returns whether it was reported.
     pub(crate) fn refused(&mut self, request: &Request, why: &str, now: Instant) -> bool {
         if self.refused_at.is_some_and(|at| now < at + REFUSED_EVERY) {
             return false;
@@ -293,21 +292,51 @@ fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
     ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
 }
 
-/// Returns whether a subscriber of that name follows every channel, in the current epoch.
-fn is_joined(shared: &Shared, name: &str) -> bool {
-    let subscribers = shared.subscribers();
-    let follows = |channel| {
+/// Checks that a subscriber of the standby's name follows every channel in the current epoch, and that the
+/// request comes from it: nobody else knows its session.
+fn check_mirror(shared: &Shared, request: &Request) -> Result<(), String> {
+    let name = &request.standby;
+    let subscribers = shared.subscribers().list();
+    let follows = |peer: u64, channel: ChannelId| {
         let mut all = subscribers.iter();
-        all.any(|it| it.joined && it.follows && it.name == name && it.channel == channel)
+        all.any(|it| it.peer == peer && it.channel == channel && it.joined && it.follows)
     };
-    shared.channels.iter().all(|it| follows(it.plan.id))
+    let follows_all = |peer: u64| shared.channels.iter().all(|it| follows(peer, it.plan.id));
+    let mut mirrors = (subscribers.iter())
+        .filter(|it| it.joined && it.name == *name && follows_all(it.peer))
+        .peekable();
+    if mirrors.peek().is_none() {
+        return Err(format!(
+            "no subscriber named {name:?} follows every channel, so no standby can take over; \
+             start the standby, and let it join"
+        ));
+    }
+    if !mirrors.any(|it| it.session.is_some() && it.session == request.session) {
+        return Err(format!(
+            "the request does not come from the subscriber named {name:?}, whose session is \
+             another one; promote the standby that mirrors, and again if it has reconnected"
+        ));
+    }
+    let is_sealed = |of: &PublishPosition| {
+        let channel = shared.channels.iter().find(|it| it.plan.id == of.channel);
+        channel.is_none_or(|it| of.last <= it.ring.sealed())
+    };
+    match request.mirrored.iter().find(|of| !is_sealed(of)) {
+        None => Ok(()),
+        Some(of) => Err(format!(
+            "the standby {name:?} claims sequence {} of channel {}, which this publisher has not \
+             sealed",
+            of.last, of.channel.0
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, Sequence};
+    use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
 
     use super::*;
+    use crate::state::hand_over::SessionNumber;
 
     const AT: PublishPosition = PublishPosition {
         channel: ChannelId(1),
@@ -318,12 +347,33 @@ mod tests {
     fn shared() -> Shared {
         let none = (Vec::new(), Vec::new());
         let stop = Default::default();
-        Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO)
+        let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
+        for name in ["b", "c"] {
+            follow(&shared, name, session(name));
+        }
+        shared
+    }
+
+    /// Returns the connection of the subscriber of this name.
+    fn peer(name: &str) -> u64 {
+        name.bytes().map(u64::from).sum()
+    }
+
+    /// Returns the session of the subscriber of this name.
+    fn session(name: &str) -> Option<SessionNumber> {
+        Some(SessionNumber(1_000 + peer(name)))
+    }
+
+    fn follow(shared: &Shared, name: &str, session: Option<SessionNumber>) {
+        let mut subscribers = shared.subscribers();
+        subscribers.join(peer(name), session, name, &[AT.channel]);
+        subscribers.report(peer(name), AT.channel, |it| it.follows = true);
     }
 
     fn request(standby: &str, mirrored: &[PublishPosition]) -> Request {
         Request {
             standby: standby.into(),
+            session: session(standby),
             epoch: Epoch(5),
             mirrored: mirrored.to_vec(),
             superseded_by: None,
@@ -431,6 +481,42 @@ mod tests {
         assert!(!it.is_asked());
         let again = it.ask(&request("b", &[]), &shared, now + REST_TOTAL);
         assert_eq!(again, resting(&[]));
+    }
+
+    #[test]
+    fn request_outside_the_mirrors_session_is_refused() {
+        let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        let mut forged = request("b", &[AT]);
+        for session in [None, session("c"), Some(SessionNumber(0))] {
+            forged.session = session;
+            let refused = why(it.ask(&forged, &shared, now));
+            assert!(refused.contains("does not come from"), "{refused}");
+            assert!(!it.is_asked());
+        }
+        it.ask(&request("b", &[]), &shared, now);
+        it.step(now, false, || Some(vec![AT]));
+        // Neither ends the rest of the genuine standby, nor the publisher.
+        assert!(matches!(
+            it.ask(&forged, &shared, now),
+            Answer::Refused { .. }
+        ));
+        assert!(matches!(
+            it.ask(&request("b", &[AT]), &shared, now),
+            Answer::Ends { .. }
+        ));
+    }
+
+    #[test]
+    fn subscriber_that_left_or_has_no_session_takes_nothing_over() {
+        let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        let mut asked = request("b", &[AT]);
+        shared.subscribers().leave(peer("b"));
+        let left = why(it.ask(&asked, &shared, now));
+        assert!(left.contains("no standby can take over"), "{left}");
+        follow(&shared, "b", None);
+        asked.session = None;
+        let refused = why(it.ask(&asked, &shared, now));
+        assert!(refused.contains("does not come from"), "{refused}");
     }
 
     #[test]

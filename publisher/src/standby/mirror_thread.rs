@@ -20,6 +20,7 @@ use tickcast_transport::shm::boot_id;
 use crate::config::{Config, FanOutConfig};
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
+use crate::state::hand_over::SessionNumber;
 use crate::state::standby::StandbyState;
 use crate::state::standby_view::{ChannelView, Head, Mark, Written};
 
@@ -123,6 +124,7 @@ impl Mirrors {
         let core = self.mirroring.core();
         let mut view = self.state.view();
         view.link_up = core.is_joined();
+        view.session = core.session().map(SessionNumber);
         view.problem = self.mirroring.problem().map(ToString::to_string);
         // Between two polls every datagram is whole: its last record is that of its last message.
         view.marks.clone_from(&self.offers.marks);

@@ -186,12 +186,12 @@ mod tests {
     use super::*;
     use crate::state::standby_view::ChannelView;
 
-    /// Returns a standby that mirrors a channel of a publisher with this admin port.
-    fn mirroring(admin: &TcpListener) -> Arc<StandbyState> {
-        let admin = admin.local_addr().unwrap();
-        let config = json!({ "of": "127.0.0.1:9", "admin": admin });
+    /// Returns a standby that mirrors a channel of a publisher with this command port.
+    fn mirroring(commands: &TcpListener) -> Arc<StandbyState> {
+        let commands = commands.local_addr().unwrap();
+        let config = json!({ "of": "127.0.0.1:9", "commands": commands });
         let config = serde_json::from_value(config).unwrap();
-        let state = StandbyState::new("b".into(), config, &[]);
+        let state = StandbyState::new("b".into(), config, None, &[]);
         let mirrored = Mirrored {
             epoch: Epoch(5),
             held: SequenceRange::new(Sequence(1), Sequence(7)),

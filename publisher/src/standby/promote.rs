@@ -1,11 +1,10 @@
 //! Checks that a standby may be promoted: the publisher hands over, is gone, or is overridden by
 //! force.
 
-use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::http;
+use crate::http::{EndpointAddress, ask};
 use crate::state::hand_over::{Answer, Request};
 use crate::state::standby::{Promoted, Reason, StandbyState};
 
@@ -22,25 +21,26 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
     state.view().epoch()?;
     let differing = state.view().differing();
-    match state.config.admin {
+    match &state.config.commands {
         _ if force => Ok(Reason::Forced),
         _ if let Some(source) = differing => Err(format!(
             "source {source} delivers other messages here than the publisher publishes (other \
              instruments, or another session): restart the standby before a session begins. A \
              forced promotion reports its messages as lost"
         )),
-        Some(admin) => have_handed_over(state, admin),
+        Some(commands) => have_handed_over(state, commands),
         None if is_gone(state) => Ok(Reason::PublisherDead),
         None => Err(
-            "the publisher is alive, but standby.admin is not set, so it can't be asked to hand \
-             over: set standby.admin, stop the publisher, or promote by force"
+            "the publisher is alive, but standby.commands is not set, so it can't be asked to \
+             hand over: give the publisher commands.listen and commands.token_file, and the standby \
+             standby.commands and standby.token_file; or stop the publisher, or promote by force"
                 .into(),
         ),
     }
 }
 
 /// Makes the publisher stop sealing, and end when the mirrors have everything.
-fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, String> {
+fn have_handed_over(state: &StandbyState, commands: &EndpointAddress) -> Result<Reason, String> {
     let until = Instant::now() + Duration::from_millis(state.config.hand_over_ms);
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -53,7 +53,7 @@ fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, S
         }
         // A session that has ended meanwhile does not mean that the publisher is gone.
         state.view().epoch()?;
-        match ask(state, admin, left.min(ANSWER_MAX)) {
+        match request(state, commands, left.min(ANSWER_MAX)) {
             Ok(Answer::Ends { .. }) => return Ok(Reason::HandedOver),
             Ok(Answer::Refused { why }) => {
                 return Err(format!(
@@ -64,33 +64,52 @@ fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, S
             Err(_) if is_gone(state) => return Ok(Reason::PublisherDead),
             Err(why) => {
                 return Err(format!(
-                    "the publisher is alive, but can't be asked to hand over at {admin}: {why}; \
-                     stop it, or promote by force"
+                    "the publisher is alive, but can't be asked to hand over at {commands}: {why}; \
+                     check the publisher's commands.listen and commands.token_file, stop it, or \
+                     promote by force"
                 ));
             }
         }
     }
 }
 
-fn ask(state: &StandbyState, admin: SocketAddr, wait: Duration) -> Result<Answer, String> {
+fn request(
+    state: &StandbyState,
+    commands: &EndpointAddress,
+    wait: Duration,
+) -> Result<Answer, String> {
     let request = {
         let view = state.view();
         Request {
             standby: state.name.clone(),
+            session: view.session,
             epoch: view.epoch()?,
             mirrored: view.publish_positions(),
             superseded_by: None,
         }
     };
-    say(admin, &request, wait)
+    send(state, commands, &request, wait)
 }
 
-fn say(admin: SocketAddr, request: &Request, wait: Duration) -> Result<Answer, String> {
+fn send(
+    state: &StandbyState,
+    commands: &EndpointAddress,
+    request: &Request,
+    wait: Duration,
+) -> Result<Answer, String> {
     let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
-    let asked = http::ask(admin, "/hand-over", Some(&body), wait);
-    let (_, answer) = asked.map_err(|error| error.to_string())?;
-    serde_json::from_str(&answer)
-        .map_err(|_| format!("the answer does not come from a publisher: {answer:?}"))
+    let token = state.token.as_ref();
+    let asked = ask(commands, token, "/hand-over", Some(&body), wait);
+    match asked.map_err(|error| error.to_string())? {
+        (401, _) => Err(
+            "the publisher refuses the token; make the contents of standby.token_file equal to its \
+             commands.token_file"
+                .into(),
+        ),
+        (status, answer) => serde_json::from_str(&answer).map_err(|_| {
+            format!("the answer {status} does not come from a publisher's commands: {answer:?}")
+        }),
+    }
 }
 
 /// Returns whether the publisher is silent on every path.
@@ -112,23 +131,24 @@ fn is_gone(state: &StandbyState) -> bool {
 /// Notifies a publisher that may be alive that a higher epoch was opened. Returns whether that is
 /// settled. Until it is notified it may continue, and its subscribers stay with it.
 pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: bool) -> bool {
-    let Some(admin) = state.config.admin else {
+    let Some(commands) = &state.config.commands else {
         return true;
     };
     let request = Request {
         standby: state.name.clone(),
+        session: None,
         epoch: promoted.continues,
         mirrored: promoted.channels.clone(),
         superseded_by: Some(promoted.epoch),
     };
-    match say(admin, &request, ANSWER_MAX) {
+    match send(state, commands, &request, ANSWER_MAX) {
         Ok(Answer::Ends { .. }) => {
             tracing::warn!("the publisher was notified that it is superseded, and stops");
             true
         }
         Ok(Answer::Refused { why }) => {
             tracing::error!(
-                "the process at {admin} was notified that it is superseded, but refuses to end: \
+                "the process at {commands} was notified that it is superseded, but refuses to end: \
                  {why}; if it publishes, stop it"
             );
             true

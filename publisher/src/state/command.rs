@@ -1,5 +1,6 @@
-//! Commands from the admin port to the publish thread.
+//! Commands from the command endpoints to the publish thread.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -9,6 +10,27 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::state::hand_over::{Answer, Request};
 use crate::state::standby::Promoted;
 
+/// Takes the reply to a command. Dropped without a reply if the publish thread has ended.
+pub(crate) struct ReplyTo<T>(Box<dyn FnOnce(T) + Send>);
+
+impl<T> ReplyTo<T> {
+    /// Passes the reply to this function, which must not wait.
+    pub(crate) fn new(take: impl FnOnce(T) + Send + 'static) -> Self {
+        Self(Box::new(take))
+    }
+
+    /// Sends the reply.
+    pub(crate) fn send(self, reply: T) {
+        (self.0)(reply);
+    }
+}
+
+impl<T> fmt::Debug for ReplyTo<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReplyTo")
+    }
+}
+
 /// One command. Its sender waits for the reply; a reply that never comes means that the publish thread
 /// has ended.
 pub(crate) enum Command {
@@ -17,7 +39,7 @@ pub(crate) enum Command {
         /// The standby's request.
         request: Request,
         /// Takes the answer for the standby.
-        reply: Sender<Answer>,
+        reply: ReplyTo<Answer>,
     },
     /// [`Answer::Ends`] was written to the standby, or can't be.
     HandOverAnswered {
@@ -29,11 +51,11 @@ pub(crate) enum Command {
         /// Whether to promote it even if the publisher is alive.
         force: bool,
         /// Takes the outcome, or the reason against it.
-        reply: Sender<Result<Promoted, String>>,
+        reply: ReplyTo<Result<Promoted, String>>,
     },
 }
 
-/// Makes a channel for commands. The admin port bounds the number of waiting commands: each of its
+/// Makes a channel for commands. The command endpoints bound the number of waiting commands: each of their
 /// connections waits for its own reply.
 pub(crate) fn commands() -> (CommandSender, CommandReceiver) {
     let (sender, receiver) = unbounded();
@@ -45,7 +67,7 @@ pub(crate) fn commands() -> (CommandSender, CommandReceiver) {
     (sender, CommandReceiver { receiver, waiting })
 }
 
-/// The admin port's end.
+/// The command endpoints' end.
 #[derive(Clone)]
 pub(crate) struct CommandSender {
     sender: Sender<Command>,

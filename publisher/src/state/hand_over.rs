@@ -1,5 +1,7 @@
 //! The messages of a standby and its publisher in a hand-over (`POST /hand-over`).
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
@@ -14,11 +16,25 @@ pub struct PublishPosition {
     pub next_record: RecordNumber,
 }
 
+/// Number of a subscriber's session. The publisher gives it to that subscriber alone.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionNumber(pub(crate) u64);
+
+impl fmt::Debug for SessionNumber {
+    /// Hides the number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionNumber")
+    }
+}
+
 /// The request of a standby.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// Name of the standby, also used for its JOIN.
     pub(crate) standby: String,
+    /// Session of its repair connection, over which it mirrors; `None` once it has stopped mirroring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<SessionNumber>,
     /// The epoch that it mirrors.
     pub(crate) epoch: Epoch,
     /// Mirrored position of each channel.

@@ -9,8 +9,10 @@ pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
 pub(crate) mod source_loss;
+pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
+pub(crate) mod subscribers;
 pub(crate) mod thread;
 
 use std::collections::HashMap;
@@ -23,15 +25,18 @@ use tickcast_feeds::source::{Decoder, MessageCounts};
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{
-    ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
-    SourceId, SourcePosition,
+    Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence, SourceId,
+    SourcePosition,
 };
 use tickcast_transport::SendStats;
 
+use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
+use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
+use crate::state::subscribers::Subscribers;
 
 tickcast_reliability::counters! {
     /// Counters of one source.
@@ -178,18 +183,6 @@ tickcast_reliability::counters! {
     }
 }
 
-tickcast_reliability::counters! {
-    /// Counters of connections to the admin port; written by its thread alone.
-    pub struct AdminCounters {
-        /// Connections to the admin port accepted.
-        admin_connections,
-        /// Connections to the admin port closed at once because their limit was reached.
-        admin_refused,
-        /// Connections to the admin port that did not complete an exchange in time.
-        admin_failed,
-    }
-}
-
 impl LineCounters {
     /// Copies a transport's counts.
     pub fn set(&self, stats: &SendStats) {
@@ -220,6 +213,8 @@ pub struct SourceShared {
     pub counters: SourceCounters,
     /// Counters of each line of the source; none for a source without lines.
     pub lines: Vec<InputLineCounters>,
+    /// Facts with which a later publisher continues it; set where its epoch can continue.
+    pub(crate) memory: OnceLock<SourceMemory>,
     /// When it was heard last; `None` for a source whose silence means nothing.
     hearing: Option<Hearing>,
     types: [AtomicU64; 256],
@@ -236,6 +231,7 @@ impl SourceShared {
             source,
             counters: SourceCounters::default(),
             lines: (0..lines).map(|_| InputLineCounters::default()).collect(),
+            memory: OnceLock::new(),
             hearing: None,
             types: [const { AtomicU64::new(0) }; 256],
             foreign: Mutex::default(),
@@ -420,37 +416,6 @@ pub struct PublishedBefore {
     pub published_records: u64,
 }
 
-/// The last report of a subscriber on one channel.
-///
-/// ```
-/// # use tickcast_publisher::{PublisherMonitor, SubscriberStatus};
-/// # fn f(monitor: &PublisherMonitor) {
-/// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SubscriberStatus {
-    /// Name of the subscriber.
-    pub name: String,
-    /// Channel of the report.
-    pub channel: ChannelId,
-    /// Whether it is joined now.
-    pub joined: bool,
-    /// The last sequence delivered or declared lost.
-    pub sequence: u64,
-    /// The highest sequence it knows of.
-    pub heard: u64,
-    /// Sequences that it is behind the last sealed one.
-    pub lag: u64,
-    /// Records it declared lost.
-    pub lost_records: u64,
-    /// Whether it follows the channel's epoch; `false` before its first report.
-    pub follows: bool,
-    /// Its connection; not shown to users.
-    #[serde(skip)]
-    pub peer: u64,
-}
-
 /// State shared by all threads of a publisher.
 pub struct Shared {
     /// The publisher's name.
@@ -463,8 +428,8 @@ pub struct Shared {
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
-    /// The admin port's counters.
-    pub admin: Arc<AdminCounters>,
+    /// The endpoints' counters.
+    pub(crate) endpoints: AllEndpointCounters,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -475,7 +440,7 @@ pub struct Shared {
     ended: AtomicBool,
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
-    subscribers: Mutex<Vec<SubscriberStatus>>,
+    subscribers: Mutex<Subscribers>,
     /// The standby that has taken over.
     pub(crate) handed_over_to: OnceLock<String>,
     /// Hand-over requests that were refused.
@@ -503,7 +468,7 @@ impl Shared {
             channels,
             sources,
             service: Arc::default(),
-            admin: Arc::default(),
+            endpoints: AllEndpointCounters::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),
@@ -603,7 +568,7 @@ impl Shared {
     }
 
     /// Returns the last report of every subscriber, including those that have left.
-    pub fn subscribers(&self) -> MutexGuard<'_, Vec<SubscriberStatus>> {
+    pub(crate) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
         locked(&self.subscribers)
     }
 }

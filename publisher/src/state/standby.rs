@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tickcast_reliability::types::{Epoch, SourceId};
 
 use crate::config::StandbyConfig;
+use crate::http::Token;
 use crate::plan::ChannelPlan;
 use crate::state::hand_over::PublishPosition;
 use crate::state::standby_view::{Agreement, ChannelView, View};
@@ -86,6 +87,8 @@ pub(crate) struct StandbyState {
     /// Name of the standby.
     pub(crate) name: String,
     pub(crate) config: StandbyConfig,
+    /// Token of the publisher's command port.
+    pub(crate) token: Option<Token>,
     /// Counters of the standby.
     pub counters: StandbyCounters,
     view: Mutex<View>,
@@ -97,10 +100,16 @@ pub(crate) struct StandbyState {
 }
 
 impl StandbyState {
-    pub(crate) fn new(name: String, config: StandbyConfig, plans: &[ChannelPlan]) -> Self {
+    pub(crate) fn new(
+        name: String,
+        config: StandbyConfig,
+        token: Option<Token>,
+        plans: &[ChannelPlan],
+    ) -> Self {
         Self {
             name,
             config,
+            token,
             counters: StandbyCounters::default(),
             view: Mutex::new(View::new(plans)),
             phase: Mutex::default(),

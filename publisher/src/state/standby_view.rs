@@ -12,7 +12,7 @@ use tickcast_reliability::types::{
 };
 
 use crate::plan::ChannelPlan;
-use crate::state::hand_over::PublishPosition;
+use crate::state::hand_over::{PublishPosition, SessionNumber};
 use crate::state::positions::Positions;
 
 /// The compared part of a record: its instrument and its event time. The receive time differs.
@@ -86,6 +86,8 @@ impl Agreement {
 pub(crate) struct View {
     /// Whether the publisher's WELCOME arrived, and the connection is up.
     pub(crate) link_up: bool,
+    /// Session of the connection, while it is up.
+    pub(crate) session: Option<SessionNumber>,
     /// The problem that keeps the mirrors from being filled.
     pub(crate) problem: Option<String>,
     /// In the order of the config.
@@ -190,7 +192,7 @@ impl View {
 
     /// Marks that the publisher is no longer monitored.
     pub(crate) fn close(&mut self) {
-        self.link_up = false;
+        (self.link_up, self.session) = (false, None);
         for channel in &mut self.channels {
             channel.is_heard = false;
             (channel.lag, channel.behind) = (0, Nanos::ZERO);

@@ -161,7 +161,7 @@ impl Publisher {
 
     pub fn get(&self, path: &str) -> String {
         self.admin(&format!(
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         ))
     }
 

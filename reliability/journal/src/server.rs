@@ -13,7 +13,7 @@ use crate::writer::{FRAMES_LEN_MAX, JournalWriter};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::serve::{Carrier, Destination, PeerId, RepairCore, RepairEvent};
 use tickcast_reliability::types::State;
-use tickcast_reliability::types::{ChannelId, Nanos, Now};
+use tickcast_reliability::types::{ChannelId, Nanos, Now, PeerOrigin};
 use tickcast_reliability::wire::HEADER_LEN;
 
 /// The maximum recorded length of a text from or for a peer, in bytes.
@@ -99,10 +99,16 @@ impl JournaledServer {
     }
 
     /// Delegates to [`RepairCore::handle_connected`].
-    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
+    pub fn handle_connected(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        carrier: Carrier,
+        origin: PeerOrigin,
+    ) {
         self.now = now.monotonic;
         self.served(|| Served::Connected(peer));
-        self.core.handle_connected(now, peer, carrier);
+        self.core.handle_connected(now, peer, carrier, origin);
     }
 
     /// Delegates to [`RepairCore::handle_message`].

@@ -425,6 +425,11 @@ impl fmt::Display for Event {
             Self::Lost(loss) => loss.fmt(f),
             Self::Stream(StreamEvent::SourceLost {
                 source,
+                messages: 0,
+                ..
+            }) => write!(f, "order books of source {source} begin anew"),
+            Self::Stream(StreamEvent::SourceLost {
+                source,
                 messages,
                 from,
                 ..

@@ -153,15 +153,21 @@ impl RingReader {
 
     /// Calls `each` for every held datagram, the oldest first. For a ring that is not being written.
     pub fn each_held(&self, each: impl FnMut(&Datagram<'_>)) {
-        self.each_up_to(self.sealed(), each);
+        self.each_held_after(Sequence::NONE, each);
     }
 
-    fn each_up_to(&self, sealed: Sequence, mut each: impl FnMut(&Datagram<'_>)) {
+    /// Calls `each` for every held datagram behind this sequence, as [`each_held`](Self::each_held) does.
+    pub fn each_held_after(&self, after: Sequence, each: impl FnMut(&Datagram<'_>)) {
+        self.each_between(after, self.sealed(), each);
+    }
+
+    fn each_between(&self, after: Sequence, sealed: Sequence, mut each: impl FnMut(&Datagram<'_>)) {
         let mut buffer = vec![0; self.geometry().slot_len() / WORD];
         // Bound the range by the number of slots, because the control page may be wrong.
         let oldest = self
             .oldest()
-            .max(sealed.next().minus(self.geometry().slots()));
+            .max(sealed.next().minus(self.geometry().slots()))
+            .max(after.next());
         let held = SequenceRange::new(oldest, sealed);
         for sequence in held.into_iter().flat_map(SequenceRange::iter) {
             let Ok(len) = self.copy(sequence, &mut buffer) else {
@@ -176,7 +182,7 @@ impl RingReader {
     /// Returns the source positions in the datagrams up to `sealed`.
     fn held(&self, sealed: Sequence) -> Held {
         let mut all = Held::default();
-        self.each_up_to(sealed, |datagram| {
+        self.each_between(Sequence::NONE, sealed, |datagram| {
             let header = datagram.header();
             match header.kind {
                 Kind::Data => reach(&mut all.data, header.source, header.source_position),
@@ -394,6 +400,16 @@ mod tests {
         }
         .write(&mut body);
         seal(&mut ring, Kind::Event, A, 40, &body);
+        body.clear();
+        StreamEvent::SourceLost {
+            source: A,
+            reason: SourceLossReason::Gap,
+            from: at(42),
+            messages: 0,
+            instruments: Vec::new(),
+        }
+        .write(&mut body);
+        seal(&mut ring, Kind::Event, A, 42, &body);
         let mut ring = reopened(ring).unwrap();
         assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(70))]);
         // Checkpoints continue in their places.

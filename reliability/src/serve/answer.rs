@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Destination, RepairCore, Served};
+use super::{Destination, RepairCore, Served, still_waits};
 use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
@@ -12,26 +12,31 @@ use crate::serve::coalesce::Answer;
 use crate::serve::in_flight::InFlight;
 use crate::serve::peer::{Peer, PeerId, Role};
 use crate::serve::token_bucket::TokenBucket;
+use crate::serve::turns::{Lane, Place};
 use crate::types::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
 impl RepairCore {
-    pub(super) fn schedule_peer(&mut self, id: PeerId) {
+    /// Gives a connection a place in the order of turns, if it has output of this kind and no place yet.
+    pub(super) fn schedule(&mut self, id: PeerId, lane: Lane) {
         if let Some(peer) = self.peers.get_mut(&id)
-            && peer.has_work()
+            && peer.has_work(lane)
+            && !std::mem::replace(&mut peer.waits[lane as usize], true)
         {
-            peer.blocked_until = Nanos::ZERO;
-            if !peer.in_round {
-                peer.in_round = true;
-                self.ready_peers.push_back(id);
-            }
+            self.turns[lane as usize].push(Place {
+                origin: peer.origin,
+                owner: peer.owner,
+                peer: id,
+            });
         }
     }
 
-    pub(super) fn serve(&mut self, id: PeerId, now: Now, out: &mut Vec<u8>) -> Served {
+    /// Sends one message to a connection, or one datagram to the group.
+    pub(super) fn serve(&mut self, id: PeerId, lane: Lane, now: Now, out: &mut Vec<u8>) -> Served {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
+        peer.waits[lane as usize] = false;
         if !peer.outbox.is_empty() {
             peer.in_flight.give(peer.outbox.len(), None);
             out.append(&mut peer.outbox);
@@ -41,33 +46,51 @@ impl RepairCore {
             }
             return Served::Sent(Destination::Peer(id));
         }
-        if peer.backlog >= self.config.backlog_pause_bytes {
-            // `handle_backlog` puts the peer back into the queue.
+        let (bytes, of_origin) = (peer.backlog, self.origins.backlog(peer.origin));
+        if !self.config.may_send(bytes, of_origin) {
+            // `handle_backlog` gives the connection a turn again.
+            // A replay that its peer does not read takes no share of those that others read.
+            peer.is_paused = true;
+            self.origins.end_replay(peer.origin, id);
             return Served::Nothing;
         }
-        if write_status(peer, &self.channels, now, out) {
-            return Served::Sent(Destination::Peer(id));
-        }
-        let mut until = Nanos::MAX;
-        for _ in 0..peer.channels.len() * 2 {
-            let Some(peer) = self.peers.get_mut(&id) else {
-                return Served::Nothing;
-            };
-            peer.turn = (peer.turn + 1) % (peer.channels.len() * 2);
-            let (at, class) = match peer.turn % 2 {
-                0 => (peer.turn / 2, NackClass::Repair),
-                _ => (peer.turn / 2, NackClass::Replay),
-            };
-            match self.serve_queue(id, at, class, now.monotonic, out) {
-                Served::Sent(destination) => return Served::Sent(destination),
-                Served::Blocked(time) => until = until.min(time),
-                Served::Nothing => {}
+        let class = match lane {
+            Lane::Answers => return write_status(id, peer, &self.channels, now, out),
+            Lane::Repair => NackClass::Repair,
+            Lane::Replay => NackClass::Replay,
+        };
+        while let Some(peer) = self.peers.get_mut(&id)
+            && let Some(at) = peer.due_mut(lane).pop()
+        {
+            let served = self.serve_queue(id, at, class, now.monotonic, out);
+            self.settle(id, at, lane);
+            if !matches!(served, Served::Nothing) {
+                return served;
             }
         }
-        if until == Nanos::MAX {
-            Served::Nothing
-        } else {
-            Served::Blocked(until)
+        Served::Nothing
+    }
+
+    /// Keeps a channel of a connection among those that wait for repair or replay, if anything is pending.
+    fn settle(&mut self, id: PeerId, at: usize, lane: Lane) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let Some(of) = peer.channels().get(at) else {
+            return;
+        };
+        let is_empty = match lane {
+            Lane::Answers => return,
+            Lane::Repair => of.repair.is_empty(),
+            Lane::Replay => of.replay.is_empty(),
+        };
+        if !is_empty {
+            peer.due_mut(lane).push(at);
+        } else if lane == Lane::Replay {
+            peer.replays = peer.replays.saturating_sub(1);
+            if peer.replays == 0 {
+                self.origins.end_replay(peer.origin, id);
+            }
         }
     }
 
@@ -83,7 +106,8 @@ impl RepairCore {
             return Served::Nothing;
         };
         let session = peer.session();
-        let of = &mut peer.channels[at];
+        let (channels, in_flight) = peer.sending();
+        let of = &mut channels[at];
         let channel = &mut self.channels[of.channel];
         let queue = match class {
             NackClass::Repair => &mut of.repair,
@@ -98,7 +122,7 @@ impl RepairCore {
             floor = Sequence::NONE;
         }
         if let Some(gone) = queue.take_below(floor) {
-            return refuse_pending(channel, gone, (id, &mut peer.in_flight), out);
+            return refuse_pending(channel, gone, (id, in_flight), out);
         }
         let answer = match class {
             NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
@@ -132,7 +156,7 @@ impl RepairCore {
             queue.pop();
             channel.counters.lapped_copies.increment();
             let gone = SequenceRange::one(sequence);
-            return refuse_pending(channel, gone, (id, &mut peer.in_flight), out);
+            return refuse_pending(channel, gone, (id, in_flight), out);
         };
         let bytes = &words_as_bytes(&self.scratch)[..len];
         let start = out.len();
@@ -144,7 +168,7 @@ impl RepairCore {
         } else {
             Message::Datagram(bytes).write(channel.id, out);
             channel.log.sent_unicast(sequence);
-            (peer.in_flight).give(out.len() - start, Some((at, sequence)));
+            in_flight.give(out.len() - start, Some((at, sequence)));
             start + FRAME_HEAD_LEN
         };
         out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -182,40 +206,49 @@ impl RepairCore {
     /// so much unread output that it gets no datagrams keeps its request and gets its own copy later.
     fn answer_all(&mut self, index: usize, sequence: Sequence) {
         let mut answered = 0;
-        for id in &self.ready_peers {
-            let Some(peer) = self.peers.get_mut(id) else {
-                continue;
-            };
-            let of = peer.channels.iter_mut().find(|of| of.channel == index);
-            let Some(of) = of else { continue };
-            answered += u64::from(of.repair.remove(sequence));
-            if planted(Bug::NextAnsweredAsWell) {
-                answered += u64::from(of.repair.remove(sequence.next()));
-            }
-        }
+        let (peers, pause) = (&mut self.peers, self.config.backlog_pause_bytes);
         let channel = &mut self.channels[index];
+        channel.retain_waiting(|id, at| {
+            if let Some(peer) = peers.get_mut(&id).filter(|it| it.backlog < pause)
+                && let Some(of) = peer.channels_mut().get_mut(at)
+            {
+                answered += u64::from(of.repair.remove(sequence));
+                if planted(Bug::NextAnsweredAsWell) {
+                    answered += u64::from(of.repair.remove(sequence.next()));
+                }
+            }
+            still_waits(peers, id, at)
+        });
         channel.drop_pending(answered);
         channel.counters.answered_by_multicast.add(answered);
     }
 }
 
-/// Answers a peer's last PROGRESS on each channel, and returns whether there was one. On a blocked link,
-/// that answer covers all earlier ones, because outdated STATUS messages would only delay repairs.
-fn write_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
-    let start = out.len();
-    for of in &mut peer.channels {
-        if let Some(asked_at) = of.status_due.take() {
-            let channel = &channels[of.channel];
-            let heard = of.progress.filter(|it| it.epoch == channel.epoch);
-            let heard = heard.map_or(Sequence::NONE, |it| it.heard);
-            let status = channel.status(heard, asked_at, now);
-            of.end_confirmed |= status.ended;
-            Message::Status(status).write(channel.id, out);
-        }
+/// Answers a peer's last PROGRESS on the channel whose turn it is. On a blocked link, that answer covers all
+/// earlier ones, because outdated STATUS messages would only delay repairs.
+fn write_status(
+    id: PeerId,
+    peer: &mut Peer,
+    channels: &[Channel],
+    now: Now,
+    out: &mut Vec<u8>,
+) -> Served {
+    while let Some(at) = peer.due_mut(Lane::Answers).pop() {
+        let of = &mut peer.channels_mut()[at];
+        let Some(asked_at) = of.status_due.take() else {
+            continue;
+        };
+        let channel = &channels[of.channel];
+        let heard = of.progress.filter(|it| it.epoch == channel.epoch);
+        let heard = heard.map_or(Sequence::NONE, |it| it.heard);
+        let status = channel.status(heard, asked_at, now);
+        of.end_confirmed |= status.ended;
+        let start = out.len();
+        Message::Status(status).write(channel.id, out);
+        peer.in_flight.give(out.len() - start, None);
+        return Served::Sent(Destination::Peer(id));
     }
-    let written = out.len() - start;
-    peer.in_flight.give(written, None);
-    written > 0
+    Served::Nothing
 }
 
 /// Refuses pending sequences that the ring no longer holds.

@@ -10,6 +10,7 @@ use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
 use crate::serve::coalesce::RepairLog;
 use crate::serve::config::RepairConfig;
+use crate::serve::peer::PeerId;
 use crate::types::{
     ChannelId, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange,
 };
@@ -49,6 +50,8 @@ pub(crate) struct Channel {
     pub(crate) counters: Arc<RepairCounters>,
     pub(crate) log: RepairLog,
     pub(crate) subscribers: u32,
+    /// The connections that may wait for repairs, each with its place of this channel.
+    waiting: Vec<(PeerId, usize)>,
     pending: u64,
     measured_at: Nanos,
     measured: Sequence,
@@ -87,6 +90,7 @@ impl Channel {
             counters,
             log: RepairLog::new(config),
             subscribers: 0,
+            waiting: Vec::new(),
             pending: 0,
             measured_at: now,
             live_bytes_per_s: None,
@@ -194,6 +198,16 @@ impl Channel {
             oldest: view.oldest,
             oldest_record: view.oldest_record,
         }
+    }
+
+    /// Adds a connection that waits for repairs. The caller adds it once.
+    pub(crate) fn list(&mut self, peer: PeerId, at: usize) {
+        self.waiting.push((peer, at));
+    }
+
+    /// Keeps the listed connections that `waits` accepts.
+    pub(crate) fn retain_waiting(&mut self, mut waits: impl FnMut(PeerId, usize) -> bool) {
+        self.waiting.retain(|(peer, at)| waits(*peer, *at));
     }
 
     /// Counts refused sequences of a NACK.

@@ -9,6 +9,10 @@ use crate::ring::Geometry;
 /// The smallest burst: the largest datagram in its frame must fit.
 pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN as u64;
 
+/// Unsent bytes of all connections of one origin at which those with unsent bytes get no more datagrams, as a
+/// multiple of `backlog_pause_bytes`. It bounds the memory that one host can fill.
+const ORIGIN_PAUSES: usize = 16;
+
 /// The repair settings of a publisher. All budgets count the bytes of whole frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,6 +53,9 @@ pub struct RepairConfig {
     /// Maximum connections of one IP address; `None` means half of `peers_max`, so that no host takes all
     /// places.
     pub peers_per_address_max: Option<usize>,
+    /// Maximum replays of one IP address at a time. A further one is refused and may retry, so that no host
+    /// takes the whole replay budget with many small shares.
+    pub replays_per_address_max: usize,
     /// Maximum time from connecting to JOIN.
     pub join_timeout_us: u64,
     /// Maximum silence of a connection after JOIN. Subscribers report their progress every 100 ms; replay
@@ -75,6 +82,7 @@ impl Default for RepairConfig {
             backlog_close_bytes: 4 << 20,
             peers_max: 1024,
             peers_per_address_max: None,
+            replays_per_address_max: 16,
             join_timeout_us: 2_000_000,
             silent_timeout_us: 60_000_000,
         }
@@ -136,6 +144,10 @@ impl RepairConfig {
             ("pending_ranges_max", self.pending_ranges_max as u64),
             ("peers_max", self.peers_max as u64),
             ("peers_per_address_max", self.of_one_address_max() as u64),
+            (
+                "replays_per_address_max",
+                self.replays_per_address_max as u64,
+            ),
             ("join_timeout_us", self.join_timeout_us),
             ("silent_timeout_us", self.silent_timeout_us),
         ] {
@@ -188,6 +200,14 @@ impl RepairConfig {
             "backlog_close_bytes",
             self.backlog_close_bytes as u64,
         )
+    }
+
+    /// Returns whether a connection with this many unsent bytes gets datagrams, where all connections of its
+    /// origin have `of_origin` unsent bytes. A connection that reads everything always does.
+    #[must_use]
+    pub(super) const fn may_send(&self, bytes: usize, of_origin: usize) -> bool {
+        let of_origin_max = self.backlog_pause_bytes.saturating_mul(ORIGIN_PAUSES);
+        bytes == 0 || bytes < self.backlog_pause_bytes && of_origin < of_origin_max
     }
 
     /// Returns the maximum number of connections of one IP address.

@@ -6,8 +6,9 @@ use rand_chacha::rand_core::Rng;
 use super::{Further, RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::planted::{Bug, planted};
-use crate::serve::peer::{Carrier, Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
+use crate::serve::peer::{Carrier, Peer, PeerId, Role, Session, check_join, rejected};
 use crate::serve::token_bucket::TokenBucket;
+use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Now};
 
 impl RepairCore {
@@ -41,13 +42,14 @@ impl RepairCore {
         wire_version: u8,
     ) -> Result<Welcome, Rejected> {
         let mut indices: Vec<usize> = Vec::with_capacity(join.channels.len());
+        let mut is_wanted = vec![false; self.channels.len()];
         for wanted in &join.channels {
-            let index = self.channels.iter().position(|c| match &wanted.channel {
-                ChannelName::Id(id) => c.id == *id,
-                ChannelName::Name(name) => c.info.name == *name,
-            });
-            let index = index.ok_or_else(|| self.unknown_channel(&wanted.channel))?;
-            if indices.contains(&index) {
+            let index = match &wanted.channel {
+                ChannelName::Id(id) => self.by_id.get(id),
+                ChannelName::Name(name) => self.by_name.get(name),
+            };
+            let index = *index.ok_or_else(|| self.unknown_channel(&wanted.channel))?;
+            if std::mem::replace(&mut is_wanted[index], true) {
                 let name = &self.channels[index].info.name;
                 let text = format!("the JOIN names channel {name} twice");
                 return Err(rejected(RejectCode::Protocol, text));
@@ -76,9 +78,7 @@ impl RepairCore {
             now.monotonic,
         );
         let owner = peer;
-        if let Some(at) = (self.absent.iter()).position(|(name, _)| *name == join.name) {
-            self.absent.swap_remove(at);
-        }
+        self.absent.returned(&join.name, peer);
         self.sessions.insert(session, Session { owner, bucket });
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Subscriber {
@@ -88,7 +88,7 @@ impl RepairCore {
                 read: None,
             };
             state.name.clone_from(&join.name);
-            state.channels = indices.iter().map(|i| PeerChannel::of(*i)).collect();
+            state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));
         }
         self.event(RepairEvent::Joined {
             peer,
@@ -130,10 +130,10 @@ impl RepairCore {
                 "no repair connection has this session; it may have been closed: JOIN for repair first",
             ));
         };
-        let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
-        let name = owner.name.clone();
+        let indices: Vec<usize> = owner.channels().iter().map(|c| c.channel).collect();
+        let (name, origin, of_session) = (owner.name.clone(), owner.origin, owner.owner);
         if matches!(role, Role::Read { .. }) {
-            (owner.channels.iter_mut()).for_each(|of| of.mirrors = 0);
+            (owner.channels_mut().iter_mut()).for_each(|of| of.mirrors = 0);
         }
         // The subscriber is authoritative: an earlier connection of this kind is gone or half open.
         let before = owner.further(&role).and_then(Option::take);
@@ -165,9 +165,18 @@ impl RepairCore {
             });
         }
         if let Some(state) = self.peers.get_mut(&peer) {
+            let before = std::mem::replace(&mut state.origin, origin);
+            self.origins.set_backlog(before, state.backlog, 0);
+            self.origins.set_backlog(origin, 0, state.backlog);
+            if self.origins.join(before, origin, peer) {
+                for turns in &mut self.turns {
+                    turns.forget_origin(before);
+                }
+            }
+            state.owner = of_session;
             state.role = role;
             state.name = name;
-            state.channels = indices.into_iter().map(PeerChannel::of).collect();
+            state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));
         }
         Ok(Welcome {
             wire_version,
@@ -247,7 +256,7 @@ impl RepairCore {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Closing(reason);
         }
-        self.schedule_peer(peer);
+        self.schedule(peer, Lane::Answers);
     }
 
     /// Ends a peer's role: abandons its queues and frees its session and its place in the groups.
@@ -255,10 +264,13 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let name = peer.name.clone();
+        let (name, origin) = (peer.name.clone(), peer.origin);
         let role = std::mem::replace(&mut peer.role, Role::Connecting);
         let subscriber = matches!(role, Role::Subscriber { .. });
-        for mut of in std::mem::take(&mut peer.channels) {
+        self.origins.end_replay(origin, id);
+        peer.replays = 0;
+        peer.owner = id;
+        for mut of in peer.take_channels() {
             let channel = &mut self.channels[of.channel];
             let abandoned = of.repair.clear() + of.replay.clear();
             if !planted(Bug::AbandonedUncounted) {
@@ -278,6 +290,10 @@ impl RepairCore {
                 read,
             } => {
                 self.sessions.remove(&session);
+                self.absent.left(&name, id);
+                for turns in &mut self.turns {
+                    turns.disband(origin, id);
+                }
                 for further in [replay, nack, read].into_iter().flatten() {
                     let reason = rejected(RejectCode::UnknownSession, Rejected::SESSION_OVER);
                     self.close(further, reason);
@@ -309,7 +325,16 @@ impl RepairCore {
         reason: Option<Rejected>,
     ) {
         self.resign(peer, on_purpose);
-        if self.peers.remove(&peer).is_some() {
+        if let Some(removed) = self.peers.remove(&peer) {
+            for turns in &mut self.turns {
+                turns.forget(peer);
+            }
+            (self.origins).set_backlog(removed.origin, removed.backlog, 0);
+            if self.origins.disconnect(removed.origin, peer) {
+                for turns in &mut self.turns {
+                    turns.forget_origin(removed.origin);
+                }
+            }
             self.counters.connected.set(self.peers.len() as u64);
             if report {
                 self.event(RepairEvent::Close { peer, reason });

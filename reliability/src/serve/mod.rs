@@ -12,6 +12,7 @@
 //! Counters balance at any time, in sequences: nacked = answered + answered by multicast + refused (by
 //! reason) + cancelled + pending.
 
+mod absent;
 mod answer;
 mod channel;
 mod coalesce;
@@ -19,12 +20,14 @@ mod config;
 mod in_flight;
 mod join;
 mod nack;
+mod origins;
 mod peer;
 mod read_grant;
 mod request_queue;
 mod standby;
 mod standby_writes;
 mod token_bucket;
+mod turns;
 
 pub use self::config::{BURST_BYTES_MIN, RepairConfig, RepairConfigError};
 pub use self::peer::{Carrier, PeerId};
@@ -33,18 +36,25 @@ pub use self::token_bucket::TokenBucket;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::control::{Instrument, Message, MirrorRefusal, RejectCode, Rejected, RepairOffer};
+use crate::control::{
+    FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected, RepairOffer,
+};
+use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
+use crate::serve::absent::Absent;
 use crate::serve::channel::Channel;
 pub use crate::serve::channel::ChannelInfo;
+use crate::serve::origins::Origins;
 use crate::serve::peer::{Peer, Role, Session, rejected};
-use crate::types::{ChannelId, Epoch, Nanos, Now, RepairCounters, RepairServiceCounters};
+use crate::serve::turns::{Lane, Turns};
+use crate::types::{
+    ChannelId, Epoch, Nanos, Now, PeerOrigin, RepairCounters, RepairServiceCounters,
+};
 use crate::wire::WireVersions;
 
 /// How long the service waits for a subscriber whose connection broke. Subscribers reconnect at least
@@ -58,6 +68,8 @@ const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 const AHEAD_RETRY_US: u64 = 100;
 /// Retry delay in a refusal of a replay that is too slow.
 const TOO_SLOW_RETRY_US: u64 = 1_000_000;
+/// Retry delay in a refusal of a replay beyond those that an origin has at a time.
+const REPLAY_RETRY_US: u64 = 100_000;
 /// Maximum retry delay in a refusal for lack of budget.
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 /// Reconnect delay for a rejected peer, where reconnecting can help.
@@ -194,7 +206,11 @@ pub struct RepairCore {
     config: RepairConfig,
     publisher: String,
     channels: Vec<Channel>,
+    /// The index of each channel, by number and by name.
+    by_id: BTreeMap<ChannelId, usize>,
+    by_name: BTreeMap<String, usize>,
     peers: BTreeMap<PeerId, Peer>,
+    origins: Origins,
     sessions: BTreeMap<u64, Session>,
     /// The wire versions that this publisher speaks.
     versions: WireVersions,
@@ -206,15 +222,18 @@ pub struct RepairCore {
     mirrored: Vec<PeerId>,
     /// Generates session numbers with ChaCha20 from a secret, so that known numbers reveal no others.
     session_numbers: ChaCha20Rng,
-    /// Peers with something to send, each listed once, the next one first.
-    ready_peers: VecDeque<PeerId>,
+    /// The connections with something to send, for each [`Lane`].
+    turns: [Turns; 3],
+    /// The lane that was served last.
+    lane: Lane,
+    /// Length of the longest answer with a datagram.
+    answer_len_max: usize,
     repair: TokenBucket,
     joiners: TokenBucket,
     events: VecDeque<RepairEvent>,
     /// Number of queued events that are only informational.
     news: usize,
-    /// Subscribers whose connection broke before END, each with the end of its wait.
-    absent: Vec<(String, Nanos)>,
+    absent: Absent,
     tick_at: Nanos,
     scratch: Vec<u64>,
     counters: Arc<RepairServiceCounters>,
@@ -228,7 +247,9 @@ impl fmt::Debug for RepairCore {
             .field("peers", &self.peers)
             .field("sessions", &self.sessions)
             .field("sessions_given", &self.session_numbers.get_word_pos())
-            .field("ready_peers", &self.ready_peers)
+            .field("turns", &self.turns)
+            .field("lane", &self.lane)
+            .field("origins", &self.origins)
             .field("repair", &self.repair)
             .field("joiners", &self.joiners)
             .field("tick_at", &self.tick_at)
@@ -264,22 +285,31 @@ impl RepairCore {
             .map(|(info, ring, counters)| Channel::new(&config, info, ring, counters, now))
             .collect();
         let slot_len = channels.iter().map(|c| c.ring.geometry().slot_len()).max();
+        let slot_len = slot_len.unwrap_or(0);
+        let indices = || channels.iter().zip(0..);
         Self {
+            by_id: indices().map(|(it, at)| (it.id, at)).collect(),
+            by_name: indices()
+                .map(|(it, at)| (it.info.name.clone(), at))
+                .collect(),
             repair: TokenBucket::new(config.repair_bytes_per_s, config.repair_burst_bytes, now),
             joiners: TokenBucket::new(config.joiner_bytes_per_s, config.joiner_burst_bytes, now),
             config,
             publisher,
-            scratch: vec![0; slot_len.unwrap_or(0) / 8],
+            scratch: vec![0; slot_len / 8],
+            answer_len_max: slot_len + FRAME_HEAD_LEN,
             channels,
             peers: BTreeMap::new(),
+            origins: Origins::default(),
             sessions: BTreeMap::new(),
             versions: WireVersions::default(),
             offers: Vec::new(),
             standbys: Vec::new(),
             mirrored: Vec::new(),
             session_numbers: ChaCha20Rng::from_seed(secret),
-            ready_peers: VecDeque::new(),
-            absent: Vec::new(),
+            turns: Default::default(),
+            lane: Lane::Replay,
+            absent: Absent::default(),
             events: VecDeque::new(),
             news: 0,
             tick_at: now.after(TICK),
@@ -287,12 +317,22 @@ impl RepairCore {
         }
     }
 
-    /// Adds an accepted connection of this kind.
-    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
+    /// Adds an accepted connection of this kind from `origin`. When all places are taken, a connection of the
+    /// origin with the most of them gives way, or else the new one is rejected.
+    pub fn handle_connected(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        carrier: Carrier,
+        origin: PeerOrigin,
+    ) {
         // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
-        self.peers.insert(peer, Peer::new(now.monotonic, carrier));
+        let gives_way = (self.origins.to_give_way(origin)).filter(|_| full);
+        self.peers
+            .insert(peer, Peer::new(peer, now.monotonic, carrier, origin));
+        self.origins.connect(origin, peer);
         self.counters.connections.increment();
         self.counters.connected.set(self.peers.len() as u64);
         if full {
@@ -301,7 +341,7 @@ impl RepairCore {
                 self.config.peers_max
             );
             self.reject(
-                peer,
+                gives_way.unwrap_or(peer),
                 Rejected {
                     retry_after_ms: RETRY_AFTER_MS,
                     ..rejected(RejectCode::TooMany, text)
@@ -347,9 +387,9 @@ impl RepairCore {
                 self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.channels[at].status_due = Some(progress.sent_at);
+                    peer.owe_status(at, progress.sent_at);
                 }
-                self.schedule_peer(peer);
+                self.schedule(peer, Lane::Answers);
             }
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
             _ => self.break_off(
@@ -369,12 +409,18 @@ impl RepairCore {
     /// Records how many bytes of this peer's output are still unsent. The driver calls it after each
     /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
-        let pause = self.config.backlog_pause_bytes;
         if let Some(state) = self.peers.get_mut(&peer) {
-            let resumes = state.backlog >= pause && bytes < pause;
-            state.backlog = bytes;
-            if resumes {
-                self.schedule_peer(peer);
+            let before = std::mem::replace(&mut state.backlog, bytes);
+            self.origins.set_backlog(state.origin, before, bytes);
+            let of_origin = self.origins.backlog(state.origin);
+            if state.is_paused && self.config.may_send(bytes, of_origin) {
+                state.is_paused = false;
+                if state.replays > 0 {
+                    self.origins.resume_replay(state.origin, peer);
+                }
+                for lane in Lane::ALL {
+                    self.schedule(peer, lane);
+                }
             }
         }
     }
@@ -393,16 +439,9 @@ impl RepairCore {
     /// Removes a closed connection and abandons its pending sequences.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
-        // The end of a connection can be noticed late, after its subscriber has already reconnected.
-        let is_back = |name: &str| {
-            let mut later = self.peers.range((Bound::Excluded(peer), Bound::Unbounded));
-            later.any(|(_, it)| it.is_subscriber() && it.name == name)
-        };
-        if let Some(it) = known.filter(|it| !self.has_reached_end(it) && !is_back(&it.name))
-            && self.absent.len() < self.config.peers_max
-        {
+        if let Some(it) = known.filter(|it| !self.has_reached_end(it)) {
             let until = self.tick_at.after(ABSENT_MAX);
-            self.absent.push((it.name.clone(), until));
+            (self.absent).broke(&it.name, peer, until, self.config.peers_max);
         }
         self.remove(peer, false, false, None);
     }
@@ -413,8 +452,10 @@ impl RepairCore {
             return;
         }
         self.tick_at = now.monotonic.after(TICK);
-        self.absent.retain(|(_, until)| now.monotonic < *until);
+        self.absent.handle_timeout(now.monotonic);
         for channel in &mut self.channels {
+            let peers = &mut self.peers;
+            channel.retain_waiting(|peer, at| still_waits(peers, peer, at));
             channel.measure(now.monotonic);
             channel.log.handle_timeout(now.monotonic);
         }
@@ -445,37 +486,58 @@ impl RepairCore {
     /// sent now. Each call appends at most one datagram; peers take turns. Call it after every input until it
     /// returns `None`.
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
-        for _ in 0..self.ready_peers.len() {
-            let id = self.ready_peers.pop_front()?;
-            let served = self.serve(id, now, out);
-            let Some(peer) = self.peers.get_mut(&id) else {
-                if let Served::Sent(destination) = served {
-                    return Some(destination);
+        while let Some(peer) = self.turns[Lane::Repair as usize].resumed(now.monotonic) {
+            self.schedule(peer, Lane::Repair);
+        }
+        for _ in Lane::ALL {
+            self.lane = self.lane.next();
+            let lane = self.lane;
+            while self.turns[lane as usize].is_waiting()
+                && self.has_budget(lane, now.monotonic)
+                && let Some(peer) = self.turns[lane as usize].pop()
+            {
+                match self.serve(peer, lane, now, out) {
+                    Served::Sent(destination) => {
+                        self.schedule(peer, lane);
+                        return Some(destination);
+                    }
+                    Served::Blocked(until) => {
+                        self.turns[lane as usize].pause(peer, until);
+                    }
+                    Served::Nothing => {}
                 }
-                continue;
-            };
-            peer.in_round = !matches!(served, Served::Nothing) && peer.has_work();
-            if peer.in_round {
-                self.ready_peers.push_back(id);
-            }
-            match served {
-                Served::Sent(destination) => {
-                    peer.blocked_until = now.monotonic;
-                    return Some(destination);
-                }
-                Served::Blocked(until) => peer.blocked_until = until,
-                Served::Nothing => {}
             }
         }
         None
     }
 
+    /// Returns whether the budget of all allows a datagram of this lane. While it does not, nobody is asked.
+    fn has_budget(&mut self, lane: Lane, now: Nanos) -> bool {
+        let bucket = match lane {
+            Lane::Answers => return true,
+            Lane::Repair => &mut self.repair,
+            Lane::Replay => &mut self.joiners,
+        };
+        bucket.has(now, self.answer_len_max) || planted(Bug::BudgetIgnored)
+    }
+
     /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        let blocked = self.ready_peers.iter().filter_map(|id| self.peers.get(id));
-        let blocked = blocked.map(|peer| peer.blocked_until).min();
-        Some(self.tick_at.min(blocked.unwrap_or(Nanos::MAX)))
+        let [answers, repair, replay] = &self.turns;
+        let at = |turns: &Turns, bucket: &TokenBucket| {
+            let has_budget_at = bucket.available_at(self.answer_len_max);
+            let waits_until = turns.is_waiting().then_some(has_budget_at);
+            let next = turns.resumes_at().into_iter().chain(waits_until).min();
+            next.unwrap_or(Nanos::MAX)
+        };
+        let answers = if answers.is_waiting() {
+            Nanos::ZERO
+        } else {
+            Nanos::MAX
+        };
+        let (repair, replay) = (at(repair, &self.repair), at(replay, &self.joiners));
+        Some(self.tick_at.min(answers).min(repair).min(replay))
     }
 
     /// Returns the next event, oldest first.
@@ -489,7 +551,7 @@ impl RepairCore {
     /// the arguments of [`crate::publish::PublisherCore::set_group`].
     #[must_use]
     pub fn group(&self, channel: ChannelId) -> (u32, u32) {
-        let of = self.channels.iter().find(|c| c.id == channel);
+        let of = self.by_id.get(&channel).map(|at| &self.channels[*at]);
         let (subscribers, wider) = of.map_or((0, 0), |c| (c.subscribers, c.log.wider()));
         let hold_off_us = self.config.hold_off_us(subscribers);
         (subscribers, hold_off_us.saturating_mul(1 << wider))
@@ -512,11 +574,11 @@ impl RepairCore {
     pub fn short_of_end(&self) -> usize {
         let here = self.peers.values().filter(|it| it.is_subscriber());
         let short = here.filter(|it| !self.has_reached_end(it)).count();
-        short + self.absent.len()
+        short + self.absent.awaited()
     }
 
     fn has_reached_end(&self, peer: &Peer) -> bool {
-        peer.channels.iter().all(|of| {
+        peer.channels().iter().all(|of| {
             let view = self.channels[of.channel].view();
             let at_end = of.progress.is_some_and(|p| p.sequence >= view.newest);
             view.ended && of.end_confirmed && at_end
@@ -535,8 +597,8 @@ impl RepairCore {
 
     /// Sets the channel's instruments that new joiners receive.
     pub fn set_directory(&mut self, channel: ChannelId, directory: Vec<Instrument>) {
-        if let Some(channel) = self.channels.iter_mut().find(|c| c.id == channel) {
-            channel.info.directory = directory;
+        if let Some(at) = self.by_id.get(&channel) {
+            self.channels[*at].info.directory = directory;
         }
     }
 
@@ -572,6 +634,17 @@ impl RepairCore {
         }
         self.events.push_back(event);
     }
+}
+
+/// Returns whether a listed connection waits for repairs of its channel at this place, and unlists it if not.
+fn still_waits(peers: &mut BTreeMap<PeerId, Peer>, peer: PeerId, at: usize) -> bool {
+    let of = peers
+        .get_mut(&peer)
+        .and_then(|it| it.channels_mut().get_mut(at));
+    of.is_some_and(|of| {
+        of.is_listed = !of.repair.is_empty();
+        of.is_listed
+    })
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! that are queued (docs/PROTOCOL.md §6.2).
 
 use super::{
-    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, SLOW_EVERY, TOO_SLOW_RETRY_US,
+    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, REPLAY_RETRY_US, RepairCore, RepairEvent, SLOW_EVERY,
+    TOO_SLOW_RETRY_US,
 };
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::planted::{Bug, planted};
 use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
 use crate::serve::peer::{Peer, PeerId, Role, rejected};
+use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 /// The sender of a NACK, for the repair log. Sequences that are already pending are not logged again, so
@@ -15,8 +17,7 @@ use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 struct NackBatch {
     asker: PeerId,
     at: Nanos,
-    /// The rate at which the NACK may be answered. It is computed once for all ranges, because that takes a
-    /// scan of all replays.
+    /// The rate at which the NACK may be answered.
     bytes_per_s: u64,
     /// Number of sequences of this NACK that may still be logged.
     left: u64,
@@ -40,9 +41,8 @@ impl RepairCore {
     /// not join is a protocol error.
     pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
         let state = self.peers.get(&peer)?;
-        let mut joined = state.channels.iter().enumerate();
-        let found = joined.find(|(_, c)| self.channels[c.channel].id == channel);
-        let found = found.map(|(at, of)| (of.channel, at));
+        let found = state.place_of(channel);
+        let found = found.map(|at| (state.channels()[at].channel, at));
         if found.is_none() {
             self.break_off(
                 peer,
@@ -69,16 +69,16 @@ impl RepairCore {
         if progress.epoch != channel.epoch || !state.is_subscriber() {
             return;
         }
-        let of = &mut state.channels[at];
+        let (of, slow_at) = state.progressing(at);
         of.progress = Some(progress);
         let behind = channel.view().newest.since(progress.sequence);
         let slots = channel.ring.geometry().slots();
         if of.slow {
             of.slow = behind > slots / 4;
-        } else if behind > slots / 2 && now.monotonic >= state.slow_at {
+        } else if behind > slots / 2 && now.monotonic >= *slow_at {
             // A slow peer that may not be reported yet is still slow at its next PROGRESS.
             of.slow = true;
-            state.slow_at = now.monotonic.after(SLOW_EVERY);
+            *slow_at = now.monotonic.after(SLOW_EVERY);
             let event = RepairEvent::SlowSubscriber {
                 peer,
                 name: state.name.clone(),
@@ -130,7 +130,7 @@ impl RepairCore {
             at: now.monotonic,
             bytes_per_s: match class {
                 NackClass::Repair => self.config.subscriber_bytes_per_s,
-                NackClass::Replay => self.config.joiner_bytes_per_s / self.active_joiners(peer),
+                NackClass::Replay => self.replay_share(peer),
             },
             left: LOGGED_MAX,
             answered: Vec::new(),
@@ -179,7 +179,13 @@ impl RepairCore {
                 self.queue(peer, index, at, class, rest, &mut wants);
             }
         }
-        self.schedule_peer(peer);
+        self.schedule(
+            peer,
+            match class {
+                NackClass::Repair => Lane::Repair,
+                NackClass::Replay => Lane::Replay,
+            },
+        );
     }
 
     /// Queues the part of a NACK range that the ring holds, and logs sequences that were not pending.
@@ -199,8 +205,12 @@ impl RepairCore {
         }
         // A subscriber's connections share this bound, as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
-        let of = self.peers.get_mut(&id);
-        let Some(of) = of.and_then(|peer| peer.channels.get_mut(at)) else {
+        let replays_max = self.config.replays_per_address_max;
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let origin = peer.origin;
+        let Some(of) = peer.channels_mut().get_mut(at) else {
             return;
         };
         let channel = &mut self.channels[index];
@@ -210,11 +220,20 @@ impl RepairCore {
         };
         let rate = wants.bytes_per_s;
         let wanted = queue.sequences().saturating_add(range.len());
-        if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
-            let reason = RefusalReason::TooSlow;
-            self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
-            return;
+        if class == NackClass::Replay {
+            let refusal = if channel.is_too_slow(rate, wanted, range.last) {
+                Some((RefusalReason::TooSlow, TOO_SLOW_RETRY_US))
+            } else if !self.origins.begin_replay(origin, id, replays_max) {
+                Some((RefusalReason::Budget, REPLAY_RETRY_US))
+            } else {
+                None
+            };
+            if let Some((reason, retry_after_us)) = refusal {
+                self.refuse_new(id, index, range, reason, retry_after_us);
+                return;
+            }
         }
+        let was_empty = queue.is_empty();
         let log = &mut channel.log;
         let on_new = |part| {
             if class == NackClass::Repair {
@@ -232,6 +251,18 @@ impl RepairCore {
                     channel.drop_pending(1);
                     channel.counters.answered_by_multicast.increment();
                 }
+                if class == NackClass::Repair && !of.is_listed {
+                    of.is_listed = true;
+                    channel.list(id, at);
+                }
+                let lane = match class {
+                    NackClass::Repair => Lane::Repair,
+                    NackClass::Replay => {
+                        peer.replays += usize::from(was_empty);
+                        Lane::Replay
+                    }
+                };
+                peer.due_mut(lane).push(at);
             }
             None => {
                 let bytes =
@@ -261,17 +292,17 @@ impl RepairCore {
         let other = other.filter(|other| class == NackClass::Repair && *other != id);
         let other = other.and_then(|other| self.peers.get(&other));
         // The channels have the same order on all connections of a session.
-        let of = other.and_then(|other| other.channels.get(at));
+        let of = other.and_then(|other| other.channels().get(at));
         of.map_or(0, |of| of.repair.runs())
     }
 
-    /// Returns the number of replays that share the joiners' budget, including `with`.
-    pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
-        let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
-        let others = (self.ready_peers.iter().filter(|id| **id != with))
-            .filter_map(|id| self.peers.get(id))
-            .filter(|p| replaying(p));
-        1 + others.count() as u64
+    /// Returns the guaranteed rate of a replay of this connection, in bytes per second.
+    fn replay_share(&self, peer: PeerId) -> u64 {
+        let bytes_per_s = self.config.joiner_bytes_per_s;
+        let origin = self.peers.get(&peer).map(|it| it.origin);
+        origin.map_or(bytes_per_s, |origin| {
+            (self.origins).replay_share(bytes_per_s, origin, peer)
+        })
     }
 
     /// Refuses sequences that were not pending.
@@ -311,7 +342,7 @@ impl RepairCore {
                 format!("{waiting} bytes of answers are unread; read answers as they arrive");
             self.close(peer, rejected(RejectCode::Overflow, text));
         } else {
-            self.schedule_peer(peer);
+            self.schedule(peer, Lane::Answers);
         }
     }
 }

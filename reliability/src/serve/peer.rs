@@ -1,6 +1,8 @@
 //! The connections of the repair service: their purpose, their queued output, and their subscriber's
 //! progress. Each holds a bounded amount of memory, whatever its peer does.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
@@ -8,7 +10,8 @@ use crate::serve::in_flight::InFlight;
 use crate::serve::request_queue::PendingRanges;
 use crate::serve::standby_writes::MirrorWriter;
 use crate::serve::token_bucket::TokenBucket;
-use crate::types::Nanos;
+use crate::serve::turns::Lane;
+use crate::types::{ChannelId, Nanos, PeerOrigin};
 use crate::wire::WireVersions;
 
 /// Maximum number of channels in one JOIN.
@@ -79,6 +82,8 @@ pub(crate) struct PeerChannel {
     pub(crate) reported: u64,
     pub(crate) repair: PendingRanges,
     pub(crate) replay: PendingRanges,
+    /// Whether the channel lists the connection as one that may wait for repairs.
+    pub(crate) is_listed: bool,
 }
 
 impl PeerChannel {
@@ -90,28 +95,73 @@ impl PeerChannel {
     }
 }
 
+/// The channels of a connection with output of one kind, in the order of their turns. A channel whose output
+/// was taken elsewhere may still be listed.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    order: VecDeque<usize>,
+    is_listed: Vec<bool>,
+}
+
+impl Due {
+    fn of(channels: usize) -> Self {
+        Self {
+            order: VecDeque::with_capacity(channels),
+            is_listed: vec![false; channels],
+        }
+    }
+
+    /// Adds a channel of the connection at the end, unless it is listed.
+    pub(crate) fn push(&mut self, at: usize) {
+        if let Some(is_listed) = self.is_listed.get_mut(at)
+            && !std::mem::replace(is_listed, true)
+        {
+            self.order.push_back(at);
+        }
+    }
+
+    /// Removes and returns the channel whose turn it is.
+    pub(crate) fn pop(&mut self) -> Option<usize> {
+        let at = self.order.pop_front()?;
+        self.is_listed[at] = false;
+        Some(at)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
+    /// The origin of its session; before it has one, its own.
+    pub(crate) origin: PeerOrigin,
+    /// The connection that owns its session; before it has one, and afterwards, itself.
+    pub(crate) owner: PeerId,
     pub(crate) role: Role,
     pub(crate) carrier: Carrier,
     pub(crate) name: String,
-    pub(crate) channels: Vec<PeerChannel>,
+    channels: Vec<PeerChannel>,
+    /// The place of each channel in `channels`, in ascending order of the channels.
+    by_id: Vec<(ChannelId, usize)>,
+    /// The channels with output, for each [`Lane`].
+    due: [Due; 3],
+    /// Whether the connection waits for its turn, for each [`Lane`].
+    pub(crate) waits: [bool; 3],
+    /// Number of channels that wait for replay.
+    pub(crate) replays: usize,
     /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
     pub(crate) outbox: Vec<u8>,
     /// Bytes that the driver has not sent yet.
     pub(crate) backlog: usize,
+    /// Whether it gets nothing until it or its origin has read more.
+    pub(crate) is_paused: bool,
     /// Answers that have not arrived yet.
     pub(crate) in_flight: InFlight,
     pub(crate) heard_at: Nanos,
-    /// Whether the peer is in the queue of peers with something to send.
-    pub(crate) in_round: bool,
-    /// Time before which nothing can be sent.
-    pub(crate) blocked_until: Nanos,
     /// Time before which the peer is not reported as slow.
     pub(crate) slow_at: Nanos,
-    /// The next queue to serve.
-    pub(crate) turn: usize,
     /// The WRITEs over the connection; for READ connections only.
     pub(crate) writes: MirrorWriter,
     /// Whether WRITEs over the connection are denied; for READ connections only.
@@ -119,20 +169,24 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(now: Nanos, carrier: Carrier) -> Self {
+    pub(crate) fn new(id: PeerId, now: Nanos, carrier: Carrier, origin: PeerOrigin) -> Self {
         Self {
+            origin,
+            owner: id,
             role: Role::Connecting,
             carrier,
             name: String::new(),
             channels: Vec::new(),
+            by_id: Vec::new(),
+            due: Default::default(),
+            waits: [false; 3],
+            replays: 0,
             outbox: Vec::new(),
             backlog: 0,
+            is_paused: false,
             in_flight: InFlight::default(),
             heard_at: now,
-            in_round: false,
-            blocked_until: Nanos::ZERO,
             slow_at: Nanos::ZERO,
-            turn: 0,
             writes: MirrorWriter::default(),
             writes_denied: false,
         }
@@ -143,11 +197,64 @@ impl Peer {
         matches!(self.role, Role::Subscriber { .. })
     }
 
-    /// Returns whether anything waits to be sent.
-    pub(crate) fn has_work(&self) -> bool {
-        !self.outbox.is_empty()
-            || (self.channels.iter())
-                .any(|c| c.status_due.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
+    /// Sets the channels that the connection follows, each with its index in the core.
+    pub(crate) fn follow(&mut self, channels: impl Iterator<Item = (ChannelId, usize)>) {
+        let channels: Vec<_> = channels.collect();
+        self.by_id = (channels.iter().enumerate())
+            .map(|(at, (id, _))| (*id, at))
+            .collect();
+        self.by_id.sort_unstable();
+        self.due = [(); 3].map(|()| Due::of(channels.len()));
+        self.channels = (channels.into_iter())
+            .map(|(_, index)| PeerChannel::of(index))
+            .collect();
+    }
+
+    /// Removes and returns the state of all channels.
+    pub(crate) fn take_channels(&mut self) -> Vec<PeerChannel> {
+        self.by_id.clear();
+        self.due = Default::default();
+        std::mem::take(&mut self.channels)
+    }
+
+    /// Returns the place of a channel in [`Self::channels`].
+    pub(crate) fn place_of(&self, channel: ChannelId) -> Option<usize> {
+        let found = self.by_id.binary_search_by_key(&channel, |(id, _)| *id);
+        found.ok().map(|at| self.by_id[at].1)
+    }
+
+    pub(crate) fn channels(&self) -> &[PeerChannel] {
+        &self.channels
+    }
+
+    pub(crate) fn channels_mut(&mut self) -> &mut [PeerChannel] {
+        &mut self.channels
+    }
+
+    /// Returns what an answer changes: the state of the channels, and the bytes in flight.
+    pub(crate) fn sending(&mut self) -> (&mut [PeerChannel], &mut InFlight) {
+        (&mut self.channels, &mut self.in_flight)
+    }
+
+    /// Returns what a PROGRESS changes: the state of a channel, and the time before which the peer is not
+    /// reported as slow.
+    pub(crate) fn progressing(&mut self, at: usize) -> (&mut PeerChannel, &mut Nanos) {
+        (&mut self.channels[at], &mut self.slow_at)
+    }
+
+    pub(crate) const fn due_mut(&mut self, lane: Lane) -> &mut Due {
+        &mut self.due[lane as usize]
+    }
+
+    /// Records that a STATUS is due that answers a PROGRESS of this time.
+    pub(crate) fn owe_status(&mut self, at: usize, asked_at: Nanos) {
+        self.channels[at].status_due = Some(asked_at);
+        self.due_mut(Lane::Answers).push(at);
+    }
+
+    /// Returns whether output of this kind may wait to be sent.
+    pub(crate) fn has_work(&self, lane: Lane) -> bool {
+        lane == Lane::Answers && !self.outbox.is_empty() || !self.due[lane as usize].is_empty()
     }
 
     /// Returns the slot for a subscriber's further connection of this kind.
@@ -284,20 +391,31 @@ mod tests {
     }
 
     #[test]
-    fn peer_with_pending_output_or_ranges_has_work() {
-        let run = |n| crate::types::SequenceRange::one(crate::types::Sequence(n));
-        let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp);
-        assert!(!peer.has_work() && !peer.is_closing());
+    fn peer_with_due_output_has_work_of_its_lane() {
+        let origin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
+        let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
+        let work = |peer: &Peer| Lane::ALL.map(|lane| peer.has_work(lane));
+        assert_eq!(work(&peer), [false; 3]);
         peer.outbox.push(1);
-        assert!(peer.has_work());
+        assert_eq!(work(&peer), [true, false, false]);
         peer.outbox.clear();
-        peer.channels = vec![PeerChannel::of(3), PeerChannel::of(4)];
-        assert!(!peer.has_work());
-        peer.channels[1].repair.insert(run(1), 9, |_| ());
-        assert!(peer.has_work());
-        peer.channels[1].repair.clear();
-        peer.channels[0].replay.insert(run(1), 9, |_| ());
-        assert!(peer.has_work());
+        peer.follow([(ChannelId(9), 3), (ChannelId(7), 4)].into_iter());
+        assert_eq!(work(&peer), [false; 3]);
+        let places = [7, 8, 9].map(|id| peer.place_of(ChannelId(id)));
+        assert_eq!(places, [Some(1), None, Some(0)]);
+        peer.owe_status(1, Nanos(5));
+        peer.owe_status(1, Nanos(6));
+        peer.due_mut(Lane::Replay).push(0);
+        assert_eq!(work(&peer), [true, false, true]);
+        let status = peer.due_mut(Lane::Answers);
+        assert_eq!([status.pop(), status.pop()], [Some(1), None]);
+        assert_eq!(peer.channels()[1].status_due, Some(Nanos(6)));
+        assert!(!peer.is_closing());
+        assert_eq!(peer.take_channels().len(), 2);
+        assert_eq!(
+            (work(&peer), peer.place_of(ChannelId(7))),
+            ([false; 3], None)
+        );
         peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
         assert!(peer.is_closing());
     }

@@ -11,7 +11,7 @@ use crate::control::{
     CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
-use crate::serve::peer::{PeerId, Role};
+use crate::serve::peer::PeerId;
 use crate::types::{ChannelId, Nanos, Now};
 
 impl RepairCore {
@@ -39,8 +39,8 @@ impl RepairCore {
             cursor: None,
         };
         if let Some(state) = self.peers.get_mut(&owner) {
-            state.channels[at].granted = Some(grant);
-            state.channels[at].reported = 0;
+            state.channels_mut()[at].granted = Some(grant);
+            state.channels_mut()[at].reported = 0;
         }
         self.counters.read_grants.increment();
         self.renew_tokens(now, owner, index, at, 0);
@@ -54,7 +54,7 @@ impl RepairCore {
             return false;
         };
         let owned = self.peers.get_mut(&owner);
-        let Some(grant) = owned.and_then(|peer| peer.channels[at].granted.as_mut()) else {
+        let Some(grant) = owned.and_then(|peer| peer.channels_mut()[at].granted.as_mut()) else {
             return false;
         };
         grant.cursor = Some(cursor);
@@ -78,7 +78,7 @@ impl RepairCore {
         let counters = Arc::clone(&self.channels[index].counters);
         let state = self.peers.get_mut(&owner)?;
         let session = state.session();
-        let of = &mut state.channels[at];
+        let of = &mut state.channels_mut()[at];
         if words[NUMBER_WORD] == of.reported {
             return None;
         }
@@ -136,7 +136,7 @@ impl RepairCore {
             return;
         };
         let session = state.session();
-        let Some(grant) = &mut state.channels[at].granted else {
+        let Some(grant) = &mut state.channels_mut()[at].granted else {
             return;
         };
         // A subscriber that claims to have READ more than its grant gains nothing: `left` is then 0.
@@ -168,14 +168,15 @@ impl RepairCore {
     /// session. `None` before its JOIN was answered.
     #[must_use]
     pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
-        let session = match self.peers.get(&peer)?.role {
-            Role::Subscriber { session, .. }
-            | Role::Replay { session }
-            | Role::Nack { session }
-            | Role::Read { session, .. } => session,
-            Role::Connecting | Role::Closing(_) => return None,
-        };
+        let session = self.session_number(peer)?;
         Some(self.sessions.get(&session)?.owner)
+    }
+
+    /// Returns the number of the session that a connection joined. Only the publisher and the subscriber know
+    /// it. `None` before its JOIN was answered.
+    #[must_use]
+    pub fn session_number(&self, peer: PeerId) -> Option<u64> {
+        self.peers.get(&peer)?.session()
     }
 
     /// Revokes all grants of a session whose READ connection ended.
@@ -184,7 +185,7 @@ impl RepairCore {
         let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
             return;
         };
-        for of in &mut owner.channels {
+        for of in owner.channels_mut() {
             of.granted = None;
         }
     }
@@ -194,12 +195,11 @@ impl RepairCore {
     fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
         let (session, _) = self.peers.get(&peer)?.reads()?;
         let owner = self.sessions.get(&session)?.owner;
-        let index = self.channels.iter().position(|of| of.id == channel)?;
+        let index = *self.by_id.get(&channel)?;
         Some((owner, index, self.place_of(owner, index)?))
     }
 
     fn place_of(&self, peer: PeerId, index: usize) -> Option<usize> {
-        let peer = self.peers.get(&peer)?;
-        peer.channels.iter().position(|of| of.channel == index)
+        self.peers.get(&peer)?.place_of(self.channels[index].id)
     }
 }

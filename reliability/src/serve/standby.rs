@@ -32,7 +32,7 @@ impl RepairCore {
         };
         // Each request is answered, reported and audited, so their number must be bounded.
         if let Some(state) = self.peers.get_mut(&peer) {
-            let asked = &mut state.channels[at].mirrors;
+            let asked = &mut state.channels_mut()[at].mirrors;
             *asked = asked.saturating_add(1);
             if *asked > MIRRORS_MAX {
                 let text = format!(

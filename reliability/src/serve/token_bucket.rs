@@ -37,9 +37,11 @@ impl TokenBucket {
     }
 
     fn refill(&mut self, now: Nanos) {
-        let gained = u128::from(now.since(self.at).0) * u128::from(self.bytes_per_s);
-        self.credit = (self.credit + gained).min(self.burst);
-        self.at = self.at.max(now);
+        if now > self.at {
+            let gained = u128::from(now.since(self.at).0) * u128::from(self.bytes_per_s);
+            self.credit = (self.credit + gained).min(self.burst);
+            self.at = now;
+        }
     }
 
     /// Returns whether `bytes` may pass now.

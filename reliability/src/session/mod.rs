@@ -663,6 +663,13 @@ impl SubscriberCore {
         self.repair.is_up()
     }
 
+    /// Returns the number of the session, while the repair connection is up. Only the publisher and this
+    /// subscriber know it.
+    #[must_use]
+    pub fn session(&self) -> Option<u64> {
+        self.is_joined().then_some(self.session)
+    }
+
     /// Returns whether the NACK connection is up.
     #[must_use]
     pub const fn is_nack_up(&self) -> bool {

@@ -6,11 +6,13 @@
 
 mod counters;
 mod lineage;
+mod origin;
 
 pub use self::counters::{
     Counter, ReceiverCounters, RepairCounters, RepairServiceCounters, SenderCounters,
 };
 pub use self::lineage::{Continued, Lineage};
+pub use self::origin::PeerOrigin;
 
 use std::fmt;
 

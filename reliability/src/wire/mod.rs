@@ -478,9 +478,9 @@ pub enum StreamEvent {
         source: SourceId,
         /// The cause of the loss.
         reason: SourceLossReason,
-        /// Position of the first message lost.
+        /// Position of the first message lost; that of the last message before, if none is missing.
         from: SourcePosition,
-        /// Number of messages; `u64::MAX` when unknown.
+        /// Number of messages; `u64::MAX` when unknown. 0: none is missing, but order books begin anew.
         messages: u64,
         /// The affected instruments; empty means all of the source.
         instruments: Vec<u32>,

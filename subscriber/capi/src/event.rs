@@ -27,7 +27,8 @@ pub enum EventKind {
     /// `cause` is a TickcastLossCause (in order).
     Lost = 4,
     /// The publisher itself missed `messages` of `source` from `source_position` on, of these
-    /// `instruments` or of all. `cause` is a TickcastSourceLossReason (in order).
+    /// `instruments` or of all. `cause` is a TickcastSourceLossReason (in order). If `messages` is 0, none is
+    /// missing, but the publisher lost the orders that it knew: their books begin anew.
     SourceLost = 5,
     /// The publisher opened this epoch; `cause` is a TickcastEpochReason. The previous epoch is
     /// `from.epoch`, and it ended with `last` (in order).
@@ -314,7 +315,7 @@ pub struct Event {
     pub to: Place,
     /// The number of messages that the publisher lost, or TICKCAST_UNKNOWN.
     pub messages: u64,
-    /// The position of the first lost message.
+    /// The position of the first lost message; that of the last message before, if `messages` is 0.
     pub source_position: u64,
     /// The number of overwritten events.
     pub events: u64,

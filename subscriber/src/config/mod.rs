@@ -344,9 +344,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the interface of line A (first call) and B (second call). The default is the one that carries the
-    /// connection to the publisher, found anew with each connection. A line of a sender on this host defaults
-    /// to the sender's own interface.
+    /// Sets the interface of line A (first call) and B (second call). The default is found anew with each
+    /// connection: the sender's own interface if the sender is this host, else the one whose network contains
+    /// the sender, else the one that carries the connection to the publisher.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;

@@ -1,7 +1,7 @@
 //! The input from a channel's groups, over any transport. It knows which senders are accepted, and counts
 //! what the transport dropped before this crate received it.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tickcast_journal::{Dropped, Journaled, Note};
 use tickcast_reliability::control::ChannelOffer;
@@ -13,7 +13,7 @@ use tickcast_reliability::types::{
 use tickcast_transport::faults::FaultyReceiver;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 
-use super::transport_choice::TransportChoice;
+use super::transport_choice::{Host, TransportChoice};
 use crate::config::{ChannelBuilder, SubscriberBuilder, Transport, display};
 use crate::dispatch::Sink;
 use crate::error::SubscribeError;
@@ -56,9 +56,9 @@ impl ChannelInput {
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
-        via: Option<IpAddr>,
+        via: Option<SocketAddr>,
     ) -> Result<Self, SubscribeError> {
-        let choice = TransportChoice::of(builder, channel, offer, via);
+        let choice = TransportChoice::of(builder, channel, offer, &Host::current(via));
         let opened = choice.open(builder.transport, &display(&channel.channel), offer.newest)?;
         let (transport, why) = (opened.transport, opened.why);
         let lines = opened.senders.len();
@@ -105,9 +105,10 @@ impl ChannelInput {
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
-        via: Option<IpAddr>,
+        via: Option<SocketAddr>,
     ) -> bool {
-        TransportChoice::of(builder, channel, offer, via).fits(&self.choice, self.taken)
+        TransportChoice::of(builder, channel, offer, &Host::current(via))
+            .fits(&self.choice, self.taken)
     }
 
     /// Passes arrived datagrams to the core. Returns their number.

@@ -2,7 +2,7 @@
 //! two more run over verbs: one for READs and one for NACKs.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rustix::io::Errno;
 use tickcast_journal::Journaled;
@@ -29,7 +29,7 @@ pub(crate) struct Connections {
     /// The address of the current or last repair connection.
     connected_to: Option<SocketAddr>,
     /// This host's address of the current or last repair connection.
-    local_address: Option<IpAddr>,
+    local_address: Option<SocketAddr>,
     frames: Vec<u8>,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
@@ -134,8 +134,9 @@ impl Connections {
         }
         self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
-        if is_reconnected {
-            self.local_address = self.repair.local_address();
+        // A connection that closed meanwhile has no address any more: the last one stays.
+        if is_reconnected && let Some(address) = self.repair.local_address() {
+            self.local_address = Some(address);
         }
         if let Some(address) = welcomed_by {
             self.prefer(address);
@@ -229,7 +230,7 @@ impl Connections {
     }
 
     /// Returns this host's address of the current or last connection to the publisher.
-    pub(crate) const fn local_address(&self) -> Option<IpAddr> {
+    pub(crate) const fn local_address(&self) -> Option<SocketAddr> {
         self.local_address
     }
 

@@ -1,11 +1,12 @@
 //! Selects one of the publisher's fan-outs that both the offer and this host support.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
 use tickcast_reliability::ring::Geometry;
 use tickcast_reliability::types::{FanOutId, Sequence};
 use tickcast_transport::Receive;
+use tickcast_transport::host::host_addresses::HostAddresses;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig};
 use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
@@ -15,6 +16,39 @@ use tickcast_transport::verbs::{
 
 use crate::config::{ChannelBuilder, SubscriberBuilder, Transport};
 use crate::error::SubscribeError;
+
+/// This host as it stands when a connection to the publisher is up.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    addresses: HostAddresses,
+    /// This host's address of the connection.
+    via: Option<SocketAddr>,
+}
+
+impl Host {
+    /// Reads this host's addresses. Without them, loopback is the default interface.
+    pub(crate) fn current(via: Option<SocketAddr>) -> Self {
+        let addresses = HostAddresses::list().unwrap_or_else(|error| {
+            tracing::warn!(%error, "lines without a configured interface use loopback");
+            HostAddresses::default()
+        });
+        Self { addresses, via }
+    }
+
+    /// Returns the default interface for a line of this sender (docs/decisions/0030). It is the first of:
+    /// - the sender's own interface, if the sender is this host, because the kernel loops its datagrams back
+    ///   there only;
+    /// - the interface whose network contains the sender;
+    /// - the interface that carries the connection to the publisher;
+    /// - loopback, and then repair brings everything.
+    fn interface_for(&self, sender: Ipv4Addr) -> Interface {
+        let addresses = &self.addresses;
+        (addresses.interface_with((sender, 0).into()))
+            .or_else(|| addresses.interface_towards(sender))
+            .or_else(|| addresses.interface_with(self.via?))
+            .unwrap_or_default()
+    }
+}
 
 /// The receivable form of an offer, for each transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +72,12 @@ pub(crate) struct Opened {
 }
 
 impl TransportChoice {
-    /// Returns the choice for `offer`. `via` is this host's address of the connection to the publisher.
+    /// Returns the choice for `offer` on this host.
     pub(crate) fn of(
         builder: &SubscriberBuilder,
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
-        via: Option<IpAddr>,
+        host: &Host,
     ) -> Self {
         let slot_len = offer.slot_len as usize;
         let udp = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
@@ -63,7 +97,7 @@ impl TransportChoice {
             .enumerate()
             .map(|(line, (group, sender))| UdpReceiveLine {
                 group,
-                interface: interface(builder, line, sender, via),
+                interface: interface(builder, line, sender, host),
                 senders: vec![sender],
             })
             .collect(),
@@ -82,7 +116,7 @@ impl TransportChoice {
             lines: (lines.iter().enumerate())
                 .map(|(line, of)| VerbsReceiveLine {
                     group: of.group,
-                    interface: interface(builder, line, of.sender, via),
+                    interface: interface(builder, line, of.sender, host),
                     senders: vec![VerbsSender {
                         address: of.sender,
                         gid: of.gid,
@@ -281,25 +315,10 @@ fn no_transport(channel: &str) -> SubscribeError {
 }
 
 /// Returns the interface of a line. The last configured interface applies to all further lines.
-fn interface(
-    builder: &SubscriberBuilder,
-    line: usize,
-    sender: Ipv4Addr,
-    via: Option<IpAddr>,
-) -> Interface {
+fn interface(builder: &SubscriberBuilder, line: usize, sender: Ipv4Addr, host: &Host) -> Interface {
     let all = &builder.interfaces;
     let configured = all.get(line).or(all.last()).cloned();
-    configured.unwrap_or_else(|| default_interface(sender, via))
-}
-
-/// Returns the interface that carries the connection to the publisher, whose address here is `via`. A sender
-/// on this host is heard on its own interface only, because the kernel loops its datagrams back there.
-fn default_interface(sender: Ipv4Addr, via: Option<IpAddr>) -> Interface {
-    let of_sender = Interface::Address(sender);
-    match of_sender.resolve() {
-        Ok(_) => of_sender,
-        Err(_) => via.and_then(Interface::of_local).unwrap_or_default(),
-    }
+    configured.unwrap_or_else(|| host.interface_for(sender))
 }
 
 #[cfg(test)]
@@ -307,12 +326,38 @@ mod tests {
     use tickcast_reliability::control::UdpLine;
     use tickcast_reliability::types::{ChannelId, ConfigHash, Epoch, Lineage, RecordNumber};
 
+    use tickcast_transport::host::host_addresses::HostAddress;
+
     use super::*;
     use crate::Subscriber;
 
-    /// An address of another host: the documentation's range is nobody's.
-    const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-    const OURS: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 7);
+    const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    /// A sender in none of the host's networks.
+    const ROUTED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+
+    /// Returns a host with two addresses on `eth1`, one on `eth2`, and this one for its connection.
+    fn host(via: [u8; 4]) -> Host {
+        let listed = |(interface, address, prefix_len): (&str, [u8; 4], u32)| HostAddress {
+            interface: interface.into(),
+            address: Some(address.into()),
+            prefix_len,
+            scope: 0,
+        };
+        let all = [
+            ("lo", [127, 0, 0, 1], 8),
+            ("eth1", [10, 1, 0, 7], 16),
+            ("eth1", [10, 1, 0, 8], 16),
+            ("eth2", [10, 2, 0, 7], 16),
+        ];
+        Host {
+            addresses: all.into_iter().map(listed).collect(),
+            via: Some((via, 40_000).into()),
+        }
+    }
+
+    fn named(name: &str) -> Interface {
+        Interface::Name(name.into())
+    }
 
     /// Returns the offer of a publisher that sends from this address.
     fn offer(sender: Ipv4Addr) -> ChannelOffer {
@@ -345,28 +390,43 @@ mod tests {
     }
 
     #[test]
-    fn interface_defaults_to_that_of_the_connection() {
+    fn interface_defaults_to_sender_network_then_connection() {
         let (builder, channel) = (Subscriber::builder("md1:7400"), ChannelBuilder::new("all"));
-        let of = |sender, via| {
-            let choice = TransportChoice::of(&builder, &channel, &offer(sender), via);
-            interfaces(&choice)
+        let of = |sender: Ipv4Addr, via: [u8; 4]| {
+            let choice = TransportChoice::of(&builder, &channel, &offer(sender), &host(via));
+            let [a, b] = interfaces(&choice);
+            assert_eq!(a, b);
+            a
         };
-        let [ours, loopback] = [OURS, Ipv4Addr::LOCALHOST].map(Interface::Address);
-        assert_eq!(of(ELSEWHERE, Some(OURS.into())), [ours.clone(), ours]);
-        let (local, via) = (Ipv4Addr::LOCALHOST, Some(Ipv4Addr::LOCALHOST.into()));
-        assert_eq!(of(local, via), [loopback.clone(), loopback.clone()]);
+        assert_eq!(of(ROUTED, [10, 1, 0, 7]), named("eth1"));
+        assert_eq!(of(ROUTED, [10, 2, 0, 7]), named("eth2"));
+        let neighbour = Ipv4Addr::new(10, 1, 0, 99);
+        assert_eq!(of(neighbour, [10, 2, 0, 7]), named("eth1"));
         // A sender on this host is heard where it sends, whichever address the connection uses.
-        assert_eq!(of(local, Some(OURS.into())), [loopback.clone(), loopback]);
+        assert_eq!(of(LOOPBACK, [10, 1, 0, 7]), named("lo"));
+        assert_eq!(
+            of(Ipv4Addr::new(10, 2, 0, 7), [127, 0, 0, 1]),
+            named("eth2")
+        );
+        // A connection from an address of no interface leaves loopback.
+        assert_eq!(of(ROUTED, [10, 3, 0, 7]), Interface::default());
+        assert_eq!(
+            Host {
+                via: None,
+                ..host([0; 4])
+            }
+            .interface_for(ROUTED),
+            Interface::default()
+        );
     }
 
     #[test]
     fn configured_interface_precedes_the_default() {
-        let [a, b] = ["eth1", "eth2"].map(|name| name.parse::<Interface>().unwrap());
+        let [a, b] = ["eth1", "eth2"].map(named);
         let builder = Subscriber::builder("md1:7400").interface(a.clone());
         let channel = ChannelBuilder::new("all");
-        let via = Some(OURS.into());
         let of = |builder: &SubscriberBuilder| {
-            TransportChoice::of(builder, &channel, &offer(ELSEWHERE), via)
+            TransportChoice::of(builder, &channel, &offer(ROUTED), &host([10, 2, 0, 7]))
         };
         assert_eq!(interfaces(&of(&builder)), [a.clone(), a.clone()]);
         let builder = builder.interface(b.clone());
@@ -376,17 +436,17 @@ mod tests {
     #[test]
     fn connection_over_another_interface_needs_another_receiver() {
         let channel = ChannelBuilder::new("all");
-        let offer = offer(ELSEWHERE);
-        let by = |builder: &SubscriberBuilder, via: Ipv4Addr| {
-            TransportChoice::of(builder, &channel, &offer, Some(via.into()))
+        let offer = offer(ROUTED);
+        let by = |builder: &SubscriberBuilder, via: [u8; 4]| {
+            TransportChoice::of(builder, &channel, &offer, &host(via))
         };
         let builder = Subscriber::builder("md1:7400,md2:7400");
-        let before = by(&builder, OURS);
-        assert!(by(&builder, OURS).fits(&before, Transport::Udp));
-        let other = Ipv4Addr::new(10, 2, 0, 7);
-        assert!(!by(&builder, other).fits(&before, Transport::Udp));
-        let builder = builder.interface("eth1".parse().unwrap());
-        let before = by(&builder, OURS);
-        assert!(by(&builder, other).fits(&before, Transport::Udp));
+        let before = by(&builder, [10, 1, 0, 7]);
+        let fits = |builder, via| by(builder, via).fits(&before, Transport::Udp);
+        assert!(fits(&builder, [10, 1, 0, 7]));
+        assert!(fits(&builder, [10, 1, 0, 8]), "the same interface");
+        assert!(!fits(&builder, [10, 2, 0, 7]));
+        let configured = builder.clone().interface(named("eth1"));
+        assert!(fits(&configured, [10, 2, 0, 7]));
     }
 }

@@ -22,8 +22,8 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
-    SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber, Sequence,
+    SourceId, SourcePosition,
 };
 use tickcast_subscriber::{
     Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
@@ -354,10 +354,11 @@ impl Service {
             ..
         } = self;
         let polled = self.server.poll(Some(wait), |event| match event {
-            ServerEvent::Connected(connection, _, carrier) => {
+            ServerEvent::Connected(connection, address, carrier) => {
                 *last_peer += 1;
                 peers.insert(connection, PeerId(*last_peer));
-                repair.handle_connected(now(), PeerId(*last_peer), carrier);
+                let origin = PeerOrigin::of(address.ip());
+                repair.handle_connected(now(), PeerId(*last_peer), carrier, origin);
             }
             ServerEvent::Frame(connection, channel, message) => {
                 if let Some(peer) = peers.get(&connection) {

@@ -21,7 +21,8 @@ use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SourceId, SourcePosition,
+    ChannelId, ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
+    SourcePosition,
 };
 use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of, relay_flags};
 use tickcast_transport::host::mapping::SharedMapping;
@@ -224,7 +225,12 @@ impl Pair {
             to_publisher: Vec::with_capacity(1 << 16),
             to_subscriber: Vec::with_capacity(1 << 20),
         };
-        pair.repair.handle_connected(now, PEER, Carrier::Tcp);
+        pair.repair.handle_connected(
+            now,
+            PEER,
+            Carrier::Tcp,
+            PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST),
+        );
         while !pair
             .subscriber
             .receivers()

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tickcast_publisher::internal::http::{EndpointAddress, ask};
 use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::{
     Event, Item, Loss, Position, ReceiverCounters, Subscriber, SubscriberBuilder,
@@ -111,6 +112,10 @@ pub struct Publisher {
     pub control: SocketAddr,
     /// The publisher's admin port, if it has one.
     pub admin: Option<SocketAddr>,
+    /// The publisher's command socket, if it takes commands.
+    pub command_socket: Option<PathBuf>,
+    /// The publisher's command port, if it has one.
+    pub command_port: Option<SocketAddr>,
 }
 
 impl Publisher {
@@ -119,10 +124,17 @@ impl Publisher {
         Self::start_with(config, &[])
     }
 
-    /// Starts a publisher with further arguments, and waits until it listens.
+    /// Starts a publisher with further arguments, and waits until it listens. If it takes commands and keeps
+    /// no state, its command socket is in the folder of the test.
     pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = |name: &str| folder.path().join(name);
+        let mut config = config.clone();
+        let takes_commands = !config["standby"].is_null() || !config["hand_over_to"].is_null();
+        if takes_commands && config["state_dir"].is_null() && config["commands"]["socket"].is_null()
+        {
+            config["commands"]["socket"] = json!(path("commands"));
+        }
         std::fs::write(path("config.json"), config.to_string()).expect("the config is written");
         let log = std::fs::File::create(path("log")).expect("the log is created");
         let mut child = Command::new(binary("tickcast-publisher"))
@@ -154,12 +166,13 @@ impl Publisher {
         };
         let address = |key: &str| ready[key].as_str().and_then(|text| text.parse().ok());
         let control = address("control").expect("the control address");
-        let admin = address("admin");
         Self {
             child,
             folder,
             control,
-            admin,
+            admin: address("admin"),
+            command_socket: ready["command_socket"].as_str().map(PathBuf::from),
+            command_port: address("command_port"),
         }
     }
 
@@ -236,15 +249,26 @@ impl Publisher {
 
     /// Returns the text that the admin port serves as metrics.
     pub fn metrics(&self) -> String {
-        self.ask("/metrics", None).1
+        self.get("/metrics").1
     }
 
-    /// Returns status and body of the admin port's answer. Sends a POST if there is a body, otherwise a
-    /// GET.
-    pub fn ask(&self, path: &str, body: Option<&str>) -> (u16, String) {
-        let admin = self.admin.expect("an admin port");
-        let answer = tickcast_publisher::internal::http::ask(admin, path, body, PATIENCE);
+    /// Returns status and body of the admin port's answer to a GET.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let admin = self.admin.expect("an admin port").into();
+        let answer = ask(&admin, None, path, None, PATIENCE);
         answer.expect("the admin port answers")
+    }
+
+    /// Returns the address of the command socket.
+    pub fn commands(&self) -> EndpointAddress {
+        let socket = self.command_socket.clone();
+        EndpointAddress::Socket(socket.expect("a command socket"))
+    }
+
+    /// Returns status and body of the command socket's answer to a POST.
+    pub fn command(&self, path: &str, body: &str) -> (u16, String) {
+        let answer = ask(&self.commands(), None, path, Some(body), PATIENCE);
+        answer.expect("the command socket answers")
     }
 
     /// Returns how many subscribers have joined the publisher's one channel.

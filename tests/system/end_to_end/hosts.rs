@@ -94,7 +94,7 @@ fn subscriber_on_another_host_receives_by_multicast() {
     assert!(report.contains(&target), "{report}");
     assert!(report.contains("interface is on the publisher's network"));
     wait_for("1,000 records", || {
-        let (_, status) = publisher.ask("/status", None);
+        let (_, status) = publisher.get("/status");
         let status: Value = serde_json::from_str(&status).expect("JSON");
         (number(&status, "published_records") >= 1_000).then_some(())
     });

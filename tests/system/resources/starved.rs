@@ -55,7 +55,7 @@ fn publisher_without_descriptors_recovers() {
     allow_descriptors(publisher.id(), next_descriptor(publisher.id()));
     std::thread::scope(|scope| {
         // The system accepts both connections, but the publisher has no descriptor for them.
-        let asked = scope.spawn(|| publisher.ask("/metrics", None));
+        let asked = scope.spawn(|| publisher.get("/metrics"));
         followers.push(Follower::new(publisher.subscriber().channel("all")));
         drive(&mut followers, |_| {
             publisher

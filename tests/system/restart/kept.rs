@@ -62,6 +62,11 @@ impl Kept {
         self.state.path().join("test.epoch.not-again")
     }
 
+    /// Returns the file in which a publisher keeps the state of its live sources.
+    pub fn sources(&self) -> PathBuf {
+        self.state.path().join("test.sources.json")
+    }
+
     /// Starts a publisher. Returns it with its log and its epoch.
     pub fn started(&self) -> (Publisher, String, u64) {
         let publisher = self.start();

@@ -2,4 +2,5 @@
 
 mod kept;
 mod kill_matrix;
+mod live;
 mod restarts;

@@ -424,7 +424,7 @@ fn incomplete_restart_gives_no_digest_in_any_life() {
         assert_eq!(same, epoch);
         publisher = again;
         get_on(&mut followers, 500);
-        let (_, told) = publisher.ask("/status", None);
+        let (_, told) = publisher.get("/status");
         let told: Value = serde_json::from_str(&told).expect("JSON");
         let missing = &channel(&told)["digest_missing"];
         assert_eq!(missing.is_null(), has_digest, "{missing}");

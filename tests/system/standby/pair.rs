@@ -5,6 +5,7 @@
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
+use tickcast_publisher::internal::http::ask;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Event, ReceiverConfig, Subscriber};
 
@@ -40,8 +41,9 @@ pub fn standby_of(running: &Publisher, config: &Value) -> Value {
     let mut config = config.clone();
     config["name"] = "b".into();
     // Long enough for a slow machine.
-    config["standby"] =
-        json!({ "of": running.control, "admin": running.admin, "hand_over_ms": 100_000 });
+    config["standby"] = json!({ "of": running.control, "commands": running.command_socket, "hand_over_ms": 100_000 });
+    // Its own socket lies in its own folder.
+    config["commands"] = Value::Null;
     config
 }
 
@@ -101,7 +103,7 @@ pub fn get_on(followers: &mut [Follower], more: u64) {
 
 /// Returns a standby's own status.
 pub fn told(standby: &Publisher) -> Value {
-    let (status, text) = standby.ask("/standby", None);
+    let (status, text) = standby.get("/standby");
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -124,11 +126,10 @@ pub fn promote_while(
     force: bool,
     mut look: impl FnMut(&[Follower]),
 ) -> (u16, Value) {
-    let admin = standby.admin.expect("an admin port");
+    let commands = standby.commands();
     let body = json!({ "force": force }).to_string();
     let asked: JoinHandle<(u16, String)> = std::thread::spawn(move || {
-        let answer =
-            tickcast_publisher::internal::http::ask(admin, "/promote", Some(&body), PATIENCE);
+        let answer = ask(&commands, None, "/promote", Some(&body), PATIENCE);
         answer.expect("the standby answers")
     });
     drive(followers, |all| {

@@ -1,6 +1,10 @@
 //! A standby beside a publisher, as processes. It takes over, orderly or after a death, and every
 //! subscriber gets every record once, as from a single publisher.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,12 +13,21 @@ use super::pair::{
     standby_of, told, until_it_mirrors,
 };
 use serde_json::{Value, json};
+use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::receive::Mirror;
+use tickcast_reliability::record::RecordRef;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{ChannelBuilder, Event, LossCause, StreamEvent, Subscriber};
+use tickcast_subscriber::mirror::{MirrorKeeper, MirrorSubscriber};
+use tickcast_subscriber::{
+    ChannelBuilder, ChannelId, Event, LossCause, Position, Start, StreamEvent, Subscriber,
+};
 use tickcast_test_support::{
     Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
     one_channel, signal,
 };
+
+/// A user without rights.
+const STRANGER: u32 = 65_534;
 
 fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
     let (a, b) = pair(faults.len() as u32, |_, second| {
@@ -313,14 +326,14 @@ fn hand_over_without_standby_keeps_publishing() {
         ("{}".into(), 400, "POST /promote to the standby"),
         ("".into(), 400, "POST /promote to the standby"),
     ] {
-        let (told, text) = a.ask("/hand-over", Some(&body));
+        let (told, text) = a.command("/hand-over", &body);
         assert_eq!(told, status, "{body}: {text}");
         assert!(text.contains(reason), "{body}: {text}");
     }
-    let (status, text) = a.ask("/promote", Some("{}"));
+    let (status, text) = a.command("/promote", "{}");
     assert_eq!(status, 409, "{text}");
     assert!(text.contains("not a standby"), "{text}");
-    assert_eq!(a.ask("/standby", None).0, 404);
+    assert_eq!(a.get("/standby").0, 404);
     // Audited at most once a second, but counted each time.
     let refused = a.audited("hand_over_refused");
     assert!((1..=3).contains(&refused.len()), "{refused:?}");
@@ -336,19 +349,146 @@ fn hand_over_without_standby_keeps_publishing() {
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
 }
 
+/// Keeps no mirror.
+struct NoMirror;
+
+impl MirrorKeeper for NoMirror {
+    fn offered(&mut self, _: &ChannelOffer, _: bool) -> Option<Mirror> {
+        None
+    }
+
+    fn record(&mut self, _: &Position, _: RecordRef<'_>) {}
+
+    fn event(&mut self, _: &Position, _: &Event) {}
+}
+
 #[test]
-fn standby_death_in_take_over_keeps_publisher() {
-    let (a, mut b) = pair(1, |_, _| {});
+fn impostor_of_standby_is_refused_beside_the_genuine_one() {
+    let (a, b) = pair(2, |_, _| {});
     let mut followers = following(&a, &b, &[None]);
+    // It joins under the standby's name, follows every channel, and may send commands.
+    followers.push(Follower::new(a.subscriber().name("b").channel("all")));
     get_on(&mut followers, 1_000);
     until_it_mirrors(&mut followers, &b);
-    // The standby requested a take-over once, and is never heard of again.
     let epoch = followers[0].subscriber.channels()[0].epoch;
-    let request = json!({ "standby": "b", "epoch": epoch }).to_string();
-    let (status, text) = a.ask("/hand-over", Some(&request));
-    assert_eq!(status, 200, "{text}");
-    assert!(text.contains("resting"), "{text}");
-    b.kill();
+    for session in [json!(null), json!(0), json!(1), json!(u64::MAX)] {
+        let request = json!({ "standby": "b", "epoch": epoch, "session": session });
+        let (status, text) = a.command("/hand-over", &request.to_string());
+        assert_eq!(status, 409, "{text}");
+        assert!(text.contains("does not come from"), "{text}");
+    }
+    get_on(&mut followers, 1_000);
+    let refused = "tickcast_publisher_hand_overs_refused 4";
+    assert!(a.metrics().contains(refused), "{}", a.metrics());
+    followers.pop();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
+    assert_eq!(promoted["reason"], "handed_over");
+    get_on(&mut followers, 1_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn standby_on_another_host_hands_over_with_token_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token_file = |name: &str, token: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, token).expect("the token is written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its mode");
+        path
+    };
+    let mut first = publisher(1);
+    first["commands"] = json!({
+        "listen": "127.0.0.1:0", "token_file": token_file("a", "the-token-of-publisher-a\n"),
+    });
+    let a = Publisher::start(&first);
+    let mut second = standby_of(&a, &first);
+    let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
+    get_on(&mut followers, 1_000);
+    let mut start = |followers: &mut Vec<Follower>, token: &str| {
+        second["standby"]["commands"] = json!(a.command_port);
+        second["standby"]["token_file"] = json!(token_file("b", token));
+        let b = Publisher::start(&second);
+        until_it_mirrors(followers, &b);
+        b
+    };
+    let mut wrong = start(&mut followers, "the-token-of-publisher-b");
+    let why = refusal(&mut followers, &wrong, false);
+    assert!(why.contains("refuses the token"), "{why}");
+    get_on(&mut followers, 1_000);
+    let denied = "tickcast_publisher_endpoint_denied{endpoint=\"command_port\"} 1";
+    assert!(a.metrics().contains(denied), "{}", a.metrics());
+    wrong.kill();
+    let b = start(&mut followers, "the-token-of-publisher-a");
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
+    assert_eq!(promoted["reason"], "handed_over");
+    let (ended, summary) = a.finish();
+    assert!(ended.success(), "{summary}");
+    assert_eq!(summary["handed_over_to"], "b");
+}
+
+#[test]
+fn command_socket_serves_its_user_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("its mode");
+    };
+    mode(folder.path(), 0o755);
+    let path = folder.path().join("commands");
+    let mut config = publisher(0);
+    config["commands"] = json!({ "socket": path });
+    let a = Publisher::start(&config);
+    let run = |is_stranger: bool| {
+        let mut command = Command::new(binary("tickcast"));
+        command.args(["promote", "--standby"]).arg(&path);
+        if is_stranger {
+            command.uid(STRANGER).gid(STRANGER);
+        }
+        command.output().expect("the command runs")
+    };
+    assert_eq!(run(false).status.code(), Some(1), "it is no standby");
+    if std::fs::metadata(folder.path()).expect("the folder").uid() != 0 {
+        println!("SKIPPED: only root can run a process of another user");
+        return;
+    }
+    let refused = |said: &str| {
+        let output = run(true);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        assert!(error.contains(said), "{error}");
+    };
+    refused("Permission denied");
+    // The peer's user is checked as well, should the mode be changed.
+    mode(&path, 0o666);
+    refused("gave no answer");
+    let metrics = a.metrics();
+    for (name, count) in [("refused", 1), ("answered", 1), ("failed", 0)] {
+        let series = format!("endpoint_{name}{{endpoint=\"command_socket\"}} {count}");
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
+}
+
+#[test]
+fn standby_death_in_take_over_keeps_publisher() {
+    let a = Publisher::start(&publisher(1));
+    let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
+    get_on(&mut followers, 1_000);
+    // This standby requests a take-over once, and is never heard of again.
+    let builder = a.subscriber().name("b");
+    let channel_1 = ChannelBuilder::from(ChannelId(1)).start(Start::Oldest);
+    let mut standby = MirrorSubscriber::new(builder.channel(channel_1)).expect("a subscriber");
+    drive(&mut followers, |all| {
+        standby.poll(&mut NoMirror);
+        let epoch = all[0].subscriber.channels()[0].epoch;
+        let session = standby.core().session();
+        let request = json!({ "standby": "b", "epoch": epoch, "session": session }).to_string();
+        let (status, text) = a.command("/hand-over", &request);
+        assert!(status == 409 || text.contains("resting"), "{text}");
+        status == 200
+    });
+    drop(standby);
     get_on(&mut followers, 30_000);
     end(&a, &mut followers);
     let (ended, summary) = a.finish();
@@ -393,13 +533,13 @@ fn empty_or_changed_standby_is_never_promoted() {
 #[test]
 fn mute_standby_waits_for_publishers_death() {
     let (mut a, b) = pair(1, |_, second| {
-        second["standby"] = json!({ "admin": null });
+        second["standby"] = json!({ "commands": null });
     });
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);
     until_it_mirrors(&mut followers, &b);
     let why = refusal(&mut followers, &b, false);
-    assert!(why.contains("standby.admin"), "{why}");
+    assert!(why.contains("standby.commands"), "{why}");
     a.kill();
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(
@@ -476,8 +616,8 @@ fn promote_exit_code_reports_the_outcome() {
         let text = String::from_utf8(output.stdout).expect("text");
         (output.status.code(), text)
     };
-    let admin = |publisher: &Publisher| publisher.admin.expect("an admin port").to_string();
-    let (code, text) = run(&["--standby", &admin(&a)]);
+    let commands = |publisher: &Publisher| publisher.commands().to_string();
+    let (code, text) = run(&["--standby", &commands(&a)]);
     assert_eq!(code, Some(1), "no standby: {text}");
     assert_eq!(run(&["--standby", "127.0.0.1:9"]).0, Some(3), "nobody");
     assert_eq!(
@@ -491,13 +631,13 @@ fn promote_exit_code_reports_the_outcome() {
         Some(3),
         "nobody listens there"
     );
-    let (code, text) = run(&["--standby", &admin(&b)]);
+    let (code, text) = run(&["--standby", &commands(&b)]);
     assert_eq!(code, Some(0), "{text}\n{}", b.log());
     assert!(
         text.starts_with("promoted, its publisher handed over: epoch"),
         "{text}"
     );
-    let (code, text) = run(&["--standby", &admin(&b), "--json"]);
+    let (code, text) = run(&["--standby", &commands(&b), "--json"]);
     assert_eq!(code, Some(0));
     let told: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(told["state"], "promoted");

@@ -73,8 +73,8 @@ pub(crate) struct Args {
     /// Name of this subscriber in the publisher's logs and metrics.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Interface of line A; repeat it for line B. By default the one that carries the connection to the
-    /// publisher.
+    /// Interface of line A; repeat it for line B. By default the one whose network contains the sender,
+    /// else the one that carries the connection to the publisher.
     #[arg(long = "interface", value_name = "NAME|ADDRESS")]
     interfaces: Vec<Interface>,
     /// Receive from another group than the publisher announces, for example from `inject`. With several

@@ -1,10 +1,10 @@
 //! `tickcast promote`: promotes a standby in place of its publisher, and reports the result.
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use tickcast_publisher::internal::http;
+use tickcast_publisher::internal::http::{EndpointAddress, Token, ask};
 use tickcast_transport::control::resolve;
 
 use tickcast_tools::exit::{Exit, ToolError};
@@ -14,9 +14,12 @@ use tickcast_tools::support::output::Output;
 /// The standby, and how to promote it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The standby's admin address.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Path of the standby's command socket, or address of its command port.
+    #[arg(long, value_name = "PATH|HOST:PORT")]
     standby: String,
+    /// File with the token of the standby's command port.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Promote it even if its publisher is alive; make sure that the publisher stops.
     #[arg(long)]
     force: bool,
@@ -35,10 +38,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let address = address_of(&args.standby)?;
     let wanted = serde_json::json!({ "force": args.force }).to_string();
-    let asked = http::ask(address, "/promote", Some(&wanted), args.wait);
+    let token = args.token_file.as_deref().map(Token::read).transpose();
+    let token = token.map_err(|error| ToolError::Usage(error.to_string()))?;
+    let asked = ask(
+        &address,
+        token.as_ref(),
+        "/promote",
+        Some(&wanted),
+        args.wait,
+    );
     let (status, answer) = asked.map_err(|error| {
         ToolError::Unreachable(format!(
-            "{address} gave no answer: {error}; is a standby's admin port there?"
+            "{address} gave no answer: {error}; give the standby's command socket or command port"
         ))
     })?;
     let told: Option<Value> = serde_json::from_str(&answer).ok();
@@ -60,14 +71,17 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     Ok(Exit::whole_if(told["state"] == "promoted"))
 }
 
-fn address_of(text: &str) -> Result<SocketAddr, ToolError> {
+fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
+    if text.contains('/') {
+        return Ok(EndpointAddress::Socket(text.into()));
+    }
     let wrong = |source| ToolError::Address {
         target: text.to_owned(),
         source,
     };
     let found = resolve(text).map_err(wrong)?;
     // A successful lookup gives at least one address.
-    let first = found.first().copied();
+    let first = found.first().copied().map(EndpointAddress::Port);
     first.ok_or_else(|| wrong(std::io::ErrorKind::NotFound.into()))
 }
 

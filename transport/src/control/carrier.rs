@@ -2,7 +2,7 @@
 //! Neither blocks, so a sender of frames need not know which one it uses.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use std::ops::Range;
@@ -437,9 +437,9 @@ impl CarrierStream {
     }
 
     /// Returns this end's address of a connection over TCP.
-    pub(super) fn local_address(&self) -> Option<IpAddr> {
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(stream) => stream.local_addr().ok().map(|local| local.ip()),
+            Self::Tcp(stream) => stream.local_addr().ok(),
             #[cfg(feature = "rdma")]
             Self::Verbs(_) => None,
         }

@@ -5,7 +5,7 @@
 //! thread, and pass the addresses to the client.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
@@ -265,7 +265,7 @@ impl ControlClient {
         match &mut self.state {
             State::Connected(stream) if self.outbox.backlog() > 0 => self
                 .outbox
-                .write(stream)
+                .write(stream, usize::MAX)
                 .map(|_| ())
                 .map_err(CloseReason::Io),
             _ => Ok(()),
@@ -287,7 +287,7 @@ impl ControlClient {
     /// Returns this host's address of the connection; `None` while it is down, and over verbs. The interface
     /// of that address carries the connection.
     #[must_use]
-    pub fn local_address(&self) -> Option<IpAddr> {
+    pub fn local_address(&self) -> Option<SocketAddr> {
         match &self.state {
             State::Connected(carrier) => carrier.local_address(),
             State::Idle | State::Connecting(..) => None,

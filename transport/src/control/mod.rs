@@ -71,6 +71,10 @@ pub enum SendError {
     NotConnected,
 }
 
+/// Least cost of a message or of a read, in bytes, about the length of a NACK of one range. A shorter
+/// message costs the reader as much time.
+const MESSAGE_COST_MIN: usize = 48;
+
 /// Bytes received and not yet parsed as messages.
 struct Inbox {
     bytes: Vec<u8>,
@@ -152,7 +156,7 @@ impl Inbox {
         self.messages_within(&mut turn, on)
     }
 
-    /// Passes whole messages to `on` until `turn` bytes are used up. Returns their number. If some of
+    /// Passes whole messages to `on` until their cost has used up `turn`. Returns their number. If some of
     /// the turn is left, no whole message remains.
     fn messages_within(
         &mut self,
@@ -166,7 +170,7 @@ impl Inbox {
         {
             on(channel, message);
             self.start += len;
-            *turn = turn.saturating_sub(len);
+            *turn = turn.saturating_sub(len.max(MESSAGE_COST_MIN));
             count += 1;
         }
         Ok(count)
@@ -229,10 +233,11 @@ impl Outbox {
         }
     }
 
-    /// Writes as much as the connection accepts. Returns `true` when nothing is left.
-    fn write(&mut self, to: &mut impl Write) -> io::Result<bool> {
-        while self.start < self.bytes.len() {
-            match to.write(&self.bytes[self.start..]) {
+    /// Writes at most `max` bytes, and no more than the connection accepts. Returns whether it accepts more.
+    fn write(&mut self, to: &mut impl Write, max: usize) -> io::Result<bool> {
+        let end = self.bytes.len().min(self.start.saturating_add(max));
+        while self.start < end {
+            match to.write(&self.bytes[self.start..end]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.start += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -240,8 +245,26 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
-        self.clear();
-        self.bytes.shrink_to(Self::LEN_KEPT);
+        if self.backlog() == 0 {
+            self.clear();
+            self.bytes.shrink_to(Self::LEN_KEPT);
+        }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outbox_writes_at_most_the_given_bytes() {
+        let (mut outbox, mut to) = (Outbox::default(), Vec::new());
+        outbox.push_frames(b"five+five", usize::MAX).unwrap();
+        for (max, expected) in [(5, "five+"), (0, "five+"), (usize::MAX, "five+five")] {
+            assert!(outbox.write(&mut to, max).unwrap(), "a vector never blocks");
+            assert_eq!(to, expected.as_bytes());
+        }
+        assert_eq!((outbox.backlog(), outbox.start), (0, 0));
     }
 }

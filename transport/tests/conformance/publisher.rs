@@ -18,7 +18,7 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Now, RecordNumber, RepairCounters,
+    ChannelId, ConfigHash, Epoch, FanOutId, Now, PeerOrigin, RecordNumber, RepairCounters,
     RepairServiceCounters, SenderCounters, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_transport::FanOut;
@@ -311,10 +311,11 @@ impl Publisher {
         let polled = self.server.poll(Some(Duration::ZERO), |event| {
             worked = true;
             match event {
-                ServerEvent::Connected(connection, _, carrier) => {
+                ServerEvent::Connected(connection, address, carrier) => {
                     *last += 1;
                     peers.insert(connection, PeerId(*last));
-                    core.handle_connected(now, PeerId(*last), carrier);
+                    let origin = PeerOrigin::of(address.ip());
+                    core.handle_connected(now, PeerId(*last), carrier, origin);
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {
                     core.handle_on_the_way(peers[&connection], bytes);

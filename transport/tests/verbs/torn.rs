@@ -23,8 +23,8 @@ use tickcast_reliability::session::{
     SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, ReceiverCounters, RecordNumber, Sequence,
-    SourceId, SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, ReceiverCounters, RecordNumber,
+    Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, crc_of};
 use tickcast_transport::host::mapping::SharedMapping;
@@ -341,7 +341,12 @@ impl World {
                     self.last_peer += 1;
                     let peer = PeerId(self.last_peer);
                     self.peers.insert(peer, path);
-                    (self.repair).handle_connected(now, peer, Carrier::Verbs);
+                    (self.repair).handle_connected(
+                        now,
+                        peer,
+                        Carrier::Verbs,
+                        PeerOrigin::V4(Ipv4Addr::LOCALHOST),
+                    );
                     let limits = ReadLimits {
                         reads: self.sides.reader.reads_depth(),
                         len_max: heard.feed.geometry.slot_len() as u32,

@@ -234,11 +234,11 @@ fn rings_of_a_session_have_separate_grants_and_counts() {
         (grants, session)
     };
     // Another order than the publisher's.
-    core.handle_connected(now, PeerId(0), Carrier::Verbs);
+    core.handle_connected(now, PeerId(0), Carrier::Verbs, ORIGIN);
     let join = Message::Join(join_all([1, 0].into_iter()));
     core.handle_message(now, PeerId(0), ChannelId(0), join);
     let (_, session) = granted(&mut core);
-    core.handle_connected(now, PeerId(1), Carrier::Verbs);
+    core.handle_connected(now, PeerId(1), Carrier::Verbs, ORIGIN);
     let join = Message::Join(reader(session, 1));
     core.handle_message(now, PeerId(1), ChannelId(0), join);
     granted(&mut core);

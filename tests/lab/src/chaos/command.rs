@@ -98,8 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
     let mut folder = Folder::new("chaos", args.keep_logs.as_deref())?;
     let beside = || this_program().map(|program| program.with_file_name("tickcast-publisher"));
+    let publisher = args.publisher_bin.clone().map_or_else(beside, Ok)?;
+    if !publisher.is_file() {
+        return Err(ToolError::Usage(format!(
+            "there is no publisher at {}: build tickcast-publisher, or name it with --publisher-bin",
+            publisher.display()
+        )));
+    }
     let setting = Setting {
-        publisher: args.publisher_bin.clone().map_or_else(beside, Ok)?,
+        publisher,
         folder: folder.path().into(),
         seed: args.seed,
         subscribers: args.subscribers as usize,

@@ -248,6 +248,8 @@ impl Stage {
                 command
                     .arg("--config")
                     .arg(self.file("publisher.config.json"));
+                // A stranger may send to the groups while the publisher starts.
+                command.arg("--force");
                 command.arg("--summary").arg(self.file("publisher.json"));
                 command.arg("--audit").arg(self.disk.0.join("audit"));
                 command

@@ -24,6 +24,7 @@ type Checked = Result<(), String>;
 /// connection, for a replay that is too slow, and the maximum for a budget.
 const AHEAD_RETRY_US: u64 = 100;
 const TOO_SLOW_RETRY_US: u64 = 1_000_000;
+const REPLAY_RETRY_US: u64 = 100_000;
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 /// Interval at which the rate of the live stream is measured.
 const TICK: Nanos = Nanos::from_ms(100);
@@ -161,25 +162,33 @@ impl RefusalCheck {
         of.append(&mut may);
     }
 
-    /// Returns the permitted refusal of held sequences that the replay would not reach in time, if
-    /// any.
+    /// Returns the permitted refusals of held sequences: for ever if the replay would not reach them in time
+    /// with its share, and for a while if it is one too many.
     fn too_slow(
         &self,
         asker: &Asker,
         feed: &Feed,
         class: NackClass,
         held: SequenceRange,
-    ) -> Option<May> {
-        let live = self.live.get(&feed.channel)?.bytes_per_s_most;
+    ) -> Vec<May> {
+        if class != NackClass::Replay {
+            return Vec::new();
+        }
+        let live = (self.live.get(&feed.channel)).map_or(0, |live| live.bytes_per_s_most);
         let wanted = feed.repair.pending.get().saturating_add(held.len());
         let room = held.last.plus(safe(feed)).since(feed.core.sealed());
-        let rate = self.config.joiner_bytes_per_s / asker.peers.max(1);
-        let slow = live * 3 * u128::from(wanted) > 2 * u128::from(rate) * u128::from(room);
-        (class == NackClass::Replay && slow).then_some(May {
-            reason: RefusalReason::TooSlow,
+        let is_slow_at =
+            |rate: u64| live * 3 * u128::from(wanted) > 2 * u128::from(rate) * u128::from(room);
+        let may = |reason, retry_us| May {
+            reason,
             range: held,
-            retry_us: (TOO_SLOW_RETRY_US, TOO_SLOW_RETRY_US),
-        })
+            retry_us: (retry_us, retry_us),
+        };
+        let share = self.config.joiner_bytes_per_s / asker.peers.max(1);
+        let is_crowded = asker.peers > self.config.replays_per_address_max as u64;
+        let never = is_slow_at(share).then(|| may(RefusalReason::TooSlow, TOO_SLOW_RETRY_US));
+        let later = is_crowded.then(|| may(RefusalReason::Budget, REPLAY_RETRY_US));
+        never.into_iter().chain(later).collect()
     }
 
     /// Returns the permitted refusal of held sequences because too many are queued already, if any.

@@ -10,8 +10,8 @@ use tickcast_reliability::serve::{
     Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ConfigHash, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+    ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, RepairCounters, Sequence,
+    SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
@@ -26,6 +26,8 @@ use crate::truth::{ContentKey, Truth, push_record};
 
 /// Constant heartbeat interval, whatever is sent, so that only one timer matters.
 const HEARTBEAT_US: u64 = 1_000;
+/// The host of all subscribers.
+const HOST: PeerOrigin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// The publisher of a small world.
 pub struct Publisher {
@@ -254,7 +256,7 @@ impl Core for Publisher {
             PublisherInput::Look => {}
             PublisherInput::Publish(what) => self.publish(what, now)?,
             PublisherInput::Connected(peer) => {
-                (self.repair).handle_connected(now, peer, Carrier::Verbs);
+                (self.repair).handle_connected(now, peer, Carrier::Verbs, HOST);
             }
             PublisherInput::Disconnected(peer) => self.repair.handle_disconnected(peer),
             PublisherInput::Message(peer, id) => {

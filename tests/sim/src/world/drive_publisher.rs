@@ -2,11 +2,13 @@
 //! that the core requests, and then runs the checks.
 
 use rand::RngExt;
+use std::net::Ipv4Addr;
+
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
 use tickcast_reliability::publish::{PublisherEvent, Transmit};
 use tickcast_reliability::serve::{Carrier, Destination, RepairEvent};
 use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{FanOutId, Nanos};
+use tickcast_reliability::types::{FanOutId, Nanos, PeerOrigin};
 
 use crate::actors::publisher::{Arrival, Publisher};
 use crate::checks::counters;
@@ -322,9 +324,13 @@ impl World {
         let now = now_of(self.now, self.utc);
         match arrival {
             Arrival::Connected(connection) => {
-                let peer = self.connections[connection].peer;
+                let Connection {
+                    peer, subscriber, ..
+                } = self.connections[connection];
                 publisher.peers.insert(peer, connection);
-                (publisher.repair).handle_connected(now, peer, Carrier::Verbs);
+                // Two subscribers run on each host.
+                let origin = PeerOrigin::V4(Ipv4Addr::from_bits(subscriber as u32 / 2));
+                (publisher.repair).handle_connected(now, peer, Carrier::Verbs, origin);
             }
             Arrival::Closed(connection) => {
                 let peer = self.connections[connection].peer;

@@ -66,14 +66,11 @@ fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String> {
         | Origin::InputStall
         | Origin::FeedHop
         | Origin::SourceUnreadable
-        | Origin::Oversize => {
-            let messages = it.source.map_or(0, |(_, messages)| messages);
-            let messages = match messages {
-                u64::MAX => "an unknown number of".to_owned(),
-                known => thousands(known),
-            };
-            format!("{messages} messages of the source")
-        }
+        | Origin::Oversize => match it.source.map_or(0, |(_, messages)| messages) {
+            0 => "the open orders of the source".to_owned(),
+            u64::MAX => "an unknown number of messages of the source".to_owned(),
+            known => format!("{} messages of the source", thousands(known)),
+        },
         Origin::LocalRing => format!(
             "{} items of the local ring",
             thousands(it.records.unwrap_or(0))
@@ -197,10 +194,16 @@ fn late(it: &Finding, line: LineId) -> String {
 
 /// Returns the place of a loss, as the text that follows "lost".
 fn place(it: &Finding) -> String {
+    if let Some((_, 0)) = it.source {
+        return "with a publisher that was killed: the one that continues does not know them"
+            .into();
+    }
     let stalled = it.stalled_for.map(|span_of| span(span_of.0));
     match it.origin {
         Origin::SourceLine => {
-            "before the publisher: the venue's lines had a gap that nothing filled".into()
+            "before the publisher: the venue's lines had a gap that nothing filled, or \
+                               brought these while no publisher ran"
+                .into()
         }
         Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its \
                                       channel (NAME.ID.flight) shows whether the missing messages \
@@ -548,9 +551,9 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn input_drops_may_explain_gap_and_claim_no_more() {
-        let of = |origin, buffer_drops, stalled_for| Finding {
+    /// Returns a source loss of 4 messages.
+    fn of(origin: Origin, buffer_drops: u64, stalled_for: Option<Nanos>) -> Finding {
+        Finding {
             record: 0,
             gap: 1,
             channel: ChannelId(1),
@@ -569,7 +572,22 @@ mod tests {
             source: Some((SourceLossReason::Gap, 4)),
             records: None,
             refused: None,
+        }
+    }
+
+    #[test]
+    fn lost_orders_are_no_messages_of_the_venue() {
+        let lost = of(Origin::SourceLine, 0, None);
+        assert!(place(&lost).starts_with("before the publisher"));
+        let orders = Finding {
+            source: Some((SourceLossReason::Gap, 0)),
+            ..lost
         };
+        assert!(place(&orders).starts_with("with a publisher that was killed"));
+    }
+
+    #[test]
+    fn input_drops_may_explain_gap_and_claim_no_more() {
         let stall = Some(Nanos::from_ms(30));
         for (found, packets) in [
             (of(Origin::InputBuffer, 9, None), "9 packets"),

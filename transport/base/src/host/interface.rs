@@ -2,12 +2,13 @@
 //! the interfaces that exist.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::host::host_addresses::HostAddresses;
 
 /// A network interface as a configuration names it: `lo`, `eth0`, `127.0.0.1`. Default: loopback.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -117,26 +118,12 @@ impl fmt::Display for Interface {
 }
 
 impl Interface {
-    /// Returns the interface that has this address; `None` if no interface has it, or they can't be listed.
-    /// An IPv4 address is returned as it is, whether an interface has it or not.
-    #[must_use]
-    pub fn of_local(address: IpAddr) -> Option<Self> {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Some(Self::Address(address)),
-            address @ IpAddr::V6(_) => {
-                let all = list_all().ok()?;
-                let found = all.into_iter().find(|(_, it)| *it == Some(address));
-                found.map(|(name, _)| Self::Name(name))
-            }
-        }
-    }
-
     /// Resolves the interface with the operating system.
     ///
     /// # Errors
     /// [`InterfaceError`], which lists the interfaces that exist.
     pub fn resolve(&self) -> Result<ResolvedInterface, InterfaceError> {
-        let all = list()?;
+        let all = HostAddresses::list()?.of_ipv4();
         let found = match self {
             Self::Name(name) => all.iter().find(|(n, a)| n == name && a.is_some()),
             Self::Address(address) => all
@@ -188,55 +175,6 @@ impl Interface {
     }
 }
 
-/// Lists every interface with each of its IPv4 addresses, and with `None` for each other address.
-fn list() -> Result<Vec<(String, Option<Ipv4Addr>)>, InterfaceError> {
-    let v4 = |address: Option<IpAddr>| match address {
-        Some(IpAddr::V4(address)) => Some(address),
-        Some(IpAddr::V6(_)) | None => None,
-    };
-    let all = list_all()?.into_iter();
-    Ok(all.map(|(name, address)| (name, v4(address))).collect())
-}
-
-/// Lists every interface with each of its IP addresses, and with `None` for each other address.
-fn list_all() -> Result<Vec<(String, Option<IpAddr>)>, InterfaceError> {
-    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `head` is a valid place for the list's address; the list is freed below. Exercised
-    // by `tests::loopback_is_found_by_name_and_address`.
-    if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
-        return Err(InterfaceError::List {
-            reason: io::Error::last_os_error().to_string(),
-        });
-    }
-    let mut all = Vec::new();
-    let mut at = head;
-    // SAFETY: `at` walks the list that getifaddrs made, whose entries live until freeifaddrs;
-    // `ifa_name` is a C string, and `ifa_addr`, where not null, is of the kind that its family
-    // says. Nothing of it is used after freeifaddrs. Exercised by the same test.
-    unsafe {
-        while let Some(entry) = at.as_ref() {
-            let name = std::ffi::CStr::from_ptr(entry.ifa_name);
-            let address = entry.ifa_addr;
-            let family = address.as_ref().map(|a| i32::from(a.sa_family));
-            let address: Option<IpAddr> = match family {
-                Some(libc::AF_INET) => {
-                    let a = address.cast::<libc::sockaddr_in>();
-                    Some(Ipv4Addr::from(u32::from_be((*a).sin_addr.s_addr)).into())
-                }
-                Some(libc::AF_INET6) => {
-                    let a = address.cast::<libc::sockaddr_in6>();
-                    Some(Ipv6Addr::from((*a).sin6_addr.s6_addr).into())
-                }
-                _ => None,
-            };
-            all.push((name.to_string_lossy().into_owned(), address));
-            at = entry.ifa_next;
-        }
-        libc::freeifaddrs(head);
-    }
-    Ok(all)
-}
-
 fn index_of(name: &str) -> Option<u32> {
     let name = std::ffi::CString::new(name).ok()?;
     // SAFETY: `name` is a C string that lives through the call. Exercised by the same test.
@@ -257,21 +195,6 @@ mod tests {
         let other = Interface::from_str("127.0.0.2").unwrap().resolve().unwrap();
         assert_eq!(other.name, by_address.name);
         assert_eq!(other.address, Ipv4Addr::new(127, 0, 0, 2));
-    }
-
-    #[test]
-    fn interface_is_found_by_local_address_of_either_version() {
-        let of = |text: &str| Interface::of_local(text.parse().unwrap());
-        let v4 = Some(Interface::Address(Ipv4Addr::new(10, 1, 0, 7)));
-        assert_eq!(of("10.1.0.7"), v4);
-        assert_eq!(of("::ffff:10.1.0.7"), v4, "IPv4 on a socket of IPv6");
-        assert_eq!(of("2001:db8::77"), None);
-        let loopback = Interface::default().resolve().unwrap();
-        let has_v6 = list_all()
-            .unwrap()
-            .contains(&(loopback.name.clone(), Some(Ipv6Addr::LOCALHOST.into())));
-        let expected = has_v6.then_some(Interface::Name(loopback.name));
-        assert_eq!(of("::1"), expected);
     }
 
     #[test]

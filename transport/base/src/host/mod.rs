@@ -5,6 +5,7 @@ pub mod clock;
 pub mod files;
 #[doc(hidden)]
 pub mod gauges;
+pub mod host_addresses;
 pub mod idle;
 pub mod interface;
 pub mod mapping;

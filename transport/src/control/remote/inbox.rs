@@ -60,15 +60,19 @@ impl ControlServer {
         write: &MirrorWrite,
     ) -> io::Result<()> {
         let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
-        let peer = self.peers.get_mut(&peer);
-        let peer = peer.ok_or(io::ErrorKind::NotConnected)?;
-        peer.carrier.write_from(memory, write)
+        let to = self.peers.get_mut(&peer);
+        let to = to.ok_or(io::ErrorKind::NotConnected)?;
+        to.carrier.write_from(memory, write)?;
+        self.mirrored.insert(peer);
+        Ok(())
     }
 
     /// Returns the peers whose WRITEs completed since the last call, and how many of each.
     pub fn written(&mut self) -> impl Iterator<Item = (ConnectionId, u32)> {
-        let all = self.peers.iter_mut();
-        let counted = all.map(|(id, peer)| (*id, peer.carrier.take_written()));
-        counted.filter(|(_, count)| *count > 0)
+        let peers = &mut self.peers;
+        self.mirrored.iter().filter_map(move |id| {
+            let count = peers.get_mut(id)?.carrier.take_written();
+            (count > 0).then_some((*id, count))
+        })
     }
 }

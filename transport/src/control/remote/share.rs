@@ -52,15 +52,13 @@ impl ControlServer {
     /// - [`io::ErrorKind::WouldBlock`] if the peer has the maximum number of rights, or its device has not
     ///   reported the connection yet
     /// - otherwise the device's error
-    pub fn grant(&mut self, peer: ConnectionId, share: ShareId) -> io::Result<()> {
+    pub fn grant(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
         let shared = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
-        let peer = self
-            .peers
-            .get_mut(&peer)
-            .ok_or(io::ErrorKind::NotConnected)?;
-        let granted = peer.carrier.grant(shared)?;
-        peer.granting.push((Right::Ring(share), granted));
-        Ok(())
+        let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
+        let granted = peer.carrier.grant(shared);
+        let granted = granted.map(|it| peer.granting.push((Right::Ring(share), it)));
+        self.revisit(id);
+        granted
     }
 
     /// Starts to let a peer write a cursor of its own, for memory that it was allowed to READ before. If no
@@ -73,11 +71,16 @@ impl ControlServer {
         let cursors = self.cursors.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let held = self.peers.get_mut(&peer);
         let held = held.ok_or(io::ErrorKind::NotConnected)?;
-        match cursors.lease() {
-            Some(entry) => held.let_write(share, entry)?,
-            None => self.awaiting_cursors.push_back((peer, share)),
+        let Some(entry) = cursors.lease() else {
+            self.awaiting_cursors.push_back((peer, share));
+            return Ok(());
+        };
+        let granted = held.let_write(share, &entry);
+        if granted.is_ok() {
+            self.leases.entry(peer).or_default().push((share, entry));
         }
-        Ok(())
+        self.revisit(peer);
+        granted
     }
 
     /// Returns the number of peers that wait for a cursor.
@@ -91,14 +94,15 @@ impl ControlServer {
         let Some(cursors) = &self.cursors else {
             return;
         };
-        while let Some((first, share)) = self.awaiting_cursors.front() {
-            if let Some(peer) = self.peers.get_mut(first) {
+        while let Some(&(first, share)) = self.awaiting_cursors.front() {
+            if let Some(peer) = self.peers.get_mut(&first) {
                 let Some(entry) = cursors.lease() else {
                     return;
                 };
-                // If the peer's device refuses, the next peer gets the entry.
-                if let Err(error) = peer.let_write(*share, entry) {
-                    on(ServerEvent::CursorRefused(*first, *share, error));
+                match peer.let_write(share, &entry) {
+                    Ok(()) => self.leases.entry(first).or_default().push((share, entry)),
+                    // The next peer gets the entry.
+                    Err(error) => on(ServerEvent::CursorRefused(first, share, error)),
                 }
             }
             self.awaiting_cursors.pop_front();
@@ -135,19 +139,18 @@ impl ControlServer {
 
     /// Returns all cursors that peers may write, with their present words.
     pub fn cursors(&self) -> impl Iterator<Item = (ConnectionId, ShareId, [u64; CURSOR_WORDS])> {
-        let all = self.peers.iter();
-        all.flat_map(|(id, peer)| {
-            let theirs = peer.cursors.iter();
+        let all = self.leases.iter();
+        all.flat_map(|(id, theirs)| {
+            let theirs = theirs.iter();
             theirs.map(|(share, entry)| (*id, *share, entry.load_all()))
         })
     }
 }
 
 impl Peer {
-    fn let_write(&mut self, share: ShareId, entry: Leased) -> io::Result<()> {
-        let granted = self.carrier.grant_cursor(&entry)?;
+    fn let_write(&mut self, share: ShareId, entry: &Leased) -> io::Result<()> {
+        let granted = self.carrier.grant_cursor(entry)?;
         self.granting.push((Right::Cursor(share), granted));
-        self.cursors.push((share, entry));
         Ok(())
     }
 

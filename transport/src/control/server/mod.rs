@@ -6,10 +6,12 @@
 
 mod admission;
 mod backlog_hint;
+mod peer;
 mod reserved;
+mod timers;
+mod turns;
 
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,17 +19,22 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
+use tickcast_reliability::control::{Message, RemoteAccess};
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::serve::Carrier;
 use tickcast_reliability::types::ChannelId;
 
+use self::admission::Crowd;
 pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
+pub(super) use self::peer::Peer;
+use self::peer::WRITE_TURN_MAX;
 pub use self::reserved::Reserved;
-use super::carrier::{CarrierStream, Cursors, Granted, Leased, Shared};
-use super::remote::share::{Right, ShareId};
-use super::{CloseReason, Filled, Inbox, Outbox, SendError};
+use self::timers::Timers;
+use self::turns::Turns;
+use super::carrier::{Cursors, Leased, Shared};
+use super::remote::share::ShareId;
+use super::{CloseReason, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use tickcast_verbs::{Listener, ReadableMemory};
 
@@ -36,7 +43,8 @@ use tickcast_verbs::{Listener, ReadableMemory};
 pub struct ServerConfig {
     /// Largest number of connections. Further ones get REJECTED with `too_many`.
     pub connections_max: usize,
-    /// Largest number of connections of one IP address, so that one host can't take all places.
+    /// Largest number of connections of one address, so that one host can't take all places. An IPv6 network
+    /// of 64 bits counts as one address.
     pub connections_per_address_max: usize,
     /// Largest number of connections over verbs, because each pins memory. Further ones are refused without
     /// a message.
@@ -47,8 +55,11 @@ pub struct ServerConfig {
     pub read_bytes_max: usize,
     /// Bytes of messages after which one peer's turn in a poll ends, so that none starves the others. The
     /// rest waits for the next poll, which then does not sleep. A message is always finished, so a message
-    /// longer than this is one turn.
+    /// longer than this is one turn. A short message counts as a NACK of one range.
     pub turn_bytes_max: usize,
+    /// Turns after which the peers of one address have had their share of a poll. The others wait for the
+    /// next poll.
+    pub turns_per_address_max: usize,
     /// Time after which a peer without a first message is reported.
     pub join_timeout: Duration,
     /// Time that a closing peer has to read its last message.
@@ -65,6 +76,9 @@ impl Default for ServerConfig {
             read_bytes_max: 64 << 10,
             // About two dozen small NACKs. As many ranges in one NACK cost less, so bytes measure both.
             turn_bytes_max: 1024,
+            // More would delay other addresses; fewer would make polls of many peers cost more than their
+            // messages.
+            turns_per_address_max: 4,
             join_timeout: Duration::from_secs(2),
             linger: Duration::from_secs(1),
         }
@@ -106,6 +120,8 @@ pub struct PeerInfo {
     pub backlog_bytes: usize,
     /// Messages read from the peer.
     pub messages: u64,
+    /// Turns in which the server read from the peer.
+    pub turns: u64,
     /// Time when bytes were last read from the peer, or when it connected.
     pub heard_at: Instant,
     /// Whether it is being closed.
@@ -142,6 +158,10 @@ pub struct ServerStats {
     pub accept_errno: i32,
     /// Messages read.
     pub messages: u64,
+    /// Turns in which the server read from one peer.
+    pub turns: u64,
+    /// Turns in which it wrote to one peer.
+    pub write_turns: u64,
     /// Connections closed because the peer sent an invalid message.
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
@@ -175,41 +195,9 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const VERBS_LISTENER: Token = Token(2);
 const FIRST_PEER: usize = 3;
-
-pub(super) struct Peer {
-    pub(super) carrier: CarrierStream,
-    /// The access to be granted to the peer, once the device has bound it.
-    pub(super) granting: Vec<(Right, Granted)>,
-    /// The peer's cursors, each with its share.
-    pub(super) cursors: Vec<(ShareId, Leased)>,
-    address: SocketAddr,
-    inbox: Inbox,
-    outbox: Outbox,
-    connected_at: Instant,
-    heard_at: Instant,
-    messages: u64,
-    /// The kernel may have unread bytes, because it reports readiness only once.
-    readable: bool,
-    /// Its turn ended before all received messages were processed.
-    interrupted: bool,
-    /// The connection ends after the bytes that are still to be read.
-    ending: bool,
-    /// Messages were queued since the last write, or the connection accepts more again.
-    writable: bool,
-    overdue_reported: bool,
-    phase: Phase,
-    /// A refused connection, which never became a peer: no events about it.
-    turned_away: bool,
-}
-
-enum Phase {
-    Open,
-    /// The backlog is being written. Then the connection is shut down and waits for the peer.
-    Closing {
-        until: Instant,
-        shut: bool,
-    },
-}
+/// Smallest and largest number of events that one poll takes.
+const EVENTS_MIN: usize = 256;
+const EVENTS_MAX: usize = 1 << 16;
 
 /// Listens for subscribers.
 pub struct ControlServer {
@@ -220,12 +208,25 @@ pub struct ControlServer {
     verbs_listener: Option<Listener>,
     waker: Waker,
     pub(super) peers: BTreeMap<ConnectionId, Peer>,
+    /// Numbers of the connections, for admission.
+    crowd: Crowd,
+    /// The connections with input, and those with output that they may accept.
+    turns: Turns,
+    write_turns: Turns,
+    /// The connections that were written to since their backlogs were taken.
+    written_to: BTreeSet<ConnectionId>,
+    /// The end of each connection's time to send a first message, or to read the last one.
+    timers: Timers,
     /// Memory that peers may be allowed to READ.
     pub(super) shares: Vec<Shared>,
     /// Cursors that peers may be allowed to write.
     pub(super) cursors: Option<Cursors>,
     /// The peers that wait for a free cursor, each with its share.
     pub(super) awaiting_cursors: VecDeque<(ConnectionId, ShareId)>,
+    /// The cursors of the peers that have some, each with its share.
+    pub(super) leases: BTreeMap<ConnectionId, Vec<(ShareId, Leased)>>,
+    /// The peers that were written to one-sided.
+    pub(super) mirrored: BTreeSet<ConnectionId>,
     next_peer: usize,
     /// Connections may wait to be accepted, because this is reported only once too.
     accept_pending: bool,
@@ -234,8 +235,6 @@ pub struct ControlServer {
     watched: Watched,
     config: ServerConfig,
     pub(super) stats: ServerStats,
-    /// Peers to serve in this round; kept to reuse its memory.
-    round: Vec<ConnectionId>,
 }
 
 impl ControlServer {
@@ -253,24 +252,33 @@ impl ControlServer {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker(Arc::new(mio::Waker::new(poll.registry(), WAKER)?));
+        // With room for an event of each connection, none of them is reported a poll later than others.
+        let events_max = (config.connections_max.saturating_mul(2)).clamp(EVENTS_MIN, EVENTS_MAX);
+        let share = |turn: usize| turn.saturating_mul(config.turns_per_address_max);
         Ok(Self {
             poll,
-            events: Events::with_capacity(256),
+            events: Events::with_capacity(events_max),
             listener,
             #[cfg(feature = "rdma")]
             verbs_listener: None,
             waker,
             peers: BTreeMap::new(),
+            crowd: Crowd::default(),
+            turns: Turns::new(share(config.turn_bytes_max)),
+            write_turns: Turns::new(share(WRITE_TURN_MAX)),
+            written_to: BTreeSet::new(),
+            timers: Timers::default(),
             shares: Vec::new(),
             cursors: None,
             awaiting_cursors: VecDeque::new(),
+            leases: BTreeMap::new(),
+            mirrored: BTreeSet::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
             accept_failed: false,
             watched: Watched::default(),
             config,
             stats: ServerStats::default(),
-            round: Vec::new(),
         })
     }
 
@@ -388,11 +396,10 @@ impl ControlServer {
                 LISTENER | VERBS_LISTENER => self.accept_pending = true,
                 WAKER => {}
                 Token(number) => {
-                    if let Some(peer) = self.peers.get_mut(&ConnectionId(number)) {
-                        let both = peer.carrier.signals_both_at_once();
-                        peer.readable |= event.is_readable() || event.is_error();
-                        peer.ending |= event.is_read_closed() || event.is_error();
-                        peer.writable |= event.is_writable() || both;
+                    let id = ConnectionId(number);
+                    if let Some(peer) = self.peers.get_mut(&id) {
+                        peer.handle_event(event);
+                        enqueue(&mut self.turns, &mut self.write_turns, id, peer);
                     }
                 }
             }
@@ -401,11 +408,13 @@ impl ControlServer {
         if self.accept_pending {
             self.accept(now, &mut on);
         }
-        self.round.clear();
-        self.round.extend(self.peers.keys());
-        for i in 0..self.round.len() {
-            self.serve(self.round[i], now, &mut on);
+        self.turns.begin_pass();
+        while let Some(id) = self.turns.next() {
+            let work = self.serve(id, now, &mut on);
+            self.turns.charge(work);
         }
+        self.flush();
+        self.fire_timers(now, &mut on);
         self.lease_returned(&mut on);
         self.count_cursors();
         Ok(())
@@ -413,61 +422,88 @@ impl ControlServer {
 
     /// Returns the longest wait: none while work is left over, and not beyond the next timer.
     fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let now = Instant::now();
-        let mut wait = timeout;
-        let mut at_most = |span: Duration| wait = Some(wait.map_or(span, |wait| wait.min(span)));
-        for peer in self.peers.values() {
-            if peer.readable || peer.interrupted {
-                at_most(Duration::ZERO);
-            }
-            match peer.phase {
-                Phase::Closing { until, .. } => at_most(until.saturating_duration_since(now)),
-                Phase::Open if peer.messages == 0 && !peer.overdue_reported => {
-                    let until = peer.connected_at + self.config.join_timeout;
-                    at_most(until.saturating_duration_since(now));
-                }
-                Phase::Open => {}
-            }
+        if !self.turns.is_empty() || !self.write_turns.is_empty() {
+            return Some(Duration::ZERO);
         }
-        if self.accept_pending {
-            // Wait a little, because a failure may be temporary.
-            let patience = if self.accept_failed { 10 } else { 0 };
-            at_most(Duration::from_millis(patience));
-        }
-        wait
+        let until_timer = self.timers.next();
+        let until_timer = until_timer.map(|at| at.saturating_duration_since(Instant::now()));
+        // Wait a little after a failure to accept, because it may be temporary.
+        let patience = Duration::from_millis(if self.accept_failed { 10 } else { 0 });
+        let until_accept = self.accept_pending.then_some(patience);
+        [timeout, until_timer, until_accept]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    fn serve(&mut self, id: ConnectionId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+    /// Reads from a peer for one turn. Returns what that cost.
+    fn serve(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) -> usize {
         let Some(peer) = self.peers.get_mut(&id) else {
-            return;
+            return 0;
         };
-        let before = peer.messages;
-        let mut result = peer.read(&self.config, now, |unconfirmed, channel, message| {
-            if let Some(bytes) = unconfirmed {
-                on(ServerEvent::Unconfirmed(id, bytes));
-            }
-            on(ServerEvent::Frame(id, channel, message));
-        });
-        self.stats.messages += peer.messages - before;
-        if result.is_ok() {
-            peer.report_granted(id, on);
-            result = peer.write(now);
-        }
-        let result = result.map_err(|reason| match reason {
-            CloseReason::Io(error) if peer.carrier.is_violated() => CloseReason::Violation(error),
-            reason => reason,
-        });
+        let (before, mut work) = (peer.messages(), 0);
+        let result = peer.read(
+            &self.config,
+            now,
+            &mut work,
+            |unconfirmed, channel, message| {
+                if let Some(bytes) = unconfirmed {
+                    on(ServerEvent::Unconfirmed(id, bytes));
+                }
+                on(ServerEvent::Frame(id, channel, message));
+            },
+        );
+        self.stats.turns += 1;
+        self.stats.messages += peer.messages() - before;
         if let Err(reason) = result {
+            let reason = match reason {
+                CloseReason::Io(error) if peer.carrier.is_violated() => {
+                    CloseReason::Violation(error)
+                }
+                reason => reason,
+            };
             self.stats.violations += u64::from(matches!(reason, CloseReason::Violation(_)));
             self.stats.protocol_errors += u64::from(matches!(reason, CloseReason::Protocol(_)));
             self.stats.broken += u64::from(matches!(reason, CloseReason::Io(_)));
             self.remove(id, reason, on);
-        } else if matches!(peer.phase, Phase::Open)
-            && peer.messages == 0
-            && !peer.overdue_reported
-            && now.duration_since(peer.connected_at) >= self.config.join_timeout
-        {
-            peer.overdue_reported = true;
+            return work;
+        }
+        peer.report_granted(id, on);
+        enqueue(&mut self.turns, &mut self.write_turns, id, peer);
+        if before == 0 && peer.messages() > 0 {
+            self.timers.cancel(id);
+        }
+        self.report_overdue(id, now, on);
+        work
+    }
+
+    /// Ends the connections whose time to read the last message is over, and reports those whose first
+    /// message is overdue.
+    fn fire_timers(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        while let Some(id) = self.timers.take_expired(now) {
+            if self.peers.get(&id).is_some_and(Peer::is_closing) {
+                self.remove(id, CloseReason::ByUs, on);
+            } else if !self.turns.contains(id) {
+                // A message that waits for a turn is not overdue; after that turn it is decided.
+                self.report_overdue(id, now, on);
+            }
+        }
+    }
+
+    fn report_overdue(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) {
+        let peer = self.peers.get_mut(&id);
+        if peer.is_some_and(|peer| peer.becomes_overdue(now, &self.config)) {
+            self.timers.cancel(id);
             on(ServerEvent::JoinOverdue(id));
         }
     }
@@ -479,9 +515,19 @@ impl ControlServer {
         on: &mut impl FnMut(ServerEvent<'_>),
     ) {
         if let Some(mut peer) = self.peers.remove(&id) {
-            self.awaiting_cursors.retain(|(it, _)| *it != id);
+            self.crowd.leave(&peer);
+            self.timers.cancel(id);
+            self.written_to.remove(&id);
+            self.mirrored.remove(&id);
+            if !peer.carrier.is_tcp() {
+                self.awaiting_cursors.retain(|(it, _)| *it != id);
+            }
             peer.carrier.deregister(self.poll.registry());
-            if !peer.turned_away {
+            let is_turned_away = peer.is_turned_away();
+            // Its device must not be able to write a cursor that is leased again.
+            drop(peer);
+            self.leases.remove(&id);
+            if !is_turned_away {
                 on(ServerEvent::Closed(id, reason));
             }
         }
@@ -515,27 +561,37 @@ impl ControlServer {
         peer: ConnectionId,
         push: impl FnOnce(&mut Outbox) -> Result<(), SendError>,
     ) -> Result<(), SendError> {
-        let open = |p: &&mut Peer| matches!(p.phase, Phase::Open);
-        let to = self.peers.get_mut(&peer).filter(open);
-        let to = to.ok_or(SendError::NotConnected)?;
-        let queued = push(&mut to.outbox);
-        self.stats.overflows += u64::from(queued.is_err());
-        to.writable = true;
+        let to = self.peers.get_mut(&peer).ok_or(SendError::NotConnected)?;
+        let queued = to.queue(push);
+        self.stats.overflows += u64::from(matches!(queued, Err(SendError::Full { .. })));
+        enqueue(&mut self.turns, &mut self.write_turns, peer, to);
         queued
     }
 
-    /// Writes queued messages as far as the connections accept them. The next poll reports a failure as an
-    /// event.
+    /// Writes queued messages as far as the connections accept them, within the share of each address. The
+    /// next poll writes the rest, and reports a failure as an event.
     pub fn flush(&mut self) {
-        for peer in self.peers.values_mut() {
-            if peer.writable && peer.outbox.backlog() > 0 {
-                match peer.outbox.write(&mut peer.carrier) {
-                    Ok(done) => {
-                        peer.writable = done;
-                        peer.readable |= peer.carrier.holds_input();
-                    }
-                    Err(_) => peer.readable = true, // reading meets the failure again
-                }
+        self.write_turns.begin_pass();
+        while let Some(id) = self.write_turns.next() {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                continue;
+            };
+            self.write_turns.charge(peer.write());
+            self.stats.write_turns += 1;
+            self.written_to.insert(id);
+            enqueue(&mut self.turns, &mut self.write_turns, id, peer);
+            // Writing may have learned of a right that the device has bound.
+            if !peer.granting.is_empty() {
+                self.turns.add(peer.origin(), id);
+            }
+        }
+    }
+
+    /// Passes each peer that was written to since the last call, and the bytes that are still queued for it.
+    pub fn take_backlogs(&mut self, mut on: impl FnMut(ConnectionId, usize)) {
+        while let Some(id) = self.written_to.pop_first() {
+            if let Some(peer) = self.peers.get(&id) {
+                on(id, peer.info().backlog_bytes);
             }
         }
     }
@@ -543,21 +599,22 @@ impl ControlServer {
     /// Sends an optional last message, and closes the connection once the peer has read it, or `linger` has
     /// passed. `Closed` follows as an event. The last message is queued whatever the backlog.
     pub fn close(&mut self, peer: ConnectionId, last: Option<(ChannelId, &Message<'_>)>) {
-        let Some(peer) = self.peers.get_mut(&peer) else {
+        let found = self.peers.get_mut(&peer);
+        let Some(closing) = found.filter(|peer| !peer.is_closing()) else {
             return;
         };
-        if matches!(peer.phase, Phase::Closing { .. }) {
-            return;
+        closing.close(last);
+        enqueue(&mut self.turns, &mut self.write_turns, peer, closing);
+        self.timers.set(peer, Instant::now() + self.config.linger);
+    }
+
+    /// Gives a peer a turn of reading soon, because an operation of its carrier may have taken reports of
+    /// its descriptor.
+    pub(super) fn revisit(&mut self, id: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.note_held_input();
+            self.turns.add(peer.origin(), id);
         }
-        if let Some((channel, message)) = last {
-            // With this bound the message can't be refused.
-            let _ = peer.outbox.push(channel, message, usize::MAX);
-        }
-        peer.writable = true;
-        peer.phase = Phase::Closing {
-            until: Instant::now() + self.config.linger,
-            shut: false,
-        };
     }
 
     /// Returns the facts about a peer; `None` once it is gone.
@@ -568,7 +625,7 @@ impl ControlServer {
 
     /// Returns all peers.
     pub fn peers(&self) -> impl Iterator<Item = (ConnectionId, PeerInfo)> {
-        let admitted = self.peers.iter().filter(|(_, peer)| !peer.turned_away);
+        let admitted = self.peers.iter().filter(|(_, peer)| !peer.is_turned_away());
         admitted.map(|(id, peer)| (*id, peer.info()))
     }
 
@@ -579,105 +636,13 @@ impl ControlServer {
     }
 }
 
-impl Peer {
-    /// Creates the state of a new connection.
-    fn new(carrier: CarrierStream, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
-        Self {
-            carrier,
-            granting: Vec::new(),
-            cursors: Vec::new(),
-            address,
-            inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
-            outbox: Outbox::default(),
-            connected_at: now,
-            heard_at: now,
-            messages: 0,
-            readable: true,
-            interrupted: false,
-            ending: false,
-            writable: true,
-            overdue_reported: false,
-            phase: Phase::Open,
-            turned_away,
-        }
+/// Lets a connection wait for turns of reading and writing, if it has something to read or to write.
+fn enqueue(turns: &mut Turns, write_turns: &mut Turns, id: ConnectionId, peer: &Peer) {
+    if peer.has_input() {
+        turns.add(peer.origin(), id);
     }
-
-    const fn info(&self) -> PeerInfo {
-        PeerInfo {
-            address: self.address,
-            backlog_bytes: self.outbox.backlog(),
-            messages: self.messages,
-            heard_at: self.heard_at,
-            closing: matches!(self.phase, Phase::Closing { .. }),
-        }
-    }
-
-    fn read(
-        &mut self,
-        config: &ServerConfig,
-        now: Instant,
-        mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>),
-    ) -> Result<(), CloseReason> {
-        let (mut read, mut turn) = (0, config.turn_bytes_max);
-        // Reading may consume the only report that there is room to write.
-        self.writable |= self.readable && self.carrier.signals_both_at_once();
-        loop {
-            if matches!(self.phase, Phase::Closing { .. }) {
-                self.inbox.clear();
-            } else {
-                let (carrier, queued) = (&self.carrier, self.outbox.backlog());
-                // The system is asked at most once, however many NACKs one read has brought.
-                let unconfirmed = OnceCell::new();
-                let emit = |channel, message: Message<'_>| {
-                    let asks = matches!(message, Message::Nack { .. });
-                    let bytes = asks.then(|| *unconfirmed.get_or_init(|| carrier.unconfirmed()));
-                    on(
-                        bytes.flatten().map(|bytes| bytes + queued),
-                        channel,
-                        message,
-                    );
-                };
-                self.messages += self.inbox.messages_within(&mut turn, emit)? as u64;
-            }
-            self.interrupted = turn == 0;
-            if !self.readable || self.interrupted || read >= config.read_bytes_max {
-                return Ok(());
-            }
-            let held = self.inbox.end - self.inbox.start;
-            let filled = (self.inbox.fill(&mut self.carrier)).map_err(CloseReason::Io)?;
-            read += (self.inbox.end - self.inbox.start).saturating_sub(held);
-            match filled {
-                Filled::Drained => self.readable = false,
-                Filled::More => self.heard_at = now,
-                // Another read would find nothing: new bytes are reported again.
-                Filled::Short => {
-                    self.heard_at = now;
-                    self.readable = self.ending || !self.carrier.is_tcp();
-                }
-                Filled::End if matches!(self.phase, Phase::Closing { .. }) => {
-                    return Err(CloseReason::ByUs);
-                }
-                Filled::End => return Err(CloseReason::ByPeer),
-            }
-        }
-    }
-
-    fn write(&mut self, now: Instant) -> Result<(), CloseReason> {
-        if self.writable && self.outbox.backlog() > 0 {
-            self.writable = (self.outbox.write(&mut self.carrier)).map_err(CloseReason::Io)?;
-            self.readable |= self.carrier.holds_input();
-        }
-        if let Phase::Closing { until, shut } = &mut self.phase {
-            if !*shut && self.outbox.backlog() == 0 {
-                // The peer reads to the end; closing at once could lose the last message.
-                *shut = true;
-                self.carrier.finish().map_err(|_| CloseReason::ByUs)?;
-            }
-            if now >= *until {
-                return Err(CloseReason::ByUs);
-            }
-        }
-        Ok(())
+    if peer.has_output() {
+        write_turns.add(peer.origin(), id);
     }
 }
 
@@ -687,6 +652,8 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
     use super::*;
+    use crate::control::carrier::CarrierStream;
+    use crate::control::server::peer::WRITE_COST_MIN;
 
     #[test]
     fn unprocessed_frames_make_next_wait_zero() {
@@ -717,5 +684,112 @@ mod tests {
         }
         server.poll(None, |_| ()).unwrap();
         assert_eq!(server.wait_at_most(None), None, "it is all said");
+    }
+
+    /// Connects one peer, and returns its stream and its id.
+    fn connect(server: &mut ControlServer) -> (TcpStream, ConnectionId) {
+        let stream = TcpStream::connect(server.local_address().unwrap()).unwrap();
+        let id = ConnectionId(server.next_peer);
+        while !server.peers.contains_key(&id) || !server.turns.is_empty() {
+            server.poll(None, |_| ()).unwrap();
+        }
+        (stream, id)
+    }
+
+    #[test]
+    fn output_beyond_the_share_makes_next_wait_zero() {
+        let config = ServerConfig {
+            turns_per_address_max: 1,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        assert!(server.events.capacity() >= config.connections_max);
+        // The turns of this many short outputs cost as much as one long turn.
+        let share = WRITE_TURN_MAX / WRITE_COST_MIN;
+        let peers: Vec<_> = (0..share + 3).map(|_| connect(&mut server)).collect();
+        for (_, id) in &peers {
+            server.send_frames(*id, &[0]).unwrap();
+        }
+        for expected in [3, 0] {
+            server.flush();
+            let waits = |(_, id): &(TcpStream, ConnectionId)| server.peers[id].info().backlog_bytes;
+            assert_eq!(peers.iter().map(waits).sum::<usize>(), expected);
+            let wait = server.wait_at_most(None);
+            assert_eq!(wait == Some(Duration::ZERO), expected > 0);
+        }
+    }
+
+    #[test]
+    fn wait_ends_with_join_timeout_or_linger() {
+        let hour = Duration::from_secs(3600);
+        let config = ServerConfig {
+            join_timeout: hour,
+            linger: 2 * hour,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let (mut stream, id) = connect(&mut server);
+        assert!(server.wait_at_most(None).unwrap() <= hour);
+        let mut said = Vec::new();
+        Message::Leave.write(ChannelId(1), &mut said);
+        stream.write_all(&said).unwrap();
+        while server.stats().messages == 0 {
+            server.poll(None, |_| ()).unwrap();
+        }
+        assert_eq!(server.wait_at_most(None), None);
+        server.close(id, None);
+        server.flush();
+        let wait = server.wait_at_most(None).unwrap();
+        assert!(wait > hour && wait <= 2 * hour, "{wait:?}");
+        // The peer reads on and never closes.
+        server.timers.set(id, Instant::now());
+        let mut closed = 0;
+        (server.poll(None, |event| {
+            closed += usize::from(matches!(event, ServerEvent::Closed(_, CloseReason::ByUs)));
+        }))
+        .unwrap();
+        assert_eq!((closed, server.peers.len()), (1, 0));
+        assert_eq!(server.wait_at_most(None), None);
+    }
+
+    #[test]
+    fn message_that_waits_for_a_turn_is_not_overdue() {
+        let config = ServerConfig {
+            turns_per_address_max: 1,
+            join_timeout: Duration::from_secs(3600),
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let mut peers: Vec<_> = (0..4).map(|_| connect(&mut server)).collect();
+        let mut said = Vec::new();
+        Message::Leave.write(ChannelId(1), &mut said);
+        let said = said.repeat(100);
+        for (stream, id) in &mut peers[..3] {
+            stream.write_all(&said).unwrap();
+            let carrier = &server.peers[id].carrier;
+            match carrier {
+                CarrierStream::Tcp(stream) => while stream.peek(&mut [0]).is_err() {},
+                #[cfg(feature = "rdma")]
+                CarrierStream::Verbs(_) => unreachable!("it is TCP"),
+            }
+        }
+        // All are overdue now, but three of them only because the server has not read them.
+        server.config.join_timeout = Duration::ZERO;
+        peers
+            .iter()
+            .for_each(|(_, id)| server.timers.set(*id, Instant::now()));
+        let mut overdue = Vec::new();
+        while server.stats().messages < 300 {
+            server
+                .poll(None, |event| match event {
+                    ServerEvent::JoinOverdue(id) => overdue.push(id),
+                    ServerEvent::Frame(..) => {}
+                    event => panic!("{event:?}"),
+                })
+                .unwrap();
+        }
+        assert_eq!(overdue, [peers[3].1]);
+        server.poll(Some(Duration::ZERO), |_| ()).unwrap();
+        assert_eq!(server.wait_at_most(None), None, "it is reported once");
     }
 }

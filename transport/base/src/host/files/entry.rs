@@ -28,6 +28,9 @@ pub(super) const CREATION: OFlags = OFlags::CREATE
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
+/// Bits of a mode by which others than the owner may read.
+const READABLE_BY_OTHERS: u32 = 0o044;
+
 /// Users that may read a new file. Nobody but its owner may write it, whatever the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
@@ -194,6 +197,25 @@ impl DirectoryEntry {
             return Ok(None);
         };
         read_at_most(&file, &self.path, max).map(Some)
+    }
+
+    /// Reads a kept file of at most `max` bytes that only its owner can read.
+    ///
+    /// # Errors
+    /// [`FileError`], as of [`open`](Self::open), or if the file does not exist, is longer, or others can
+    /// read it.
+    pub fn read_secret(&self, max: u64) -> Result<Vec<u8>, FileError> {
+        let file = self.open(Access::Read)?;
+        let file = file.ok_or_else(|| self.failed("open", ErrorKind::NotFound))?;
+        let found = file.metadata();
+        let mode = found.map_err(|error| self.failed("inspect", error))?.mode() & 0o7777;
+        if mode & READABLE_BY_OTHERS != 0 {
+            return Err(FileError::Secret {
+                path: self.path.clone(),
+                mode,
+            });
+        }
+        read_at_most(&file, &self.path, max)
     }
 
     /// Opens an output that is not a regular file, to write at its end. Opening a pipe waits for its reader.

@@ -89,6 +89,28 @@ pub enum FileError {
         /// The permission bits.
         mode: u32,
     },
+    /// Others than the owner may read a secret.
+    #[error(
+        "{path} has mode {mode:04o}, so others than its owner can read it; revoke that right (chmod go=), and replace the secret"
+    )]
+    Secret {
+        /// The path.
+        path: PathBuf,
+        /// The permission bits.
+        mode: u32,
+    },
+    /// The name of a socket belongs to another file.
+    #[error("{path} is not a socket; remove it, or choose another path")]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A process listens at the socket.
+    #[error("a process listens at {path} already; stop it, or choose another path")]
+    Listening {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file is longer than any valid one.
     #[error("{path} has more than {max} bytes, so it holds something else; choose another path")]
     TooLong {

@@ -14,6 +14,7 @@ mod input;
 mod limit;
 mod new_file;
 mod output;
+mod socket;
 
 pub use directory::{create_directory, open_directory, open_trusted_directory};
 pub use entry::{Access, DirectoryEntry, Readers};
@@ -22,3 +23,4 @@ pub use input::{open_input, read_at_most};
 pub use limit::check_limit;
 pub use new_file::NewFile;
 pub use output::OutputTarget;
+pub use socket::ListeningSocket;

@@ -1,6 +1,6 @@
 //! A new file under a random name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 
@@ -23,18 +23,13 @@ impl<'a> NewFile<'a> {
     /// Creates an empty file beside the entry, readable and writable.
     pub(super) fn create(entry: &'a DirectoryEntry, readers: Readers) -> Result<Self, FileError> {
         for _ in 0..ATTEMPTS {
-            let number = random().map_err(|error| entry.failed("name", error))?;
-            let name = OsString::from(format!(".tickcast-{number:016x}"));
+            let name = random_name(entry)?;
             let flags = OFlags::RDWR | CREATION;
             match openat(entry.directory(), name.as_os_str(), flags, readers.mode()) {
                 Ok(file) => {
                     return Ok(Self {
                         file: File::from(file),
-                        temporary: TemporaryName {
-                            directory: entry.directory(),
-                            name,
-                            is_kept: false,
-                        },
+                        temporary: TemporaryName::new(entry.directory(), name),
                         entry,
                     });
                 }
@@ -59,20 +54,15 @@ impl<'a> NewFile<'a> {
     pub fn replace(self) -> Result<File, FileError> {
         let Self {
             file,
-            mut temporary,
+            temporary,
             entry,
         } = self;
         file.sync_all()
             .map_err(|error| entry.failed("sync", error))?;
         let directory = entry.directory();
-        let renamed = renameat(
-            directory,
-            temporary.name.as_os_str(),
-            directory,
-            entry.name(),
-        );
+        let renamed = renameat(directory, temporary.name(), directory, entry.name());
         renamed.map_err(|error| entry.failed("replace", error))?;
-        temporary.is_kept = true;
+        temporary.keep();
         let synced = directory.sync_all();
         synced.map_err(|error| entry.failed("sync", error))?;
         Ok(file)
@@ -81,10 +71,31 @@ impl<'a> NewFile<'a> {
 
 /// The random name of a new file, removed on drop unless it is kept.
 #[derive(Debug)]
-struct TemporaryName<'a> {
+pub(super) struct TemporaryName<'a> {
     directory: &'a File,
     name: OsString,
     is_kept: bool,
+}
+
+impl<'a> TemporaryName<'a> {
+    /// Removes a file of this directory on drop. The caller has created the file.
+    pub(super) const fn new(directory: &'a File, name: OsString) -> Self {
+        Self {
+            directory,
+            name,
+            is_kept: false,
+        }
+    }
+
+    /// Returns the name.
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Keeps the file, which has got its own name.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
 }
 
 impl Drop for TemporaryName<'_> {
@@ -93,6 +104,12 @@ impl Drop for TemporaryName<'_> {
             let _ = unlinkat(self.directory, self.name.as_os_str(), AtFlags::empty());
         }
     }
+}
+
+/// Returns a name that nothing is likely to have.
+pub(super) fn random_name(entry: &DirectoryEntry) -> Result<OsString, FileError> {
+    let number = random().map_err(|error| entry.failed("name", error))?;
+    Ok(OsString::from(format!(".tickcast-{number:016x}")))
 }
 
 fn random() -> io::Result<u64> {

@@ -1,0 +1,482 @@
+//! HTTP endpoints, served by one thread. Each connection carries one request and one answer, within a fixed
+//! time and memory. No peer delays another one, or the end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, WWW_AUTHENTICATE,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::http::JSON;
+use crate::http::counters::EndpointCounters;
+use crate::http::hosts::Hosts;
+use crate::http::listener::{Accepting, Bound, Connection, Stream};
+use crate::http::table::{Limits, State, Table};
+use crate::http::token::Token;
+
+/// Interval between two checks for the end, and pause after an error of a listener.
+const WAIT: Duration = Duration::from_millis(20);
+/// Time limit of a request, and of its answer.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Time limit for discarding what a peer sends after its request.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: usize = 1 << 20;
+/// Time limit at the end for requests that are being executed.
+const GOODBYE: Duration = Duration::from_millis(500);
+/// Length at which a head is refused; hyper accepts no smaller one.
+const HEAD_LEN_MAX: usize = 8192;
+const HEADERS_MAX: usize = 64;
+const BODY_LEN_MAX: usize = 16 << 10;
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A request that an endpoint accepted.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Path, without the query.
+    pub(crate) path: String,
+    /// Body of a `POST`; otherwise empty.
+    pub(crate) body: Bytes,
+}
+
+/// Runs once the answer is written, or can't be.
+pub(crate) struct OnSent(Option<Box<dyn FnOnce() + Send>>);
+
+impl OnSent {
+    pub(crate) fn new(run: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(run)))
+    }
+}
+
+impl Drop for OnSent {
+    fn drop(&mut self) {
+        if let Some(run) = self.0.take() {
+            run();
+        }
+    }
+}
+
+impl fmt::Debug for OnSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnSent")
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    kind: &'static str,
+    body: String,
+    on_sent: Option<OnSent>,
+}
+
+impl Answer {
+    /// Creates an answer of plain text.
+    pub(crate) const fn text(status: StatusCode, body: String) -> Self {
+        Self {
+            status,
+            kind: TEXT,
+            body,
+            on_sent: None,
+        }
+    }
+
+    /// Creates an answer of JSON.
+    pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Self {
+        Self {
+            status,
+            kind: JSON,
+            // Serialising can't fail: keys are strings, and all numbers are valid JSON.
+            body: serde_json::to_string(body).unwrap_or_default(),
+            on_sent: None,
+        }
+    }
+
+    /// Runs this once the answer is written, or can't be.
+    pub(crate) fn on_sent(self, on_sent: OnSent) -> Self {
+        let on_sent = Some(on_sent);
+        Self { on_sent, ..self }
+    }
+}
+
+/// An answer that may take time.
+pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
+
+/// The requests that an endpoint accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepts {
+    /// `GET` and `HEAD`.
+    Gets,
+    /// `POST` of JSON.
+    Posts,
+}
+
+/// Answers the requests of an endpoint.
+pub(crate) trait Handler: Send + Sync {
+    /// Returns the methods that it accepts.
+    fn accepts(&self) -> Accepts;
+
+    /// Answers a request.
+    fn answer(&self, asked: Asked) -> Answering<'_>;
+}
+
+/// An endpoint.
+pub(crate) struct Endpoint {
+    /// Name for logs.
+    pub(crate) name: &'static str,
+    pub(crate) bound: Bound,
+    pub(crate) limits: Limits,
+    /// Names under which it may be addressed over TCP.
+    pub(crate) hosts: Hosts,
+    /// Secret that every request over TCP must carry.
+    pub(crate) token: Option<Token>,
+    pub(crate) counters: Arc<EndpointCounters>,
+    pub(crate) handler: Arc<dyn Handler>,
+}
+
+/// The resources to serve endpoints.
+#[derive(Debug)]
+pub(crate) struct Server(Runtime);
+
+impl Server {
+    /// Opens the descriptors for polling. Starts no thread.
+    ///
+    /// # Errors
+    /// Returns the system's error if the process has no descriptors left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.map(Self)
+    }
+
+    /// Serves on this thread until `is_over`. Requests that are being executed then have a short time for
+    /// their answers.
+    ///
+    /// # Errors
+    /// Returns the system's error if a socket can't be polled.
+    pub(crate) fn run(
+        self,
+        endpoints: Vec<Endpoint>,
+        is_over: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        LocalSet::new().block_on(&self.0, async {
+            let mut gates = Vec::new();
+            for endpoint in endpoints {
+                let (gate, socket) = Gate::of(endpoint)?;
+                spawn_local(gate.clone().accept_all(socket));
+                gates.push(gate);
+            }
+            while !is_over() {
+                sleep(WAIT).await;
+            }
+            let until = Instant::now() + GOODBYE;
+            while gates.iter().any(|gate| gate.is_executing()) && Instant::now() < until {
+                sleep(Duration::from_millis(1)).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// An endpoint with its open connections.
+struct Gate {
+    name: &'static str,
+    hosts: Hosts,
+    token: Option<Token>,
+    counters: Arc<EndpointCounters>,
+    handler: Arc<dyn Handler>,
+    table: RefCell<Table>,
+    tasks: RefCell<BTreeMap<u64, AbortHandle>>,
+}
+
+impl Gate {
+    fn of(endpoint: Endpoint) -> io::Result<(Rc<Self>, Accepting)> {
+        let socket = Accepting::new(endpoint.bound)?;
+        let gate = Self {
+            name: endpoint.name,
+            hosts: endpoint.hosts,
+            token: endpoint.token,
+            counters: endpoint.counters,
+            handler: endpoint.handler,
+            table: RefCell::new(Table::new(endpoint.limits)),
+            tasks: RefCell::default(),
+        };
+        Ok((Rc::new(gate), socket))
+    }
+
+    /// Returns whether a command is being executed or answered.
+    fn is_executing(&self) -> bool {
+        self.handler.accepts() == Accepts::Posts && self.table.borrow().busy() > 0
+    }
+
+    async fn accept_all(self: Rc<Self>, socket: Accepting) {
+        let mut warned = false;
+        loop {
+            match socket.accept().await {
+                Ok(connection) => {
+                    warned = false;
+                    self.admit(connection);
+                    // A request that has arrived is read before the next connection can evict this one.
+                    yield_now().await;
+                }
+                Err(error) => {
+                    if !warned {
+                        warned = true;
+                        let name = self.name;
+                        tracing::warn!(%error, "the {name} can't accept a connection");
+                    }
+                    sleep(WAIT).await;
+                }
+            }
+        }
+    }
+
+    fn admit(self: &Rc<Self>, connection: Connection) {
+        let counters = &self.counters;
+        counters.endpoint_connections.increment();
+        let is_permitted = connection.is_permitted();
+        let admitted = is_permitted.then(|| self.table.borrow_mut().admit(connection.peer));
+        let Some(admitted) = admitted.flatten() else {
+            return counters.endpoint_refused.increment();
+        };
+        if let Some((evicted, state)) = admitted.evicted {
+            // A connection that was answered is counted already.
+            if state != State::Draining {
+                counters.endpoint_evicted.increment();
+            }
+            if let Some(task) = self.tasks.borrow_mut().remove(&evicted) {
+                task.abort();
+            }
+        }
+        let place = Place {
+            gate: self.clone(),
+            id: admitted.id,
+        };
+        let task = spawn_local(place.serve(connection));
+        let task = task.abort_handle();
+        self.tasks.borrow_mut().insert(admitted.id, task);
+        self.count_open();
+    }
+
+    fn count_open(&self) {
+        let open = self.table.borrow().open() as u64;
+        self.counters.endpoint_open.set(open);
+    }
+
+    /// Returns the answer to a request that names another host, or lacks the token.
+    fn denial(&self, request: &Request<Incoming>, at: &Connected) -> Option<Answer> {
+        // Only the file's owner and root can open a Unix socket.
+        let local = at.local?;
+        let mut hosts = request.headers().get_all(HOST).iter();
+        let (host, second) = (hosts.next(), hosts.next());
+        let is_own = |host: &str| self.hosts.allow(host, local);
+        // A browser always sends the header.
+        let header = host.is_none_or(|host| host.to_str().is_ok_and(is_own));
+        let target = request.uri().authority();
+        let target = target.is_none_or(|target| is_own(target.as_str()));
+        if !header || !target || second.is_some() {
+            return Some(Answer::text(
+                StatusCode::MISDIRECTED_REQUEST,
+                "the request names another host; use this host's name or address, or add the name \
+                 to admin_hosts\n"
+                    .into(),
+            ));
+        }
+        let token = self.token.as_ref()?;
+        let given = request.headers().get(AUTHORIZATION);
+        if given.is_some_and(|given| token.is_in(given.as_bytes())) {
+            return None;
+        }
+        Some(Answer::text(
+            StatusCode::UNAUTHORIZED,
+            "the request lacks the token; send \"Authorization: Bearer\" with the contents of \
+             commands.token_file\n"
+                .into(),
+        ))
+    }
+
+    async fn answer(&self, request: Request<Incoming>, at: &Connected) -> Answer {
+        if let Some(denial) = self.denial(&request, at) {
+            self.counters.endpoint_denied.increment();
+            return denial;
+        }
+        let path = request.uri().path().to_owned();
+        let body = match (self.handler.accepts(), request.method()) {
+            (Accepts::Gets, &Method::GET | &Method::HEAD) => Bytes::new(),
+            (Accepts::Posts, &Method::POST) => match posted(request).await {
+                Ok(body) => body,
+                Err(wrong) => return wrong,
+            },
+            (Accepts::Gets, _) => {
+                let body = "this port answers GET; a command socket or port takes commands\n";
+                return Answer::text(StatusCode::METHOD_NOT_ALLOWED, body.into());
+            }
+            (Accepts::Posts, _) => {
+                let body = "commands are a POST of JSON; the admin port answers GET\n";
+                return Answer::text(StatusCode::METHOD_NOT_ALLOWED, body.into());
+            }
+        };
+        at.phase.set(State::Working);
+        if self.handler.accepts() == Accepts::Posts {
+            self.table.borrow_mut().set(at.id, State::Working);
+        }
+        self.handler.answer(Asked { path, body }).await
+    }
+
+    async fn respond(
+        &self,
+        request: Request<Incoming>,
+        at: &Connected,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
+        let answer = self.answer(request, at).await;
+        at.phase.set(State::Writing);
+        self.table.borrow_mut().set(at.id, State::Writing);
+        at.on_sent.replace(answer.on_sent);
+        let mut response = Response::new(Full::from(answer.body));
+        *response.status_mut() = answer.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
+        match answer.status {
+            StatusCode::METHOD_NOT_ALLOWED => {
+                let allowed = match self.handler.accepts() {
+                    Accepts::Gets => "GET, HEAD",
+                    Accepts::Posts => "POST",
+                };
+                headers.insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        // hyper omits the length from the answer to HEAD.
+        let len = response.body().size_hint().exact().unwrap_or_default();
+        response.headers_mut().insert(CONTENT_LENGTH, len.into());
+        Ok(response)
+    }
+}
+
+/// Returns the body of a `POST`, or the answer to a wrong one.
+async fn posted(request: Request<Incoming>) -> Result<Bytes, Answer> {
+    let wrong = |status: StatusCode, body: &str| Err(Answer::text(status, format!("{body}\n")));
+    // A browser can't send this content type across origins without a preflight, so no web page can act
+    // behind its user's back.
+    let kind = request.headers().get(CONTENT_TYPE);
+    let kind = kind.and_then(|it| it.to_str().ok()?.split(';').next());
+    if !kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case(JSON)) {
+        let why = "a command is JSON; send \"Content-Type: application/json\"";
+        return wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+    }
+    match Limited::new(request.into_body(), BODY_LEN_MAX)
+        .collect()
+        .await
+    {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            wrong(StatusCode::PAYLOAD_TOO_LARGE, "a command is shorter")
+        }
+        Err(_) => wrong(StatusCode::BAD_REQUEST, "the body is not complete"),
+    }
+}
+
+/// A connection while it is served.
+struct Connected {
+    id: u64,
+    local: Option<std::net::IpAddr>,
+    phase: Cell<State>,
+    on_sent: RefCell<Option<OnSent>>,
+}
+
+/// The place of a connection in its endpoint's table, given up on drop.
+struct Place {
+    gate: Rc<Gate>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.gate.table.borrow_mut().remove(self.id);
+        self.gate.tasks.borrow_mut().remove(&self.id);
+        self.gate.count_open();
+    }
+}
+
+impl Place {
+    async fn serve(self, mut connection: Connection) {
+        let is_answered = {
+            let at = Connected {
+                id: self.id,
+                local: connection.local,
+                phase: Cell::new(State::Reading),
+                on_sent: RefCell::new(None),
+            };
+            self.exchange(&mut *connection.stream, &at).await
+        };
+        let counters = &self.gate.counters;
+        match is_answered {
+            true => counters.endpoint_answered.increment(),
+            false => return counters.endpoint_failed.increment(),
+        }
+        self.gate.table.borrow_mut().set(self.id, State::Draining);
+        self.gate.count_open();
+        // The connection is closed whether or not the peer closes it first.
+        let _ = timeout(LINGER, drain(&mut *connection.stream)).await;
+    }
+
+    /// Returns whether a request was answered.
+    async fn exchange(&self, stream: &mut dyn Stream, at: &Connected) -> bool {
+        let service = service_fn(|request| self.gate.respond(request, at));
+        let connection = http1::Builder::new()
+            .keep_alive(false)
+            .half_close(true)
+            .title_case_headers(true)
+            .header_read_timeout(None)
+            .max_buf_size(HEAD_LEN_MAX)
+            .max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        loop {
+            let before = at.phase.get();
+            match timeout(DEADLINE, connection.as_mut()).await {
+                Ok(Ok(())) => return at.phase.get() == State::Writing,
+                // hyper has answered a malformed request.
+                Ok(Err(error)) => return error.is_parse(),
+                Err(_) if before == State::Working || before != at.phase.get() => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Discards what the peer still sends, until it closes. Closing with unread data would reset the
+/// connection, and the peer might never see the answer.
+async fn drain(stream: &mut dyn Stream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let (mut bytes, mut left) = ([0; 4096], LINGER_BYTES);
+    while left > 0 {
+        match stream.read(&mut bytes).await? {
+            0 => break,
+            read => left = left.saturating_sub(read),
+        }
+    }
+    Ok(())
+}

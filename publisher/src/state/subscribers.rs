@@ -1,0 +1,202 @@
+//! The last report of each subscriber on each channel.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+use tickcast_reliability::types::ChannelId;
+
+use crate::state::hand_over::SessionNumber;
+
+/// Maximum number of reports kept of subscribers that have left.
+const LEFT_MAX: usize = 128;
+
+/// The last report of a subscriber on one channel.
+///
+/// ```
+/// # use tickcast_publisher::{PublisherMonitor, SubscriberStatus};
+/// # fn f(monitor: &PublisherMonitor) {
+/// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SubscriberStatus {
+    /// Name of the subscriber.
+    pub name: String,
+    /// Channel of the report.
+    pub channel: ChannelId,
+    /// Whether it is joined now.
+    pub joined: bool,
+    /// The last sequence delivered or declared lost.
+    pub sequence: u64,
+    /// The highest sequence it knows of.
+    pub heard: u64,
+    /// Sequences that it is behind the last sealed one.
+    pub lag: u64,
+    /// Records it declared lost.
+    pub lost_records: u64,
+    /// Whether it follows the channel's epoch; `false` before its first report.
+    pub follows: bool,
+    /// Its connection; not shown to users.
+    #[serde(skip)]
+    pub peer: u64,
+    /// Its session, which nobody else knows.
+    #[serde(skip)]
+    pub(crate) session: Option<SessionNumber>,
+}
+
+/// The reports of all subscribers. A report is found by connection and channel, so that the work for one
+/// does not grow with the number of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Subscribers {
+    joined: BTreeMap<(u64, ChannelId), SubscriberStatus>,
+    /// The reports of subscribers that have left, oldest first.
+    left: VecDeque<SubscriberStatus>,
+    /// Number of channels that each joined connection does not follow yet.
+    awaited: BTreeMap<u64, usize>,
+    /// Number of joined connections that follow all their channels.
+    following: u32,
+}
+
+impl Subscribers {
+    /// Records that a subscriber joined these channels. It replaces what is kept of an earlier one with its
+    /// name.
+    pub(crate) fn join(
+        &mut self,
+        peer: u64,
+        session: Option<SessionNumber>,
+        name: &str,
+        channels: &[ChannelId],
+    ) {
+        (self.left).retain(|it| it.name != name || !channels.contains(&it.channel));
+        for channel in channels {
+            let status = SubscriberStatus {
+                name: name.into(),
+                channel: *channel,
+                joined: true,
+                sequence: 0,
+                heard: 0,
+                lag: 0,
+                lost_records: 0,
+                follows: false,
+                peer,
+                session,
+            };
+            self.joined.insert((peer, *channel), status);
+        }
+        self.following += u32::from(channels.is_empty());
+        self.awaited.insert(peer, channels.len());
+    }
+
+    /// Changes the report of a joined subscriber on a channel.
+    pub(crate) fn report(
+        &mut self,
+        peer: u64,
+        channel: ChannelId,
+        change: impl FnOnce(&mut SubscriberStatus),
+    ) {
+        let status = self.joined.get_mut(&(peer, channel));
+        let (Some(status), Some(awaited)) = (status, self.awaited.get_mut(&peer)) else {
+            return;
+        };
+        let (followed, followed_all) = (status.follows, *awaited == 0);
+        change(status);
+        match (followed, status.follows) {
+            (false, true) => *awaited -= 1,
+            (true, false) => *awaited += 1,
+            _ => {}
+        }
+        match (followed_all, *awaited == 0) {
+            (false, true) => self.following += 1,
+            (true, false) => self.following -= 1,
+            _ => {}
+        }
+    }
+
+    /// Records that a subscriber left. Its last reports are kept for a while.
+    pub(crate) fn leave(&mut self, peer: u64) {
+        let Some(awaited) = self.awaited.remove(&peer) else {
+            return;
+        };
+        self.following -= u32::from(awaited == 0);
+        let of_peer = (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX));
+        for (_, mut status) in self.joined.extract_if(of_peer, |_, _| true) {
+            status.joined = false;
+            self.left.push_back(status);
+        }
+        while self.left.len() > LEFT_MAX {
+            self.left.pop_front();
+        }
+    }
+
+    /// Returns the number of joined subscribers that follow all their channels. A subscriber that has sent no
+    /// report on a channel may not be receiving it yet.
+    pub(crate) const fn following(&self) -> u32 {
+        self.following
+    }
+
+    /// Returns all reports: those of joined subscribers, then those of subscribers that have left.
+    pub(crate) fn list(&self) -> Vec<SubscriberStatus> {
+        let joined = self.joined.values();
+        joined.chain(&self.left).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ChannelId = ChannelId(1);
+    const B: ChannelId = ChannelId(2);
+
+    fn follow(all: &mut Subscribers, peer: u64, channel: ChannelId, follows: bool) {
+        all.report(peer, channel, |it| it.follows = follows);
+    }
+
+    #[test]
+    fn subscriber_follows_once_it_reports_on_every_channel() {
+        let mut all = Subscribers::default();
+        all.join(1, None, "risk-1", &[A, B]);
+        all.join(2, None, "risk-2", &[A]);
+        assert_eq!(all.following(), 0);
+        follow(&mut all, 1, A, true);
+        follow(&mut all, 1, A, true);
+        assert_eq!(all.following(), 0);
+        follow(&mut all, 1, B, true);
+        follow(&mut all, 2, A, true);
+        // A report on a channel that it did not join, or of a connection that did not join, changes nothing.
+        follow(&mut all, 2, B, true);
+        follow(&mut all, 3, A, true);
+        assert_eq!(all.following(), 2);
+        follow(&mut all, 1, A, false);
+        assert_eq!(all.following(), 1);
+        all.leave(1);
+        all.leave(1);
+        assert_eq!(all.following(), 1);
+        all.leave(2);
+        assert_eq!(all.following(), 0);
+    }
+
+    #[test]
+    fn reports_of_left_subscribers_are_kept_and_bounded() {
+        let mut all = Subscribers::default();
+        for peer in 0..200 {
+            all.join(peer, None, &format!("risk-{peer}"), &[A]);
+            all.report(peer, A, |it| it.sequence = peer);
+            all.leave(peer);
+        }
+        let left = all.list();
+        assert_eq!((left.len(), left[0].sequence), (LEFT_MAX, 72));
+        assert!(left.iter().all(|it| !it.joined));
+        // A subscriber that returns replaces its own.
+        all.join(900, None, "risk-199", &[A]);
+        let names: Vec<_> = all
+            .list()
+            .into_iter()
+            .filter(|it| it.name == "risk-199")
+            .collect();
+        assert_eq!(
+            (names.len(), names[0].joined, names[0].peer),
+            (1, true, 900)
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! A thousand strangers from eight addresses cost an honest subscriber nothing.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use tickcast_reliability::control::{Message, NackClass, Progress};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_test_support::{
+    Follower, Publisher, channel, drive, end, endless, free_group, one_channel,
+};
+
+use crate::hostile::{Peer, counted, join_frame};
+
+const ADDRESSES: u8 = 8;
+const OF_EACH: usize = 125;
+
+/// Returns requests that cost much and say little: PROGRESS, replays of everything and single repairs.
+fn flood(epoch: Epoch) -> Vec<u8> {
+    let mut frames = Vec::new();
+    for n in 0..16 {
+        let progress = Message::Progress(Progress {
+            epoch,
+            sequence: Sequence(n),
+            lost_records: 0,
+            heard: Sequence(u64::MAX),
+            sent_at: Nanos(n),
+            read_bytes: 0,
+        });
+        progress.write(ChannelId(1), &mut frames);
+        for (class, last) in [
+            (NackClass::Replay, u64::MAX >> 1),
+            (NackClass::Repair, 1 + n),
+        ] {
+            let range = SequenceRange::new(Sequence(1), Sequence(last)).expect("a range");
+            let nack = Message::Nack {
+                epoch,
+                class,
+                ranges: vec![range],
+            };
+            nack.write(ChannelId(1), &mut frames);
+        }
+    }
+    frames
+}
+
+/// A connection that writes requests as fast as the publisher takes them. Every second one reads nothing.
+struct Stranger {
+    stream: TcpStream,
+    reads: bool,
+    /// Bytes of the current flood that are written.
+    written: usize,
+    is_open: bool,
+}
+
+impl Stranger {
+    fn act(&mut self, flood: &[u8], scratch: &mut [u8]) {
+        let failed = |error: &std::io::Error| error.kind() != ErrorKind::WouldBlock;
+        match self.stream.write(&flood[self.written..]) {
+            Ok(written) => self.written = (self.written + written) % flood.len(),
+            Err(error) => self.is_open &= !failed(&error),
+        }
+        if self.reads {
+            match self.stream.read(scratch) {
+                Ok(0) => self.is_open = false,
+                Ok(_) => {}
+                Err(error) => self.is_open &= !failed(&error),
+            }
+        }
+    }
+}
+
+/// Returns the resident memory of a process, in bytes.
+fn resident(process: u32) -> usize {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("it runs");
+    let pages: usize = statm
+        .split(' ')
+        .nth(1)
+        .expect("a field")
+        .parse()
+        .expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let wanted = 2 * OF_EACH as u64 * u64::from(ADDRESSES);
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        eprintln!("SKIPPED: this host allows {limit:?} open files, and the test needs {wanted}");
+        return;
+    }
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("it may");
+
+    let mut config = one_channel(&[free_group()], endless(2_000, 1));
+    // No connection ends because the machine is slow.
+    config["repair"] = serde_json::json!({
+        "peers_max": 2_000, "peers_per_address_max": 1_000, "join_timeout_us": 600_000_000,
+    });
+    let publisher = Publisher::start(&config);
+    let lossy = FaultConfig {
+        seed: 7,
+        drop: 0.01,
+        ..FaultConfig::default()
+    };
+    let honest = publisher.subscriber().channel("all").faults(lossy);
+    let mut followers = [Follower::new(honest)];
+    let received = |all: &[Follower]| all[0].records.values().sum::<u64>();
+    drive(&mut followers, |all| received(all) > 1_000);
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let before = resident(publisher.id());
+
+    let mut strangers = Vec::new();
+    for n in 0..OF_EACH * usize::from(ADDRESSES) {
+        let address = Ipv4Addr::new(127, 0, 0, 2 + (n % usize::from(ADDRESSES)) as u8);
+        let mut peer = Peer::connect_from(address, &publisher);
+        peer.0.write_all(&join_frame("stranger")).expect("written");
+        peer.0.set_nonblocking(true).expect("it can be");
+        strangers.push(Stranger {
+            stream: peer.0,
+            reads: n / usize::from(ADDRESSES) % 2 == 0,
+            written: 0,
+            is_open: true,
+        });
+        followers[0].poll();
+    }
+    drive(&mut followers, |_| counted(&publisher, "connected") > 1_000);
+    let (stop, open) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let attack = thread::spawn({
+        let (stop, open, flood) = (stop.clone(), open.clone(), flood(epoch));
+        move || {
+            let mut scratch = vec![0; 256 << 10];
+            while !stop.load(Ordering::Relaxed) {
+                for stranger in strangers.iter_mut().filter(|it| it.is_open) {
+                    stranger.act(&flood, &mut scratch);
+                }
+                let count = strangers.iter().filter(|it| it.is_open).count();
+                open.store(count, Ordering::Relaxed);
+            }
+        }
+    });
+    // The attack lasts until the honest subscriber has seen and repaired enough of the stream beside it.
+    let (from, nacks) = (received(&followers), counted(&publisher, "nack_messages"));
+    let mut most = before;
+    drive(&mut followers, |all| {
+        most = most.max(resident(publisher.id()));
+        received(all) > from + 8_000
+            && all[0].counters(0).missing_datagrams.get() > 10
+            && counted(&publisher, "nack_messages") > nacks + 50_000
+    });
+    let still_open = open.load(Ordering::Relaxed);
+    let reader = Follower::new(publisher.subscriber().channel("all"));
+    let [first] = followers;
+    // A new subscriber joins beside the attack.
+    let mut followers = [first, reader];
+    drive(&mut followers, |all| {
+        all[1].records.values().sum::<u64>() > 500
+    });
+    stop.store(true, Ordering::Relaxed);
+    attack.join().expect("no panic");
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    for follower in &followers {
+        follower.assert_balanced();
+        assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+    }
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    assert!(still_open > 400, "{still_open} strangers were still open");
+    // Unread output is bounded for each address, not for each connection.
+    let grown = most - before;
+    assert!(grown < 512 << 20, "{before} bytes grew by {grown}");
+}
