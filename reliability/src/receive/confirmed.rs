@@ -21,8 +21,8 @@ const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
 /// The proof that an impostor sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Impostor {
-    /// Datagrams delivered behind this sequence are suspect, because nothing confirmed them before.
-    pub suspect_behind: Sequence,
+    /// Contents behind this sequence are to be compared: they were delivered since the STATUS before.
+    pub compare_behind: Sequence,
     /// The last sequence that the publisher sent, and the number of the record after it.
     pub last: Sequence,
     /// See `last`.
@@ -35,11 +35,14 @@ pub(crate) struct Impostor {
 /// How far the repair path has confirmed the stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Confirmed {
-    /// The newest sequence confirmed, and the number of the record after it (0: unknown).
+    /// The newest sequence confirmed, and the number of the record after it (0: unknown). No repaired
+    /// sequence counts: that it was sent says nothing of the multicast delivered before it.
     newest: Sequence,
     next_record: RecordNumber,
     /// The last confirmation by a STATUS, if the repair connection was down since.
     before_down: Option<(Sequence, RecordNumber)>,
+    /// Everything up to here was delivered when the last STATUS came.
+    delivered: Sequence,
     /// Slots of the ring, as far as its contents are remembered.
     ring_slots: u64,
     /// Nothing beyond is believed.
@@ -54,7 +57,7 @@ pub(crate) struct Confirmed {
     asked: Option<(Nanos, Sequence)>,
     /// Whether a datagram of the publisher came that is too old to be compared, although nothing
     /// confirmed what was delivered in its place.
-    doubted: bool,
+    has_forgotten: bool,
 }
 
 impl Confirmed {
@@ -65,13 +68,14 @@ impl Confirmed {
             newest: Sequence::NONE,
             next_record: RecordNumber(0),
             before_down: None,
+            delivered: Sequence::NONE,
             ring_slots: ring_slots.min(RING_SLOTS_MAX),
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
             rolled_back_to: Sequence::NONE,
             fast_until: Sequence(u64::MAX),
             asked: None,
-            doubted: false,
+            has_forgotten: false,
         }
     }
 
@@ -87,11 +91,17 @@ impl Confirmed {
         self.limit = self.limit.max(heard);
     }
 
-    /// Another epoch is followed from now on: forgets the one before.
-    pub(crate) fn restart(&mut self, newest: Sequence, next_record: RecordNumber) {
+    /// Another epoch is followed from now on, of which everything up to `delivered` was delivered: forgets
+    /// the one before.
+    pub(crate) fn restart(
+        &mut self,
+        delivered: Sequence,
+        newest: Sequence,
+        next_record: RecordNumber,
+    ) {
         (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
-        (self.asked, self.doubted, self.before_down) = (None, false, None);
-        self.rolled_back_to = Sequence::NONE;
+        (self.asked, self.has_forgotten, self.before_down) = (None, false, None);
+        (self.delivered, self.rolled_back_to) = (delivered, Sequence::NONE);
         self.confirm(newest, next_record);
     }
 
@@ -151,7 +161,7 @@ impl Confirmed {
     /// Returns whether a sequence lies so far ahead that nothing may be delivered there before a STATUS, and
     /// that STATUS is overdue.
     #[must_use]
-    pub(crate) fn waits_in_vain(&self, now: Nanos, sequence: Sequence) -> bool {
+    pub(crate) fn is_blocked(&self, now: Nanos, sequence: Sequence) -> bool {
         sequence > self.limit && self.is_overdue(now)
     }
 
@@ -175,27 +185,28 @@ impl Confirmed {
         self.asked.get_or_insert((sent_at, heard));
     }
 
-    /// Notes that the repair path brought this sequence.
-    pub(crate) fn note_repaired(&mut self, sequence: Sequence, next_record: RecordNumber) {
+    /// Notes that the publisher's ring itself showed this sequence.
+    pub(crate) fn note_of_ring(&mut self, sequence: Sequence) {
         if sequence > self.newest {
-            self.confirm(sequence, next_record);
+            self.confirm(sequence, RecordNumber(0));
         }
     }
 
     /// Notes a datagram of multicast that is too old to be compared with what was delivered.
-    pub(crate) fn note_incomparable(&mut self, sequence: Sequence) {
-        self.doubted |= sequence > self.newest;
+    pub(crate) fn note_forgotten(&mut self, sequence: Sequence) {
+        self.has_forgotten |= sequence > self.newest;
     }
 
     /// Takes a STATUS of the epoch that is followed: the publisher has sent up to `newest`, and nothing
-    /// more where it `ended`. `heard`: the highest sequence known now; `remembered`: contents above this
-    /// sequence are remembered. Returns the proof of an impostor, if the STATUS is one.
+    /// more where it `ended`. `heard`: the highest sequence known now; `delivered`: everything up to here
+    /// was delivered; `remembered`: contents above this sequence are remembered. Returns the proof of an
+    /// impostor, if the STATUS is one.
     pub(crate) fn status(
         &mut self,
         (newest, next_record): (Sequence, RecordNumber),
         (echo, ended): (Nanos, bool),
         heard: Sequence,
-        remembered: Sequence,
+        (delivered, remembered): (Sequence, Sequence),
     ) -> Option<Impostor> {
         let answered = self.asked.take_if(|(sent_at, _)| echo >= *sent_at);
         // The publisher sealed everything that it sent, before we heard of it and said so.
@@ -203,20 +214,22 @@ impl Confirmed {
         let beyond_end = ended && heard > newest;
         let known = self.before_down.take();
         let (known, known_record) = known.unwrap_or((self.newest, self.next_record));
-        let doubted = std::mem::take(&mut self.doubted);
+        let before = std::mem::replace(&mut self.delivered, delivered);
+        let has_forgotten = std::mem::take(&mut self.has_forgotten);
         self.confirm(newest, next_record);
-        if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || doubted) {
+        if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || has_forgotten) {
             return None;
         }
         // Contents that are no longer remembered cannot be compared with the publisher's copies.
         let is_forgotten = remembered > known && known_record != RecordNumber(0);
         let (last, next_record) = match is_forgotten {
             true => (known, known_record),
-            // Another path may have brought more than the publisher had sent then.
+            // The ring itself may have shown more than the publisher had sent then.
             false => (self.newest, self.next_record),
         };
         Some(Impostor {
-            suspect_behind: known,
+            // Multicast may have filled gaps below the STATUS before, after it came.
+            compare_behind: known.min(before),
             last,
             next_record,
             is_beyond: is_forgotten || beyond_end || claimed.is_some_and(|it| it > last),
@@ -251,7 +264,7 @@ mod tests {
 
     fn confirmed() -> Confirmed {
         let mut confirmed = Confirmed::new(64);
-        confirmed.restart(Sequence(100), RECORD);
+        confirmed.restart(Sequence(100), Sequence(100), RECORD);
         confirmed
     }
 
@@ -259,7 +272,12 @@ mod tests {
     fn status(of: &mut Confirmed, newest: u64, echo: u64, heard: u64) -> Option<(u64, bool)> {
         let newest = (Sequence(newest), RECORD);
         let answer = (Nanos(echo), false);
-        let proof = of.status(newest, answer, Sequence(heard), Sequence(0));
+        let proof = of.status(
+            newest,
+            answer,
+            Sequence(heard),
+            (Sequence(heard), Sequence(0)),
+        );
         proof.map(|it| (it.last.0, it.is_beyond))
     }
 
@@ -267,13 +285,13 @@ mod tests {
     fn multicast_runs_half_a_ring_ahead_of_confirmation() {
         let mut of = Confirmed::new(64);
         assert_eq!(of.limit(Nanos(0)), Sequence(u64::MAX), "nobody can confirm");
-        of.restart(Sequence(100), RECORD);
+        of.restart(Sequence(100), Sequence(100), RECORD);
         assert_eq!(
             (of.fast_until(), of.limit(Nanos(0))),
             (Sequence(108), Sequence(132))
         );
-        of.note_repaired(Sequence(110), RECORD);
-        of.note_repaired(Sequence(105), RECORD);
+        of.note_of_ring(Sequence(110));
+        of.note_of_ring(Sequence(105));
         assert_eq!(
             (of.fast_until(), of.limit(Nanos(0))),
             (Sequence(118), Sequence(142))
@@ -308,8 +326,8 @@ mod tests {
         of.note_report(Nanos(7), Sequence(109));
         let late = Nanos(7).after(CONFIRM_WAIT);
         assert_eq!(of.limit(Nanos(late.0 - 1)), Sequence(132));
-        assert!(!of.waits_in_vain(late, Sequence(132)));
-        assert!(of.waits_in_vain(late, Sequence(133)));
+        assert!(!of.is_blocked(late, Sequence(132)));
+        assert!(of.is_blocked(late, Sequence(133)));
         assert_eq!(of.limit(late), Sequence(u64::MAX));
         of.suspend();
         assert_eq!(of.fast_until(), Sequence(u64::MAX));
@@ -326,7 +344,8 @@ mod tests {
         assert_eq!(status(&mut of, 109, 8, 120), Some((109, true)));
         assert_eq!(status(&mut of, 109, 9, 120), None, "asked once");
         let end = (Nanos(1), true);
-        let beyond = of.status((Sequence(115), RECORD), end, Sequence(116), Sequence(0));
+        let known = (Sequence(0), Sequence(0));
+        let beyond = of.status((Sequence(115), RECORD), end, Sequence(116), known);
         assert_eq!(
             beyond.map(|it| (it.last, it.is_beyond)),
             Some((Sequence(115), true))
@@ -334,21 +353,38 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_another_path_outrun_late_status() {
+    fn ring_outruns_late_status() {
         let mut of = confirmed();
         of.note_report(Nanos(7), Sequence(110));
-        of.note_repaired(Sequence(112), RECORD);
+        of.note_of_ring(Sequence(112));
         assert_eq!(status(&mut of, 109, 7, 120), Some((112, false)));
     }
 
     #[test]
-    fn unconfirmed_and_forgotten_contents_are_doubted_as_a_whole() {
+    fn contents_since_status_before_are_compared() {
         let mut of = confirmed();
-        of.note_incomparable(Sequence(100));
+        let mut behind = |newest: u64, heard: u64, delivered: u64| {
+            of.note_report(Nanos(7), Sequence(heard));
+            let (newest, delivered) = ((Sequence(newest), RECORD), Sequence(delivered));
+            let known = (delivered, Sequence(0));
+            let proof = of.status(newest, (Nanos(7), false), Sequence(heard), known);
+            proof.map(|it| it.compare_behind.0)
+        };
+        assert_eq!(behind(109, 110, 110), Some(100));
+        assert_eq!(behind(115, 115, 111), None);
+        assert_eq!(behind(116, 117, 117), Some(111), "112 was missing");
+        assert_eq!(behind(117, 118, 118), Some(116));
+    }
+
+    #[test]
+    fn unconfirmed_and_forgotten_contents_are_void_as_a_whole() {
+        let mut of = confirmed();
+        of.note_forgotten(Sequence(100));
         assert_eq!(status(&mut of, 300, 1, 300), None);
-        of.note_incomparable(Sequence(301));
-        let known = (Sequence(400), RecordNumber(5));
-        let proof = of.status(known, (Nanos(1), false), Sequence(500), Sequence(350));
+        of.note_forgotten(Sequence(301));
+        let newest = (Sequence(400), RecordNumber(5));
+        let known = (Sequence(500), Sequence(350));
+        let proof = of.status(newest, (Nanos(1), false), Sequence(500), known);
         let proof = proof.map(|it| (it.last, it.next_record, it.is_beyond));
         assert_eq!(proof, Some((Sequence(300), RECORD, true)));
     }

@@ -10,8 +10,8 @@ use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::{Confirmed, Impostor};
 use crate::receive::end::EndState;
 use crate::receive::progress::ProgressState;
-use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
-use crate::wire::{Header, Heartbeat, PublisherState};
+use crate::types::{Nanos, Sequence, SequenceRange};
+use crate::wire::{Heartbeat, PublisherState};
 
 /// How far the publisher's stream extends.
 #[derive(Debug, Serialize, Deserialize)]
@@ -73,11 +73,11 @@ impl Extent {
         &mut self,
         now: Nanos,
         via: Via,
-        header: &Header,
+        sequence: Sequence,
         (next, ended): (Sequence, bool),
         leap_max: u64,
     ) -> bool {
-        let (sequence, highest) = (header.sequence, self.highest_seen());
+        let highest = self.highest_seen();
         if ended && sequence > highest {
             // The publisher confirmed that nothing follows, so another one sent this.
             return false;
@@ -89,10 +89,7 @@ impl Extent {
             self.progress.query_soon(now);
             return false;
         }
-        if via == Via::Repair {
-            let after = header.first_record.plus(header.count.into());
-            self.confirmed.note_repaired(sequence, after);
-        } else if self.confirmed.is_report_due(sequence) {
+        if via != Via::Repair && self.confirmed.is_report_due(sequence) {
             self.progress.report_at(now);
         }
         true
@@ -119,26 +116,32 @@ impl Extent {
     }
 
     /// Notes a datagram of multicast that is too old to be compared with what was delivered.
-    pub(crate) fn note_incomparable(&mut self, sequence: Sequence) {
-        self.confirmed.note_incomparable(sequence);
+    pub(crate) fn note_forgotten(&mut self, sequence: Sequence) {
+        self.confirmed.note_forgotten(sequence);
     }
 
     /// Notes that the publisher's ring itself showed this sequence.
     pub(crate) fn note_of_ring(&mut self, sequence: Sequence) {
-        self.confirmed.note_repaired(sequence, RecordNumber(0));
+        self.confirmed.note_of_ring(sequence);
     }
 
     /// Begins behind `last`, in the epoch on offer.
     pub(crate) fn restart(&mut self, last: Sequence, offer: &ChannelOffer) {
         self.progress.restart(last);
-        self.confirmed.restart(offer.newest, offer.next_record);
+        (self.confirmed).restart(last, offer.newest, offer.next_record);
         self.end.clear();
     }
 
-    /// The epoch on offer continues the one followed behind `last`.
-    pub(crate) fn continue_behind(&mut self, last: Sequence, offer: &ChannelOffer) {
+    /// The epoch on offer continues the one followed behind `last`; everything up to `delivered` was
+    /// delivered.
+    pub(crate) fn continue_behind(
+        &mut self,
+        last: Sequence,
+        delivered: Sequence,
+        offer: &ChannelOffer,
+    ) {
         self.progress.continue_behind(last);
-        self.confirmed.restart(offer.newest, offer.next_record);
+        (self.confirmed).restart(delivered, offer.newest, offer.next_record);
         self.end.clear();
     }
 
@@ -167,8 +170,8 @@ impl Extent {
     }
 
     /// Returns whether this sequence waits for a STATUS that is overdue.
-    pub(crate) fn waits_in_vain(&self, now: Nanos, sequence: Sequence) -> bool {
-        self.confirmed.waits_in_vain(now, sequence)
+    pub(crate) fn is_blocked(&self, now: Nanos, sequence: Sequence) -> bool {
+        self.confirmed.is_blocked(now, sequence)
     }
 
     /// Nobody confirms anything until the next STATUS. Returns the newest sequence confirmed.
@@ -182,12 +185,16 @@ impl Extent {
         self.confirmed.link_is_down();
     }
 
-    /// Takes a STATUS. Returns the proof of an impostor, if it is one. `remembered`: contents above this
-    /// sequence are remembered.
-    pub(crate) fn status(&mut self, status: &Status, remembered: Sequence) -> Option<Impostor> {
+    /// Takes a STATUS. Returns the proof of an impostor, if it is one. `known`: the last sequence delivered,
+    /// and that above which contents are remembered.
+    pub(crate) fn status(
+        &mut self,
+        status: &Status,
+        known: (Sequence, Sequence),
+    ) -> Option<Impostor> {
         let newest = (status.newest, status.next_record);
         let answer = (status.echo, status.ended);
-        (self.confirmed).status(newest, answer, self.progress.highest_seen(), remembered)
+        (self.confirmed).status(newest, answer, self.progress.highest_seen(), known)
     }
 
     /// Returns to the place behind `last`. Sequences that the publisher has sent beyond count at once.

@@ -463,7 +463,8 @@ impl InOrder {
         self.next().minus(self.remembered.span())
     }
 
-    /// Returns to the place behind `last` and reports what is void; the record `next_record` follows it.
+    /// Returns to the place behind `last` and reports what is void; the record `next_record` follows it (0:
+    /// unknown).
     #[cold]
     pub(crate) fn roll_back(
         &mut self,
@@ -474,13 +475,14 @@ impl InOrder {
         on: &mut dyn Deliver,
     ) {
         let records = self.revocable.revoke(last, delivered, counters);
+        let known_record = (next_record != RecordNumber(0)).then_some(next_record);
         let mut after = last;
         if self.next() > last.next() {
             self.remembered.return_to(last);
             match &mut self.pending {
                 Some((range, _)) if range.first <= last => range.last = last,
                 Some(_) => self.pending = None,
-                None => self.next_record = Some(next_record),
+                None => self.next_record = known_record,
             }
             if self.pending.is_none()
                 && let Some(loss) = self.revocable.take_last_loss(last, counters)
@@ -500,8 +502,8 @@ impl InOrder {
         };
         let rolled_back = Event::RolledBack { after, records };
         on.item(Item::Event(&position, &rolled_back));
-        if self.next() == last.next() {
-            self.emit_pending(Some(next_record), counters, on);
+        if self.next() == last.next() && known_record.is_some() {
+            self.emit_pending(known_record, counters, on);
         }
     }
 

@@ -170,13 +170,13 @@ impl EpochStream {
             true => self.join.slots(),
             false => self.join.slots().min(self.recovery.repair().burst_max()),
         };
-        if self.extent.waits_in_vain(now, header.sequence) {
+        if self.extent.is_blocked(now, header.sequence) {
             // A connection that answers nothing is as good as none, and stops no stream.
             let newest = self.extent.suspend_confirmation();
             self.recovery.suspend_confirmation(newest);
         }
         let at = (self.recovery.next(), self.ended());
-        let admitted = self.extent.admit(now, via, header, at, leap_max);
+        let admitted = (self.extent).admit(now, via, header.sequence, at, leap_max);
         if !admitted {
             self.counters().sequence_jump_dropped.increment();
         }
@@ -340,7 +340,7 @@ impl EpochStream {
         let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         let span = self.recovery.stream().remembered().span();
         if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
-            self.extent.note_incomparable(held.sequence);
+            self.extent.note_forgotten(held.sequence);
         }
     }
 
@@ -524,7 +524,8 @@ impl EpochStream {
         let epoch = (offer.epoch, self.join.lineage());
         self.recovery.continue_epoch(epoch, at, superseded, on);
         self.join.move_beginning(self.recovery.next());
-        self.extent.continue_behind(at.last, offer);
+        let delivered = self.delivered();
+        (self.extent).continue_behind(at.last, delivered, offer);
         self.join.move_live_after(offer.newest);
         // Its datagrams so far did not reach us, like those sent before a join.
         self.note_history(now, offer);
@@ -709,7 +710,8 @@ impl EpochStream {
     ) {
         if !self.ended() {
             let remembered = self.recovery.stream().remembered().above();
-            let proof = self.extent.status(status, remembered);
+            let known = (self.delivered(), remembered);
+            let proof = self.extent.status(status, known);
             if let Some(impostor) = proof {
                 self.fence(now, impostor, on);
             }
@@ -731,8 +733,8 @@ impl EpochStream {
         if impostor.is_beyond {
             self.roll_back(impostor.last, impostor.next_record, on);
         }
-        let suspects = SequenceRange::new(impostor.suspect_behind.next(), impostor.last);
-        if let Some(range) = suspects {
+        let since = SequenceRange::new(impostor.compare_behind.next(), impostor.last);
+        if let Some(range) = since {
             self.recovery.contest_all(range);
         }
         self.recovery.advance(on);

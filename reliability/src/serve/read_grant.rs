@@ -12,7 +12,7 @@ use crate::control::{
 };
 use crate::serve::config::BURST_BYTES_MIN;
 use crate::serve::peer::PeerId;
-use crate::types::{ChannelId, Nanos, Now};
+use crate::types::{ChannelId, Nanos, Now, Sequence};
 
 impl RepairCore {
     /// Records that a channel's ring can be READ at this location, over a READ connection, and informs the
@@ -100,16 +100,18 @@ impl RepairCore {
         }
         of.reported = report.number;
         counters.cursor_reports.increment();
+        // PROGRESS arrives over another connection and may be ahead of the cursor. A STATUS that is due
+        // must not say less than that PROGRESS heard.
+        let known = of.progress.filter(|known| known.epoch == report.epoch);
+        let heard = known.map_or(Sequence::NONE, |known| known.heard);
         let progress = Progress {
             epoch: report.epoch,
             sequence: report.sequence,
             lost_records: report.lost_records,
-            heard: report.heard,
+            heard: heard.max(report.heard),
             sent_at: Nanos::ZERO,
             read_bytes: report.read_bytes,
         };
-        // PROGRESS arrives over another connection and may be ahead of the cursor.
-        let known = of.progress.filter(|known| known.epoch == report.epoch);
         let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
         if is_news {
             self.progress(now, owner, index, at, progress);

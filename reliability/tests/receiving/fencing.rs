@@ -59,7 +59,7 @@ fn status_rolls_back_what_impostor_sent_beyond_it() {
 }
 
 #[test]
-fn suspects_are_compared_with_the_repair_path() {
+fn unconfirmed_contents_are_compared_with_repair_path() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     answer(&mut world, &publisher);
@@ -86,7 +86,7 @@ fn suspects_are_compared_with_the_repair_path() {
 }
 
 #[test]
-fn waiting_suspects_are_compared_with_the_repair_path() {
+fn waiting_contents_are_compared_with_repair_path() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     answer(&mut world, &publisher);
@@ -107,6 +107,58 @@ fn waiting_suspects_are_compared_with_the_repair_path() {
     assert_eq!(world.counters().fenced_dropped.get(), 2);
     assert_eq!(world.counters().fencing_violations.get(), 1);
     assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn repaired_copy_confirms_nothing_before_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    // The genuine copies of 2 and 3 never arrive.
+    let mut impostor = impostor_of(&publisher);
+    for _ in 0..5 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    publisher.publish(1);
+    let copy = publisher.publish(1);
+    world.tell(Path::Repair, &Message::Datagram(&copy));
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.settle(&publisher);
+    let fenced: Vec<_> = (world.losses().iter())
+        .map(|loss| (loss.sequences.first.0, loss.cause))
+        .collect();
+    assert_eq!(fenced, [(3, LossCause::Fenced), (2, LossCause::Fenced)]);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn gap_filled_after_status_is_compared_with_repair_path() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    // Sequence 2, which that STATUS covers, comes from the impostor alone.
+    world.hear(A, &impostor.publish(2));
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    let fenced: Vec<_> = (world.losses().iter())
+        .map(|loss| (loss.sequences.first.0, loss.cause))
+        .collect();
+    assert_eq!(fenced, [(2, LossCause::Fenced)]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Checks on one application's stream while an impostor multicasts datagrams whose CRC is right: the
-//! application gets every record as it was published, or is told of it, and never both.
+//! application gets every record as it was published, or a report of its loss, and never both.
 //!
-//! A forged datagram that nothing contradicts can't be told from the publisher's: without a key, a
-//! receiver that never sees the genuine copy may keep it. The checks tolerate exactly that.
+//! Without a key, a receiver that never sees the genuine copy may keep a forged datagram that no STATUS
+//! contradicts. The checks tolerate exactly that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,14 @@ use tickcast_reliability::delivery::{Event, Item, Loss, LossCause, Position};
 use tickcast_reliability::types::{ChannelId, ReceiverCounters, Sequence};
 use tickcast_reliability::wire::{Kind, StreamEvent};
 
+use crate::faults::forged::FORGED_MESSAGES;
 use crate::truth::{EpochTruth, Sealed, Truth};
 
 type Checked = Result<(), String>;
 
-/// A source loss of at least as many messages is forged.
-pub const FORGED_MESSAGES: u64 = 1 << 40;
-
-/// The account of one sequence.
+/// The fate of one sequence, as the application knows it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Account {
     /// Records delivered as they were published.
     genuine: u64,
     /// Forged records delivered.
@@ -33,7 +31,7 @@ struct Told {
     alarmed: bool,
 }
 
-impl Told {
+impl Account {
     const fn is_forged(&self) -> bool {
         self.forged > 0 || self.forged_event
     }
@@ -48,12 +46,18 @@ impl Told {
 pub struct ImpostorCheck {
     channel: ChannelId,
     joined_after: Option<Sequence>,
-    told: BTreeMap<u64, Told>,
+    accounts: BTreeMap<u64, Account>,
     /// Sequences whose genuine or forged copies reached the core, on any path.
     genuine_heard: BTreeSet<u64>,
     forged_heard: BTreeSet<u64>,
     /// Sequences whose genuine copy came over a connection, which decides.
     decided: BTreeSet<u64>,
+    /// Forged sequences delivered since the last STATUS; and those that a STATUS with a proof must have
+    /// compared.
+    unconfirmed: BTreeSet<u64>,
+    compared: BTreeSet<u64>,
+    /// Number of proofs so far.
+    proofs: u64,
     ended: bool,
     /// Whether the size of a loss may be wrong.
     misstated: bool,
@@ -63,9 +67,14 @@ pub struct ImpostorCheck {
     pub rollbacks: u64,
     /// Genuine records that became void with them.
     pub genuine_void: u64,
-    /// Sequences of which the application was told only that they had two contents.
+}
+
+/// Sequences that no check can decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unproven {
+    /// Those of which the application knows only that they had two contents.
     pub undecided: u64,
-    /// Forged sequences that nothing contradicted.
+    /// Forged ones that nothing contradicted.
     pub unseen: u64,
 }
 
@@ -76,17 +85,18 @@ impl ImpostorCheck {
         Self {
             channel,
             joined_after: None,
-            told: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             genuine_heard: BTreeSet::new(),
             forged_heard: BTreeSet::new(),
             decided: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            compared: BTreeSet::new(),
+            proofs: 0,
             ended: false,
             misstated: false,
             forged: 0,
             rollbacks: 0,
             genuine_void: 0,
-            undecided: 0,
-            unseen: 0,
         }
     }
 
@@ -105,6 +115,17 @@ impl ImpostorCheck {
             true => self.forged_heard.insert(sequence.0),
             false => self.genuine_heard.insert(sequence.0),
         };
+    }
+
+    /// Records that a STATUS came, after which the core counts this many proofs of an impostor. A proof
+    /// demands that everything forged since the STATUS before is found. Only a world whose ring keeps
+    /// everything can demand that.
+    pub fn hears_status(&mut self, proofs: u64) {
+        let forged = std::mem::take(&mut self.unconfirmed);
+        if proofs > self.proofs {
+            self.compared.extend(forged);
+        }
+        self.proofs = proofs;
     }
 
     /// Checks the next item that the application received.
@@ -126,8 +147,8 @@ impl ImpostorCheck {
         let ring = truth.of(self.channel, position.epoch).first();
         let data = |ring: &EpochTruth| ring.get(sequence).copied();
         let sealed = ring.and_then(data).filter(|it| it.kind == Kind::Data);
-        let told = self.told.entry(sequence.0).or_default();
-        if told.lost {
+        let account = self.accounts.entry(sequence.0).or_default();
+        if account.lost {
             return Err(format!(
                 "record {number} of {sequence}, which was declared lost"
             ));
@@ -135,19 +156,20 @@ impl ImpostorCheck {
         let due = |it: &Sealed| (it.first_record..it.first_record + it.count).contains(&number);
         let is_it = ring.is_some_and(|ring| ring.is_record(number, bytes));
         match sealed.filter(|it| is_it && due(it)) {
-            Some(it) if told.is_forged() || number != it.first_record + told.genuine => Err(
-                format!("record {number} of {sequence} out of its place: {told:?}"),
+            Some(it) if account.is_forged() || number != it.first_record + account.genuine => Err(
+                format!("record {number} of {sequence} out of its place: {account:?}"),
             ),
             Some(_) => {
-                told.genuine += 1;
+                account.genuine += 1;
                 Ok(())
             }
-            None if told.is_genuine() => Err(format!(
+            None if account.is_genuine() => Err(format!(
                 "a forged record {number} of {sequence} behind genuine ones"
             )),
             None => {
-                self.forged += u64::from(!told.is_forged());
-                told.forged += 1;
+                self.forged += u64::from(!account.is_forged());
+                account.forged += 1;
+                self.unconfirmed.insert(sequence.0);
                 Ok(())
             }
         }
@@ -162,7 +184,7 @@ impl ImpostorCheck {
             Event::Stream(event) => self.stream_event(position.sequence, event),
             Event::Lost(loss) => self.lost(truth, position, loss),
             Event::FencingViolation { sequence, .. } => {
-                self.told.entry(sequence.0).or_default().alarmed = true;
+                self.accounts.entry(sequence.0).or_default().alarmed = true;
                 Ok(())
             }
             Event::RolledBack { after, records } => self.rolled_back(*after, *records),
@@ -182,14 +204,15 @@ impl ImpostorCheck {
     }
 
     fn stream_event(&mut self, sequence: Sequence, event: &StreamEvent) -> Checked {
-        let told = self.told.entry(sequence.0).or_default();
-        if told.lost || told.is_genuine() || told.is_forged() {
-            return Err(format!("an event of {sequence}, which was told: {told:?}"));
+        let account = self.accounts.entry(sequence.0).or_default();
+        if account.lost || account.is_genuine() || account.is_forged() {
+            return Err(format!("an event of {sequence}, after {account:?}"));
         }
         if event.source_messages_lost() >= FORGED_MESSAGES {
-            (told.forged_event, self.forged) = (true, self.forged + 1);
+            (account.forged_event, self.forged) = (true, self.forged + 1);
+            self.unconfirmed.insert(sequence.0);
         } else {
-            told.event = true;
+            account.event = true;
         }
         Ok(())
     }
@@ -204,14 +227,14 @@ impl ImpostorCheck {
             return Err(format!("{loss}, but {last} was the last published"));
         }
         for sequence in range.iter() {
-            let told = self.told.entry(sequence.0).or_default();
+            let account = self.accounts.entry(sequence.0).or_default();
             let fenced = loss.cause == LossCause::Fenced;
-            if told.lost || told.is_genuine() || (told.is_forged() && !fenced) {
-                return Err(format!("{loss}, but of {sequence} was told: {told:?}"));
+            if account.lost || account.is_genuine() || (account.is_forged() && !fenced) {
+                return Err(format!("{loss}, but {sequence} has {account:?}"));
             }
-            *told = Told {
+            *account = Account {
                 lost: true,
-                ..Told::default()
+                ..Account::default()
             };
         }
         Ok(())
@@ -219,42 +242,52 @@ impl ImpostorCheck {
 
     /// Checks that everything beyond `after` was an impostor's, which is void from now on.
     fn rolled_back(&mut self, after: Sequence, records: u64) -> Checked {
-        let void = self.told.split_off(&after.next().0);
-        let delivered: u64 = void.values().map(|told| told.genuine + told.forged).sum();
+        let void = self.accounts.split_off(&after.next().0);
+        self.unconfirmed.split_off(&after.next().0);
+        self.compared.split_off(&after.next().0);
+        let delivered: u64 = void
+            .values()
+            .map(|account| account.genuine + account.forged)
+            .sum();
         if delivered != records {
             return Err(format!(
                 "{records} records beyond {after} are said to be void, {delivered} were delivered"
             ));
         }
         self.rollbacks += 1;
-        self.genuine_void += void.values().map(|told| told.genuine).sum::<u64>();
+        self.genuine_void += void.values().map(|account| account.genuine).sum::<u64>();
         Ok(())
     }
 
-    /// Checks the account of the whole session at its end.
+    /// Checks the account of the whole session at its end. Returns how much of it nobody can decide.
     ///
     /// # Errors
     /// A sequence that was neither delivered nor declared lost, or that an impostor's copy replaced
     /// although the genuine one was heard; or counters that do not balance.
-    pub fn settle(&mut self, ring: &EpochTruth, counters: &ReceiverCounters) -> Checked {
+    pub fn settle(
+        &self,
+        ring: &EpochTruth,
+        counters: &ReceiverCounters,
+    ) -> Result<Unproven, String> {
+        let mut unproven = Unproven::default();
         let Some(after) = self.joined_after else {
-            return Ok(());
+            return Ok(unproven);
         };
-        (self.unseen, self.undecided) = (0, 0);
         let mut sequence = after.next().max(ring.first);
         while sequence <= ring.last() {
-            self.settle_one(sequence, ring)?;
+            self.settle_one(sequence, ring, &mut unproven)?;
             sequence = sequence.next();
         }
-        let is_held = |told: &Told| told.lost || told.is_forged() || told.is_genuine();
-        let mut beyond = self.told.range(ring.last().0 + 1..);
-        if let Some((beyond, told)) = beyond.find(|(_, told)| is_held(told)) {
+        let is_held =
+            |account: &Account| account.lost || account.is_forged() || account.is_genuine();
+        let mut beyond = self.accounts.range(ring.last().0 + 1..);
+        if let Some((beyond, account)) = beyond.find(|(_, account)| is_held(account)) {
             return Err(format!(
-                "{beyond} was never published, and the application still holds {told:?}"
+                "{beyond} was never published, and the application still holds {account:?}"
             ));
         }
-        if self.unseen + self.undecided > 0 {
-            return Ok(());
+        if unproven != Unproven::default() {
+            return Ok(unproven);
         }
         let messages = counters.source_messages_lost.get();
         if messages >= FORGED_MESSAGES {
@@ -272,36 +305,42 @@ impl ImpostorCheck {
                 "{delivered} records delivered, {fenced} fenced, {lost} lost: {all} were published"
             ));
         }
-        Ok(())
+        Ok(unproven)
     }
 
-    fn settle_one(&mut self, sequence: Sequence, ring: &EpochTruth) -> Checked {
+    fn settle_one(
+        &self,
+        sequence: Sequence,
+        ring: &EpochTruth,
+        unproven: &mut Unproven,
+    ) -> Checked {
         let Some(sealed) = ring.get(sequence) else {
             return Ok(());
         };
-        let told = self.told.get(&sequence.0).copied().unwrap_or_default();
+        let account = self.accounts.get(&sequence.0).copied().unwrap_or_default();
         let whole = match sealed.kind {
-            Kind::Data => told.genuine == sealed.count,
-            Kind::Event => told.event,
-            Kind::End | Kind::Heartbeat => !told.is_forged(),
+            Kind::Data => account.genuine == sealed.count,
+            Kind::Event => account.event,
+            Kind::End | Kind::Heartbeat => !account.is_forged(),
         };
-        if told.lost || whole {
+        if account.lost || whole {
             return Ok(());
         }
-        if told.alarmed && !self.decided.contains(&sequence.0) {
+        if account.alarmed && !self.decided.contains(&sequence.0) {
             // The publisher's copy was gone before it could decide.
-            self.undecided += 1;
+            unproven.undecided += 1;
             return Ok(());
         }
-        let contradicted = self.genuine_heard.contains(&sequence.0);
-        let forged = told.is_forged() || self.forged_heard.contains(&sequence.0);
+        let contradicted =
+            self.genuine_heard.contains(&sequence.0) || self.compared.contains(&sequence.0);
+        let forged = account.is_forged() || self.forged_heard.contains(&sequence.0);
         if forged && !contradicted {
-            self.unseen += 1;
+            unproven.unseen += 1;
             return Ok(());
         }
-        Err(match told.is_forged() {
-            true => format!("{sequence} is an impostor's, and the application was never told"),
-            false => format!("{sequence} was neither delivered nor declared lost: {told:?}"),
+        Err(match account.is_forged() {
+            true => format!("{sequence} is an impostor's, and was never reported"),
+            false => format!("{sequence} was neither delivered nor declared lost: {account:?}"),
         })
     }
 }

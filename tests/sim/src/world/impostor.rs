@@ -4,21 +4,15 @@ use std::collections::BTreeSet;
 
 use tickcast_journal::Journaled;
 use tickcast_reliability::delivery::{Delivery, Item};
-use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::session::SubscriberCore;
-use tickcast_reliability::types::SourcePosition;
-use tickcast_reliability::types::{ConfigHash, Nanos, RecordNumber, Sequence, SourceId};
-use tickcast_reliability::wire::{
-    CrcVerdict, Datagram, HEADER_LEN, Header, Heartbeat, Kind, PublisherState, SourceLossReason,
-    StreamEvent, crc_of,
-};
+use tickcast_reliability::types::{Nanos, Sequence};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
 
-use crate::checks::impostor::FORGED_MESSAGES;
+use crate::faults::forged::forged_datagram;
 use crate::faults::incident::{Attack, Forged};
 use crate::faults::plan::CHANNEL;
 use crate::network::packet::packet;
 use crate::trace::note_item;
-use crate::truth::{ContentKey, push_record};
 use crate::world::World;
 
 /// The impostor's memory.
@@ -67,65 +61,9 @@ impl World {
     /// Multicasts one forged datagram. Returns the sequence and the record that follow.
     fn forge_one(&mut self, kind: Kind, (sequence, record): (Sequence, u64)) -> (Sequence, u64) {
         let epoch = self.publishers[self.endpoint].epoch;
-        let mut batch = RecordBatch::default();
-        let mut body = Vec::new();
-        let unreadable = kind == Kind::Data && sequence.0.is_multiple_of(4);
-        let count = match kind {
-            Kind::Data => {
-                let key = ContentKey::of(CHANNEL, epoch, 7);
-                let count = 1 + sequence.0 % 3;
-                (0..count).for_each(|n| push_record(&mut batch, key, record + n));
-                batch
-                    .records()
-                    .for_each(|it| body.extend_from_slice(it.as_ref()));
-                if unreadable {
-                    body.fill(0xa5);
-                }
-                count
-            }
-            Kind::Event => {
-                let lost = StreamEvent::SourceLost {
-                    source: SourceId(1),
-                    reason: SourceLossReason::Overflow,
-                    from: SourcePosition(1),
-                    messages: FORGED_MESSAGES,
-                    instruments: Vec::new(),
-                };
-                lost.write(&mut body);
-                0
-            }
-            Kind::Heartbeat => {
-                let beat = Heartbeat {
-                    next_interval_us: 100,
-                    hold_off_us: 0,
-                    subscribers: 1,
-                    state: PublisherState::Live,
-                    config_hash: ConfigHash(1),
-                };
-                body.extend_from_slice(&beat.to_bytes());
-                0
-            }
-            Kind::End => 0,
-        };
-        let header = Header {
-            kind,
-            channel: CHANNEL,
-            count: count as u16,
-            epoch,
-            sequence,
-            first_record: RecordNumber(record),
-            source_position: SourcePosition(1),
-            sent_at: Nanos(self.now.0),
-            retained: 1,
-            source: SourceId(1),
-            payload_len: body.len() as u16,
-            flags: 0,
-            header_len: HEADER_LEN as u16,
-            relay: 0,
-        };
-        let crc = crc_of(&header.to_bytes(0), &body);
-        let mut bytes = header.to_bytes(crc).to_vec();
-        bytes.extend_from_slice(&body);
+        let sent_at = Nanos(self.now.0);
+        let (bytes, count) = forged_datagram(kind, epoch, (sequence, record), sent_at);
+        let crc = Datagram::parse(&bytes).map_or(0, |it| it.crc());
         self.impostor.sent.insert((sequence.0, crc));
         self.count("forged");
         for fan_out in 0..self.plan.fan_outs {
@@ -189,19 +127,19 @@ impl World {
         let epoch = self.publishers[self.endpoint].epoch;
         let (mut forged, mut unseen) = (0, 0);
         let (mut rollbacks, mut void, mut undecided) = (0, 0, 0);
-        for (number, subscriber) in self.subscribers.iter_mut().enumerate() {
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
             let counters: Vec<_> = subscriber.core.counters().cloned().collect();
-            for (of, counters) in subscriber.following.iter_mut().zip(counters) {
+            for (of, counters) in subscriber.following.iter().zip(counters) {
                 let Some(ring) = self.truth.of(of.channel, epoch).first() else {
                     continue;
                 };
-                of.impostor.settle(ring, &counters).map_err(|what| {
+                let unproven = of.impostor.settle(ring, &counters).map_err(|what| {
                     format!("subscriber {number} on channel {}: {what}", of.channel)
                 })?;
-                undecided += of.impostor.undecided;
+                undecided += unproven.undecided;
                 rollbacks += of.impostor.rollbacks;
                 void += of.impostor.genuine_void;
-                (forged, unseen) = (forged + of.impostor.forged, unseen + of.impostor.unseen);
+                (forged, unseen) = (forged + of.impostor.forged, unseen + unproven.unseen);
             }
         }
         *self.faults.entry("forged_delivered").or_default() += forged;
