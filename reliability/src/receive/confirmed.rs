@@ -236,6 +236,17 @@ impl Confirmed {
         })
     }
 
+    /// The proof that an impostor sent what was heard beyond END, the sequence `last`.
+    pub(crate) fn proof_of_end(&self, last: Sequence, next_record: RecordNumber) -> Impostor {
+        let known = self.before_down.map_or(self.newest, |(newest, _)| newest);
+        Impostor {
+            compare_behind: known.min(self.delivered),
+            last,
+            next_record,
+            is_beyond: true,
+        }
+    }
+
     fn confirm(&mut self, newest: Sequence, next_record: RecordNumber) {
         if newest >= self.newest {
             (self.newest, self.next_record) = (newest, next_record);

@@ -34,6 +34,12 @@ impl EndState {
         self.confirmed.is_some()
     }
 
+    /// Returns whether this sequence lies beyond a confirmed END, where nothing follows.
+    #[must_use]
+    pub(crate) fn is_beyond(&self, sequence: Sequence) -> bool {
+        self.confirmed.is_some_and(|end| sequence > end)
+    }
+
     /// Returns the END that came by multicast, if nothing was sent beyond it.
     #[must_use]
     pub(crate) fn unconfirmed(&self, highest_seen: Sequence) -> Option<Sequence> {
@@ -81,6 +87,7 @@ mod tests {
         assert!(end.is_confirmed());
         assert!(!end.is_reached(Sequence(7)), "END itself is still missing");
         assert!(end.is_reached(Sequence(8)));
+        assert!(end.is_beyond(Sequence(8)) && !end.is_beyond(Sequence(7)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::{Confirmed, Impostor};
 use crate::receive::end::EndState;
 use crate::receive::progress::ProgressState;
-use crate::types::{Nanos, Sequence, SequenceRange};
+use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
 use crate::wire::{Heartbeat, PublisherState};
 
 /// How far the publisher's stream extends.
@@ -68,17 +68,17 @@ impl Extent {
     }
 
     /// Returns whether a sequence is believable, at most `leap_max` beyond what was heard. Otherwise asks the
-    /// publisher how far it is. `next`: the next sequence to deliver; the rest follows END if `ended`.
+    /// publisher how far it is. `next`: the next sequence to deliver.
     pub(crate) fn admit(
         &mut self,
         now: Nanos,
         via: Via,
         sequence: Sequence,
-        (next, ended): (Sequence, bool),
+        next: Sequence,
         leap_max: u64,
     ) -> bool {
         let highest = self.highest_seen();
-        if ended && sequence > highest {
+        if self.end.is_beyond(sequence) {
             // The publisher confirmed that nothing follows, so another one sent this.
             return false;
         }
@@ -105,14 +105,23 @@ impl Extent {
         }
     }
 
-    /// Takes an END. STATUS says whether one of multicast is true, and whether what lies beyond one of the
-    /// repair path is an impostor's.
+    /// Takes an END. STATUS says whether one of multicast is true.
     pub(crate) fn hear_end(&mut self, now: Nanos, via: Via, sequence: Sequence) {
         match via {
             Via::Repair => self.end.confirm(sequence),
             Via::Line(_) => self.end.hear(sequence),
         }
         self.progress.query_soon(now);
+    }
+
+    /// The repair path brought END as `last`, with this number of the next record. Returns the proof of an
+    /// impostor, if more was heard.
+    pub(crate) fn proof_of_end(
+        &self,
+        last: Sequence,
+        next_record: RecordNumber,
+    ) -> Option<Impostor> {
+        (self.highest_seen() > last).then(|| self.confirmed.proof_of_end(last, next_record))
     }
 
     /// Notes a datagram of multicast that is too old to be compared with what was delivered.

@@ -175,8 +175,8 @@ impl EpochStream {
             let newest = self.extent.suspend_confirmation();
             self.recovery.suspend_confirmation(newest);
         }
-        let at = (self.recovery.next(), self.ended());
-        let admitted = (self.extent).admit(now, via, header.sequence, at, leap_max);
+        let next = self.recovery.next();
+        let admitted = (self.extent).admit(now, via, header.sequence, next, leap_max);
         if !admitted {
             self.counters().sequence_jump_dropped.increment();
         }
@@ -272,6 +272,10 @@ impl EpochStream {
             return self.handle_duplicate(arrival.path, &held, datagram, lines, on);
         }
         if header.kind == Kind::End {
+            let proof = self.extent.proof_of_end(sequence, header.first_record);
+            if let Some(impostor) = proof.filter(|_| arrival.via == Via::Repair) {
+                self.fence(now, impostor, on);
+            }
             self.extent.hear_end(now, arrival.via, sequence);
         }
         self.recovery.offer(datagram, held, on);

@@ -100,21 +100,22 @@ impl RepairCore {
         }
         of.reported = report.number;
         counters.cursor_reports.increment();
-        // PROGRESS arrives over another connection and may be ahead of the cursor. A STATUS that is due
-        // must not say less than that PROGRESS heard.
-        let known = of.progress.filter(|known| known.epoch == report.epoch);
-        let heard = known.map_or(Sequence::NONE, |known| known.heard);
         let progress = Progress {
             epoch: report.epoch,
             sequence: report.sequence,
             lost_records: report.lost_records,
-            heard: heard.max(report.heard),
+            heard: report.heard,
             sent_at: Nanos::ZERO,
             read_bytes: report.read_bytes,
         };
+        // PROGRESS arrives over another connection and may be ahead of the cursor.
+        let known = of.progress.filter(|known| known.epoch == report.epoch);
         let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
         if is_news {
-            self.progress(now, owner, index, at, progress);
+            // A STATUS that is due must not say less than its PROGRESS heard.
+            let heard = known.map_or(Sequence::NONE, |known| known.heard);
+            let heard = heard.max(report.heard);
+            self.progress(now, owner, index, at, Progress { heard, ..progress });
         }
         self.renew_tokens(now, owner, index, at, report.read_bytes);
         is_news.then_some((owner, progress))

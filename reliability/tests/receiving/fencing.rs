@@ -1,7 +1,7 @@
 //! An impostor multicasts datagrams whose CRC is right.
 
 use tickcast_reliability::control::{Message, Status};
-use tickcast_reliability::delivery::{Event, LinkDownReason, LossCause};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{Nanos, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
@@ -159,6 +159,44 @@ fn gap_filled_after_status_is_compared_with_repair_path() {
         .map(|loss| (loss.sequences.first.0, loss.cause))
         .collect();
     assert_eq!(fenced, [(2, LossCause::Fenced)]);
+}
+
+#[test]
+fn nothing_is_delivered_beyond_confirmed_end() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    publisher.end();
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    // END itself is still missing.
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    assert!(world.saw(&Event::EndOfSession));
+    assert_eq!(world.records, [1]);
+}
+
+#[test]
+fn end_of_repair_path_voids_what_lies_beyond() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = tickcast_reliability::receive::ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..immediate()
+    };
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let end = publisher.end();
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    assert_eq!(world.records, [1, 2]);
+    world.tell(Path::Repair, &Message::Datagram(&end));
+    assert!(world.saw(&Event::EndOfSession));
+    let after = Sequence(2);
+    assert!(world.saw(&Event::RolledBack { after, records: 1 }));
+    assert_eq!((balance(&world), world.counters().impostors.get()), (1, 1));
 }
 
 #[test]
