@@ -42,7 +42,7 @@ fn forged_of(kind: Kind, epoch: u64, sequence: u64) -> Vec<u8> {
 }
 
 /// Sends datagrams to a group from this loopback address.
-fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
+pub(crate) fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     let socket = UdpSocket::bind((source, 0)).expect("a socket");
     socket.set_multicast_loop_v4(true).expect("loop");
     socket.set_multicast_ttl_v4(0).expect("TTL 0");

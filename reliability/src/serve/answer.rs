@@ -237,7 +237,9 @@ impl RepairCore {
                 continue;
             };
             let channel = &self.channels[of.channel];
-            let status = channel.status(asked_at, now);
+            let heard = of.progress.filter(|it| it.epoch == channel.epoch);
+            let heard = heard.map_or(Sequence::NONE, |it| it.heard);
+            let status = channel.status(heard, asked_at, now);
             of.end_confirmed |= status.ended;
             let start = out.len();
             Message::Status(status).write(channel.id, out);

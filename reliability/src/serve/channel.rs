@@ -158,15 +158,22 @@ impl Channel {
         }
     }
 
-    pub(crate) fn status(&self, echo: Nanos, now: Now) -> Status {
+    /// Returns the STATUS for a peer that had heard everything up to `heard` when it asked. A datagram
+    /// may arrive before it is noted as sent, but never before it is sealed.
+    pub(crate) fn status(&self, heard: Sequence, echo: Nanos, now: Now) -> Status {
         let view = self.view();
+        let newest = heard.min(self.ring.sealed()).max(view.newest);
+        let next_record = match newest == view.newest {
+            true => Some(view.next_record),
+            false => self.ring.next_record_after(newest),
+        };
         Status {
             epoch: self.epoch,
-            newest: view.newest,
+            newest,
             oldest: view
                 .oldest
                 .plus(3 * u64::from(planted(Bug::StatusOfAShorterRing))),
-            next_record: view.next_record,
+            next_record: next_record.unwrap_or(RecordNumber(0)),
             echo,
             answered_at: now.utc,
             ended: view.ended,

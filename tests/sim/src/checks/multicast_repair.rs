@@ -281,10 +281,13 @@ fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
     }
 }
 
-/// Checks that a STATUS lies between two correct ones.
+/// Checks that a STATUS lies between two correct ones. It may also name sealed datagrams that the
+/// subscriber has heard.
 fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> Checked {
     let between = Status {
-        newest: status.newest.clamp(before.newest, after.newest),
+        newest: status
+            .newest
+            .clamp(before.newest, after.newest.max(feed.reader.sealed())),
         oldest: status.oldest.clamp(before.oldest, after.oldest),
         next_record: (feed.reader.next_record_after(status.newest)).unwrap_or(status.next_record),
         ended: after.ended && (before.ended || status.ended),
