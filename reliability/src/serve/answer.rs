@@ -226,8 +226,8 @@ impl RepairCore {
         }
     }
 
-    /// Answers a peer's last PROGRESS on the channel whose turn it is. On a blocked link, that answer covers all
-    /// earlier ones, because outdated STATUS messages would only delay repairs.
+    /// Answers a peer's last PROGRESS on the channel whose turn it is. On a blocked link, that answer covers
+    /// all earlier ones, because outdated STATUS messages would only delay repairs.
     fn serve_status(&mut self, id: PeerId, now: Now, out: &mut Vec<u8>) -> Served {
         while let Some(peer) = self.peers.get_mut(&id)
             && let Some(at) = peer.due_mut(Lane::Answers).pop()

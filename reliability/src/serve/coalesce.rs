@@ -215,8 +215,8 @@ impl RepairLog {
         self.last.range(from..).copied()
     }
 
-    /// Returns how to answer a NACK for `sequence` that has been pending since the first `seen` multicasts, in
-    /// a group of this many subscribers.
+    /// Returns how to answer a NACK for `sequence` that has been pending since the first `seen` multicasts,
+    /// in a group of this many subscribers.
     pub(super) fn answer(&mut self, sequence: Sequence, subscribers: u32, seen: u64) -> Answer {
         let multicast = self.multicast;
         let threshold = if planted(Bug::MulticastForOne) {

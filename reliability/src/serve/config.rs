@@ -57,8 +57,8 @@ pub struct RepairConfig {
     pub backlog_close_bytes: usize,
     /// Maximum number of connections of sessions at a time.
     pub peers_max: usize,
-    /// Maximum connections of one IPv4 address or IPv6 network of 64 bits; `None` means half of `peers_max`, so
-    /// that no host takes all places.
+    /// Maximum connections of one IPv4 address or IPv6 network of 64 bits; `None` means half of `peers_max`,
+    /// so that no host takes all places.
     pub peers_per_address_max: Option<usize>,
     /// Maximum replays of one IPv4 address or IPv6 network of 64 bits at a time. A further one is refused and
     /// may retry, so that no host takes the whole replay budget with many small shares.

@@ -327,8 +327,8 @@ impl RepairCore {
         }
     }
 
-    /// Adds an accepted connection of this kind from `origin`. When too many are open, one that has not joined
-    /// is rejected.
+    /// Adds an accepted connection of this kind from `origin`. When too many are open, one that has not
+    /// joined is rejected.
     pub fn handle_connected(
         &mut self,
         now: Now,

@@ -179,8 +179,8 @@ impl Turns {
         self.connections.remove(&peer);
     }
 
-    /// Forgets an origin without connections. While it is in the order it stays known, so that it has one turn
-    /// in each round if it returns.
+    /// Forgets an origin without connections. While it is in the order it stays known, so that it has one
+    /// turn in each round if it returns.
     pub(super) fn forget_origin(&mut self, origin: PeerOrigin) {
         match self.owners.get_mut(&origin) {
             Some(owners) if owners.is_waiting => owners.waiting.clear(),

@@ -38,8 +38,8 @@ impl Host {
     /// Returns the default interface for a line of this sender (docs/decisions/0030). It is the first of:
     /// - the sender's own interface, if the sender is this host, because the kernel loops its datagrams back
     ///   there only;
-    /// - the interface whose network contains the sender; of several with the same network, the one that carries
-    ///   the connection to the publisher;
+    /// - the interface whose network contains the sender; of several with the same network, the one that
+    ///   carries the connection to the publisher;
     /// - the interface that carries the connection to the publisher;
     /// - loopback, and then repair brings everything.
     fn interface_for(&self, sender: Ipv4Addr) -> Interface {

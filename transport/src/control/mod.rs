@@ -161,9 +161,9 @@ impl Inbox {
         })
     }
 
-    /// Passes whole messages to `on` until `cost` has reached `turn`. A message costs its length, and the work
-    /// in bytes that `on` returns. Returns their number. If `cost` is below `turn` then, no whole message
-    /// remains.
+    /// Passes whole messages to `on` until `cost` has reached `turn`. A message costs its length, and the
+    /// work in bytes that `on` returns. Returns their number. If `cost` is below `turn` then, no whole
+    /// message remains.
     fn messages_within(
         &mut self,
         turn: usize,

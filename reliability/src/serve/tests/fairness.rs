@@ -320,7 +320,7 @@ fn idle_connections_displace_no_session() {
 }
 
 #[test]
-fn each_newcomer_displaces_another_connection() {
+fn newcomers_displace_different_connections() {
     let config = RepairConfig {
         peers_max: 8,
         ..RepairConfig::default()

@@ -626,8 +626,8 @@ impl ControlServer {
         self.timers.set(peer, Instant::now() + self.config.linger);
     }
 
-    /// Gives a peer a turn of reading soon if an operation of its carrier has taken reports of its descriptor,
-    /// or while it is being granted a right.
+    /// Gives a peer a turn of reading soon if an operation of its carrier has taken reports of its
+    /// descriptor, or while it is being granted a right.
     pub(super) fn revisit(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.note_held_input();

@@ -3,9 +3,9 @@
 //! A pass gives every address that has work the same share, in an order that rotates. Within an address the
 //! connections take one turn each, the longest waiting first. An address that uses up its share continues in
 //! the next pass. So a connection waits for the shares of the other addresses, however many connections
-//! those have. A turn is never cut: an address whose turn took more than twice its share has no share until as
-//! many passes have made up for it. A connection without work costs nothing. A connection that ended is taken
-//! once more at most.
+//! those have. A turn is never cut: an address whose turn took more than twice its share has no share until
+//! as many passes have made up for it. A connection without work costs nothing. A connection that ended is
+//! taken once more at most.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
