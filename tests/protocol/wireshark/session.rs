@@ -160,7 +160,7 @@ pub(super) fn unusual_datagrams() -> Vec<Vec<u8>> {
         of_kind(Kind::Event, &body)
     };
     vec![
-        // Sent again, by a relay, with padding, and with an extension.
+        // Sent again by a relay, with padding, with an extension, and sent again beyond a gap.
         with(&|bytes| bytes[RELAY_OFFSET] |= relay_flags::RETRANSMITTED | 5),
         with(&|bytes| bytes.extend([0; 20])),
         encoded(
@@ -169,6 +169,15 @@ pub(super) fn unusual_datagrams() -> Vec<Vec<u8>> {
                 ..base
             },
             &[0xcc; 24],
+            &trade,
+        ),
+        encoded(
+            &Header {
+                relay: relay_flags::RETRANSMITTED,
+                sequence: Sequence(2_000),
+                ..base
+            },
+            &[],
             &trade,
         ),
         encoded(
