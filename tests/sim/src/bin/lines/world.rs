@@ -99,7 +99,7 @@ impl World {
         let has_second = (rng.random_bool(0.3) && !is_killed) || is_restarted;
         let sessions = 1 + u16::from(has_second);
         // A restarted count is found while it lasts, and only below the one before.
-        let last = rng.random_range(100..400_u64) + if is_killed { 600 } else { 0 };
+        let last = rng.random_range(100..400_u64) + if is_killed { 1_200 } else { 0 };
         let begin = if rng.random_bool(0.3) {
             rng.random_range(2..10_000)
         } else {
@@ -125,7 +125,7 @@ impl World {
             let from = ready[fate.random_range(150..600)].2;
             let restart = ready.iter().find(|it| it.0 == 1 && is_restarted);
             let begins = restart.map_or(from.after(us(25_000)), |it| it.2);
-            let to = begins.after(us(fate.random_range(0..50_000)));
+            let to = begins.after(us(fate.random_range(0..20_000)));
             Outage { from, to }
         });
         let mut world = Self {
