@@ -134,13 +134,15 @@ impl Arrived {
 
     /// Forgets the messages of a run that passed for old ones: all that came before this packet.
     fn swallow(&mut self, run: u16, before: &Arrival) {
-        let is_of = |sequence| match before.what {
-            What::Messages(_, first, end) => (first..end).contains(&sequence),
-            What::Next(..) | What::Foreign => false,
+        let (first, end) = match before.what {
+            What::Messages(_, first, end) => (first, end),
+            What::Next(_, next, _) => (next, next),
+            What::Foreign => return,
         };
-        let is_kept = |(of, sequence): &(u16, u64)| *of != run || is_of(*sequence);
+        let is_kept = |(of, sequence): &(u16, u64)| *of != run || (first..end).contains(sequence);
         self.all.retain(is_kept);
         self.at.retain(|message, _| is_kept(message));
+        self.known.insert(run, end);
     }
 }
 

@@ -98,22 +98,26 @@ impl World {
         let is_restarted = is_killed && fate.random_bool(0.5);
         let has_second = (rng.random_bool(0.3) && !is_killed) || is_restarted;
         let sessions = 1 + u16::from(has_second);
-        // A restarted count is found while it lasts, and only below the one before.
-        let last = rng.random_range(100..400_u64) + if is_killed { 600 } else { 0 };
+        // The process that is killed has begun by then.
+        let last = rng.random_range(100..400_u64) + if is_killed { 200 } else { 0 };
         let begin = if rng.random_bool(0.3) {
             rng.random_range(2..10_000)
         } else {
             1
         };
+        // A restarted count is found only below the one before.
         let begin = if is_restarted { begin + 5_000 } else { begin };
         // The venue: when each message is ready.
         let mut ready: Vec<(u16, u64, Nanos)> = Vec::new();
         let mut at = us(1_000_000);
         for session in 0..sessions {
             let begin = if session == 0 { begin } else { 1 };
+            // It is found while it lasts: this one has no pauses, and goes on for long enough.
+            let is_second_run = is_restarted && session == 1;
+            let last = last + if is_second_run { 1_200 } else { 0 };
             for sequence in begin..begin + last {
                 let step = match rng.random_range(0..60) {
-                    0 => 20_000,
+                    0 if !is_second_run => 20_000,
                     _ => rng.random_range(20..200),
                 };
                 at = at.after(us(step));
@@ -122,10 +126,10 @@ impl World {
             at = at.after(us(if is_calm || is_restarted { 40_000 } else { 100 }));
         }
         let outage = is_killed.then(|| {
-            let from = ready[fate.random_range(150..600)].2;
+            let from = ready[fate.random_range(200..300)].2;
             let restart = ready.iter().find(|it| it.0 == 1 && is_restarted);
             let begins = restart.map_or(from.after(us(25_000)), |it| it.2);
-            let to = begins.after(us(fate.random_range(0..50_000)));
+            let to = begins.after(us(fate.random_range(0..20_000)));
             Outage { from, to }
         });
         let mut world = Self {
