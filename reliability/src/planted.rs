@@ -17,8 +17,8 @@ pub enum Bug {
     TornWriteTaken,
     /// READs continue when the tokens are used up (§6.6).
     ReadTokensIgnored,
-    /// The window holds one datagram more than it has slots (§5).
-    WindowOffByOne,
+    /// The window holds two datagrams more than it has slots (§5).
+    WindowOverfilled,
     /// A known sequence counts as new after a jump backwards (§5.2).
     BackwardJumpBelieved,
     /// A datagram many rings ahead is accepted without confirmation by the repair path (§5.2).

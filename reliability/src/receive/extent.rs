@@ -82,9 +82,9 @@ impl Extent {
             // The publisher confirmed that nothing follows, so another one sent this.
             return false;
         }
-        let leaps = sequence.since(highest.max(next)) > leap_max && !planted(Bug::LeapBelieved);
+        let leaps = sequence.since(highest.max(next)) > leap_max;
         let unconfirmed = via != Via::Repair && sequence > self.confirmed.limit(now);
-        if leaps || unconfirmed {
+        if (leaps || unconfirmed) && !planted(Bug::LeapBelieved) {
             self.progress.note_leap();
             self.progress.query_soon(now);
             return false;

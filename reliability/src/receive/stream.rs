@@ -230,7 +230,7 @@ impl EpochStream {
         let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         arrival.count(is_repair_copy, self.counters());
         let window_end = self.recovery.reassembly().window_end();
-        let is_beyond = sequence >= window_end.plus(planted(Bug::WindowOffByOne).into());
+        let is_beyond = sequence >= window_end.plus(2 * u64::from(planted(Bug::WindowOverfilled)));
         if is_beyond && !self.make_room(now, header, on) {
             return;
         }

@@ -35,7 +35,7 @@ const HUNTS: [Hunt; 76] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 20),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
-    hunt(Bug::WindowOffByOne, "only-nacks", 12),
+    hunt(Bug::WindowOverfilled, "only-nacks", 12),
     hunt(Bug::BackwardJumpBelieved, "calm", 3),
     hunt(Bug::LeapBelieved, "forger", 5),
     hunt(Bug::ImpostorIgnored, "impostor", 60),

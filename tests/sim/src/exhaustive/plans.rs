@@ -269,7 +269,7 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
         Plan {
             // One forged datagram of any kind, behind, in place of the next one, or ahead.
             name: "impostor",
-            states_min: 1_000,
+            states_min: 180_000,
             forged: forged(&[
                 (Kind::Data, 0),
                 (Kind::Data, 1),
@@ -280,9 +280,9 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
                 (Kind::Heartbeat, 2),
             ]),
             faults: Faults {
-                drops: 1,
+                drops: one,
                 forgeries: 1,
-                ticks: 1 + one,
+                ticks: 1,
                 ..NONE
             },
             ..plan.clone()
@@ -290,19 +290,19 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
         Plan {
             // Forged datagrams follow each other, or alternate with genuine ones.
             name: "impostor ahead",
-            states_min: 1_000,
+            states_min: 48_000,
             forged: ahead.clone(),
             faults: Faults {
                 drops: 1,
-                forgeries: 2 + one,
-                ticks: 1,
+                forgeries: 2,
+                ticks: one,
                 ..NONE
             },
             ..plan.clone()
         },
         Plan {
             name: "impostor, arrival",
-            states_min: 1_000,
+            states_min: 140_000,
             receivers: vec![Who {
                 delivery: Delivery::Arrival,
                 ..ORDERED
@@ -318,12 +318,12 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
         },
         Plan {
             name: "impostor, cut",
-            states_min: 1_000,
+            states_min: 46_000,
             forged: ahead,
             faults: Faults {
                 cuts: 1,
-                forgeries: 2,
-                ticks: 1 + one,
+                forgeries: 1 + one,
+                ticks: 1,
                 ..NONE
             },
             ..plan
