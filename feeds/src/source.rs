@@ -128,7 +128,7 @@ pub trait Decoder: Send {
     fn finish(&mut self, sink: &mut dyn Sink);
 
     /// Continues in place of an earlier decoder, without its orders. Call it before the first packet.
-    /// What passed meanwhile is reported as a gap.
+    /// Messages that passed meanwhile are reported as a gap.
     fn resume(&mut self, at: &ResumePoint);
 
     /// Returns the session that is followed; `None` before the first packet, and where the venue

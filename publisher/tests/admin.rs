@@ -370,7 +370,7 @@ fn foreign_host_is_refused_on_every_port() {
     let log = publisher.log();
     assert_eq!(log.matches("refused a request").count(), 2, "{log}");
     assert!(log.contains("it names the host attacker.example"), "{log}");
-    // Who lacks the token does not learn which names are right.
+    // A client without the token does not learn which names are right.
     let command = post("/promote", "").replace("localhost", "attacker.example");
     assert!(ask_from(HONEST, port, &command).starts_with("HTTP/1.1 401"));
     // No browser reaches a Unix socket.

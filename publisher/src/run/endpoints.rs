@@ -96,8 +96,8 @@ impl Endpoints {
     /// Listens at the command socket, if the config has one. The caller has locked the state directory.
     ///
     /// # Errors
-    /// Returns [`PublisherError::CommandSocket`] if the path can't be used, unless it is the default one and a
-    /// command port serves.
+    /// Returns [`PublisherError::CommandSocket`] if the path can't be used, unless it is the default one
+    /// and a command port serves.
     pub(crate) fn bind_socket(&mut self, config: &Config) -> Result<(), PublisherError> {
         let Some(path) = config.command_socket() else {
             return Ok(());

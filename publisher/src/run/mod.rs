@@ -686,9 +686,10 @@ mod tests {
                 "inputs": [{ "source": 7, "kind": "udp", "format": name,
                     "lines": [{ "listen": "127.0.0.1:0" }] }],
                 "channels": [channel(1, "A*"), channel(2, "B*")] });
-            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
-            // its epoch, the next sequence of its decoder, what it sealed on each channel, and the messages
-            // that its source counts as missing. Its state is kept before the messages, and after if `is_kept`.
+            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed.
+            // Returns its epoch, the next sequence of its decoder, what it sealed on each channel, and the
+            // messages that its source counts as missing. Its state is kept before the messages, and
+            // after if `is_kept`.
             let live = |messages: &[(u64, u32, Option<&[u8; 8]>)], is_kept: bool| {
                 let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
                 let opened = Opened::open(plan, Arc::default()).unwrap();

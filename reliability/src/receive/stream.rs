@@ -107,8 +107,7 @@ impl EpochStream {
         self.recovery.stream().ended()
     }
 
-    /// Returns how many sequences lie between the last one delivered or declared lost and the newest
-    /// one known to have been sent.
+    /// Returns how many sequences lie between the last settled one and the newest known to have been sent.
     pub(crate) fn lag(&self) -> u64 {
         self.extent.progress().newest().since(self.delivered())
     }
@@ -118,9 +117,8 @@ impl EpochStream {
         self.recovery.next().previous()
     }
 
-    /// Returns whether a datagram of multicast, whose CRC is right and whose channel is ours, can be
-    /// delivered at once: it is the next one and data, nothing is missing, nothing waits, and nothing is
-    /// to be reported before it.
+    /// Returns whether multicast with a right CRC and our channel can be delivered at once: it is the next
+    /// datagram and data, nothing is missing, nothing waits, and nothing is to be reported before it.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self, datagram: &Datagram<'_>) -> bool {
         let (header, next) = (datagram.header(), self.recovery.next());
@@ -144,13 +142,12 @@ impl EpochStream {
         datagram: &Datagram<'_>,
         on: &mut impl Deliver,
     ) {
+        let sequence = datagram.header().sequence;
         let Ok(records) = datagram.records() else {
-            self.reject_unreadable(now, datagram.header().sequence);
+            self.reject_unreadable(now, sequence);
             return self.resolve(now, on);
         };
-        self.extent
-            .progress_mut()
-            .note_seen(datagram.header().sequence);
+        self.extent.progress_mut().note_seen(sequence);
         let held = Held::of(now, Via::Line(line), datagram);
         (self.recovery).deliver_next(datagram, records, held, on);
         self.emit(on);
@@ -206,9 +203,7 @@ impl EpochStream {
     /// Takes a heartbeat: everything up to its sequence was sent.
     pub(crate) fn handle_heartbeat(&mut self, now: Nanos, header: &Header, heartbeat: &Heartbeat) {
         let hold_off = Nanos::from_us(heartbeat.hold_off_us.into());
-        self.recovery
-            .repair_mut()
-            .advise_hold_off(hold_off, heartbeat.subscribers);
+        (self.recovery.repair_mut()).advise_hold_off(hold_off, heartbeat.subscribers);
         self.note_sent(header.sequence, now, Origin::Live);
         self.recovery
             .reassembly_mut()

@@ -162,7 +162,7 @@ fn gap_filled_after_status_is_compared_with_repair_path() {
 }
 
 #[test]
-fn nothing_is_delivered_beyond_confirmed_end() {
+fn datagram_beyond_confirmed_end_is_not_delivered() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publisher.publish(1));

@@ -816,7 +816,7 @@ mod tests {
             assert_eq!(c.to_rust().as_ref(), Some(&event));
             kinds.insert(c.kind);
         }
-        assert!(kinds.into_iter().eq(1..=28), "every kind was among them");
+        assert!(kinds.into_iter().eq(1..=29), "every kind was among them");
         assert_eq!(Event::of(EventKind::Other).to_rust(), None);
         let wild = Event {
             kind: 4,
