@@ -183,7 +183,7 @@ fn join_claiming_higher_epoch_is_only_counted() {
     assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
     peer.say(0, &Message::Leave);
     drop(peer);
-    assert_eq!(counted(&publisher, "higher_epoch_claims"), 1);
+    assert_eq!(publisher.metric_now("higher_epoch_claims"), 1);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -228,9 +228,12 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
         peer.0.write_all(bytes).expect("written");
         assert!(peer.is_closed(), "{bytes:?}");
     }
-    assert_eq!(counted(&publisher, "joins_rejected"), 3);
-    assert_eq!(counted(&publisher, "unknown_sessions"), 1);
-    assert_eq!(counted(&publisher, "protocol_errors"), garbage.len() as u64);
+    assert_eq!(publisher.metric_now("joins_rejected"), 3);
+    assert_eq!(publisher.metric_now("unknown_sessions"), 1);
+    assert_eq!(
+        publisher.metric_now("protocol_errors"),
+        garbage.len() as u64
+    );
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -299,9 +302,9 @@ fn nack_of_any_range_or_epoch_is_answered() {
     assert!(had > 1, "what was sent is repaired");
     peer.say(0, &Message::Leave);
     // The follower may have sent NACKs as well.
-    assert_eq!(counted(&publisher, "refused_epoch"), 1);
-    assert!(counted(&publisher, "refused_ahead") > ahead.len());
-    assert!(counted(&publisher, "answered") > had);
+    assert_eq!(publisher.metric_now("refused_epoch"), 1);
+    assert!(publisher.metric_now("refused_ahead") > ahead.len());
+    assert!(publisher.metric_now("answered") > had);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -340,12 +343,12 @@ fn nack_flood_by_non_reading_peer_is_disconnected() {
         }
         is_closed
     });
-    assert_eq!(counted(&publisher, "overflow_disconnects"), 1);
+    assert_eq!(publisher.metric_now("overflow_disconnects"), 1);
     peer.0.set_nonblocking(false).expect("it can be");
     assert!(peer.is_closed());
     // Unread answers to the closed connection are no longer counted as pending.
-    drive(&mut followers, |_| counted(&publisher, "pending") == 0);
-    assert_eq!(counted(&publisher, "subscribers"), 1);
+    drive(&mut followers, |_| publisher.metric("pending") == 0);
+    assert_eq!(publisher.metric_now("subscribers"), 1);
     nobody_else_noticed(publisher, followers);
 }
 
@@ -422,18 +425,6 @@ fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
     }
 }
 
-/// Returns a metric of the publisher by its whole name; of several series, the first.
-pub(crate) fn counted(publisher: &Publisher, name: &str) -> u64 {
-    let metrics = publisher.metrics();
-    let whole = format!("tickcast_publisher_{name}");
-    let line = metrics.lines().find(|line| {
-        let rest = line.strip_prefix(whole.as_str());
-        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
-    });
-    let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    count.unwrap_or_else(|| panic!("no {whole} in {metrics}"))
-}
-
 pub(crate) fn join_frame(name: &str) -> Vec<u8> {
     let join = Join {
         name: name.into(),
@@ -469,9 +460,9 @@ fn trickled_join_is_disconnected_others_undisturbed() {
         });
     }
     drive(&mut followers, |_| {
-        counted(&publisher, "silent_disconnects") >= cut_off
+        publisher.metric("silent_disconnects") >= cut_off
     });
-    assert_eq!(counted(&publisher, "silent_disconnects"), cut_off);
+    assert_eq!(publisher.metric_now("silent_disconnects"), cut_off);
     nobody_else_noticed(publisher, followers);
 }
 
@@ -505,8 +496,8 @@ fn connection_flood_is_bounded_follower_undisturbed() {
     }
     assert!(welcomed <= 8, "{welcomed} were welcomed");
     assert_eq!(welcomed + rejected, 400);
-    assert!(counted(&publisher, "joins_rejected") > 0);
-    let of_address = counted(&publisher, "connections_per_address_refused");
+    assert!(publisher.metric_now("joins_rejected") > 0);
+    let of_address = publisher.metric_now("connections_per_address_refused");
     assert_eq!(of_address, 0, "no host had more than its share");
     // The allowed connections, those that may still join or be refused by the core, and those that are being
     // closed, but not one for each of the flood.
@@ -540,7 +531,7 @@ fn repeated_join_ends_connection_or_opens_session() {
     assert!(matches!(session(&mut twice), Some(Some(_))));
     twice.0.write_all(&frame).expect("written");
     assert!(twice.is_closed());
-    assert_eq!(counted(&publisher, "protocol_errors"), 1);
+    assert_eq!(publisher.metric_now("protocol_errors"), 1);
     // A replayed JOIN on other connections: each is another session, and there are no more than allowed.
     let hosts = (1..=20).map(|n| Ipv4Addr::new(127, 0, 1, n));
     let mut again: Vec<Peer> = (hosts.map(|host| Peer::connect_from(host, &publisher))).collect();
@@ -556,9 +547,9 @@ fn repeated_join_ends_connection_or_opens_session() {
     assert_eq!(sessions.len(), count, "no two have one session");
     let rejected = 20 - count as u64;
     drive(&mut followers, |_| {
-        counted(&publisher, "joins_rejected") >= rejected
+        publisher.metric("joins_rejected") >= rejected
     });
-    assert_eq!(counted(&publisher, "joins_rejected"), rejected);
+    assert_eq!(publisher.metric_now("joins_rejected"), rejected);
     drop(again);
     drive(&mut followers, |_| open() <= before);
     // A second replay connection of a session replaces the first, and the session goes on.

@@ -13,7 +13,7 @@ use tickcast_test_support::{
     Follower, Publisher, channel, drive, end, endless, free_group, one_channel,
 };
 
-use crate::hostile::{Peer, counted, join_frame};
+use crate::hostile::{Peer, join_frame};
 
 const ADDRESSES: u8 = 8;
 const OF_EACH: usize = 125;
@@ -131,7 +131,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         });
         followers[0].poll();
     }
-    drive(&mut followers, |_| counted(&publisher, "connected") > 1_000);
+    drive(&mut followers, |_| publisher.metric("connected") > 1_000);
     let (stop, open) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
@@ -150,13 +150,13 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         }
     });
     // The attack lasts until the honest subscriber has seen and repaired enough of the stream beside it.
-    let (from, nacks) = (received(&followers), counted(&publisher, "nack_messages"));
+    let (from, nacks) = (received(&followers), publisher.metric_now("nack_messages"));
     let mut most = before;
     drive(&mut followers, |all| {
         most = most.max(resident(publisher.id()));
         received(all) > from + 8_000
             && all[0].counters(0).missing_datagrams.get() > 10
-            && counted(&publisher, "nack_messages") > nacks + 50_000
+            && publisher.metric("nack_messages") > nacks + 50_000
     });
     let still_open = open.load(Ordering::Relaxed);
     let reader = Follower::new(publisher.subscriber().channel("all"));

@@ -144,12 +144,12 @@ impl CommandHandler {
         });
         let (answer, on_sent) = match timeout(self.hand_over_max, replied).await {
             Ok(Ok(replied)) => replied,
-            Ok(Err(_)) => {
+            Ok(Err(_)) if self.shared.current().is_stopping() => {
                 let why = "this publisher is ending its session".into();
                 return self.not_handed_over(&hand_over::Answer::Refused { why });
             }
             // This refuses nothing: the publish thread may be carrying out the request, and end.
-            Err(_) => {
+            Ok(Err(_)) | Err(_) => {
                 let text = "the publish thread gave no answer in time: a handler may hold it\n";
                 return Page::text(StatusCode::SERVICE_UNAVAILABLE, text).into();
             }

@@ -307,7 +307,7 @@ impl RepairCore {
         peer.owner = id;
         for mut of in peer.take_channels() {
             let channel = &mut self.channels[of.channel];
-            channel.catch_up(&mut of);
+            // No multicast is compared here, so that nobody pays for the end of a connection.
             let abandoned = of.repair.clear() + of.replay.clear();
             if !planted(Bug::AbandonedUncounted) {
                 channel.counters.repairs_cancelled.add(abandoned);

@@ -78,6 +78,8 @@ const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 const RETRY_AFTER_MS: u64 = 1_000;
 /// Maximum number of queued informational events; further ones are dropped and counted.
 const NEWS_MAX: usize = 4096;
+/// Maximum number of turns in one call that send nothing: the caller reads messages between calls.
+const PASSED_MAX: u32 = 64;
 
 /// The destination of bytes that were appended to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -491,15 +493,18 @@ impl RepairCore {
 
     /// Appends the next bytes to send to `out` and returns their destination, or `None` when nothing can be
     /// sent now. Each call appends at most one datagram; peers take turns. Call it after every input until it
-    /// returns `None`.
+    /// returns `None`. A call that only drops requests that
+    /// multicast has answered ends after 64 turns; [`Self::poll_timeout`] is due at once then.
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
         while let Some(peer) = self.turns[Lane::Repair as usize].resumed(now.monotonic) {
             self.schedule(peer, Lane::Repair);
         }
+        let mut passed = 0;
         for _ in Lane::ALL {
             self.lane = self.lane.next();
             let lane = self.lane;
-            while self.turns[lane as usize].is_waiting()
+            while passed < PASSED_MAX
+                && self.turns[lane as usize].is_waiting()
                 && self.has_budget(lane, now.monotonic)
                 && let Some(peer) = self.turns[lane as usize].pop()
             {
@@ -511,7 +516,10 @@ impl RepairCore {
                     Served::Blocked(until) => {
                         self.turns[lane as usize].pause(peer, until);
                     }
-                    Served::Passed => self.schedule(peer, lane),
+                    Served::Passed => {
+                        passed += 1;
+                        self.schedule(peer, lane);
+                    }
                     Served::Nothing => {}
                 }
             }

@@ -1,6 +1,7 @@
 //! Connections of one kind by origin, and the choice of the one that gives way when all places are taken
 //! (docs/PROTOCOL.md §6.4).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::serve::peer::PeerId;
@@ -10,8 +11,8 @@ use crate::types::PeerOrigin;
 #[derive(Debug, Default)]
 pub(super) struct Places {
     by_origin: BTreeMap<PeerOrigin, BTreeSet<PeerId>>,
-    /// Each origin by its number of places.
-    by_size: BTreeSet<(usize, PeerOrigin)>,
+    /// Each origin by its number of places, then by its oldest connection: an address decides nothing.
+    by_size: BTreeSet<(usize, Reverse<PeerId>, PeerOrigin)>,
     taken: usize,
 }
 
@@ -37,29 +38,34 @@ impl Places {
     /// `than`: closing it in favour of a connection of `than` makes the division fairer.
     pub(super) fn to_give_way(&self, than: PeerOrigin) -> Option<PeerId> {
         let own = self.by_origin.get(&than).map_or(0, BTreeSet::len);
-        let (most, origin) = self.by_size.last()?;
+        let (most, _, origin) = self.by_size.last()?;
         let held = self.by_origin.get(origin).filter(|_| *most > own + 1)?;
         held.last().copied()
     }
 
-    /// Returns the oldest connection of the origin with the most places.
+    /// Returns the oldest connection of the origin with the most places; among equal ones, of the origin
+    /// with the oldest.
     pub(super) fn oldest_of_largest(&self) -> Option<PeerId> {
-        let (_, origin) = self.by_size.last()?;
+        let (_, _, origin) = self.by_size.last()?;
         self.by_origin.get(origin)?.first().copied()
     }
 
     fn resize(&mut self, origin: PeerOrigin, change: impl FnOnce(&mut BTreeSet<PeerId>) -> bool) {
         let held = self.by_origin.entry(origin).or_default();
-        let before = held.len();
+        let size = |held: &BTreeSet<PeerId>| {
+            let oldest = held.first()?;
+            Some((held.len(), Reverse(*oldest), origin))
+        };
+        let (before, had) = (size(held), held.len());
         change(held);
-        let after = held.len();
-        if after == 0 {
-            self.by_origin.remove(&origin);
+        let (after, has) = (size(held), held.len());
+        self.taken = self.taken - had + has;
+        if let Some(before) = before {
+            self.by_size.remove(&before);
         }
-        self.taken = self.taken - before + after;
-        self.by_size.remove(&(before, origin));
-        if after > 0 {
-            self.by_size.insert((after, origin));
+        match after {
+            Some(after) => drop(self.by_size.insert(after)),
+            None => drop(self.by_origin.remove(&origin)),
         }
     }
 }
@@ -102,5 +108,18 @@ mod tests {
         }
         assert_eq!((places.taken(), places.by_origin.len()), (0, 0));
         assert_eq!(places.to_give_way(origin(3)), None);
+    }
+
+    #[test]
+    fn oldest_of_equal_origins_gives_way_at_any_address() {
+        let mut places = Places::default();
+        for (address, peer) in [(5, 1), (1, 2), (9, 3)] {
+            places.take(origin(address), PeerId(peer));
+        }
+        assert_eq!(places.oldest_of_largest(), Some(PeerId(1)));
+        places.free(origin(5), PeerId(1));
+        assert_eq!(places.oldest_of_largest(), Some(PeerId(2)));
+        places.take(origin(9), PeerId(4));
+        assert_eq!(places.oldest_of_largest(), Some(PeerId(3)));
     }
 }

@@ -21,6 +21,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{PATIENCE, signal};
 
+/// The age of a page that the admin port serves.
+const PAGE_AGE_MAX: Duration = Duration::from_millis(100);
+
 /// Returns the path of a binary that the workspace build made.
 pub fn binary(name: &str) -> PathBuf {
     let here = std::env::current_exe().expect("a test has a path");
@@ -247,9 +250,26 @@ impl Publisher {
         )
     }
 
-    /// Returns the text that the admin port serves as metrics.
+    /// Returns the text that the admin port serves as metrics, at most [`PAGE_AGE_MAX`] old.
     pub fn metrics(&self) -> String {
         self.get("/metrics").1
+    }
+
+    /// Returns the metrics of now.
+    pub fn metrics_now(&self) -> String {
+        std::thread::sleep(PAGE_AGE_MAX);
+        self.metrics()
+    }
+
+    /// Returns a metric by its name without the prefix, at most [`PAGE_AGE_MAX`] old: to wait for a value.
+    /// `name` may end with labels; of several series, the first counts.
+    pub fn metric(&self, name: &str) -> u64 {
+        series(&self.metrics(), name)
+    }
+
+    /// Returns a metric of now: to compare it with a value.
+    pub fn metric_now(&self, name: &str) -> u64 {
+        series(&self.metrics_now(), name)
     }
 
     /// Returns status and body of the admin port's answer to a GET.
@@ -275,6 +295,17 @@ impl Publisher {
     pub fn joined(&self) -> usize {
         self.metrics().matches("subscriber_sequence{").count()
     }
+}
+
+/// Returns the value of the first series of this name, without the prefix of publishers.
+fn series(metrics: &str, name: &str) -> u64 {
+    let whole = format!("tickcast_publisher_{name}");
+    let line = metrics.lines().find(|line| {
+        let rest = line.strip_prefix(whole.as_str());
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+    });
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {whole} in {metrics}"))
 }
 
 impl Drop for Publisher {

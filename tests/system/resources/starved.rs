@@ -77,7 +77,7 @@ fn publisher_without_descriptors_recovers() {
         let (status, _) = asked.join().expect("no panic");
         assert_eq!(status, 200);
     });
-    let metrics = publisher.metrics();
+    let metrics = publisher.metrics_now();
     let refused = |line: &str| line.contains("connections_refused") && !line.starts_with('#');
     let refused = metrics.lines().find(|line| refused(line));
     assert!(

@@ -83,7 +83,7 @@ impl Run {
                 self.feed.send_to(packet, self.to).expect("it is sent");
             }
             self.sent += some.len() as u64;
-            self.follow(|run| run.count("source_packets") >= run.sent);
+            self.follow(|run| run.publisher.metric("source_packets") >= run.sent);
         }
     }
 
@@ -166,18 +166,10 @@ impl Run {
         })
     }
 
-    /// Returns a counter of the source in this publisher's life.
-    fn count(&self, name: &str) -> u64 {
-        let metrics = self.publisher.metrics();
-        let series = format!("tickcast_publisher_{name}{{");
-        let line = metrics.lines().find(|line| line.starts_with(&series));
-        let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-        count.expect("a count")
-    }
-
     /// Returns the messages that this publisher counts as decoded or missing.
     fn accounted_now(&self) -> u64 {
-        self.count("source_messages") + self.count("source_missing_messages")
+        let messages = self.publisher.metric_now("source_messages");
+        messages + self.publisher.metric_now("source_missing_messages")
     }
 
     fn end(&mut self) {
@@ -226,7 +218,7 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     run.send(&[segment(7, 4, &["A"]), segment(7, 10, &["E", "C", "D"])]);
     run.follow(is_at(at(0, 12)));
     let counts = ["messages", "missing_messages", "duplicates", "gaps"];
-    let counts = counts.map(|name| run.count(&format!("source_{name}")));
+    let counts = counts.map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [3, 5, 1, 1], "9 messages since message 3");
     // Nothing is missed.
     run.restart();
@@ -287,7 +279,8 @@ fn count_that_venue_restarted_meanwhile_is_another_run() {
     std::thread::sleep(Duration::from_millis(110));
     run.send(&[segment(7, 6, &["C"]), segment(7, 7, &["A"])]);
     run.follow(is_at(at(1, 7)));
-    let counts = ["resets", "duplicates", "gaps"].map(|name| run.count(&format!("source_{name}")));
+    let counts = ["resets", "duplicates", "gaps"]
+        .map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [1, 1, 2]);
     run.end();
     let lost = |ordinal, from, messages| Heard::Lost(at(ordinal, from), messages, Vec::new());
@@ -383,7 +376,7 @@ fn killed_live_publisher_delivers_or_reports_each_message() {
             run.restart();
         }
     }
-    assert!(run.count("source_unknown_orders") > 0);
+    assert!(run.publisher.metric_now("source_unknown_orders") > 0);
     run.end();
     let (mut delivered, mut lost, mut begun_anew) = (BTreeSet::new(), BTreeSet::new(), 0);
     for heard in &run.heard {

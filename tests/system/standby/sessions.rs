@@ -138,7 +138,7 @@ impl Setting {
 
 /// Returns how many messages a promoted standby counts as published again.
 fn published_again(standby: &Publisher) -> u64 {
-    let metrics = standby.metrics();
+    let metrics = standby.metrics_now();
     let is_it = |line: &&str| line.contains("published_again_messages") && !line.starts_with('#');
     let line = metrics.lines().find(is_it);
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
@@ -194,7 +194,7 @@ fn standby_of_other_session_needs_force() {
         b.says(2, sequence);
     };
     let mut last = it.say_until(1, others, |told| *Setting::agreement(told) == "differs");
-    let metrics = it.b.metrics();
+    let metrics = it.b.metrics_now();
     assert!(
         metrics.contains("tickcast_standby_differing_source 1"),
         "{metrics}"

@@ -8,8 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::hostile::counted;
-
 use super::pair::{
     RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,
     standby_of, told, until_it_mirrors,
@@ -381,7 +379,8 @@ fn impostor_of_standby_is_refused_beside_the_genuine_one() {
     }
     get_on(&mut followers, 1_000);
     let refused = "tickcast_publisher_hand_overs_refused 4";
-    assert!(a.metrics().contains(refused), "{}", a.metrics());
+    let metrics = a.metrics_now();
+    assert!(metrics.contains(refused), "{metrics}");
     followers.pop();
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
@@ -427,7 +426,8 @@ fn standby_on_another_host_hands_over_with_token_only() {
     assert_eq!(ready, 503, "{why}");
     assert!(why.contains("the publisher would not hand over"), "{why}");
     let refused = "tickcast_standby_commands_refused 1";
-    assert!(wrong.metrics().contains(refused), "{}", wrong.metrics());
+    let metrics = wrong.metrics_now();
+    assert!(metrics.contains(refused), "{metrics}");
     let why = refusal(&mut followers, &wrong, false);
     assert!(why.contains("refuses the token"), "{why}");
     let refused = wrong.audited("promotion_refused");
@@ -440,7 +440,7 @@ fn standby_on_another_host_hands_over_with_token_only() {
     get_on(&mut followers, 1_000);
     // The check and the promotion.
     drive(&mut followers, |_| {
-        counted(&a, "endpoint_denied{endpoint=\"command_port\"}") >= 2
+        a.metric("endpoint_denied{endpoint=\"command_port\"}") >= 2
     });
     wrong.kill();
     let b = start(&mut followers, "the-token-of-publisher-a");
@@ -488,7 +488,7 @@ fn command_socket_serves_its_user_only() {
     // The peer's user is checked as well, should the mode be changed.
     mode(&path, 0o666);
     refused("gave no answer");
-    let metrics = a.metrics();
+    let metrics = a.metrics_now();
     for (name, count) in [("refused", 1), ("answered", 1), ("failed", 0)] {
         let series = format!("endpoint_{name}{{endpoint=\"command_socket\"}} {count}");
         assert!(metrics.contains(&series), "{series}: {metrics}");
@@ -701,7 +701,7 @@ fn standby_series_exist_from_start_and_follow() {
         let told = told(&b);
         told["publisher_alive"] == true && number(&told["channels"][0], "last") > 100
     });
-    assert!(b.metrics().contains("tickcast_standby_mirroring 1"));
+    assert!(b.metrics_now().contains("tickcast_standby_mirroring 1"));
     drive_for(&mut followers, Duration::from_millis(20));
     let lost = |loss: &tickcast_subscriber::Loss| loss.cause == LossCause::Window;
     assert!(!followers[0].losses.iter().any(lost));
