@@ -63,9 +63,10 @@ impl Places {
         if let Some(before) = before {
             self.by_size.remove(&before);
         }
-        match after {
-            Some(after) => drop(self.by_size.insert(after)),
-            None => drop(self.by_origin.remove(&origin)),
+        if let Some(after) = after {
+            self.by_size.insert(after);
+        } else {
+            self.by_origin.remove(&origin);
         }
     }
 }
@@ -98,7 +99,7 @@ mod tests {
         places.free(origin(1), PeerId(3));
         places.free(origin(9), PeerId(3));
         assert_eq!((places.taken(), places.by_size.len()), (4, 2));
-        assert_eq!(places.to_give_way(origin(3)), Some(PeerId(5)));
+        assert_eq!(places.to_give_way(origin(3)), Some(PeerId(2)));
         for peer in [1, 2] {
             places.free(origin(1), PeerId(peer));
         }
