@@ -250,7 +250,7 @@ impl Publisher {
         )
     }
 
-    /// Returns the text that the admin port serves as metrics, at most [`PAGE_AGE_MAX`] old.
+    /// Returns the text that the admin port serves as metrics, at most 100 ms old.
     pub fn metrics(&self) -> String {
         self.get("/metrics").1
     }
@@ -261,7 +261,7 @@ impl Publisher {
         self.metrics()
     }
 
-    /// Returns a metric by its name without the prefix, at most [`PAGE_AGE_MAX`] old: to wait for a value.
+    /// Returns a metric by its name without the prefix, at most 100 ms old: to wait for a value.
     /// `name` may end with labels; of several series, the first counts.
     pub fn metric(&self, name: &str) -> u64 {
         series(&self.metrics(), name)
