@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
-use crate::commands::{demo, doctor, explain, inject, inspect, listen, promote, replay, simulate};
+use crate::commands::{demo, doctor, explain, inject, inspect, listen, plan, promote, replay, simulate};
 
 /// Moves market data, injects faults, and reports every loss exactly.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Replay(replay::Args),
     /// Decodes a recording and says what became of each frame and byte.
     Inspect(inspect::Args),
+    /// Measures the peaks of a recording, and sizes a publisher for them.
+    Plan(plan::Args),
     /// Writes a capture of a simulated market.
     Simulate(simulate::Args),
     /// Relays one multicast group to another with faults, and reports each fault.

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             Command::Inspect(args) => commands::inspect::run(&args),
             Command::Listen(args) => commands::listen::run(&args),
             Command::Replay(args) => commands::replay::run(&args),
+            Command::Plan(args) => commands::plan::run(&args),
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Inject(args) => commands::inject::run(&args),
             Command::Promote(args) => commands::promote::run(&args),

@@ -387,7 +387,7 @@ fn session_name(number: u64) -> [u8; 10] {
 }
 
 /// Returns the time of an ITCH 5.0 message since midnight: six bytes after type, locate and tracking.
-fn stamp(message: &[u8]) -> Nanos {
+pub fn stamp(message: &[u8]) -> Nanos {
     message.get(5..11).map_or(Nanos::ZERO, |bytes| {
         Nanos(
             bytes
