@@ -3,7 +3,9 @@
 use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
-use crate::commands::{demo, doctor, explain, inject, inspect, listen, plan, promote, replay, simulate};
+use crate::commands::{
+    demo, doctor, explain, inject, inspect, listen, plan, promote, replay, simulate,
+};
 
 /// Moves market data, injects faults, and reports every loss exactly.
 #[derive(Debug, Parser)]

@@ -388,8 +388,9 @@ fn hostile_publisher() -> io::Result<()> {
                 0 => 0,
                 1..4 => [0x40, 0x80, 0xc0][n - 1],
                 4 | 40 => 5,
-                _ => [0, 2, 3, 4, 5, 6, 8, 9, 9, 10, 11, 12, 17, 18, 21, 22, 23, 24, 25]
-                    [random.random_range(0..19)],
+                _ => [
+                    0, 2, 3, 4, 5, 6, 8, 9, 9, 10, 11, 12, 17, 18, 21, 22, 23, 24, 25,
+                ][random.random_range(0..19)],
             };
             bytes.push(operation);
             let mut number = |near: u8| match random.random_range(0..16) < wild {
@@ -443,7 +444,15 @@ fn mapped() -> io::Result<()> {
     put("mapped", "honest", &[12, 0, 0, 2, 2])?;
     put("mapped", "late", &[39, 0, 3, 2, 2, 3, 0, 7, 2])?;
     // The word `sent` and the number of the last copy rise, fall, and are the greatest of all.
-    let words = [(0, 1, 5), (0, 3, 0), (7, 3, 0), (0x87, 3, 0), (7, 0, 200), (2, 3, 1), (0, 2, 9)];
+    let words = [
+        (0, 1, 5),
+        (0, 3, 0),
+        (7, 3, 0),
+        (0x87, 3, 0),
+        (7, 0, 200),
+        (2, 3, 1),
+        (0, 2, 9),
+    ];
     let mut bytes = vec![12, 0, 0];
     for (which, how, by) in words {
         bytes.extend([0, which, how, by, 0, 2]);
@@ -460,7 +469,11 @@ fn mapped() -> io::Result<()> {
     put("mapped", "slots", &bytes)?;
     // The file is damaged before it is opened.
     for which in 0..9 {
-        put("mapped", &format!("damaged-{which}"), &[20, 1, which, 3, 7, 0, 0, 0, 2, 2])?;
+        put(
+            "mapped",
+            &format!("damaged-{which}"),
+            &[20, 1, which, 3, 7, 0, 0, 0, 2, 2],
+        )?;
     }
     Ok(())
 }

@@ -17,8 +17,8 @@ use tickcast_reliability::session::{
     SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+    ChannelId, ConfigHash, Epoch, Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
+    SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
     Header, Heartbeat, Kind, PublisherState, SourceLossReason, StreamEvent, crc_of,
@@ -226,7 +226,8 @@ impl Run {
     fn range(&mut self, input: &mut Bytes<'_>) -> SequenceRange {
         let (first, last) = (self.number(input), self.number(input));
         let (first, last) = (first.min(last), first.max(last));
-        SequenceRange::new(Sequence(first), Sequence(last)).unwrap_or(SequenceRange::one(Sequence(1)))
+        SequenceRange::new(Sequence(first), Sequence(last))
+            .unwrap_or(SequenceRange::one(Sequence(1)))
     }
 
     /// Sends a WELCOME whose fields come from the input. It is written as text, so that it holds what no
@@ -290,8 +291,13 @@ impl Run {
         frame.extend(body.as_bytes());
         // A number that no field of its type can have ends the connection, as a driver does.
         match Message::read(&frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
-            Ok(Some((_, message, _))) => self.give(SubscriberInput::message(path, ChannelId(0), &message)),
-            _ => self.give(SubscriberInput::Disconnected(path, LinkDownReason::Protocol)),
+            Ok(Some((_, message, _))) => {
+                self.give(SubscriberInput::message(path, ChannelId(0), &message))
+            }
+            _ => self.give(SubscriberInput::Disconnected(
+                path,
+                LinkDownReason::Protocol,
+            )),
         }
     }
 
@@ -481,7 +487,9 @@ impl Run {
             let at = geometry.slot_offset(Sequence(self.number(input)));
             let datagram = self.datagram(input);
             let slot = &mut bytes[at..at + geometry.slot_len()];
-            slot.iter_mut().zip(datagram).for_each(|(to, from)| *to = from);
+            slot.iter_mut()
+                .zip(datagram)
+                .for_each(|(to, from)| *to = from);
         }
         let memory: Arc<dyn RingMemory> = Arc::new(HeapMemory::left_behind(&bytes, || {}));
         let access = RemoteAccess {
@@ -535,7 +543,11 @@ impl Run {
         assert!(rests, "the core comes to rest");
         assert!(sent <= SENT_MAX, "{sent} bytes are sent at one time");
         let due = self.core.poll_timeout();
-        assert!(due > self.now, "a time-out at {due} is not after {}", self.now);
+        assert!(
+            due > self.now,
+            "a time-out at {due} is not after {}",
+            self.now
+        );
     }
 
     fn round(&mut self, sent: &mut usize) -> ControlFlow<()> {

@@ -191,7 +191,9 @@ impl MappedFile {
             }
         };
         let mut old = [0; 8];
-        self.file.read_exact_at(&mut old, at as u64).expect("it is there");
+        self.file
+            .read_exact_at(&mut old, at as u64)
+            .expect("it is there");
         let old = u64::from_le_bytes(old);
         let word = match how % 6 {
             0 => by,
@@ -202,7 +204,9 @@ impl MappedFile {
             _ => old ^ (1 << (by % 64)),
         };
         let word = word.to_le_bytes();
-        self.file.write_all_at(&word, at as u64).expect("it is there");
+        self.file
+            .write_all_at(&word, at as u64)
+            .expect("it is there");
     }
 }
 
@@ -218,7 +222,11 @@ fn whole(count: u64) -> Vec<u8> {
     for area in 0..2 {
         let at = geometry.bytes() + area * tail_len(geometry) / 2;
         put(&mut bytes, at, 1);
-        put(&mut bytes, at + 8, (COPIES << 32) | geometry.slot_len() as u64);
+        put(
+            &mut bytes,
+            at + 8,
+            (COPIES << 32) | geometry.slot_len() as u64,
+        );
         let entry = at + HEAD_LEN + HEAD_LEN + geometry.slot_len();
         put(&mut bytes, entry, copy.len() as u64);
         put(&mut bytes, entry + 16, 1);

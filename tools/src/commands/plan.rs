@@ -50,7 +50,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     lines: u8,
     /// Cores of the feed, publish and repair threads, which then spin.
-    #[arg(long, value_name = "FEED,PUBLISH,REPAIR", value_delimiter = ',', num_args = 3)]
+    #[arg(
+        long,
+        value_name = "FEED,PUBLISH,REPAIR",
+        value_delimiter = ',',
+        num_args = 3
+    )]
     cores: Vec<u16>,
     /// Plan for the feed at these destinations, one for each line: GROUP:PORT, or GROUP:PORT#CHANNEL
     /// for one channel of IEX.
@@ -181,7 +186,11 @@ fn print(
     rows.load_style(comfy_table::presets::ASCII_MARKDOWN);
     rows.set_header(["setting", "value", "reason"]);
     for size in &sizing.sizes {
-        rows.add_row([size.setting.to_owned(), size.value.to_string(), size.reason.clone()]);
+        rows.add_row([
+            size.setting.to_owned(),
+            size.value.to_string(),
+            size.reason.clone(),
+        ]);
     }
     output.line(rows)?;
     let ring = Geometry::new(demand.slot_len, sizing.value("channels[0].slots"));
@@ -208,9 +217,10 @@ fn summary(measured: &Measured, sizing: &Sizing, demand: &Demand, config: &Value
     let peaks = windows(demand).zip(&measured.peaks).map(|(window, peak)| {
         json!({ "window_us": window.as_us(), "most": peak.most(), "at_us": peak.at().as_us() })
     });
-    let sizes = sizing.sizes.iter().map(|size| {
-        json!({ "setting": size.setting, "value": size.value, "reason": size.reason })
-    });
+    let sizes = sizing
+        .sizes
+        .iter()
+        .map(|size| json!({ "setting": size.setting, "value": size.value, "reason": size.reason }));
     json!({
         "feed": measured.name,
         "rate": demand.rate,

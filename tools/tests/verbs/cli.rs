@@ -24,7 +24,9 @@ fn help_names_every_verb_and_the_exit_codes() {
 
 #[test]
 fn help_output_describes_options_of_all_verbs() {
-    for verb in ["demo", "listen", "replay", "simulate", "inject", "doctor"] {
+    for verb in [
+        "demo", "listen", "replay", "simulate", "inject", "doctor", "plan", "inspect",
+    ] {
         let done = run(&[verb, "--help"]);
         assert_eq!(done.status.code(), Some(0));
         let help = text(&done.stdout);

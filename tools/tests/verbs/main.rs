@@ -7,4 +7,5 @@ mod explain;
 mod inject;
 mod inspect;
 mod listen;
+mod plan;
 mod replay;

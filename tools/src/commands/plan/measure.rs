@@ -100,7 +100,9 @@ pub(super) fn measure(
             }
             let mut faults = recording.faults();
             faults.append(&mut failed);
-            let name = feed.as_ref().map_or_else(|| "no feed".into(), ToString::to_string);
+            let name = feed
+                .as_ref()
+                .map_or_else(|| "no feed".into(), ToString::to_string);
             Ok(meter.finish(name, feed, faults))
         }
         Recorded::Messages(mut file) => {

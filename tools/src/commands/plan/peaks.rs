@@ -127,14 +127,23 @@ mod tests {
 
     #[test]
     fn peak_equals_fullest_of_all_windows() {
-        let arrivals = [(0, 1), (400, 2), (999, 4), (1_000, 8), (1_400, 1), (9_000, 3)];
+        let arrivals = [
+            (0, 1),
+            (400, 2),
+            (999, 4),
+            (1_000, 8),
+            (1_400, 1),
+            (9_000, 3),
+        ];
         let length = Nanos(1_000);
         let mut peak = Peak::over(length);
         for (at, datagrams) in arrivals {
             peak.add(Nanos(at), load(datagrams));
         }
         let in_window = |from: u64| -> u64 {
-            let inside = arrivals.iter().filter(|(at, _)| (from..from + 1_000).contains(at));
+            let inside = arrivals
+                .iter()
+                .filter(|(at, _)| (from..from + 1_000).contains(at));
             inside.map(|(_, datagrams)| datagrams).sum()
         };
         let expected = arrivals.iter().map(|(at, _)| in_window(*at)).max();
