@@ -148,7 +148,7 @@ mod tests {
     use tickcast_reliability::types::{Nanos, SourcePosition};
 
     use super::*;
-    use crate::arbiter::{Arbiter, Lines, Listen};
+    use crate::arbiter::{Arbiter, Holding, Lines, Listen};
     use crate::source::{Packet, PacketOrigin};
 
     const S: &Session = b"000010059B";
@@ -357,8 +357,76 @@ mod tests {
         );
         assert!(run(&mut mold, &packet(S, 2, 0, &[])).is_empty());
         assert!(run(&mut mold, &packet(S, 2, 0, &[])).is_empty());
-        assert_eq!(run(&mut mold, &packet(S, 2, 0, &[])), ["reset 1:2"]);
+        let restarted = ["reset 1:1", "gap 1:1+1"];
+        assert_eq!(run(&mut mold, &packet(S, 2, 0, &[])), restarted);
         assert_eq!(run(&mut mold, &packet(S, 2, 1, &[b"y"])), ["1:2=y"]);
+    }
+
+    /// Runs packets of these milliseconds, after a resumption at message 100 of a session or without one.
+    fn run_resumed(session: Option<&Session>, packets: &[(u64, Vec<u8>)]) -> Vec<String> {
+        let holding = Holding::live(1_000, 2_000);
+        let protocol = MoldUdp64::new(|_| true);
+        let mut mold = Arbiter::new(protocol, Lines { count: 1, holding }, false);
+        let id = session.map(|session| {
+            let mut id = [0; 16];
+            id[..10].copy_from_slice(session);
+            (u128::from_le_bytes(id), ())
+        });
+        mold.resume(id, SourcePosition::new(3, 100));
+        let mut told = Told::default();
+        for (ms, payload) in packets {
+            let received_at = Nanos::from_ms(*ms);
+            let packet = Packet {
+                received_at,
+                payload,
+            };
+            mold.packet(0, received_at, packet, &mut told);
+        }
+        told.0
+    }
+
+    #[test]
+    fn restarted_count_after_resumption_is_another_run() {
+        let old = |ms, sequence| (ms, packet(S, sequence, 1, &[b"x"]));
+        let unknown = format!("gap 3:100+{}", u64::MAX);
+        let restarted = run_resumed(Some(S), &[old(0, 5), old(100, 6), old(101, 7), old(104, 8)]);
+        let swallowed = ["old 1", "old 1", &unknown, "reset 4:1", "gap 4:1+6"];
+        assert_eq!(restarted, [&swallowed[..], &["4:7=x", "4:8=x"]].concat());
+        let heartbeat = run_resumed(Some(S), &[old(0, 5), (101, packet(S, 6, 0, &[]))]);
+        assert_eq!(heartbeat, ["old 1", &unknown, "reset 4:1"]);
+    }
+
+    #[test]
+    fn slower_line_after_resumption_is_no_restarted_count() {
+        let old = |ms, sequence| (ms, packet(S, sequence, 1, &[b"x"]));
+        let next = |ms, count, message: &[&[u8]]| (ms, packet(S, 100, count, message));
+        let slower = [
+            old(0, 98),
+            old(100, 99),
+            next(101, 1, &[b"a"]),
+            old(300, 99),
+        ];
+        assert_eq!(
+            run_resumed(Some(S), &slower),
+            ["old 1", "old 1", "3:100=a", "old 1"]
+        );
+        let quiet = [old(0, 98), next(50, 0, &[]), old(300, 99)];
+        assert_eq!(run_resumed(Some(S), &quiet), ["old 1", "old 1"]);
+        let ended = [old(0, 98), (300, packet(S, 99, END_OF_SESSION, &[]))];
+        assert_eq!(run_resumed(Some(S), &ended), ["old 1", "end"]);
+    }
+
+    #[test]
+    fn resumption_without_session_begins_another_one() {
+        let first = (7, packet(T, 50, 1, &[b"x"]));
+        let unknown = format!("gap 3:100+{}", u64::MAX);
+        let begun = [&*unknown, "session 4:1", "4:50=x"];
+        let heartbeat = (9, packet(T, 51, 0, &[]));
+        assert_eq!(
+            run_resumed(None, &[first, heartbeat]),
+            begun,
+            "it is joined there"
+        );
     }
 
     #[test]

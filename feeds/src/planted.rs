@@ -49,6 +49,8 @@ pub enum ArbiterBug {
     ReorderedIsMissing,
     /// A duplicate counts as first.
     DuplicateIsFirst,
+    /// After a resumption, a restarted count passes for old messages.
+    ResumeSwallows,
 }
 
 #[cfg(not(feature = "planted-bugs"))]

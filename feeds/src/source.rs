@@ -128,6 +128,7 @@ pub trait Decoder: Send {
     fn finish(&mut self, sink: &mut dyn Sink);
 
     /// Continues in place of an earlier decoder, without its orders. Call it before the first packet.
+    /// Messages that passed meanwhile are reported as a gap.
     fn resume(&mut self, at: &ResumePoint);
 
     /// Returns the session that is followed; `None` before the first packet, and where the venue
@@ -156,10 +157,10 @@ pub struct FeedSession {
 /// The facts of an earlier decoder with which another one continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
-    /// The session.
-    pub session: FeedSession,
-    /// The next sequence: every message before it was delivered or reported.
-    pub next: u64,
+    /// The id of the session; `None` where the source goes on in another one, of another format.
+    pub session: Option<u128>,
+    /// The next position: every message before it was delivered or reported.
+    pub next: SourcePosition,
     /// The instruments named so far.
     pub instruments: Vec<(u32, Symbol)>,
     /// The lowest id that no instrument can have, where the decoder assigns ids.

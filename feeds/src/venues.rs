@@ -112,6 +112,13 @@ impl Format {
             .find(|format| format.packets().recognises(payload))
     }
 
+    /// Returns whether a datagram is a packet without messages, of any format: a sign that a venue is
+    /// there, which shows no format by itself.
+    #[must_use]
+    pub fn is_heartbeat(datagram: &[u8]) -> bool {
+        (Self::ALL.into_iter()).any(|it| it.packets().is_heartbeat(datagram))
+    }
+
     /// Returns the format of the beginning of a packet if it can be recognised.
     #[must_use]
     pub(crate) fn detect_beginning(beginning: &[u8]) -> Option<Self> {

@@ -351,8 +351,16 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
         assert_eq!(feed.told.incidents, [], "{first}");
     }
     feed.packet(0, 0, &mold(1, 50, 0));
-    let next = SourcePosition::new(1, 50);
-    assert_eq!(feed.told.incidents, [Incident::SequenceReset { next }]);
+    // The new run began at 1, and its messages before the heartbeat's never came.
+    let next = SourcePosition::new(1, 1);
+    let missing = Incident::Gap {
+        from: next,
+        missing: 49,
+    };
+    assert_eq!(
+        feed.told.incidents,
+        [Incident::SequenceReset { next }, missing]
+    );
 }
 
 #[test]

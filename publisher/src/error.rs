@@ -452,6 +452,12 @@ pub enum PublisherError {
         /// The cause.
         source: TokenError,
     },
+    /// The command socket can't be used.
+    #[error("commands.socket: {source}")]
+    CommandSocket {
+        /// The cause.
+        source: FileError,
+    },
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
@@ -563,6 +569,7 @@ impl PublisherError {
             | Self::FlightRecord { .. }
             | Self::File(_)
             | Self::Token { .. }
+            | Self::CommandSocket { .. }
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
             Self::Send { .. }

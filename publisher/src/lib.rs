@@ -64,7 +64,7 @@ pub mod internal {
     pub use crate::state::ChannelShared;
     pub use crate::state::audit_log::{AuditFile, lines_lost};
 
-    /// One bounded HTTP exchange.
+    /// Addresses, secrets and names of HTTP endpoints, and a bounded request to one.
     pub mod http {
         pub use crate::http::hosts::Hosts;
         pub use crate::http::{EndpointAddress, Token, ask};

@@ -3,16 +3,20 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use common::{PATIENCE, Publisher, config, group, wait_for};
-use serde_json::json;
+use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 use tempfile::TempDir;
 
@@ -142,6 +146,15 @@ fn metrics(publisher: &Publisher) -> String {
         let answer = ask(publisher, b"GET /metrics HTTP/1.1\r\n\r\n");
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     })
+}
+
+/// Waits until the metrics show this count of an endpoint. A page may be as old as 100 ms.
+fn wait_for_count(publisher: &Publisher, endpoint: &str, name: &str, expected: u64) {
+    let found = wait_for("the count", || {
+        let found = count(&metrics(publisher), endpoint, name);
+        (found >= expected).then_some(found)
+    });
+    assert_eq!(found, expected, "{endpoint} {name}");
 }
 
 /// Returns a count of an endpoint's connections.
@@ -351,9 +364,15 @@ fn foreign_host_is_refused_on_every_port() {
     }
     let absolute = "GET http://attacker.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert!(ask_from(HONEST, admin, absolute).starts_with("HTTP/1.1 421"));
-    let metrics = metrics(&publisher);
-    assert_eq!(count(&metrics, "admin", "denied"), 4);
-    assert_eq!(count(&metrics, "command_port", "denied"), 3);
+    wait_for_count(&publisher, "admin", "denied", 4);
+    wait_for_count(&publisher, "command_port", "denied", 3);
+    // One line a minute and endpoint names the foreign host, escaped.
+    let log = publisher.log();
+    assert_eq!(log.matches("refused a request").count(), 2, "{log}");
+    assert!(log.contains("it names the host attacker.example"), "{log}");
+    // A client without the token does not learn which names are right.
+    let command = post("/promote", "").replace("localhost", "attacker.example");
+    assert!(ask_from(HONEST, port, &command).starts_with("HTTP/1.1 401"));
     // No browser reaches a Unix socket.
     let socket = UnixStream::connect(folder.path().join("commands")).unwrap();
     let request = post("/promote", "").replace("localhost", "anything");
@@ -400,8 +419,10 @@ fn command_port_needs_the_token() {
             assert_eq!(challenge, status == "401", "{answer}");
         }
     }
-    assert_eq!(count(&metrics(&publisher), "command_port", "denied"), 8);
-    assert!(!publisher.log().contains(TOKEN));
+    wait_for_count(&publisher, "command_port", "denied", 8);
+    let log = publisher.log();
+    assert_eq!(log.matches("it lacks the token").count(), 1, "{log}");
+    assert!(!log.contains(TOKEN));
     ends_whole(publisher);
 }
 
@@ -453,6 +474,94 @@ fn command_socket_is_private_and_goes_with_its_publisher() {
     assert_eq!(found.permissions().mode() & 0o7777, 0o600);
     ends_whole(publisher);
     assert!(!path.exists());
+}
+
+#[test]
+fn hand_over_request_needs_a_name_of_the_list() {
+    let (publisher, folder) = commanded();
+    let socket = UnixStream::connect(folder.path().join("commands")).unwrap();
+    let check = post("/check", "").replace("Length: 2", "Length: 15");
+    let answer = answer_over(socket, &check.replace("{}", r#"{"standby":"b"}"#));
+    assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+    assert!(answer.contains("add the name to hand_over_to"), "{answer}");
+    ends_whole(publisher);
+}
+
+/// Runs a publisher that does not start. Returns the last line of its log.
+fn refused(config: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        .arg("--config")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    said.lines().last().unwrap().to_owned()
+}
+
+/// Returns the contents of the files in a directory, by name.
+fn contents(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let files = std::fs::read_dir(directory).unwrap();
+    let files = files.map(|file| file.unwrap());
+    let contents = files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()));
+    contents.collect()
+}
+
+#[test]
+fn used_command_socket_refuses_the_start_and_costs_no_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let path = folder.path().join("commands");
+    let input = json!({ "source": 7, "kind": "simulator", "messages": 10 });
+    let mut config = config(group(), input);
+    config["state_dir"] = json!(state.path());
+    config["end_when_inputs_end"] = json!(true);
+    let publisher = Publisher::start(&config);
+    publisher.terminate();
+    assert_eq!(publisher.finish().0, Some(0));
+    let before = contents(state.path());
+    config["commands"] = json!({ "socket": path });
+    let _other = UnixListener::bind(&path).unwrap();
+    let said = refused(&config);
+    assert!(
+        said.contains("commands.socket: a process listens at"),
+        "{said}"
+    );
+    assert_eq!(contents(state.path()), before);
+}
+
+#[test]
+fn default_command_socket_may_be_missing_beside_a_port() {
+    let state = tempfile::tempdir().unwrap();
+    let path = |name: &str| state.path().join(name);
+    std::fs::write(path("test.commands"), "a file").unwrap();
+    std::fs::write(path("token"), TOKEN).unwrap();
+    std::fs::set_permissions(path("token"), PermissionsExt::from_mode(0o600)).unwrap();
+    let input = json!({
+        "source": 7, "kind": "simulator", "messages": 1_000_000, "pace": { "messages_per_s": 1000 },
+    });
+    let mut config = config(group(), input);
+    config["state_dir"] = json!(state.path());
+    config["hand_over_to"] = json!(["b"]);
+    let said = refused(&config);
+    assert!(
+        said.contains("commands.socket: ") && said.contains("not a socket"),
+        "{said}"
+    );
+    config["commands"] = json!({ "listen": "127.0.0.1:0", "token_file": path("token") });
+    let publisher = Publisher::start(&config);
+    assert!(publisher.ready["command_socket"].is_null());
+    let log = publisher.log();
+    assert!(log.contains("there is no command socket"), "{log}");
+    let answer = ask_from(HONEST, address(&publisher, "command_port"), &authorised());
+    assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+    ends_whole(publisher);
+    config["commands"]["socket"] = json!(path("test.commands"));
+    let said = refused(&config);
+    assert!(said.contains("not a socket"), "{said}");
 }
 
 #[test]

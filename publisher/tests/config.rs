@@ -1,5 +1,7 @@
 //! Configs: errors name path, value and remedy, all examples are valid, and the schema has every key.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -339,6 +341,24 @@ fn invalid_config_error_names_path_value_and_remedy() {
         ),
         (
             "/inputs",
+            input(json!({ "source": 1, "kind": "simulator", "wait_for_subscribers": [] })),
+            &["inputs[0].wait_for_subscribers", "at least one"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "simulator", "wait_for_subscribers": ["a", ""] })),
+            &["inputs[0].wait_for_subscribers[1]", "from 1 to 64 bytes"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "simulator", "wait_for_subscribers": "a" })),
+            &[
+                "inputs[0]",
+                "a number of subscribers, or a list of their names",
+            ],
+        ),
+        (
+            "/inputs",
             json!([{ "source": 1, "kind": "simulator" }, { "source": 1, "kind": "simulator" }]),
             &["inputs[1].source", "its own"],
         ),
@@ -408,6 +428,17 @@ fn invalid_config_error_names_path_value_and_remedy() {
             json!(["a", "http://b"]),
             &["admin_hosts[1]", "without a port"],
         ),
+        (
+            "/admin_hosts",
+            json!(["2001:DB8:0::9", "a:7401"]),
+            &["admin_hosts[1]", "\"a:7401\"", "without a port"],
+        ),
+        (
+            "/admin_hosts",
+            json!(["*"]),
+            &["admin_hosts[0]", "\"*\"", "a star"],
+        ),
+        ("/admin_hosts", json!([""]), &["admin_hosts[0]", "\"\""]),
         (
             "/commands",
             json!({ "listen": "127.0.0.1:7400", "token_file": "/t" }),
@@ -686,6 +717,68 @@ fn example_configs_pass_check_and_schema() {
         let mut wrong = config;
         wrong["no_such_key"] = json!(1);
         assert!(!validator.is_valid(&wrong));
+    }
+}
+
+#[test]
+fn example_configs_start_as_shipped() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("market.pcap"), small_capture()).unwrap();
+    for path in examples() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text.contains("verbs") {
+            continue;
+        }
+        // Only ports, groups and paths in memory differ, so that no other process is in the way.
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        for key in ["control", "admin"] {
+            if config[key].is_string() {
+                config[key] = json!("127.0.0.1:0");
+            }
+        }
+        let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+        for channel in config["channels"].as_array_mut().unwrap() {
+            for fan_out in channel["fan_out"].as_array_mut().unwrap() {
+                if fan_out["path"].is_string() {
+                    fan_out["path"] = json!(rings.path().join("ring"));
+                }
+                let lines = fan_out.get_mut("lines").and_then(Value::as_array_mut);
+                for line in lines.into_iter().flatten() {
+                    line["group"] = json!(common::group());
+                }
+            }
+        }
+        let own = folder.path().join("config.json");
+        std::fs::write(&own, config.to_string()).unwrap();
+        let ready = folder.path().join("ready.json");
+        let log = folder.path().join("log");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+            .arg("--config")
+            .arg(&own)
+            .arg("--ready-file")
+            .arg(&ready)
+            .current_dir(folder.path())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let said = || std::fs::read_to_string(&log).unwrap();
+        common::wait_for("the ready file", || {
+            if let Some(status) = process.try_wait().unwrap() {
+                panic!("{}: {status}: {}", path.display(), said());
+            }
+            ready.exists().then_some(())
+        });
+        let id = process.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = common::wait_for("the end", || process.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{}: {}", path.display(), said());
+        std::fs::remove_file(&ready).unwrap();
     }
 }
 

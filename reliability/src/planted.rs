@@ -17,12 +17,16 @@ pub enum Bug {
     TornWriteTaken,
     /// READs continue when the tokens are used up (§6.6).
     ReadTokensIgnored,
-    /// The window holds one datagram more than it has slots (§5).
-    WindowOffByOne,
+    /// The window holds two datagrams more than it has slots (§5).
+    WindowOverfilled,
     /// A known sequence counts as new after a jump backwards (§5.2).
     BackwardJumpBelieved,
     /// A datagram many rings ahead is accepted without confirmation by the repair path (§5.2).
     LeapBelieved,
+    /// A STATUS that contradicts what was delivered has no effect (§5.5).
+    ImpostorIgnored,
+    /// An unreadable datagram of multicast takes the place of the publisher's own (§5.2).
+    UnreadableTaken,
     /// A datagram with a wrong CRC is accepted (§3).
     CrcIgnored,
     /// The CRC covers the relay byte, so that it differs in a repaired copy (§3).

@@ -5,11 +5,12 @@ mod pair;
 
 use pair::{CHANNEL, FAN_OUT};
 use tickcast_journal::{JournalOrigin, JournalWriter, Journaled};
+use tickcast_reliability::control::{Message, Status};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::Geometry;
-use tickcast_reliability::session::SubscriberCore;
+use tickcast_reliability::session::{Path, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 
 /// Returns both sides, before the first datagram.
@@ -55,7 +56,24 @@ fn round(
         publisher.handle_posted(FAN_OUT, range.last);
         publisher.handle_completed(FAN_OUT, range.last);
     }
+    confirm(publisher, subscriber, now);
     delivered
+}
+
+/// Confirms how far the publisher is, as the repair path does.
+fn confirm(publisher: &PublisherCore, subscriber: &mut Journaled<SubscriberCore>, now: Now) {
+    let ring = publisher.ring();
+    let status = Message::Status(Status {
+        epoch: ring.identity().epoch,
+        newest: ring.sealed(),
+        oldest: ring.oldest(),
+        next_record: ring.next_record(),
+        echo: Nanos::ZERO,
+        answered_at: now.utc,
+        ended: false,
+    });
+    let input = SubscriberInput::message(Path::Repair, CHANNEL, &status);
+    subscriber.handle(now.monotonic, input, &mut |_: Item<'_>| ());
 }
 
 #[test]

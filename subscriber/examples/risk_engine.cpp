@@ -441,6 +441,7 @@ private:
             lose(all);
             break;
         case TICKCAST_EVENT_KIND_FENCING_VIOLATION:
+        case TICKCAST_EVENT_KIND_ROLLED_BACK:
             // Two publishers send, so the origin of the delivered records is unknown.
             ++counts.losses;
             lose(all);

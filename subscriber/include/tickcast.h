@@ -333,6 +333,12 @@ enum TickcastEventKind
      that is unknown (in order).
      */
     TICKCAST_EVENT_KIND_SOURCE_BACK = 28,
+    /*
+     An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
+     void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
+     numbers (in order).
+     */
+    TICKCAST_EVENT_KIND_ROLLED_BACK = 29,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -9,3 +9,4 @@ mod simulation;
 mod small_worlds;
 mod stranger;
 mod versions;
+mod wireshark;

@@ -42,7 +42,7 @@ fn forged_of(kind: Kind, epoch: u64, sequence: u64) -> Vec<u8> {
 }
 
 /// Sends datagrams to a group from this loopback address.
-fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
+pub(crate) fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     let socket = UdpSocket::bind((source, 0)).expect("a socket");
     socket.set_multicast_loop_v4(true).expect("loop");
     socket.set_multicast_ttl_v4(0).expect("TTL 0");
@@ -506,12 +506,12 @@ fn connection_flood_is_bounded_follower_undisturbed() {
     assert!(welcomed <= 8, "{welcomed} were welcomed");
     assert_eq!(welcomed + rejected, 400);
     assert!(counted(&publisher, "joins_rejected") > 0);
-    assert!(counted(&publisher, "connections_refused") > 0);
     let of_address = counted(&publisher, "connections_per_address_refused");
     assert_eq!(of_address, 0, "no host had more than its share");
-    // The allowed connections, and those kept briefly to send a reason, but not one for each of the flood.
+    // The allowed connections, those that may still join or be refused by the core, and those that are being
+    // closed, but not one for each of the flood.
     assert!(
-        most <= before + 8 + 64 + 16 + 1,
+        most <= before + 8 + 64 + 64 + 64 + 1,
         "{before} descriptors became {most}"
     );
     drop(flood);
@@ -554,7 +554,11 @@ fn repeated_join_ends_connection_or_opens_session() {
     sessions.sort_unstable();
     sessions.dedup();
     assert_eq!(sessions.len(), count, "no two have one session");
-    assert_eq!(counted(&publisher, "joins_rejected"), 20 - count as u64);
+    let rejected = 20 - count as u64;
+    drive(&mut followers, |_| {
+        counted(&publisher, "joins_rejected") >= rejected
+    });
+    assert_eq!(counted(&publisher, "joins_rejected"), rejected);
     drop(again);
     drive(&mut followers, |_| open() <= before);
     // A second replay connection of a session replaces the first, and the session goes on.

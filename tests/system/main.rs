@@ -5,6 +5,7 @@
 
 mod end_to_end;
 mod hostile;
+mod impostor;
 mod isolation;
 mod own_handler;
 mod resources;

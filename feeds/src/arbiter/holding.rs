@@ -73,6 +73,11 @@ impl Holding {
         Nanos::from_us(self.session_us as u64)
     }
 
+    /// Returns the time within which all lines bring what one of them brought before.
+    pub(super) fn stragglers(&self) -> Nanos {
+        self.session().max(self.wait())
+    }
+
     /// Returns the longest wait for one message.
     pub(super) fn wait(&self) -> Nanos {
         Nanos::from_us(self.skew_us.max(self.reorder_us).into())

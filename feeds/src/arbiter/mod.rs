@@ -11,7 +11,8 @@
 //!   `expect_from_one`.
 //! - Another session, or a sequence far ahead, is a candidate until it is confirmed.
 //! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
-//!   heartbeats below the next sequence, or by the time at which it sent the packet.
+//!   heartbeats below the next sequence, or by the time at which it sent the packet. After a
+//!   resumption, packets below the next sequence say so once the slower lines can't be the cause.
 //! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets
 //!   are numbered in order of arrival.
 
@@ -72,6 +73,8 @@ pub struct Arbiter<P> {
     is_joining: bool,
     /// Whether no packet since the [resumption](Self::resume) shows how far the session has come.
     is_resuming: bool,
+    /// When the first packet since then came that lies before the next message.
+    behind_since: Option<Nanos>,
     /// The message that is missing, and since when.
     hole: Option<(u64, Nanos)>,
     queue: Queue,
@@ -127,6 +130,7 @@ impl<P: Protocol> Arbiter<P> {
             missed: Ranges::new(MISSED_MAX),
             is_joining: false,
             is_resuming: false,
+            behind_since: None,
             hole: None,
             queue: Queue::new(lines.holding.packets_max),
             candidate: None,
@@ -141,11 +145,14 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
-    /// Continues a session in which everything before `next` was delivered. Messages from there to the
-    /// first packet are a gap, of unknown size where the session is over by then.
-    pub fn resume(&mut self, session: u128, next: SourcePosition, note: &P::Note) {
-        self.protocol.follow(note);
-        self.session = Some(session);
+    /// Continues at `next`, before which everything was delivered, in a session with this note. Messages
+    /// from there to the first packet are a gap, of unknown size where the session is over by then.
+    /// Without a session, the first packet begins another one.
+    pub fn resume(&mut self, session: Option<(u128, P::Note)>, next: SourcePosition) {
+        if let Some((session, note)) = session {
+            self.protocol.follow(&note);
+            self.session = Some(session);
+        }
         (self.ordinal, self.next) = (next.ordinal(), next.sequence());
         self.is_resuming = true;
     }
@@ -298,6 +305,12 @@ impl<P: Protocol> Arbiter<P> {
             None if self.may_begin(blocks.clone()) => {
                 self.protocol.follow(&head.note);
                 self.session = Some(head.session);
+                if self.is_resuming {
+                    self.report_unknown_end(out);
+                    self.begin_run(1);
+                    let next = self.next_position();
+                    out.incident(Incident::SessionChange { next });
+                }
                 self.is_unnumbered = head.first == 0;
                 self.is_joining =
                     !self.expect_from_one && !self.is_unnumbered && !planted(ArbiterBug::JoinIsGap);
@@ -360,15 +373,15 @@ impl<P: Protocol> Arbiter<P> {
             }
             self.restart(&head, out);
         }
-        self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         let (first, end) = (head.first, head.first + head.count);
         if self.is_far(first) {
             return self.consider_jump(arrived, &head, out);
         }
         let is_news = head.count > 0 && end > self.next;
-        self.is_resuming &= !is_news && first < self.next;
         if is_news || first >= self.next {
+            self.is_resuming = false;
             self.heartbeats_behind = 0;
+            self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
         self.refute(is_news);
         self.heard(arrived.line, &head, out);
@@ -635,6 +648,9 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Returns whether a packet before the next message says that the venue restarted its count.
     fn restarts(&mut self, head: &PacketHead<P::Note>) -> bool {
+        if self.is_resuming && self.is_after_stragglers(head) {
+            return true;
+        }
         if head.sent_at > 0 {
             return if head.count == 0 && head.first == 1 {
                 !trails(head.sent_at, self.newest_sent_at)
@@ -652,11 +668,21 @@ impl<P: Protocol> Arbiter<P> {
         self.heartbeats_behind == HEARTBEATS_BEHIND
     }
 
-    /// Starts to count anew, as a packet says.
+    /// Returns whether a packet comes too late to be of the run that was resumed. The slower lines
+    /// bring the rest of what was delivered soon after its first packet.
+    fn is_after_stragglers(&mut self, head: &PacketHead<P::Note>) -> bool {
+        if head.first + head.count > self.next || head.kind == PacketKind::End {
+            return false;
+        }
+        let since = *self.behind_since.get_or_insert(self.now);
+        self.now > since.after(self.holding.stragglers()) && !planted(ArbiterBug::ResumeSwallows)
+    }
+
+    /// Starts to count anew, as a packet says. Messages before it that were taken for old ones are a gap.
     fn restart(&mut self, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let left_at = self.next;
         self.report_unknown_end(out);
-        self.begin_run(if head.sent_at == 0 { head.first } else { 1 });
+        self.begin_run(1);
         // A heartbeat is the first packet of its run; messages may have overtaken others.
         if head.count == 0 {
             self.run_before = (head.sent_at, left_at);

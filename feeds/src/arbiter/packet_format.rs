@@ -30,6 +30,9 @@ pub(crate) trait PacketFormat {
     /// Returns whether the first packet of a datagram is of this format from end to end.
     fn recognises(&self, datagram: &[u8]) -> bool;
 
+    /// Returns whether a datagram is a whole packet of this format that has no message.
+    fn is_heartbeat(&self, datagram: &[u8]) -> bool;
+
     /// Returns whether the beginning of a packet is of this format.
     fn recognises_beginning(&self, beginning: &[u8]) -> bool;
 

@@ -198,9 +198,8 @@ impl Decoder for IexDecoder {
     }
 
     fn resume(&mut self, at: &ResumePoint) {
-        let (session, note) = transport::from_session_id(at.session.id);
-        let next = SourcePosition::new(at.session.ordinal, at.next);
-        self.arbiter.resume(session.into(), next, &note);
+        let session = at.session.map(transport::from_session_id);
+        self.arbiter.resume(session, at.next);
         (self.normaliser.instruments).resume(&at.instruments, at.next_id);
     }
 

@@ -16,6 +16,10 @@ impl PacketFormat for IexPackets {
         })
     }
 
+    fn is_heartbeat(&self, datagram: &[u8]) -> bool {
+        Segment::read(datagram).is_ok_and(|segment| segment.count == 0)
+    }
+
     fn recognises_beginning(&self, beginning: &[u8]) -> bool {
         Segment::read(beginning).is_ok()
     }

@@ -147,7 +147,7 @@ impl IexTp {
 }
 
 /// Returns the session that an id codes, and the facts of its first segment.
-pub(super) const fn from_session_id(id: u128) -> (u32, SegmentNote) {
+pub(super) const fn from_session_id(id: u128) -> (u128, SegmentNote) {
     let note = SegmentNote {
         feed: match id >> 64 & 1 {
             0 => IexFeed::Tops,
@@ -156,7 +156,7 @@ pub(super) const fn from_session_id(id: u128) -> (u32, SegmentNote) {
         channel: (id >> 32) as u32,
         sent_at: 0,
     };
-    (id as u32, note)
+    (id & 0xffff_ffff, note)
 }
 
 /// Facts of a segment that its messages need.

@@ -149,9 +149,7 @@ impl Decoder for ItchDecoder {
     }
 
     fn resume(&mut self, at: &ResumePoint) {
-        let FeedSession { id, ordinal } = at.session;
-        let next = SourcePosition::new(ordinal, at.next);
-        self.arbiter.resume(id, next, &());
+        self.arbiter.resume(at.session.map(|id| (id, ())), at.next);
         self.normaliser.resume(&at.instruments);
     }
 

@@ -1,8 +1,10 @@
 //! MoldUDP64 packets of ITCH as a recording sees them, before a decoder follows one session.
 
+use tickcast_reliability::types::SourcePosition;
+
 use super::{PROTOCOL, messages::message_len};
 use crate::arbiter::{Blocks, MessageNumber, PacketFormat, Protocol};
-use crate::moldudp64::MoldHeader;
+use crate::moldudp64::{END_OF_SESSION, MoldHeader};
 
 /// Packets of MoldUDP64 with ITCH 5.0.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,13 @@ impl PacketFormat for ItchPackets {
         head.count > 0 && are_known && messages.fault().is_none() && messages.is_exact()
     }
 
+    fn is_heartbeat(&self, datagram: &[u8]) -> bool {
+        MoldHeader::split(datagram).is_some_and(|(header, rest)| {
+            let has_messages = !matches!(header.count, 0 | END_OF_SESSION);
+            !has_messages && rest.is_empty() && has_name(&header)
+        })
+    }
+
     fn recognises_beginning(&self, beginning: &[u8]) -> bool {
         let Some((header, blocks)) = MoldHeader::split(beginning) else {
             return false;
@@ -27,8 +36,7 @@ impl PacketFormat for ItchPackets {
         let Some((len, [kind, ..])) = blocks.split_first_chunk::<2>() else {
             return false;
         };
-        (header.session.iter()).all(|c| c.is_ascii_graphic() || *c == b' ')
-            && message_len(*kind) == Some(u16::from_be_bytes(*len).into())
+        has_name(&header) && message_len(*kind) == Some(u16::from_be_bytes(*len).into())
     }
 
     fn messages(&self, datagram: &[u8], each: &mut dyn FnMut(MessageNumber, &[u8])) {
@@ -49,6 +57,13 @@ impl PacketFormat for ItchPackets {
             false => datagram.len(),
         }
     }
+}
+
+/// Returns whether the session has a name, and its sequence can be one.
+fn has_name(header: &MoldHeader) -> bool {
+    let mut name = header.session.iter();
+    name.all(|c| c.is_ascii_graphic() || *c == b' ')
+        && header.sequence <= SourcePosition::SEQUENCE_MAX
 }
 
 #[cfg(test)]
@@ -92,6 +107,25 @@ mod tests {
         assert!(!begins(b"SESSION\x0001", EVENT), "no name");
         assert!(!begins(b"SESSION 01", &EVENT[..11]), "another length");
         assert!(!begins(b"SESSION\x0001", b"zzz"));
+    }
+
+    #[test]
+    fn heartbeat_is_whole_header_with_name_and_no_message() {
+        let session = b"SESSION 01";
+        for count in [0, END_OF_SESSION] {
+            assert!(ItchPackets.is_heartbeat(&packet(session, count, &[])));
+        }
+        let (mut beyond, heartbeat) = (packet(session, 0, &[]), packet(session, 0, &[]));
+        beyond[10] = 1;
+        for (bytes, case) in [
+            (packet(session, 1, &[EVENT]), "a message"),
+            (packet(session, 0, &[EVENT]), "a rest"),
+            (packet(b"SESSION\x0001", 0, &[]), "no name"),
+            (heartbeat[..19].to_vec(), "too short"),
+            (beyond, "no sequence"),
+        ] {
+            assert!(!ItchPackets.is_heartbeat(&bytes), "{case}");
+        }
     }
 
     #[test]

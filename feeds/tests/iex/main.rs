@@ -227,6 +227,17 @@ fn reset_without_heartbeat_is_found_and_counted() {
 }
 
 #[test]
+fn restarted_iex_count_without_pause_is_found_within_a_second() {
+    let ms = |ms: u64| NOON + ms * SECOND / 1_000;
+    let restarted = (1..=3).map(|n| Seg::deep(n, 1).at(ms(400 * n as u64)));
+    let segments: Vec<_> = [Seg::deep(1, 9)].into_iter().chain(restarted).collect();
+    let recorded = run_segments(&segments);
+    let old = Incident::Duplicate { messages: 1 };
+    assert_eq!(recorded.incidents, [old, old, reset(1, 1), gap(1, 1, 2)]);
+    assert_eq!(recorded.positions()[9..], [(1, 3)]);
+}
+
+#[test]
 fn old_packet_within_a_second_is_duplicate() {
     let recorded = run_segments(&[
         Seg::deep(1, 3),
@@ -652,9 +663,10 @@ fn full_instrument_table_drops_new_symbol_as_malformed() {
 fn resumed(killed: &IexDecoder, next: u64, next_id: u32) -> IexDecoder {
     let instruments = killed.instruments().iter();
     let mut decoder = IexDecoder::default();
+    let session = killed.session().unwrap();
     decoder.resume(&ResumePoint {
-        session: killed.session().unwrap(),
-        next,
+        session: Some(session.id),
+        next: SourcePosition::new(session.ordinal, next),
         instruments: instruments.map(|(symbol, id)| (id, symbol)).collect(),
         next_id,
     });
@@ -666,9 +678,9 @@ fn run_resumed(next: u64, segments: &[Seg]) -> Recorded {
     let (killed, _) = run(&[Seg::deep(1, 1).bytes()]);
     let mut decoder = resumed(&killed, next, 2);
     let mut recorded = Recorded::default();
-    for segment in segments {
+    for (n, segment) in (0..).zip(segments) {
         let payload = &segment.bytes();
-        let received_at = Nanos(NOON);
+        let received_at = Nanos(NOON + n);
         decoder.packet(
             Packet {
                 received_at,
@@ -678,6 +690,18 @@ fn run_resumed(next: u64, segments: &[Seg]) -> Recorded {
         );
     }
     recorded
+}
+
+#[test]
+fn restarted_iex_count_after_resumption_is_another_run() {
+    let old = Incident::Duplicate { messages: 1 };
+    let unknown = gap(0, 10, u64::MAX);
+    let recorded = run_resumed(10, &[Seg::deep(3, 1), Seg::deep(4, 1), Seg::deep(5, 1)]);
+    assert_eq!(
+        recorded.incidents,
+        [old, unknown, reset(1, 1), gap(1, 1, 3)]
+    );
+    assert_eq!(recorded.positions(), [(1, 4), (1, 5)]);
 }
 
 #[test]

@@ -998,8 +998,8 @@ fn resumed_itch_decoder_knows_names_and_no_orders() {
     let mut resumed = decoder();
     let session = killed.session().unwrap();
     resumed.resume(&ResumePoint {
-        session,
-        next: 2,
+        session: Some(session.id),
+        next: SourcePosition::new(session.ordinal, 2),
         instruments: vec![(7, Symbol(*b"ZVZZT   ")), (70_000, Symbol(*b"A       "))],
         next_id: 1,
     });

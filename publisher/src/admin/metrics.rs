@@ -83,6 +83,8 @@ counters! {
         promoted,
         /// 1 if anything is heard of the mirrored publisher (a gauge).
         publisher_alive,
+        /// 1 if the publisher would not hear a request to hand over, when asked last (a gauge).
+        commands_refused,
         /// Source that sends here what the publisher does not publish; 0 for none (a gauge).
         differing_source,
     }
@@ -297,6 +299,8 @@ fn each_standby_metric(
     standby
         .publisher_alive
         .set(view.is_publisher_alive().into());
+    let is_refused = view.commands_problem().is_some();
+    standby.commands_refused.set(is_refused.into());
     let differing = view.differing().map_or(0, |source| source.0.into());
     standby.differing_source.set(differing);
     standby.each(|name, help, value| on(name, help, None, value));

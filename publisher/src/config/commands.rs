@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct CommandsConfig {
     /// Path of the command socket, which only this user and root can open; null: `NAME.commands` in
-    /// `state_dir`, for a standby and for a publisher that hands over.
+    /// `state_dir`, for a standby and for a publisher that hands over. Beside a command port, that default
+    /// socket may be missing, with a warning.
     pub socket: Option<PathBuf>,
     /// Address of the command port, for standbys of other hosts; null: none. With port 0 the system
     /// chooses. Needs `token_file`.

@@ -82,9 +82,9 @@ pub struct CaptureConfig {
     /// Speed at which the file is read.
     #[serde(default)]
     pub pace: Pace,
-    /// Number of subscribers that must have joined and be listening before the input begins.
+    /// Subscribers that must have joined and be listening before the input begins.
     #[serde(default)]
-    pub wait_for_subscribers: u32,
+    pub wait_for_subscribers: WaitForSubscribers,
     /// Stop after this many records; null: read all.
     #[serde(default)]
     pub records_max: Option<u64>,
@@ -130,8 +130,8 @@ pub struct SimulatorInputConfig {
     pub trade_date: String,
     /// Speed at which the simulation runs.
     pub pace: Pace,
-    /// Number of subscribers that must have joined and be listening before the input begins.
-    pub wait_for_subscribers: u32,
+    /// Subscribers that must have joined and be listening before the input begins.
+    pub wait_for_subscribers: WaitForSubscribers,
     /// Stop after this many records; null: the whole day.
     pub records_max: Option<u64>,
     /// The market.
@@ -331,6 +331,30 @@ impl Default for Pace {
     }
 }
 
+/// The subscribers that an input waits for. A name is the subscriber's own claim, so a stranger must know it.
+///
+/// ```
+/// use tickcast_publisher::config::WaitForSubscribers;
+///
+/// let names: WaitForSubscribers = serde_json::from_str(r#"["risk-a", "risk-b"]"#).unwrap();
+/// assert_ne!(names, WaitForSubscribers::Count(2));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a number, or a list of names")]
+pub enum WaitForSubscribers {
+    /// This many, under any names.
+    Count(u32),
+    /// One of each of these names.
+    Names(Vec<String>),
+}
+
+impl Default for WaitForSubscribers {
+    /// Returns that it waits for nobody.
+    fn default() -> Self {
+        Self::Count(0)
+    }
+}
+
 impl InputConfig {
     /// Returns the source's number.
     ///
@@ -370,6 +394,15 @@ impl InputConfig {
         }
     }
 
+    /// Returns the subscribers that the input waits for, if its kind waits.
+    pub(crate) const fn wait_for_subscribers(&self) -> Option<&WaitForSubscribers> {
+        match self {
+            Self::Capture(input) => Some(&input.wait_for_subscribers),
+            Self::Simulator(input) => Some(&input.wait_for_subscribers),
+            Self::Udp(_) | Self::Records(_) | Self::Own(_) => None,
+        }
+    }
+
     /// Returns whether the input gives the same messages from its beginning each time it is opened.
     pub(crate) const fn is_replayed(&self) -> bool {
         matches!(self, Self::Capture(_) | Self::Simulator(_))
@@ -394,7 +427,7 @@ struct SimulatorHead {
     #[serde(default)]
     pace: Pace,
     #[serde(default)]
-    wait_for_subscribers: u32,
+    wait_for_subscribers: WaitForSubscribers,
     #[serde(default)]
     records_max: Option<u64>,
 }

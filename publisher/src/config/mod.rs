@@ -24,7 +24,7 @@ pub use crate::config::fan_out::{
 };
 pub use crate::config::input::{
     CaptureConfig, InputConfig, InputFormat, InputLineConfig, OwnInputConfig, Pace,
-    RecordsInputConfig, SimulatorInputConfig, UdpInputConfig,
+    RecordsInputConfig, SimulatorInputConfig, UdpInputConfig, WaitForSubscribers,
 };
 pub use crate::config::journal::FlightRecordConfig;
 pub use crate::config::standby::StandbyConfig;

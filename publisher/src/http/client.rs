@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -14,6 +15,7 @@ use tickcast_transport::host::files::DirectoryEntry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
 
 use crate::http::JSON;
 use crate::http::address::EndpointAddress;
@@ -21,6 +23,8 @@ use crate::http::token::Token;
 
 /// Maximum length of an answer.
 const ANSWER_LEN_MAX: usize = 4 << 20;
+/// Interval between attempts to connect to a socket at which too many connections wait.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Sends a request to the endpoint at `address`: a `POST` if `body` is given, else a `GET`. Waits at most
 /// `wait` for the answer. Returns its status and body.
@@ -37,22 +41,29 @@ pub fn ask(
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let request = request(address, token, path, body)?;
     runtime.block_on(async {
-        let answer = tokio::time::timeout(wait, async {
+        let answer = timeout(wait, async {
             match address {
                 EndpointAddress::Port(address) => {
                     exchange(TcpStream::connect(address).await?, request).await
                 }
-                EndpointAddress::Socket(path) => {
-                    let connected = DirectoryEntry::new(path)?.connect()?;
-                    connected.set_nonblocking(true)?;
-                    exchange(UnixStream::from_std(connected)?, request).await
-                }
+                EndpointAddress::Socket(path) => exchange(connect(path).await?, request).await,
             }
         });
         answer
             .await
             .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
     })
+}
+
+/// Connects to a Unix socket, as soon as its process accepts connections.
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let entry = DirectoryEntry::new(path)?;
+    loop {
+        match entry.connect() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(RETRY).await,
+            connected => return UnixStream::from_std(connected?),
+        }
+    }
 }
 
 fn request(
@@ -174,6 +185,24 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().into();
         let asked = ask(&address, None, "/", None, Duration::from_millis(20));
+        assert_eq!(asked.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn socket_with_full_backlog_times_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let entry = DirectoryEntry::new(&path).unwrap();
+        let _stopped = DirectoryEntry::new(&path).unwrap().listen().unwrap();
+        let waiting: Vec<_> = std::iter::from_fn(|| entry.connect().ok()).collect();
+        assert!(!waiting.is_empty());
+        let asked = ask(
+            &EndpointAddress::Socket(path),
+            None,
+            "/",
+            None,
+            Duration::from_millis(20),
+        );
         assert_eq!(asked.unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 tickcast_reliability::counters! {
-    /// Counters of connections to one endpoint; written by the admin thread alone.
+    /// Counters of connections to one endpoint; written by the thread that serves it.
     pub struct EndpointCounters {
         /// Connections to the endpoint accepted.
         endpoint_connections,

@@ -1,4 +1,4 @@
-//! HTTP: endpoints that one thread serves, and a client for one request.
+//! HTTP: endpoints, and a client for one request. One thread serves a group of endpoints.
 //!
 //! Each connection carries one request with a short body, and one answer. Every exchange has a deadline.
 //! At its limits an endpoint closes the oldest idle connection, so silent peers take no place from others.

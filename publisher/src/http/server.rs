@@ -1,5 +1,5 @@
-//! HTTP endpoints, served by one thread. Each connection carries one request and one answer, within a fixed
-//! time and memory. No peer delays another one, or the end.
+//! HTTP endpoints; one thread serves a group of them. Each connection carries one request and one answer,
+//! within a fixed time and memory. No peer delays another one, or the end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,6 +7,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,15 +24,18 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
+use tickcast_log::LogLimit;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::files::FileError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::{AbortHandle, LocalSet, spawn_local, yield_now};
+use tokio::task::{AbortHandle, JoinError, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::JSON;
 use crate::http::counters::EndpointCounters;
 use crate::http::hosts::Hosts;
-use crate::http::listener::{Accepting, Bound, Connection, Stream};
+use crate::http::listener::{Client, Connection, Listener, Stream, is_of_one_connection};
 use crate::http::table::{Limits, State, Table};
 use crate::http::token::Token;
 
@@ -48,10 +53,14 @@ const HEAD_LEN_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
 const BODY_LEN_MAX: usize = 16 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Characters of a foreign host name in a log line.
+const LOGGED_LEN_MAX: usize = 64;
 
 /// A request that an endpoint accepted.
 #[derive(Debug)]
 pub(crate) struct Asked {
+    /// The client that sent it.
+    pub(crate) client: Client,
     /// Path, without the query.
     pub(crate) path: String,
     /// Body of a `POST`; otherwise empty.
@@ -81,41 +90,71 @@ impl fmt::Debug for OnSent {
     }
 }
 
-/// The answer to a request.
-#[derive(Debug)]
-pub(crate) struct Answer {
+/// The content of an answer. Clones share the body.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
     status: StatusCode,
     kind: &'static str,
-    body: String,
-    on_sent: Option<OnSent>,
+    body: Bytes,
 }
 
-impl Answer {
-    /// Creates an answer of plain text.
-    pub(crate) const fn text(status: StatusCode, body: String) -> Self {
+impl Page {
+    /// Creates a page of plain text.
+    pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> Self {
         Self {
             status,
             kind: TEXT,
-            body,
-            on_sent: None,
+            body: body.into().into(),
         }
     }
 
-    /// Creates an answer of JSON.
+    /// Creates a page of JSON.
     pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Self {
         Self {
             status,
             kind: JSON,
             // Serialising can't fail: keys are strings, and all numbers are valid JSON.
-            body: serde_json::to_string(body).unwrap_or_default(),
-            on_sent: None,
+            body: serde_json::to_vec(body).unwrap_or_default().into(),
         }
     }
 
-    /// Runs this once the answer is written, or can't be.
-    pub(crate) fn on_sent(self, on_sent: OnSent) -> Self {
+    /// Returns the body.
+    pub(crate) const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Returns the status.
+    #[cfg(test)]
+    pub(crate) const fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    page: Page,
+    on_sent: Option<OnSent>,
+}
+
+impl Answer {
+    /// Runs `on_sent` once the page is written, or can't be.
+    pub(crate) const fn with(page: Page, on_sent: OnSent) -> Self {
         let on_sent = Some(on_sent);
-        Self { on_sent, ..self }
+        Self { page, on_sent }
+    }
+
+    /// Returns the page.
+    #[cfg(test)]
+    pub(crate) const fn page(&self) -> &Page {
+        &self.page
+    }
+}
+
+impl From<Page> for Answer {
+    fn from(page: Page) -> Self {
+        let on_sent = None;
+        Self { page, on_sent }
     }
 }
 
@@ -131,12 +170,12 @@ pub(crate) enum Accepts {
     Posts,
 }
 
-/// Answers the requests of an endpoint.
-pub(crate) trait Handler: Send + Sync {
+/// Answers the requests of an endpoint, on the thread that serves it.
+pub(crate) trait Handler: Send {
     /// Returns the methods that it accepts.
     fn accepts(&self) -> Accepts;
 
-    /// Answers a request.
+    /// Answers a request, within a time of its own.
     fn answer(&self, asked: Asked) -> Answering<'_>;
 }
 
@@ -144,17 +183,17 @@ pub(crate) trait Handler: Send + Sync {
 pub(crate) struct Endpoint {
     /// Name for logs.
     pub(crate) name: &'static str,
-    pub(crate) bound: Bound,
+    pub(crate) listener: Listener,
     pub(crate) limits: Limits,
     /// Names under which it may be addressed over TCP.
     pub(crate) hosts: Hosts,
     /// Secret that every request over TCP must carry.
     pub(crate) token: Option<Token>,
     pub(crate) counters: Arc<EndpointCounters>,
-    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) handler: Box<dyn Handler>,
 }
 
-/// The resources to serve endpoints.
+/// The resources of one thread to serve endpoints.
 #[derive(Debug)]
 pub(crate) struct Server(Runtime);
 
@@ -168,24 +207,45 @@ impl Server {
         runtime.map(Self)
     }
 
-    /// Serves on this thread until `is_over`. Requests that are being executed then have a short time for
+    /// Listens at a TCP port; with port 0 the system chooses. Also returns the address with that port.
+    ///
+    /// # Errors
+    /// Returns the system's error if the port can't be used or polled.
+    pub(crate) fn port(&self, address: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
+        let _entered = self.0.enter();
+        Listener::port(address)
+    }
+
+    /// Listens at a Unix socket that only this user and root can open.
+    ///
+    /// # Errors
+    /// Returns [`FileError`] if the path can't be used or polled.
+    pub(crate) fn socket(&self, path: &Path) -> Result<Listener, FileError> {
+        let _entered = self.0.enter();
+        Listener::socket(path)
+    }
+
+    /// Serves on this thread until `is_over`. Commands that are being executed then have a short time for
     /// their answers.
     ///
     /// # Errors
-    /// Returns the system's error if a socket can't be polled.
+    /// Returns the panic of the task that accepted an endpoint's connections.
     pub(crate) fn run(
         self,
         endpoints: Vec<Endpoint>,
         is_over: impl Fn() -> bool,
-    ) -> io::Result<()> {
+    ) -> Result<(), JoinError> {
         LocalSet::new().block_on(&self.0, async {
-            let mut gates = Vec::new();
+            let (mut gates, mut acceptors) = (Vec::new(), Vec::new());
             for endpoint in endpoints {
-                let (gate, socket) = Gate::of(endpoint)?;
-                spawn_local(gate.clone().accept_all(socket));
+                let (gate, listener) = Gate::of(endpoint);
+                acceptors.push(spawn_local(gate.clone().accept_all(listener)));
                 gates.push(gate);
             }
             while !is_over() {
+                if let Some(ended) = acceptors.iter_mut().find(|it| it.is_finished()) {
+                    return ended.await;
+                }
                 sleep(WAIT).await;
             }
             let until = Instant::now() + GOODBYE;
@@ -203,14 +263,15 @@ struct Gate {
     hosts: Hosts,
     token: Option<Token>,
     counters: Arc<EndpointCounters>,
-    handler: Arc<dyn Handler>,
+    handler: Box<dyn Handler>,
     table: RefCell<Table>,
     tasks: RefCell<BTreeMap<u64, AbortHandle>>,
+    /// Limit of the lines about refused requests.
+    log: RefCell<LogLimit>,
 }
 
 impl Gate {
-    fn of(endpoint: Endpoint) -> io::Result<(Rc<Self>, Accepting)> {
-        let socket = Accepting::new(endpoint.bound)?;
+    fn of(endpoint: Endpoint) -> (Rc<Self>, Listener) {
         let gate = Self {
             name: endpoint.name,
             hosts: endpoint.hosts,
@@ -219,8 +280,9 @@ impl Gate {
             handler: endpoint.handler,
             table: RefCell::new(Table::new(endpoint.limits)),
             tasks: RefCell::default(),
+            log: RefCell::new(LogLimit::new(1, 1.0 / 60.0)),
         };
-        Ok((Rc::new(gate), socket))
+        (Rc::new(gate), endpoint.listener)
     }
 
     /// Returns whether a command is being executed or answered.
@@ -228,16 +290,17 @@ impl Gate {
         self.handler.accepts() == Accepts::Posts && self.table.borrow().busy() > 0
     }
 
-    async fn accept_all(self: Rc<Self>, socket: Accepting) {
+    async fn accept_all(self: Rc<Self>, listener: Listener) {
         let mut warned = false;
         loop {
-            match socket.accept().await {
+            match listener.accept().await {
                 Ok(connection) => {
                     warned = false;
                     self.admit(connection);
                     // A request that has arrived is read before the next connection can evict this one.
                     yield_now().await;
                 }
+                Err(error) if is_of_one_connection(&error) => yield_now().await,
                 Err(error) => {
                     if !warned {
                         warned = true;
@@ -253,8 +316,9 @@ impl Gate {
     fn admit(self: &Rc<Self>, connection: Connection) {
         let counters = &self.counters;
         counters.endpoint_connections.increment();
-        let is_permitted = connection.is_permitted();
-        let admitted = is_permitted.then(|| self.table.borrow_mut().admit(connection.peer));
+        let client = connection.client;
+        let admitted =
+            (client.is_permitted()).then(|| self.table.borrow_mut().admit(client.peer()));
         let Some(admitted) = admitted.flatten() else {
             return counters.endpoint_refused.increment();
         };
@@ -282,64 +346,85 @@ impl Gate {
         self.counters.endpoint_open.set(open);
     }
 
-    /// Returns the answer to a request that names another host, or lacks the token.
-    fn denial(&self, request: &Request<Incoming>, at: &Connected) -> Option<Answer> {
-        // Only the file's owner and root can open a Unix socket.
-        let local = at.local?;
-        let mut hosts = request.headers().get_all(HOST).iter();
-        let (host, second) = (hosts.next(), hosts.next());
-        let is_own = |host: &str| self.hosts.allow(host, local);
-        // A browser always sends the header.
-        let header = host.is_none_or(|host| host.to_str().is_ok_and(is_own));
-        let target = request.uri().authority();
-        let target = target.is_none_or(|target| is_own(target.as_str()));
-        if !header || !target || second.is_some() {
-            return Some(Answer::text(
-                StatusCode::MISDIRECTED_REQUEST,
-                "the request names another host; use this host's name or address, or add the name \
-                 to admin_hosts\n"
-                    .into(),
-            ));
+    /// Returns the answer to a request that lacks the token, or names another host. A client without the
+    /// token does not learn which names are right.
+    fn denial(&self, request: &Request<Incoming>, client: &Client) -> Option<Page> {
+        if let Some(token) = &self.token {
+            let given = request.headers().get(AUTHORIZATION);
+            if !given.is_some_and(|given| token.is_in(given.as_bytes())) {
+                self.log_denial(client, "it lacks the token, or has another one");
+                return Some(Page::text(
+                    StatusCode::UNAUTHORIZED,
+                    "the request lacks the token; send \"Authorization: Bearer\" with the contents of \
+                     commands.token_file\n",
+                ));
+            }
         }
-        let token = self.token.as_ref()?;
-        let given = request.headers().get(AUTHORIZATION);
-        if given.is_some_and(|given| token.is_in(given.as_bytes())) {
+        // No web page reaches a Unix socket.
+        let Client::Remote { local, .. } = client else {
             return None;
-        }
-        Some(Answer::text(
-            StatusCode::UNAUTHORIZED,
-            "the request lacks the token; send \"Authorization: Bearer\" with the contents of \
-             commands.token_file\n"
-                .into(),
+        };
+        let mut hosts = request.headers().get_all(HOST).iter();
+        let (header, second) = (hosts.next(), hosts.next());
+        let target = request.uri().authority().map(|it| it.as_str().as_bytes());
+        // A browser always sends the header.
+        let mut named = header.map(HeaderValue::as_bytes).into_iter().chain(target);
+        let is_foreign = |host: &&[u8]| {
+            let host = str::from_utf8(host);
+            !host.is_ok_and(|host| self.hosts.allow(host, *local))
+        };
+        let foreign = named
+            .find(is_foreign)
+            .or(second.map(HeaderValue::as_bytes))?;
+        let text = String::from_utf8_lossy(foreign);
+        let name: String = text.escape_default().take(LOGGED_LEN_MAX).collect();
+        self.log_denial(
+            client,
+            &format!("it names the host {name}; if that is this host, add it to admin_hosts"),
+        );
+        Some(Page::text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "the request names another host; use this host's name or address, or add the name to \
+             admin_hosts\n",
         ))
     }
 
+    /// Counts a refused request, and logs it unless another one was logged within a minute.
+    fn log_denial(&self, client: &Client, why: &str) {
+        self.counters.endpoint_denied.increment();
+        let mut log = self.log.borrow_mut();
+        if log.allow_at(SystemClock.now()) {
+            let (name, suppressed) = (self.name, log.take_suppressed());
+            tracing::warn!(%client, suppressed, "the {name} refused a request: {why}");
+        }
+    }
+
     async fn answer(&self, request: Request<Incoming>, at: &Connected) -> Answer {
-        if let Some(denial) = self.denial(&request, at) {
-            self.counters.endpoint_denied.increment();
-            return denial;
+        if let Some(denial) = self.denial(&request, &at.client) {
+            return denial.into();
         }
         let path = request.uri().path().to_owned();
         let body = match (self.handler.accepts(), request.method()) {
             (Accepts::Gets, &Method::GET | &Method::HEAD) => Bytes::new(),
             (Accepts::Posts, &Method::POST) => match posted(request).await {
                 Ok(body) => body,
-                Err(wrong) => return wrong,
+                Err(wrong) => return wrong.into(),
             },
             (Accepts::Gets, _) => {
                 let body = "this port answers GET; a command socket or port takes commands\n";
-                return Answer::text(StatusCode::METHOD_NOT_ALLOWED, body.into());
+                return Page::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
             }
             (Accepts::Posts, _) => {
                 let body = "commands are a POST of JSON; the admin port answers GET\n";
-                return Answer::text(StatusCode::METHOD_NOT_ALLOWED, body.into());
+                return Page::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
             }
         };
         at.phase.set(State::Working);
         if self.handler.accepts() == Accepts::Posts {
             self.table.borrow_mut().set(at.id, State::Working);
         }
-        self.handler.answer(Asked { path, body }).await
+        let client = at.client;
+        self.handler.answer(Asked { client, path, body }).await
     }
 
     async fn respond(
@@ -347,15 +432,15 @@ impl Gate {
         request: Request<Incoming>,
         at: &Connected,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
-        let answer = self.answer(request, at).await;
+        let Answer { page, on_sent } = self.answer(request, at).await;
         at.phase.set(State::Writing);
         self.table.borrow_mut().set(at.id, State::Writing);
-        at.on_sent.replace(answer.on_sent);
-        let mut response = Response::new(Full::from(answer.body));
-        *response.status_mut() = answer.status;
+        at.on_sent.replace(on_sent);
+        let mut response = Response::new(Full::from(page.body));
+        *response.status_mut() = page.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.kind));
-        match answer.status {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+        match page.status {
             StatusCode::METHOD_NOT_ALLOWED => {
                 let allowed = match self.handler.accepts() {
                     Accepts::Gets => "GET, HEAD",
@@ -376,8 +461,8 @@ impl Gate {
 }
 
 /// Returns the body of a `POST`, or the answer to a wrong one.
-async fn posted(request: Request<Incoming>) -> Result<Bytes, Answer> {
-    let wrong = |status: StatusCode, body: &str| Err(Answer::text(status, format!("{body}\n")));
+async fn posted(request: Request<Incoming>) -> Result<Bytes, Page> {
+    let wrong = |status: StatusCode, body: &str| Err(Page::text(status, format!("{body}\n")));
     // A browser can't send this content type across origins without a preflight, so no web page can act
     // behind its user's back.
     let kind = request.headers().get(CONTENT_TYPE);
@@ -401,7 +486,7 @@ async fn posted(request: Request<Incoming>) -> Result<Bytes, Answer> {
 /// A connection while it is served.
 struct Connected {
     id: u64,
-    local: Option<std::net::IpAddr>,
+    client: Client,
     phase: Cell<State>,
     on_sent: RefCell<Option<OnSent>>,
 }
@@ -425,7 +510,7 @@ impl Place {
         let is_answered = {
             let at = Connected {
                 id: self.id,
-                local: connection.local,
+                client: connection.client,
                 phase: Cell::new(State::Reading),
                 on_sent: RefCell::new(None),
             };

@@ -9,8 +9,8 @@ use tickcast_transport::host::files::{DirectoryEntry, FileError};
 
 /// Minimum length of a token, in bytes.
 const LEN_MIN: usize = 16;
-/// Maximum length of a token's file, in bytes.
-const FILE_LEN_MAX: u64 = 1024;
+/// Maximum length of a token and of its file, in bytes.
+const LEN_MAX: usize = 1024;
 
 /// The secret that authorises commands over TCP. It is sent as `Authorization: Bearer`.
 #[derive(Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Token {
     /// # Errors
     /// [`TokenError`] with the reason and the remedy.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let bytes = DirectoryEntry::trusted(path)?.read_secret(FILE_LEN_MAX)?;
+        let bytes = DirectoryEntry::trusted(path)?.read_secret(LEN_MAX as u64)?;
         let text = str::from_utf8(&bytes).ok().map(str::trim_end);
         let is_token =
             |text: &&str| text.len() >= LEN_MIN && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -56,16 +56,26 @@ impl Token {
         format!("Bearer {}", self.0)
     }
 
-    /// Returns whether the value of an `Authorization` header carries the token. The time does not depend on
-    /// the first byte that differs.
+    /// Returns whether the value of an `Authorization` header carries the token. The time depends neither on
+    /// the first byte that differs nor on the token's length.
     #[must_use]
     pub(crate) fn is_in(&self, header: &[u8]) -> bool {
         let Some((scheme, given)) = header.split_at_checked(7) else {
             return false;
         };
-        let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
-        is_bearer && bool::from(given.trim_ascii().ct_eq(self.0.as_bytes()))
+        let (Some(given), Some(own)) = (padded(given.trim_ascii()), padded(self.0.as_bytes()))
+        else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case(b"bearer ") && given.ct_eq(&own).into()
     }
+}
+
+/// Returns the text at the maximum length of a token, or `None` if it is longer. No token contains a zero.
+fn padded(text: &[u8]) -> Option<[u8; LEN_MAX]> {
+    let mut padded = [0; LEN_MAX];
+    padded.get_mut(..text.len())?.copy_from_slice(text);
+    Some(padded)
 }
 
 impl fmt::Debug for Token {
@@ -143,6 +153,7 @@ mod tests {
             ("Bearer 0123456789abcdeg", false),
             ("Bearer 0123456789abcde", false),
             ("Bearer 0123456789abcdef0", false),
+            (&*format!("Bearer {}", "0".repeat(LEN_MAX + 1)), false),
             ("Bearer ", false),
             ("Basic 0123456789abcdef", false),
             ("0123456789abcdef", false),

@@ -40,6 +40,10 @@ pub(super) struct Live {
     pub(super) decoder: Option<Box<dyn Decoder>>,
     /// The format of the decoder.
     format: Option<Format>,
+    /// The place of an earlier decoder of that format, until a packet shows that the source still has it.
+    unconfirmed: Option<ResumePoint>,
+    /// Heartbeats before the format was known.
+    heartbeats: u64,
     /// The session that was remembered last.
     session: Option<FeedSession>,
     settings: Settings,
@@ -104,6 +108,8 @@ impl Live {
             lines,
             decoder: (input.format.of_packets()).map(|format| decoder(format, input, &settings)),
             format: input.format.of_packets(),
+            unconfirmed: None,
+            heartbeats: 0,
             session: None,
             settings,
             config: input.clone(),
@@ -113,11 +119,14 @@ impl Live {
         })
     }
 
-    /// Continues in place of an earlier decoder.
+    /// Continues in place of an earlier decoder. A format that is not configured is detected anew; where it
+    /// is another one, the source goes on in another session.
     pub(super) fn resume(&mut self, format: Format, at: &ResumePoint) {
         let mut decoder = decoder(format, &self.config, &self.settings);
         decoder.resume(at);
         self.decoder = Some(decoder);
+        let is_configured = self.format == Some(format);
+        self.unconfirmed = (!is_configured).then(|| at.clone());
         self.format = Some(format);
         self.judge.set_format(format);
         self.judge.resume();
@@ -144,6 +153,7 @@ impl Live {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
         let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
+        let (unconfirmed, heartbeats) = (&mut self.unconfirmed, &mut self.heartbeats);
         let foreign = &mut self.foreign;
         let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
         let mut all = u64::MAX;
@@ -160,12 +170,20 @@ impl Live {
                 counters.source_packets.increment();
                 counters.source_bytes.add(datagram.bytes.len() as u64);
                 drops.packet(datagram.dropped, || thread::now().monotonic);
-                if found.is_none()
+                if (found.is_none() || unconfirmed.is_some())
                     && let Some(format) = Format::detect(datagram.bytes)
                 {
-                    *known = Some(format);
-                    *found = Some(decoder(format, config, settings));
-                    judge.set_format(format);
+                    let earlier = unconfirmed.take();
+                    if *known != Some(format) {
+                        let mut other = decoder(format, config, settings);
+                        if let Some(at) = earlier {
+                            let session = None;
+                            other.resume(&ResumePoint { session, ..at });
+                        }
+                        *known = Some(format);
+                        *found = Some(other);
+                        judge.set_format(format);
+                    }
                 }
                 let mut returning;
                 let out: &mut dyn Intake = if judge.may_end() {
@@ -202,6 +220,8 @@ impl Live {
                         }
                         found.line_packet(index, now.monotonic, packet, &mut sink);
                     }
+                    // It shows no format, but is no packet of another feed either.
+                    None if Format::is_heartbeat(datagram.bytes) => *heartbeats += 1,
                     None => {
                         counters.source_unrecognised_packets.increment();
                         foreign.add(PacketOrigin {
@@ -239,10 +259,11 @@ impl Live {
     /// Judges whether the source is silent, once every packet that has arrived is read.
     #[inline]
     fn judge(&mut self, now: Now, shared: &SourceShared, sink: &mut dyn Intake) {
-        // Before the format is known, a venue may send nothing but heartbeats, which no decoder recognises.
-        let unrecognised = self.unrecognised.packets;
-        let packets = (self.decoder.as_ref()).map_or(unrecognised, |it| it.packets());
-        if self.judge.hear(now, packets)
+        let decoded = self.decoder.as_ref().map_or(0, |it| it.packets());
+        if decoded > 0 {
+            self.unconfirmed = None;
+        }
+        if self.judge.hear(now, self.heartbeats + decoded)
             && let Some(hearing) = shared.hearing()
         {
             hearing.heard(now.monotonic);
@@ -454,7 +475,7 @@ impl Drops {
     }
 }
 
-/// Reports a change between silence and hearing. A full queue refuses it; the judge then demands it again.
+/// Reports a change between silence and hearing, or repeats it.
 #[cold]
 fn report(
     change: Silence,
@@ -467,9 +488,7 @@ fn report(
     if let Some(hearing) = shared.hearing() {
         hearing.set(change);
     }
-    if !out.silence(change) {
-        return;
-    }
+    out.silence(change);
     let source = shared.source.0;
     match change {
         Silence::Begun { .. } if judge.is_reported() => {}
@@ -481,6 +500,7 @@ fn report(
                  the venue, its network, and the lines of the input"
             );
         }
+        Silence::Over { .. } if !judge.may_end() => {}
         Silence::Over { .. } => tracing::info!(source, "the source is heard again"),
     }
     judge.set_reported(change, now);
@@ -508,8 +528,8 @@ impl Intake for Returning<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 
@@ -538,8 +558,8 @@ impl Intake for Attributing<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 
@@ -594,32 +614,32 @@ mod tests {
         assert!(silence.poll(s(136), false).is_some(), "silent again");
     }
 
-    /// Notes what is reported; refuses silences while it has no room.
+    /// Notes what is reported.
     #[derive(Default)]
     struct Notes {
         all: Vec<&'static str>,
-        is_full: bool,
+        /// Positions of messages, and first positions of losses.
+        at: Vec<SourcePosition>,
     }
 
     impl Intake for Notes {
-        fn lost(&mut self, _: SourceLoss) {
+        fn lost(&mut self, loss: SourceLoss) {
             self.all.push("lost");
+            self.at.push(loss.from);
         }
 
-        fn silence(&mut self, silence: Silence) -> bool {
-            if !self.is_full {
-                self.all.push(match silence {
-                    Silence::Begun { .. } => "begun",
-                    Silence::Over { .. } => "over",
-                });
-            }
-            !self.is_full
+        fn silence(&mut self, silence: Silence) {
+            self.all.push(match silence {
+                Silence::Begun { .. } => "begun",
+                Silence::Over { .. } => "over",
+            });
         }
     }
 
     impl Sink for Notes {
-        fn message(&mut self, _: SourcePosition, _: &RecordBatch) {
+        fn message(&mut self, position: SourcePosition, _: &RecordBatch) {
             self.all.push("message");
+            self.at.push(position);
         }
 
         fn incident(&mut self, _: Incident) {
@@ -640,9 +660,8 @@ mod tests {
             assert_eq!(shared.hearing().unwrap().silent_since(), Some(since));
             (judge, notes)
         };
-        let run = |is_full: bool, then: fn(&mut Returning<'_>, SourcePosition)| {
+        let run = |then: fn(&mut Returning<'_>, SourcePosition)| {
             let (mut judge, mut notes) = silent();
-            notes.is_full = is_full;
             let mut returning = Returning {
                 judge: &mut judge,
                 now: Nanos::ZERO,
@@ -662,13 +681,11 @@ mod tests {
             to.message(at, &RecordBatch::default());
         };
         let expected = vec!["begun", "incident", "over", "message", "message"];
-        assert_eq!(run(false, message), (expected, false));
+        assert_eq!(run(message), (expected, false));
         assert_eq!(shared.hearing().unwrap().silent_since(), None);
         let lost = |to: &mut Returning<'_>, at| to.lost(SourceLoss::gap(at, 3));
-        assert_eq!(run(false, lost), (vec!["begun", "over", "lost"], false));
-        // A full queue refuses it, so that it is demanded again.
-        assert_eq!(run(true, lost), (vec!["begun", "lost"], true));
-        assert_eq!(shared.counters.source_silences.get(), 3);
+        assert_eq!(run(lost), (vec!["begun", "over", "lost"], false));
+        assert_eq!(shared.counters.source_silences.get(), 2);
     }
 
     #[test]
@@ -717,6 +734,95 @@ mod tests {
         assert!(!is_over_after(
             |to| to.message(SourcePosition::new(0, 1), &RecordBatch::default())
         ));
+    }
+
+    /// A live input of format `auto`, and a socket that sends to it.
+    struct Fed {
+        live: Live,
+        shared: SourceShared,
+        feed: std::net::UdpSocket,
+        to: std::net::SocketAddrV4,
+        began: Now,
+        notes: Notes,
+    }
+
+    impl Fed {
+        fn new() -> Self {
+            let lines = serde_json::json!([{ "listen": "127.0.0.1:0" }]);
+            let input = serde_json::json!({ "source": 1, "lines": lines });
+            let input: UdpInputConfig = serde_json::from_value(input).unwrap();
+            let live = Live::open(&input, &"lo".parse().unwrap(), Settings::default()).unwrap();
+            let to = live.lines[0].receiver.local_address().unwrap();
+            Self {
+                live,
+                shared: SourceShared::new(SourceId(1), 1).heard_since(Nanos::ZERO),
+                feed: std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
+                to,
+                began: thread::now(),
+                notes: Notes::default(),
+            }
+        }
+
+        /// Lets the input read a packet, so long after the beginning; returns what it reports.
+        fn take(&mut self, ms: u64, packet: &[u8]) -> Vec<&'static str> {
+            self.feed.send_to(packet, self.to).unwrap();
+            let now = Now {
+                monotonic: self.began.monotonic.after(Nanos::from_ms(ms)),
+                utc: self.began.utc.after(Nanos::from_ms(ms)),
+            };
+            let before = self.shared.counters.source_packets.get();
+            while self.shared.counters.source_packets.get() == before {
+                self.live.poll(now, &self.shared, &mut self.notes).unwrap();
+            }
+            std::mem::take(&mut self.notes.all)
+        }
+    }
+
+    const SYSTEM_EVENT: &[u8] = b"SESSION001\0\0\0\0\0\0\0\x01\0\x01\0\x0cS\0\0\0\0\0\0\0\0\0\0O";
+
+    #[test]
+    fn junk_before_format_is_known_is_no_sign_of_source() {
+        let mut fed = Fed::new();
+        let query = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
+        let heartbeat = b"SESSION001\0\0\0\0\0\0\0\x01\0\0";
+        assert_eq!(fed.take(3_000, heartbeat), [""; 0]);
+        assert_eq!(fed.shared.counters.source_unrecognised_packets.get(), 0);
+        assert_eq!(fed.take(6_000, query), [""; 0]);
+        assert_eq!(fed.take(9_000, query), ["begun"]);
+        assert_eq!(fed.take(9_001, query), [""; 0], "it does not end it");
+        assert_eq!(fed.take(9_002, heartbeat), ["over"]);
+        assert_eq!(fed.take(9_003, SYSTEM_EVENT), ["message"]);
+        assert_eq!(fed.shared.counters.source_unrecognised_packets.get(), 3);
+    }
+
+    #[test]
+    fn restart_with_auto_follows_another_format_in_a_new_session() {
+        let at = ResumePoint {
+            session: Some(1 << 64 | 1),
+            next: SourcePosition::new(2, 10),
+            instruments: Vec::new(),
+            next_id: 7,
+        };
+        let mut fed = Fed::new();
+        fed.live.resume(Format::IexTp, &at);
+        let expected = ["over", "lost", "incident", "message"];
+        assert_eq!(fed.take(1, SYSTEM_EVENT), expected);
+        assert_eq!(fed.notes.at, [at.next, SourcePosition::new(3, 1)]);
+        assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+        // A format that was seen stays.
+        let mut heartbeat = [0; 40];
+        heartbeat[..4].copy_from_slice(&[1, 0, 4, 0x80]);
+        heartbeat[24] = 1;
+        assert_eq!(Format::detect(&heartbeat), Some(Format::IexTp));
+        fed.take(2, &heartbeat);
+        assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+        let mut fed = Fed::new();
+        fed.live.resume(Format::IexTp, &at);
+        let mut of_session = heartbeat;
+        (of_session[8], of_session[24]) = (1, 10);
+        assert_eq!(fed.take(1, &of_session), ["over"]);
+        assert_eq!(fed.take(2, SYSTEM_EVENT), ["incident"], "a foreign feed");
+        assert_eq!(fed.live.format, Some(Format::IexTp));
     }
 
     #[test]

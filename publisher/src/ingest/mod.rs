@@ -2,6 +2,7 @@
 //! decoded, and the results are counted.
 
 pub(crate) mod announced;
+mod awaited;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;
@@ -9,7 +10,6 @@ mod silence;
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::capture::account::{Account, Class};
@@ -26,6 +26,7 @@ use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 
+use self::awaited::Awaited;
 use self::live::Live;
 use crate::config::{CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig};
 use crate::error::PublisherError;
@@ -59,7 +60,8 @@ pub(crate) struct Input {
     shared: Arc<SourceShared>,
     packets: Packets,
     pacer: Pacer,
-    wait_for_subscribers: u32,
+    /// `None` once the input has begun.
+    awaited: Option<Awaited>,
     records_left: u64,
     since_types: u32,
     held: Held,
@@ -126,28 +128,18 @@ impl Input {
                 holding: Some(Holding::NONE),
             })
         };
-        let (packets, pace, wait, records_max) = match config {
+        let (packets, pace, records_max) = match config {
             InputConfig::Capture(input) => {
                 let packets = open_file(input, settings(input.trade_date.as_deref())?)?;
-                (
-                    packets,
-                    input.pace,
-                    input.wait_for_subscribers,
-                    input.records_max,
-                )
+                (packets, input.pace, input.records_max)
             }
             InputConfig::Simulator(input) => {
                 let packets = open_simulator(input, settings(Some(&input.trade_date))?)?;
-                (
-                    packets,
-                    input.pace,
-                    input.wait_for_subscribers,
-                    input.records_max,
-                )
+                (packets, input.pace, input.records_max)
             }
             InputConfig::Udp(input) => {
                 let live = Live::open(input, interface, settings(input.trade_date.as_deref())?)?;
-                (Packets::Udp(Box::new(live)), Pace::Max, 0, None)
+                (Packets::Udp(Box::new(live)), Pace::Max, None)
             }
             InputConfig::Records(input) => {
                 let opened = RecordsInput::open(&input.socket);
@@ -156,7 +148,7 @@ impl Input {
                     path: input.socket.clone(),
                     source,
                 })?;
-                (Packets::Records(Box::new(opened)), Pace::Max, 0, None)
+                (Packets::Records(Box::new(opened)), Pace::Max, None)
             }
             InputConfig::Own(_) => return Ok(None),
         };
@@ -169,7 +161,7 @@ impl Input {
             shared: Arc::new(shared),
             packets,
             pacer: Pacer::new(pace),
-            wait_for_subscribers: wait,
+            awaited: config.wait_for_subscribers().cloned().map(Awaited::new),
             records_left: records_max.unwrap_or(u64::MAX),
             since_types: 0,
             held: Held::default(),
@@ -180,8 +172,8 @@ impl Input {
 
     /// Marks everything up to this position as sealed before: it is read without pacing and without
     /// waiting for subscribers.
-    pub(crate) const fn go_on_behind(&mut self, last: SourcePosition) {
-        self.wait_for_subscribers = 0;
+    pub(crate) fn go_on_behind(&mut self, last: SourcePosition) {
+        self.awaited = None;
         self.behind = Some(last);
     }
 
@@ -193,8 +185,8 @@ impl Input {
     }
 
     /// Begins at once, without waiting for subscribers.
-    pub(crate) const fn wait_for_nobody(&mut self) {
-        self.wait_for_subscribers = 0;
+    pub(crate) fn wait_for_nobody(&mut self) {
+        self.awaited = None;
     }
 
     /// Returns the source's shared state.
@@ -247,11 +239,11 @@ impl Input {
         shared: &Shared,
         sink: &mut dyn Intake,
     ) -> Result<Polled, PublisherError> {
-        if self.wait_for_subscribers > 0 {
-            if shared.joined.load(Relaxed) < self.wait_for_subscribers {
+        if let Some(awaited) = &mut self.awaited {
+            if !awaited.are_here(now.monotonic, shared) {
                 return Ok(Polled::Idle);
             }
-            self.wait_for_subscribers = 0;
+            self.awaited = None;
         }
         let polled = match &mut self.packets {
             Packets::Udp(live) => live.poll(now, &self.shared, sink),
@@ -574,8 +566,8 @@ impl Intake for Passing<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 
@@ -609,8 +601,8 @@ impl Intake for Counting<'_> {
         self.out.lost(loss);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        self.out.silence(silence)
+    fn silence(&mut self, silence: Silence) {
+        self.out.silence(silence);
     }
 }
 

@@ -6,9 +6,9 @@
 //! up, and these stay in the caches. The others have their memory from the start, so a publish
 //! thread that falls behind causes no page faults in the feed.
 //!
-//! Losses are stored where both ends see them, so they are reported even if the sender sends
-//! nothing more. The sender reports them before its next message, or the receiver does once it has
-//! drained the queue.
+//! Losses, and silences without room, are stored where both ends see them, so they are reported even
+//! if the sender sends nothing more. The sender reports them before its next message, or the receiver
+//! does once it has drained the queue.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -36,9 +36,8 @@ pub(crate) trait Intake: Sink {
     /// Reports messages of the source that will never come.
     fn lost(&mut self, loss: SourceLoss);
 
-    /// Reports that the source fell silent, or is heard again. Returns `false` if there was no room;
-    /// the caller must then repeat it.
-    fn silence(&mut self, silence: Silence) -> bool;
+    /// Reports that the source fell silent, or is heard again.
+    fn silence(&mut self, silence: Silence);
 }
 
 /// One item of a source.
@@ -134,10 +133,11 @@ impl Batch {
 /// State that both ends share.
 #[derive(Debug, Default)]
 struct Ends {
-    /// Losses that are not reported yet: one entry for each reason, and one for datagrams dropped
-    /// unread on this host. While there is any, the sender sends it before anything else.
-    lost: Mutex<Vec<SourceLoss>>,
-    has_lost: AtomicBool,
+    /// Items that had no room, in order: the last silence, and before and after it one loss of each
+    /// reason, and one of datagrams dropped unread on this host. While there is any, the sender sends
+    /// it before anything else.
+    deferred: Mutex<Vec<EntryKind>>,
+    has_deferred: AtomicBool,
     /// Set by the receiver: nothing more is taken.
     closed: AtomicBool,
     /// Whether the sender is between its check of `closed` and the end of the work that follows.
@@ -145,19 +145,41 @@ struct Ends {
 }
 
 impl Ends {
-    fn lost(&self) -> MutexGuard<'_, Vec<SourceLoss>> {
-        // locks: only when something was lost, here and below.
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deferred(&self) -> MutexGuard<'_, Vec<EntryKind>> {
+        // locks: only when there was no room, here and below.
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lose(&self, loss: SourceLoss) {
         // locks: only when something was lost.
-        let mut all = self.lost();
-        match all.iter_mut().find(|it| it.is_like(&loss)) {
-            Some(it) => it.add(&loss),
-            None => all.push(loss),
+        defer_loss(&mut self.deferred(), loss);
+        self.has_deferred.store(true, Release);
+    }
+
+    /// Defers a silence. It replaces an earlier one, so that few are stored.
+    #[cold]
+    fn silence(&self, silence: Silence) {
+        // locks: only when there was no room.
+        let mut all = self.deferred();
+        for earlier in std::mem::take(&mut *all) {
+            if let EntryKind::Lost(loss) = earlier {
+                defer_loss(&mut all, loss);
+            }
         }
-        self.has_lost.store(true, Release);
+        all.push(EntryKind::Silence(silence));
+        self.has_deferred.store(true, Release);
+    }
+}
+
+/// Adds a loss to a like one that no silence follows.
+fn defer_loss(all: &mut Vec<EntryKind>, loss: SourceLoss) {
+    let mut since_silence = all.iter_mut().rev().map_while(|it| match it {
+        EntryKind::Lost(loss) => Some(loss),
+        _ => None,
+    });
+    match since_silence.find(|it| it.is_like(&loss)) {
+        Some(it) => it.add(&loss),
+        None => all.push(EntryKind::Lost(loss)),
     }
 }
 
@@ -181,7 +203,7 @@ pub(crate) fn ingest_queue(
         batch: spare.pop().unwrap_or_default(),
         spare,
         ends: ends.clone(),
-        is_losing: false,
+        is_deferring: false,
         lost: 0,
         is_live,
         is_closed: false,
@@ -198,8 +220,8 @@ pub(crate) struct QueueSender {
     /// Batches to use next; the one returned last is on top.
     spare: Vec<Batch>,
     ends: Arc<Ends>,
-    /// Whether something may be in `ends.lost`.
-    is_losing: bool,
+    /// Whether something may be in `ends.deferred`.
+    is_deferring: bool,
     lost: u64,
     is_live: bool,
     is_closed: bool,
@@ -230,8 +252,8 @@ impl QueueSender {
 
     /// Sends the current batch.
     pub(crate) fn flush(&mut self) {
-        if self.is_losing {
-            // Reports losses, if there is room again.
+        if self.is_deferring {
+            // Reports what was deferred, if there is room again.
             self.has_place();
         }
         if self.batch.is_empty() {
@@ -313,7 +335,7 @@ impl QueueSender {
         }
     }
 
-    /// Returns whether an item can be added. Earlier losses take their place first.
+    /// Returns whether an item can be added. Deferred items take their place first.
     #[inline]
     fn has_place(&mut self) -> bool {
         if !self.batch.is_empty() {
@@ -322,21 +344,19 @@ impl QueueSender {
         if self.is_live && self.full.is_full() {
             return false;
         }
-        if self.is_losing {
-            self.enqueue_losses();
+        if self.is_deferring {
+            self.enqueue_deferred();
         }
         true
     }
 
     #[cold]
-    fn enqueue_losses(&mut self) {
-        // locks: only when something was lost.
-        let mut all = self.ends.lost();
-        for loss in all.drain(..) {
-            self.batch.other(EntryKind::Lost(loss));
-        }
-        self.ends.has_lost.store(false, Release);
-        self.is_losing = false;
+    fn enqueue_deferred(&mut self) {
+        // locks: only when there was no room.
+        let mut all = self.ends.deferred();
+        all.drain(..).for_each(|kind| self.batch.other(kind));
+        self.ends.has_deferred.store(false, Release);
+        self.is_deferring = false;
     }
 
     #[cold]
@@ -353,7 +373,7 @@ impl QueueSender {
         }
         let loss = SourceLoss::of(SourceLossReason::Overflow, position, 1, &ids);
         self.ends.lose(loss);
-        self.is_losing = true;
+        self.is_deferring = true;
         self.lost += 1;
     }
 
@@ -373,16 +393,16 @@ impl Intake for QueueSender {
         }
         let whole = SourceLoss::of(loss.reason, loss.from, loss.messages, &loss.instruments);
         self.ends.lose(whole.unread(loss.unread));
-        self.is_losing = true;
+        self.is_deferring = true;
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
-        let has_place = self.has_place();
-        if has_place {
+    fn silence(&mut self, silence: Silence) {
+        if self.has_place() {
             self.batch.other(EntryKind::Silence(silence));
-            self.flush_when_long();
+            return self.flush_when_long();
         }
-        has_place
+        self.ends.silence(silence);
+        self.is_deferring = true;
     }
 }
 
@@ -431,7 +451,7 @@ impl QueueReceiver {
             Err(TryRecvError::Empty) => self.ends.closed.load(SeqCst),
             Err(TryRecvError::Disconnected) => true,
         };
-        match self.unreported() {
+        match self.deferred() {
             Some(batch) => Taken::Batch(batch),
             None if ended => Taken::Ended,
             None => Taken::Nothing,
@@ -454,24 +474,22 @@ impl QueueReceiver {
         }
     }
 
-    /// Returns the losses after everything sent, if the sender has not reported them.
+    /// Returns the deferred items after everything sent, if the sender has not reported them.
     #[inline]
-    fn unreported(&self) -> Option<Batch> {
-        if !self.ends.has_lost.load(Acquire) {
+    fn deferred(&self) -> Option<Batch> {
+        if !self.ends.has_deferred.load(Acquire) {
             return None;
         }
-        // locks: only when something was lost.
-        let mut all = self.ends.lost();
-        // While a loss is stored here nothing follows it, so a batch that arrived meanwhile is
+        // locks: only when there was no room.
+        let mut all = self.ends.deferred();
+        // While an item is stored here nothing follows it, so a batch that arrived meanwhile is
         // older.
         if !self.taken.is_empty() {
             return None;
         }
-        self.ends.has_lost.store(false, Release);
+        self.ends.has_deferred.store(false, Release);
         let mut batch = Batch::default();
-        for loss in all.drain(..) {
-            batch.other(EntryKind::Lost(loss));
-        }
+        all.drain(..).for_each(|kind| batch.other(kind));
         (!batch.is_empty()).then_some(batch)
     }
 }
@@ -539,20 +557,42 @@ mod tests {
     }
 
     #[test]
-    fn silence_without_room_is_refused_and_later_kept_in_order() {
+    fn silence_without_room_is_reported_in_its_place() {
         let (mut sender, receiver) = ingest_queue(1, 0, true);
-        let since = Nanos::from_ms(7);
+        let since = Nanos(7);
         sender.push(at(1), &message(1));
-        assert!(sender.silence(Silence::Begun { since }));
+        sender.silence(Silence::Begun { since });
         sender.flush();
-        assert!(!sender.silence(Silence::Over { since }), "it is full");
         sender.push(at(2), &message(2));
-        let told = drain(&receiver);
-        assert_eq!(told[..2], ["m1", "Begun { since: Nanos(7000000) }"]);
-        assert!(sender.silence(Silence::Over { since }));
+        sender.silence(Silence::Over { since });
+        // The publish thread makes room just before the message that ends the silence.
+        let Taken::Batch(first) = receiver.take() else {
+            panic!("there is a batch")
+        };
+        assert_eq!(first.items().count(), 2);
+        receiver.give_back(first);
         sender.push(at(3), &message(3));
         sender.flush();
-        assert_eq!(drain(&receiver), ["Over { since: Nanos(7000000) }", "m3"]);
+        let lost = "Overflow 1 from 2 of [2]";
+        let (begun, over) = ("Begun { since: Nanos(7) }", "Over { since: Nanos(7) }");
+        assert_eq!(drain(&receiver), [lost, over, "m3"]);
+        // A loss before a silence and one after it stay apart, and silences do not pile up.
+        sender.push(at(4), &message(4));
+        sender.flush();
+        for n in 5..=7 {
+            sender.silence(Silence::Over { since });
+            sender.push(at(n), &message(n as u32));
+            sender.silence(Silence::Begun { since });
+        }
+        sender.silence(Silence::Over { since });
+        sender.push(at(8), &message(8));
+        let told = drain(&receiver);
+        let last = [
+            "Overflow 3 from 5 of [5, 6, 7]",
+            over,
+            "Overflow 1 from 8 of [8]",
+        ];
+        assert_eq!(told[..], [&["m4"], &last[..]].concat(), "without {begun}");
     }
 
     #[test]

@@ -5,8 +5,11 @@ use tickcast_reliability::types::{Nanos, Now};
 
 use crate::state::hearing::Silence;
 
-/// A silence that lasts is reported again after this time, for subscribers that joined meanwhile.
+/// A silence that lasts is reported again after this time, for subscribers that joined meanwhile. So is its
+/// end, for those that were overrun.
 const REPEAT: Nanos = Nanos::from_secs(10);
+/// How often the end of a silence is repeated.
+const END_REPEATS: u8 = 2;
 
 /// Judges the silence of one source. It reads no clock, and packets of other feeds do not count.
 #[derive(Debug)]
@@ -32,6 +35,14 @@ enum Reported {
         since: Nanos,
         /// When that was reported last, by the monotonic clock.
         at: Nanos,
+    },
+    /// It is heard again.
+    Back {
+        /// The beginning of the silence.
+        since: Nanos,
+        at: Nanos,
+        /// How often that is still repeated.
+        repeats: u8,
     },
 }
 
@@ -71,20 +82,24 @@ impl SilenceJudge {
     }
 
     /// Returns what to report, again and again until it [is reported](Self::set_reported). A silence that
-    /// lasts is repeated. None begins after the venue has ended its session.
+    /// lasts is repeated, and its end a few times. None begins after the venue has ended its session.
     #[inline]
     pub(super) fn change(&self, now: Nanos, is_session_over: bool) -> Option<Silence> {
         let is_silent = now.since(self.heard.monotonic) >= self.limit;
         match self.reported {
-            Reported::Heard | Reported::Unknown if is_silent && !is_session_over => {
-                Some(Silence::Begun {
-                    since: self.heard.utc,
-                })
+            Reported::Heard | Reported::Unknown | Reported::Back { .. }
+                if is_silent && !is_session_over =>
+            {
+                let since = self.heard.utc;
+                Some(Silence::Begun { since })
             }
             Reported::Unknown if self.packets > 0 => self.end(),
             Reported::Silent { .. } if !is_silent => self.end(),
             Reported::Silent { since, at } if now >= at.after(REPEAT) => {
                 Some(Silence::Begun { since })
+            }
+            Reported::Back { since, at, .. } if now >= at.after(REPEAT) => {
+                Some(Silence::Over { since })
             }
             _ => None,
         }
@@ -92,9 +107,17 @@ impl SilenceJudge {
 
     /// Records that the stream reports this since `now`.
     pub(super) const fn set_reported(&mut self, change: Silence, now: Nanos) {
-        self.reported = match change {
-            Silence::Begun { since } => Reported::Silent { since, at: now },
-            Silence::Over { .. } => Reported::Heard,
+        self.reported = match (change, self.reported) {
+            (Silence::Begun { since }, _) => Reported::Silent { since, at: now },
+            (Silence::Over { .. }, Reported::Back { repeats: 0 | 1, .. }) => Reported::Heard,
+            (Silence::Over { since }, before) => Reported::Back {
+                since,
+                at: now,
+                repeats: match before {
+                    Reported::Back { repeats, .. } => repeats - 1,
+                    _ => END_REPEATS,
+                },
+            },
         };
     }
 
@@ -106,13 +129,13 @@ impl SilenceJudge {
     /// Returns whether the stream may report silence, so that a packet brings its [end](Self::end).
     #[inline]
     pub(super) const fn may_end(&self) -> bool {
-        !matches!(self.reported, Reported::Heard)
+        matches!(self.reported, Reported::Unknown | Reported::Silent { .. })
     }
 
     /// Returns the end of the silence that the stream reports, if it may.
     pub(super) const fn end(&self) -> Option<Silence> {
         match self.reported {
-            Reported::Heard => None,
+            Reported::Heard | Reported::Back { .. } => None,
             Reported::Unknown => Some(Silence::Over { since: Nanos::ZERO }),
             Reported::Silent { since, .. } => Some(Silence::Over { since }),
         }
@@ -183,6 +206,24 @@ mod tests {
             })
             .collect();
         assert_eq!(reports, [3_500, 13_500, 23_500]);
+    }
+
+    #[test]
+    fn end_of_silence_is_repeated_twice() {
+        let mut judge = SilenceJudge::new(None, at(0));
+        let since = at(0).utc;
+        let reports: Vec<_> = (0..=50_000)
+            .filter_map(|ms| {
+                // Packets come again from 4 s on, except for a while after 35 s.
+                let packets = if (4_000..35_000).contains(&ms) { ms } else { 0 };
+                Some((ms, step(&mut judge, ms, packets)?))
+            })
+            .collect();
+        let over = Silence::Over { since };
+        let expected = [(4_000, over), (14_000, over), (24_000, over)];
+        assert_eq!(reports[0], (3_500, Silence::Begun { since }));
+        assert_eq!(reports[1..4], expected);
+        assert!(matches!(reports[4], (38_500, Silence::Begun { .. })));
     }
 
     #[test]

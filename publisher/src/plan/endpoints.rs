@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::config::Config;
 use crate::error::ConfigError;
+use crate::http::hosts::Host;
 
 /// Checks the addresses of the endpoints, and who may use them.
 ///
@@ -20,8 +21,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return wrong("admin", &config.control, remedy);
     }
     for (index, name) in config.admin_hosts.iter().enumerate() {
-        if !name.bytes().all(|byte| byte.is_ascii_graphic()) || name.contains(['/', '@']) {
-            let remedy = "give a host name or an address, without a port";
+        if Host::parse(name).is_none() {
+            let remedy = "give a host name or an address, without a port or a star";
             return wrong(
                 &format!("admin_hosts[{index}]"),
                 &format!("{name:?}"),

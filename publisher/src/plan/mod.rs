@@ -25,7 +25,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::config::input::PATH_LEN_MAX;
 use crate::config::journal;
 use crate::config::{
-    ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace, ThreadMode,
+    ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace,
+    ThreadMode, WaitForSubscribers,
 };
 use crate::error::ConfigError;
 use crate::http::EndpointAddress;
@@ -343,6 +344,23 @@ fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, Con
     Ok(rules)
 }
 
+/// Checks the names of subscribers that an input waits for.
+fn check_awaited(at: &str, names: &[String]) -> Result<(), ConfigError> {
+    if names.is_empty() {
+        let remedy = "name at least one subscriber, or give a number";
+        return Err(ConfigError::value(at, "[]", remedy));
+    }
+    let is_possible = |name: &String| (1..=NAME_LEN_MAX).contains(&name.len());
+    match names.iter().position(|name| !is_possible(name)) {
+        None => Ok(()),
+        Some(index) => {
+            let (at, name) = (format!("{at}[{index}]"), &names[index]);
+            let remedy = "a subscriber's name has from 1 to 64 bytes";
+            Err(ConfigError::value(at, format_args!("{name:?}"), remedy))
+        }
+    }
+}
+
 fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
     if config.inputs.len() > CHECKPOINTS_MAX {
         let count = format!("{} inputs", config.inputs.len());
@@ -365,6 +383,9 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             return Err(ConfigError::value(at, format_args!("{name:?}"), remedy));
         }
         check_holding(input, &at)?;
+        if let Some(WaitForSubscribers::Names(names)) = input.wait_for_subscribers() {
+            check_awaited(&format!("{at}.wait_for_subscribers"), names)?;
+        }
         let (pace, date) = match input {
             InputConfig::Capture(input) => {
                 itch += usize::from(input.format != InputFormat::IexTp);

@@ -55,11 +55,18 @@ pub(crate) struct SourceCounts {
     /// Messages taken but not counted yet: the next [`PublishStage::drive`] counts them.
     messages: u64,
     records: u64,
+    /// The last message taken of an input.
+    last: SourcePosition,
     /// The only channel, and the source's number there, if no message needs a lookup or a filter.
     direct: Option<(usize, SourceId)>,
 }
 
 impl SourceCounts {
+    /// Continues behind a message that an earlier publisher took.
+    pub(crate) const fn resume(&mut self, last: SourcePosition) {
+        self.last = last;
+    }
+
     /// Records messages for the next count.
     #[inline]
     pub(crate) const fn took(&mut self, messages: u64, records: u64) {
@@ -220,6 +227,7 @@ impl PublishStage {
     fn message(&mut self, index: usize, at: SourcePosition, records: RecordSlice<'_>, now: Now) {
         let source = &mut self.sources[index];
         source.counts.took(1, records.len() as u64);
+        source.counts.last = at;
         if let Some((channel, id)) = source.counts.direct
             && !records.names_instruments()
         {
@@ -407,7 +415,7 @@ impl PublishStage {
             }
             SourceLossReason::Overflow => {
                 if let Some(memory) = shared.memory.get() {
-                    memory.lose(messages);
+                    memory.lose(from, messages);
                 }
                 tracing::warn!(
                     source = source.0,
@@ -483,6 +491,12 @@ impl PublishStage {
     pub(crate) fn flush(&mut self, now: Now) {
         for driver in &mut self.drivers {
             driver.flush(now);
+        }
+        // Handlers can share the state of a live source, but have positions of their own.
+        for source in self.sources.iter().filter(|it| !it.counts_here) {
+            if let Some(memory) = source.shared.memory.get() {
+                memory.settle(source.counts.last);
+            }
         }
     }
 

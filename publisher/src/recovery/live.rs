@@ -5,8 +5,9 @@ use thiserror::Error;
 use tickcast_feeds::instruments::{Instruments, Symbol};
 use tickcast_feeds::source::ResumePoint;
 use tickcast_feeds::venues::Format;
+use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::types::{Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
 use crate::config::{Config, InputConfig, UdpInputConfig};
@@ -25,8 +26,10 @@ pub(crate) struct ResumedSource {
     pub(crate) format: Format,
     /// The point from which its decoder continues.
     pub(crate) at: ResumePoint,
-    /// Its last position on each channel; `None` where nothing of it was sealed.
-    pub(crate) sealed: Vec<Option<SourcePosition>>,
+    /// Its last position on any channel, or for none.
+    pub(crate) last: SourcePosition,
+    /// The position on each channel up to which no message is open.
+    pub(crate) settled: Vec<SourcePosition>,
     /// Its session and instruments.
     pub(crate) facts: SourceFacts,
 }
@@ -69,9 +72,9 @@ pub(crate) fn resumed(
         let sealed: Vec<_> = channels
             .map(|at| position_of(&positions, at, source))
             .collect();
-        let Some(last) = sealed.iter().flatten().max().copied() else {
+        if sealed.iter().all(Option::is_none) {
             continue;
-        };
+        }
         let file = file.get_or_insert_with(|| {
             let directory = config.state_dir.as_deref().ok_or(NotKept::Missing)?;
             let path = SourcesFile::path(directory, &config.name);
@@ -79,7 +82,7 @@ pub(crate) fn resumed(
             SourcesFile::read(&path, epoch.unwrap_or_default())
         });
         let resumed = match file {
-            Ok(file) => resumed_source(input, udp, (last, sealed), file, config, rings),
+            Ok(file) => resumed_source(input, udp, &sealed, file, config, rings),
             Err(why) => Err(why.clone().into()),
         };
         all.push(resumed.map_err(|why| (source, why))?);
@@ -90,7 +93,7 @@ pub(crate) fn resumed(
 fn resumed_source(
     input: usize,
     udp: &UdpInputConfig,
-    (last, sealed): (SourcePosition, Vec<Option<SourcePosition>>),
+    sealed: &[Option<SourcePosition>],
     file: &SourcesFile,
     config: &Config,
     rings: &[RingWriter],
@@ -102,8 +105,8 @@ fn resumed_source(
         if ring.oldest() > complete_to.next() {
             return Err(NotResumed::Overwritten(channel.name.clone()));
         }
-        complete(&mut facts, source, ring, complete_to);
     }
+    complete(&mut facts, source, file, rings);
     let (format, session) = facts.session.ok_or(NotKept::Session)?;
     if udp.format.of_packets().is_some_and(|it| it != format) {
         return Err(NotResumed::Format(format));
@@ -111,26 +114,31 @@ fn resumed_source(
     if facts.is_full {
         return Err(NotKept::Names.into());
     }
+    let settled = sealed.iter().map(|sealed| sealed.unwrap_or_default());
+    let settled: Vec<_> = settled.map(|sealed| sealed.max(facts.settled)).collect();
+    let last = settled.iter().copied().max().unwrap_or_default();
     if session.ordinal != last.ordinal() {
         let (kept, sealed) = (session.ordinal, last.ordinal());
         return Err(NotResumed::Session { kept, sealed });
     }
     let symbol = |id, text: &str| Symbol::from_text(text).map(|symbol| (id, symbol));
     let instruments = facts.instruments();
-    let instruments: Vec<_> = instruments
-        .filter_map(|it| symbol(it.id, &it.symbol))
-        .collect();
+    let instruments = instruments.filter_map(|it| symbol(it.id, &it.symbol));
     let next_id = next_id(input, &facts).ok_or(NotResumed::Ids)?;
+    let at = ResumePoint {
+        session: Some(session.id),
+        next: last.plus(1),
+        instruments: instruments.collect(),
+        next_id,
+    };
+    // The next publisher finds the loss of this start in the rings, and the ids that it skips here.
+    (facts.settled, facts.next_id, facts.unnamed) = (last, next_id, 0);
     Ok(ResumedSource {
         input,
         format,
-        at: ResumePoint {
-            session,
-            next: last.plus(1).sequence(),
-            instruments,
-            next_id,
-        },
-        sealed,
+        at,
+        last,
+        settled,
         facts,
     })
 }
@@ -144,34 +152,53 @@ fn next_id(input: usize, facts: &SourceFacts) -> Option<u32> {
     let named = facts.instruments().map(|it| it.id);
     let last = named.filter(|id| range.contains(id)).max();
     let unnamed = u32::try_from(facts.unnamed).unwrap_or(u32::MAX).min(limit);
-    let next = last.map_or(first, |id| id + 1).checked_add(unnamed)?;
+    let next = last.map_or(first, |id| id + 1).max(facts.next_id);
+    let next = next.checked_add(unnamed)?;
     (next.checked_add(limit)? <= range.end).then_some(next)
 }
 
-/// Adds what a ring says of a source behind a sequence.
-fn complete(facts: &mut SourceFacts, source: SourceId, ring: &RingWriter, complete_to: Sequence) {
-    ring.reader().each_held_after(complete_to, |datagram| {
-        let header = datagram.header();
-        match header.kind {
-            Kind::Data if header.source == source => {
-                let records = datagram.records().into_iter().flatten();
-                for instrument in records.filter_map(instrument_named) {
-                    facts.name(&instrument);
+/// Adds what the rings say of a source behind the file, in the order of its messages.
+fn complete(facts: &mut SourceFacts, source: SourceId, file: &SourcesFile, rings: &[RingWriter]) {
+    let mut found: Vec<(SourcePosition, Found)> = Vec::new();
+    for ring in rings {
+        let complete_to = file.complete_to(ring.identity().channel.0);
+        ring.reader().each_held_after(complete_to, |datagram| {
+            let header = datagram.header();
+            match header.kind {
+                Kind::Data if header.source == source => {
+                    let records = datagram.records().into_iter().flatten();
+                    let named = records.filter_map(instrument_named).map(Found::Named);
+                    found.extend(named.map(|named| (header.source_position, named)));
                 }
-            }
-            Kind::Event => {
-                if let Some(StreamEvent::SourceLost {
-                    source: of,
-                    reason: SourceLossReason::Overflow,
-                    messages,
-                    ..
-                }) = StreamEvent::parse(datagram.payload())
-                    && of == source
-                {
-                    facts.unnamed = facts.unnamed.saturating_add(messages);
+                Kind::Event => {
+                    if let Some(StreamEvent::SourceLost {
+                        source: of,
+                        reason: SourceLossReason::Overflow,
+                        from,
+                        messages,
+                        ..
+                    }) = StreamEvent::parse(datagram.payload())
+                        && of == source
+                    {
+                        found.push((from, Found::Lost(messages)));
+                    }
                 }
+                _ => {}
             }
-            _ => {}
+        });
+    }
+    found.sort_by_key(|(at, _)| *at);
+    for (at, found) in found {
+        match found {
+            Found::Named(instrument) => facts.name(&instrument),
+            Found::Lost(messages) => facts.lose(at, messages),
         }
-    });
+    }
+}
+
+/// A fact in a ring.
+enum Found {
+    Named(Instrument),
+    /// Messages from the position on were lost in the queue.
+    Lost(u64),
 }

@@ -104,7 +104,7 @@ impl NotWhole {
 }
 
 impl Rings {
-    /// Continues with the kept rings, or creates new ones in a new epoch.
+    /// Continues with the kept rings, or creates new ones in a new epoch above `before`.
     ///
     /// # Errors
     /// Returns [`PublisherError`] if memory or the state directory is unavailable. If a kept ring
@@ -112,9 +112,9 @@ impl Rings {
     pub(crate) fn open(
         config: &Config,
         plans: Vec<ChannelPlan>,
+        before: EpochsBefore,
         utc: Nanos,
     ) -> Result<Self, PublisherError> {
-        let before = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
         let before = before.with_inputs(Inputs::of(config));
         let Some(directory) = &config.ring_dir else {
             let nobodys = boot_id().unwrap_or_default();

@@ -8,13 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tickcast_feeds::source::FeedSession;
 use tickcast_reliability::control::Instrument;
-use tickcast_reliability::types::{Epoch, Sequence, SourceId};
+use tickcast_reliability::types::{Epoch, Sequence, SourceId, SourcePosition};
 use tickcast_transport::host::files::{DirectoryEntry, Readers};
 
 use crate::error::PublisherError;
@@ -24,9 +24,11 @@ use crate::state::{Shared, SourceShared};
 
 /// Interval between two checks for changes.
 const INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between two writes of nothing but positions, and before an attempt after an error.
+const LONG_INTERVAL: Duration = Duration::from_secs(1);
 /// The file is written anew after this part of a ring, so that the ring still completes it.
 const RING_PART: u64 = 8;
-/// The longest file that is read: every name of 8 sources.
+/// The longest file that is written or read: every name of 8 sources.
 const FILE_LEN_MAX: u64 = 64 << 20;
 /// The longest symbol of a DBN record.
 const SYMBOL_LEN_MAX: usize = 71;
@@ -50,11 +52,36 @@ struct KeptSource {
     /// Its session, 32 hexadecimal digits.
     session: String,
     ordinal: u16,
+    /// Each message up to here is sealed, or was for no channel.
+    settled: SourcePosition,
     /// Ids and symbols, in the order of naming.
     names: Vec<(u32, String)>,
+    /// No id from here on was assigned when the publisher started.
+    next_id: u32,
+    /// Messages lost in the queue since.
     unnamed: u64,
+    /// The first message of the last such loss.
+    lost_at: SourcePosition,
     /// Whether more was named than is kept.
     is_full: bool,
+}
+
+impl KeptSource {
+    fn of(facts: &SourceFacts) -> Self {
+        let session = facts.session.map(|(_, session)| session);
+        let names = facts.instruments().map(|it| (it.id, it.symbol.clone()));
+        Self {
+            format: facts.session.map(|(format, _)| format.to_string()),
+            session: session.map_or_else(String::new, |it| format!("{:032x}", it.id)),
+            ordinal: session.map_or(0, |it| it.ordinal),
+            settled: facts.settled,
+            names: names.collect(),
+            next_id: facts.next_id,
+            unnamed: facts.unnamed,
+            lost_at: facts.lost_at,
+            is_full: facts.is_full,
+        }
+    }
 }
 
 /// The reason why the file gives no facts of a source.
@@ -64,7 +91,10 @@ pub(crate) enum NotKept {
     Unreadable { path: PathBuf, reason: String },
     #[error("its state in {} is of epoch {found}", .path.display())]
     Epoch { path: PathBuf, found: Epoch },
-    #[error("its state was not kept")]
+    #[error(
+        "its state was not kept; make the state directory writable. The first start of this version \
+         finds none"
+    )]
     Missing,
     #[error("its session was not kept, or the venue numbers nothing")]
     Session,
@@ -122,7 +152,9 @@ impl SourcesFile {
         let ordinal = kept.ordinal;
         let mut facts = SourceFacts::default();
         facts.session = Some((format, FeedSession { id, ordinal }));
-        facts.unnamed = kept.unnamed;
+        facts.settled = kept.settled;
+        facts.next_id = kept.next_id;
+        (facts.unnamed, facts.lost_at) = (kept.unnamed, kept.lost_at);
         for (id, symbol) in &kept.names {
             let (id, symbol) = (*id, symbol.clone());
             facts.name(&Instrument { id, symbol });
@@ -130,15 +162,18 @@ impl SourcesFile {
         Ok(facts)
     }
 
-    fn set(&mut self, source: SourceId, facts: &SourceFacts) {
-        let session = facts.session.map(|(_, session)| session);
-        let kept = self.sources.entry(source.0).or_default();
-        kept.format = facts.session.map(|(format, _)| format.to_string());
-        kept.session = session.map_or_else(String::new, |it| format!("{:032x}", it.id));
-        kept.ordinal = session.map_or(0, |it| it.ordinal);
-        let new = facts.names.iter().skip(kept.names.len());
-        kept.names.extend(new.map(|it| (it.id, it.symbol.clone())));
-        (kept.unnamed, kept.is_full) = (facts.unnamed, facts.is_full);
+    /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// Returns the reason if no later publisher would read them.
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let bytes = serde_json::to_vec(self)?;
+        match bytes.len() as u64 {
+            len if len > FILE_LEN_MAX => Err(io::Error::other(format!(
+                "the instruments need {len} bytes, and {FILE_LEN_MAX} are allowed"
+            ))),
+            _ => Ok(bytes),
+        }
     }
 }
 
@@ -146,9 +181,14 @@ impl SourcesFile {
 pub(crate) struct SourcesKeeper {
     path: PathBuf,
     shared: Arc<Shared>,
+    /// The contents of the file, as far as it is written.
     kept: SourcesFile,
     facts: Vec<(Arc<SourceShared>, SourceFacts)>,
-    is_written: bool,
+    /// Whether there is news of the facts.
+    is_due: bool,
+    written_at: Option<Instant>,
+    /// The last attempt, if it failed.
+    failed_at: Option<Instant>,
 }
 
 impl SourcesKeeper {
@@ -165,7 +205,9 @@ impl SourcesKeeper {
                 .map(|it| (it.clone(), SourceFacts::default()))
                 .collect(),
             shared,
-            is_written: false,
+            is_due: true,
+            written_at: None,
+            failed_at: None,
         }
     }
 
@@ -179,17 +221,11 @@ impl SourcesKeeper {
             return Ok(None);
         }
         let thread = spawn("sources", None, move || {
-            let mut has_failed = false;
             while !self.shared.is_shutting_down() {
-                match self.keep() {
-                    Ok(()) => has_failed = false,
-                    Err(error) if !has_failed => {
-                        has_failed = true;
-                        let path = self.path.display();
-                        tracing::warn!(%path, %error, "the state of the live sources can't be kept: \
-                            a restart opens a new epoch; make the state directory writable");
-                    }
-                    Err(_) => {}
+                if let Some(error) = self.step(Instant::now()) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the state of the live sources can't be kept: \
+                        a restart opens a new epoch; make the state directory writable");
                 }
                 sleep(INTERVAL);
             }
@@ -198,7 +234,19 @@ impl SourcesKeeper {
         thread.map(Some)
     }
 
-    /// Writes the file, if there is news or the rings have moved on.
+    /// Keeps the facts, unless the last attempt failed shortly before. Returns the first error in a row.
+    fn step(&mut self, now: Instant) -> Option<io::Error> {
+        let is_early = |at: Instant| now.duration_since(at) < LONG_INTERVAL;
+        if self.failed_at.is_some_and(is_early) {
+            return None;
+        }
+        let error = self.keep().err();
+        let had_failed = self.failed_at.is_some();
+        self.failed_at = error.is_some().then_some(now);
+        error.filter(|_| !had_failed)
+    }
+
+    /// Writes the file, if there is news, the rings have moved on, or positions alone have for a while.
     ///
     /// # Errors
     /// Returns the operating system's error; the earlier file is then unchanged.
@@ -208,26 +256,33 @@ impl SourcesKeeper {
         let sealed: Vec<_> = channels
             .map(|it| (it.plan.id.0, it.ring.sealed(), it.ring.geometry().slots()))
             .collect();
-        let mut is_due = !self.is_written;
+        let mut has_moved = false;
         for (source, facts) in &mut self.facts {
-            if let Some(memory) = source.memory.get()
-                && memory.update(facts)
-            {
-                self.kept.set(source.source, facts);
-                is_due = true;
+            if let Some(memory) = source.memory.get() {
+                self.is_due |= memory.update(facts);
+                let kept = self.kept.sources.get(&source.source.0);
+                has_moved |= kept.is_some_and(|kept| kept.settled < facts.settled);
             }
         }
-        is_due |= sealed.iter().any(|(channel, sealed, slots)| {
+        self.is_due |= sealed.iter().any(|(channel, sealed, slots)| {
             sealed.since(self.kept.complete_to(*channel)) > slots / RING_PART
         });
-        if !is_due {
+        self.is_due |= has_moved
+            && (self.written_at).is_none_or(|written_at| written_at.elapsed() >= LONG_INTERVAL);
+        if !self.is_due {
             return Ok(());
         }
-        self.is_written = false;
-        self.kept.complete_to = sealed.into_iter().map(|(id, it, _)| (id, it)).collect();
-        let text = serde_json::to_vec(&self.kept)?;
-        DirectoryEntry::trusted(&self.path)?.write(&text, Readers::Owner)?;
-        self.is_written = true;
+        let kept = SourcesFile {
+            epoch: self.kept.epoch,
+            complete_to: sealed.into_iter().map(|(id, it, _)| (id, it)).collect(),
+            sources: (self.facts.iter())
+                .map(|(source, facts)| (source.source.0, KeptSource::of(facts)))
+                .collect(),
+        };
+        DirectoryEntry::trusted(&self.path)?.write(&kept.to_bytes()?, Readers::Owner)?;
+        self.kept = kept;
+        self.is_due = false;
+        self.written_at = Some(Instant::now());
         Ok(())
     }
 }
@@ -238,6 +293,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use tickcast_feeds::venues::Format;
+    use tickcast_reliability::types::Nanos;
 
     use super::*;
 
@@ -248,18 +304,18 @@ mod tests {
         let (id, ordinal) = (u128::MAX - 5, 2);
         let mut facts = SourceFacts::default();
         facts.session = Some((Format::IexTp, FeedSession { id, ordinal }));
-        facts.unnamed = 4;
+        (facts.unnamed, facts.next_id) = (4, 3);
+        facts.lost_at = SourcePosition::new(1, 5);
+        facts.settled = SourcePosition::new(2, 8);
         for (id, symbol) in [(1, "A"), (2, "BRK.B"), (1, "C")] {
             let symbol = symbol.into();
             facts.name(&Instrument { id, symbol });
         }
-        let mut kept = SourcesFile {
+        SourcesFile {
             epoch: EPOCH,
             complete_to: BTreeMap::from([(1, Sequence(9))]),
-            ..SourcesFile::default()
-        };
-        kept.set(SOURCE, &facts);
-        kept
+            sources: BTreeMap::from([(SOURCE.0, KeptSource::of(&facts))]),
+        }
     }
 
     /// Returns the facts that a file with these bytes gives.
@@ -274,12 +330,44 @@ mod tests {
     fn kept_facts_return_from_file() {
         let text = serde_json::to_vec(&kept()).unwrap();
         let facts = found(&text).unwrap();
-        let mut again = kept();
-        again.sources.clear();
-        again.set(SOURCE, &facts);
-        assert_eq!(again, kept());
+        assert_eq!(KeptSource::of(&facts), kept().sources[&SOURCE.0]);
         let symbols: Vec<_> = facts.instruments().map(|it| (it.id, &*it.symbol)).collect();
         assert_eq!(symbols, [(2, "BRK.B"), (1, "C")]);
+    }
+
+    #[test]
+    fn failed_write_is_reported_once_and_repeated_each_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = SourcesFile::path(&dir.path().join("later"), "test");
+        let stop = Arc::default();
+        let shared = Shared::new(
+            "test".into(),
+            EPOCH,
+            Vec::new(),
+            Vec::new(),
+            stop,
+            Nanos::ZERO,
+        );
+        let mut keeper = SourcesKeeper::new(path.clone(), Arc::new(shared));
+        let began = Instant::now();
+        let mut step = |ms| keeper.step(began + Duration::from_millis(ms)).is_some();
+        assert!(step(0), "there is no such directory");
+        assert!(!step(1_000), "it was reported");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        assert!(!step(1_999) && !path.exists());
+        assert!(!step(2_000) && path.exists());
+    }
+
+    #[test]
+    fn file_that_no_start_would_read_is_not_written() {
+        let mut long = kept();
+        let name = (1, "\u{1}".repeat(SYMBOL_LEN_MAX));
+        let source = long.sources.get_mut(&SOURCE.0).unwrap();
+        let len = serde_json::to_vec(&name).unwrap().len() + 1;
+        source.names = vec![name; FILE_LEN_MAX as usize / len + 1];
+        let error = long.to_bytes().unwrap_err().to_string();
+        assert!(error.contains("67108864 are allowed"), "{error}");
+        assert!(kept().to_bytes().is_ok());
     }
 
     #[test]

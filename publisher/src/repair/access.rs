@@ -1,7 +1,7 @@
 //! Access rights: the peers that may connect, and the memory that each may reach (rings to READ,
 //! cursors to write). Two files decide, and the service enforces them while it runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tickcast_reliability::serve::{PeerId, RepairCore};
@@ -38,8 +38,9 @@ impl Revokes for ControlServer {
 /// The access rights of all peers.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// The rings that may be READ.
-    shares: Vec<(ChannelId, ShareId)>,
+    /// The rings that may be READ, by channel and by share.
+    shares: BTreeMap<ChannelId, ShareId>,
+    channels: BTreeMap<ShareId, ChannelId>,
     banned: DenyList,
     denied: DenyList,
     /// Connections for READ without rights: never granted, or withdrawn.
@@ -50,7 +51,8 @@ impl Default for Access {
     /// Returns rights that allow every peer to connect and READ, with nothing shared.
     fn default() -> Self {
         Self {
-            shares: Vec::new(),
+            shares: BTreeMap::new(),
+            channels: BTreeMap::new(),
             banned: DenyList::new(DenyList::BANNED, None),
             denied: DenyList::new(DenyList::DENIED, None),
             withheld: BTreeSet::new(),
@@ -61,7 +63,11 @@ impl Default for Access {
 impl Access {
     /// Lets these rings be READ.
     pub(crate) fn share(&mut self, shares: Vec<(ChannelId, ShareId)>) {
-        self.shares = shares;
+        self.channels = shares
+            .iter()
+            .map(|(channel, share)| (*share, *channel))
+            .collect();
+        self.shares = shares.into_iter().collect();
     }
 
     /// Bans the peers that this file names.
@@ -143,8 +149,7 @@ impl Access {
             return;
         }
         for channel in channels {
-            let share = self.shares.iter().find(|(it, _)| it == channel);
-            let Some((_, share)) = share.copied() else {
+            let Some(share) = self.share_of(*channel) else {
                 tracing::debug!(subscriber = name, "no ring is shared");
                 continue;
             };
@@ -173,16 +178,13 @@ impl Access {
         connection: ConnectionId,
         share: ShareId,
     ) -> Option<(PeerId, ChannelId)> {
-        let (channel, _) = self.shares.iter().find(|(_, it)| *it == share)?;
-        Some((peers.of(connection)?, *channel))
+        let channel = *self.channels.get(&share)?;
+        Some((peers.of(connection)?, channel))
     }
 
     /// Returns the share of a channel's ring.
     pub(crate) fn share_of(&self, channel: ChannelId) -> Option<ShareId> {
-        let mut shares = self.shares.iter();
-        shares
-            .find(|(it, _)| *it == channel)
-            .map(|(_, share)| *share)
+        self.shares.get(&channel).copied()
     }
 
     /// Removes a closed connection.

@@ -15,13 +15,15 @@
 //! | `banned`, `unbanned` | a subscriber may not connect, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
 //! | `hand_over_refused` | a take-over request was refused, and the reason; at most once a second |
+//! | `promotion_requested`, `promotion_refused` | a client of a command endpoint requests a promotion, and the reason against it |
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `denied`, `allowed` | a subscriber may not READ, or be written to, or may again |
 //! | `read_denied` | a READ connection gets no rights |
 //!
 //! A further connection of a session is logged under its subscriber's name, whatever name it sends.
 //!
-//! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
+//! Fields, where they apply: `subscriber`, `peer` (address and port), `client` (address and port, or user, at
+//! a command endpoint), `channel`, `why`.
 
 use std::net::SocketAddr;
 
@@ -33,6 +35,7 @@ use tracing::Level;
 pub(crate) struct Of<'a> {
     pub(crate) subscriber: Option<&'a str>,
     pub(crate) peer: Option<SocketAddr>,
+    pub(crate) client: Option<&'a str>,
     pub(crate) channel: Option<ChannelId>,
     pub(crate) why: Option<&'a str>,
 }
@@ -52,6 +55,7 @@ pub(crate) fn say_to(log: bool, what: &'static str, of: Of<'_>) {
                 what,
                 subscriber = of.subscriber,
                 peer = of.peer.map(tracing::field::display),
+                client = of.client,
                 channel = of.channel.map(|channel| channel.0),
                 why = of.why,
             )

@@ -5,6 +5,7 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod deny_list;
+mod peer_log;
 pub(crate) mod peers;
 mod warnings;
 
@@ -40,14 +41,18 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep while datagrams may be waiting to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
+/// Turns of output after which messages are read again, so that a NACK does not wait for a whole burst.
+const TURNS_MAX: usize = 64;
+/// Interval between reports of the group sizes while nobody joins or leaves.
+const GROUPS_EVERY: Nanos = Nanos::from_ms(1);
 
 /// Returns the limits of the control server for a repair config.
 #[must_use]
 pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
     ServerConfig {
         // The core refuses further connections with a reason; the server refuses only if that
-        // fails.
-        connections_max: repair.peers_max.saturating_add(64),
+        // fails, and has room for those that the core closes after a poll.
+        connections_max: repair.connections_max().saturating_add(64),
         connections_per_address_max: repair.of_one_address_max(),
         // The core closes earlier; a WELCOME with a whole directory must fit on top.
         backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
@@ -70,6 +75,7 @@ pub(crate) struct RepairService {
     access: Access,
     out: Vec<u8>,
     stats_at: Nanos,
+    groups_at: Nanos,
     warnings: Warnings,
     /// Whether all peers were notified of the publisher's end.
     is_ending: bool,
@@ -113,6 +119,7 @@ impl RepairService {
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
+            groups_at: now.monotonic,
             warnings: Warnings::default(),
             is_ending: false,
         })
@@ -216,90 +223,96 @@ impl RepairService {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
         let access = &mut self.access;
-        let polled = self.server.poll(Some(wait), |event| match event {
-            ServerEvent::Connected(connection, address, carrier) => {
-                tracing::debug!(%address, "a connection was accepted");
-                let (peer, origin) = (peers.add(connection, address), PeerOrigin::of(address.ip()));
-                core.handle_connected(clock.both(), peer, carrier, origin);
-            }
-            ServerEvent::Unconfirmed(connection, bytes) => {
-                if let Some(peer) = peers.of(connection) {
-                    core.handle_on_the_way(peer, bytes);
+        let polled = self.server.poll_charged(Some(wait), |event| {
+            match event {
+                ServerEvent::Connected(connection, address, carrier) => {
+                    tracing::debug!(%address, "a connection was accepted");
+                    let (peer, origin) =
+                        (peers.add(connection, address), PeerOrigin::of(address.ip()));
+                    core.handle_connected(clock.both(), peer, carrier, origin);
                 }
-            }
-            ServerEvent::Frame(connection, channel, message) => {
-                let Some(peer) = peers.of(connection) else {
-                    return;
-                };
-                match &message {
-                    Message::Join(join) => {
-                        peers.joins(peer, &join.name);
-                        if let Some(why) = access.banned(peers, peer) {
-                            return core.ban(peer, why);
-                        }
-                        // Refresh now, so that everything sealed before WELCOME can be read with
-                        // it.
-                        refresh_directories(core, shared, versions);
+                ServerEvent::Unconfirmed(connection, bytes) => {
+                    if let Some(peer) = peers.of(connection) {
+                        core.handle_on_the_way(peer, bytes);
                     }
-                    Message::Progress(progress) => note(shared, peer, channel, progress),
-                    _ => {}
                 }
-                let is_join = matches!(message, Message::Join(_));
-                core.handle_message(clock.both(), peer, channel, message);
-                if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
-                    peers.belongs(peer, owner);
-                }
-            }
-            ServerEvent::Granted(connection, share, granted) => {
-                if let Some((peer, channel)) = access.granted_to(peers, connection, share)
-                    && core.grant(clock.both(), peer, channel, granted)
-                {
-                    peers.audit("ring_granted", peer, Some(channel), None);
-                }
-            }
-            ServerEvent::CursorGranted(connection, share, granted) => {
-                if let Some((peer, channel)) = access.granted_to(peers, connection, share)
-                    && core.grant_cursor(peer, channel, granted)
-                {
-                    peers.audit("cursor_granted", peer, Some(channel), None);
-                }
-            }
-            ServerEvent::CursorRefused(connection, share, error) => {
-                if let Some((peer, channel)) = access.granted_to(peers, connection, share) {
-                    let why = error.to_string();
-                    peers.audit("cursor_refused", peer, Some(channel), Some(&why));
-                }
-            }
-            ServerEvent::Closed(connection, reason) => {
-                let Some(peer) = peers.remove(connection) else {
-                    return;
-                };
-                access.forget(peer);
-                match &reason {
-                    CloseReason::Protocol(error) => {
-                        if peers.log.allow() {
-                            tracing::info!(peer = peer.0, %error, "a connection was closed");
+                ServerEvent::Frame(connection, channel, message) => {
+                    let Some(peer) = peers.of(connection) else {
+                        return 0;
+                    };
+                    match &message {
+                        Message::Join(join) => {
+                            peers.joins(peer, &join.name);
+                            if let Some(why) = access.banned(peers, peer) {
+                                core.ban(peer, why);
+                                return 0;
+                            }
+                            // Refresh now, so that everything sealed before WELCOME can be read with
+                            // it.
+                            refresh_directories(core, shared, versions);
                         }
-                        core.handle_protocol_error(peer, error.to_string());
+                        Message::Progress(progress) => note(shared, peer, channel, progress),
+                        _ => {}
                     }
-                    CloseReason::Violation(error) => {
-                        let subscriber = peers.get(peer).map(|known| &*known.name);
-                        if peers.log.allow() {
-                            tracing::warn!(peer = peer.0, subscriber, "{error}");
-                        }
+                    let is_join = matches!(message, Message::Join(_));
+                    let work = core.handle_message(clock.both(), peer, channel, message);
+                    if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
+                        peers.belongs(peer, owner);
                     }
-                    CloseReason::Io(error) => {
-                        if peers.log.allow() {
-                            tracing::info!(peer = peer.0, %error, "a connection failed");
-                        }
-                        shared.service.connections_broken.increment();
-                    }
-                    _ => {}
+                    return work;
                 }
-                core.handle_disconnected(peer);
+                ServerEvent::Granted(connection, share, granted) => {
+                    if let Some((peer, channel)) = access.granted_to(peers, connection, share)
+                        && core.grant(clock.both(), peer, channel, granted)
+                    {
+                        peers.audit("ring_granted", peer, Some(channel), None);
+                    }
+                }
+                ServerEvent::CursorGranted(connection, share, granted) => {
+                    if let Some((peer, channel)) = access.granted_to(peers, connection, share)
+                        && core.grant_cursor(peer, channel, granted)
+                    {
+                        peers.audit("cursor_granted", peer, Some(channel), None);
+                    }
+                }
+                ServerEvent::CursorRefused(connection, share, error) => {
+                    if let Some((peer, channel)) = access.granted_to(peers, connection, share) {
+                        let why = error.to_string();
+                        peers.audit("cursor_refused", peer, Some(channel), Some(&why));
+                    }
+                }
+                ServerEvent::Closed(connection, reason) => {
+                    let Some(peer) = peers.remove(connection) else {
+                        return 0;
+                    };
+                    access.forget(peer);
+                    match &reason {
+                        CloseReason::Protocol(error) => {
+                            if peers.may_log(peer) {
+                                tracing::info!(peer = peer.0, %error, "a connection was closed");
+                            }
+                            core.handle_protocol_error(peer, error.to_string());
+                        }
+                        CloseReason::Violation(error) => {
+                            let subscriber = peers.get(peer).map(|known| &*known.name);
+                            if peers.may_log(peer) {
+                                tracing::warn!(peer = peer.0, subscriber, "{error}");
+                            }
+                        }
+                        CloseReason::Io(error) => {
+                            if peers.may_log(peer) {
+                                tracing::info!(peer = peer.0, %error, "a connection failed");
+                            }
+                            shared.service.connections_broken.increment();
+                        }
+                        _ => {}
+                    }
+                    core.handle_disconnected(peer);
+                }
+                // The core has the same timer.
+                _ => {}
             }
-            // The core has the same timer.
-            _ => {}
+            0
         });
         let stats = self.server.stats();
         let refused = stats.turned_away + stats.accept_errors;
@@ -357,7 +370,7 @@ impl RepairService {
     }
 
     fn transmit(&mut self, now: Now) -> Result<(), PublisherError> {
-        loop {
+        for _ in 0..TURNS_MAX {
             self.out.clear();
             let Some(destination) = self.core.poll_transmit(now, &mut self.out) else {
                 break;
@@ -389,10 +402,10 @@ impl RepairService {
     }
 
     fn multicast(&mut self, channel: ChannelId) -> Result<(), PublisherError> {
-        let mut all = self.shared.channels.iter().zip(&mut self.multicast);
-        let Some((shared, fan_outs)) = all.find(|(c, _)| c.plan.id == channel) else {
+        let Some(at) = self.shared.index_of(channel) else {
             return Ok(());
         };
+        let (shared, fan_outs) = (&self.shared.channels[at], &mut self.multicast[at]);
         for fan_out in fan_outs {
             // A repair that found no room was counted; subscribers that miss it send another NACK.
             fan_out
@@ -413,12 +426,13 @@ impl RepairService {
                     name,
                     channels,
                 } => {
-                    if self.peers.log.allow() {
+                    if self.peers.may_log(peer) {
                         tracing::info!(subscriber = name, channels = channels.len(), "joined");
                     }
                     for channel in &channels {
                         self.peers.audit("joined", peer, Some(*channel), None);
                     }
+                    self.groups_at = Nanos::ZERO;
                     let session = self.core.session_number(peer).map(SessionNumber);
                     (self.shared.subscribers()).join(peer.0, session, &name, &channels);
                 }
@@ -474,7 +488,7 @@ impl RepairService {
                     name,
                     on_purpose,
                 } => {
-                    if self.peers.log.allow() {
+                    if self.peers.may_log(peer) {
                         tracing::info!(subscriber = name, on_purpose, "left");
                     }
                     let why = match on_purpose {
@@ -482,12 +496,13 @@ impl RepairService {
                         false if self.is_ending => "the publisher ends",
                         false => "the subscriber sent no LEAVE",
                     };
+                    self.groups_at = Nanos::ZERO;
                     self.peers.audit("left", peer, None, Some(why));
                     self.shared.subscribers().leave(peer.0);
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
-                        if self.peers.log.allow() {
+                        if self.peers.may_log(peer) {
                             tracing::info!(
                                 peer = peer.0,
                                 text = reason.text,
@@ -505,9 +520,11 @@ impl RepairService {
                         self.server.close(connection, None);
                     }
                 }
-                RepairEvent::HigherEpochClaimed { channel, epoch, .. }
-                    if self.peers.log.allow() =>
-                {
+                RepairEvent::HigherEpochClaimed {
+                    peer,
+                    channel,
+                    epoch,
+                } if self.peers.may_log(peer) => {
                     tracing::warn!(
                         channel = channel.0,
                         %epoch,
@@ -515,11 +532,11 @@ impl RepairService {
                     );
                 }
                 RepairEvent::SlowSubscriber {
+                    peer,
                     name,
                     channel,
                     behind,
-                    ..
-                } => tracing::warn!(
+                } if self.peers.may_log(peer) => tracing::warn!(
                     subscriber = name,
                     channel = channel.0,
                     behind,
@@ -533,10 +550,13 @@ impl RepairService {
 
     /// Reports subscriber state to the other threads.
     fn report(&mut self, now: Nanos) {
-        for channel in &self.shared.channels {
-            let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
-            channel.subscribers.store(subscribers, Relaxed);
-            channel.hold_off_us.store(hold_off_us, Relaxed);
+        if now >= self.groups_at {
+            self.groups_at = now.after(GROUPS_EVERY);
+            for channel in &self.shared.channels {
+                let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
+                channel.subscribers.store(subscribers, Relaxed);
+                channel.hold_off_us.store(hold_off_us, Relaxed);
+            }
         }
         if self.shared.is_ended() {
             self.shared.set_all_reached_end(self.core.all_reached_end());
@@ -601,9 +621,10 @@ fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u
 
 /// Keeps a subscriber's progress, for reports.
 fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) {
-    let Some(of) = shared.channels.iter().find(|c| c.plan.id == channel) else {
+    let Some(at) = shared.index_of(channel) else {
         return;
     };
+    let of = &shared.channels[at];
     let sealed = of.ring.sealed();
     // Ignore a report of a sequence that was never sealed.
     if progress.epoch == shared.epoch && progress.sequence > sealed {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use tickcast_log::LogLimit;
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::ConnectionId;
 
 use crate::repair::audit;
 use crate::repair::deny_list::DenyList;
-use crate::repair::warnings::connection_limit;
+use crate::repair::peer_log::PeerLog;
 
 /// A connection.
 pub(crate) struct Known {
@@ -33,6 +32,7 @@ impl Known {
 }
 
 /// All connections.
+#[derive(Default)]
 pub(crate) struct Peers {
     by_connection: BTreeMap<ConnectionId, PeerId>,
     known: BTreeMap<PeerId, Known>,
@@ -40,19 +40,7 @@ pub(crate) struct Peers {
     gone: Vec<PeerId>,
     last: u64,
     /// Limits the log lines about them.
-    pub(crate) log: LogLimit,
-}
-
-impl Default for Peers {
-    fn default() -> Self {
-        Self {
-            by_connection: BTreeMap::new(),
-            known: BTreeMap::new(),
-            gone: Vec::new(),
-            last: 0,
-            log: connection_limit(),
-        }
-    }
+    pub(crate) log: PeerLog,
 }
 
 impl Peers {
@@ -105,6 +93,12 @@ impl Peers {
         self.of(connection).map(|_| connection)
     }
 
+    /// Returns whether a line about a connection may be logged.
+    pub(crate) fn may_log(&self, peer: PeerId) -> bool {
+        let known = self.get(peer);
+        known.is_some_and(|known| self.log.allow(known.address.ip()))
+    }
+
     /// Audits what happened to a connection.
     pub(crate) fn audit(
         &self,
@@ -116,13 +110,14 @@ impl Peers {
         let known = self.get(peer);
         let name = known.map(|known| &*known.name);
         audit::say_to(
-            self.log.allow(),
+            self.may_log(peer),
             what,
             audit::Of {
                 subscriber: name.filter(|name| !name.is_empty()),
                 peer: known.map(|known| known.address),
                 channel,
                 why,
+                ..audit::Of::default()
             },
         );
     }

@@ -64,8 +64,12 @@ impl Bench {
 
     /// Returns a connection that has joined.
     fn join(&mut self) -> TcpStream {
+        let peer = TcpStream::connect(self.address).unwrap();
+        self.join_over(peer)
+    }
+
+    fn join_over(&mut self, mut peer: TcpStream) -> TcpStream {
         let before = self.shared.channels[0].repair.joins.get();
-        let mut peer = TcpStream::connect(self.address).unwrap();
         let join = Join {
             name: "peer".into(),
             wire_versions: vec![1],
@@ -149,6 +153,37 @@ fn request_is_answered_before_flooders_second_turn() {
     }
 }
 
+/// Connects from an address of loopback.
+fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let from = SocketAddr::from(([127, 0, 0, host], 0));
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+#[test]
+fn messages_are_read_again_after_64_turns_of_output() {
+    let mut bench = Bench::new(serde_json::json!({ "multicast_repair": false }));
+    let mut peers = Vec::new();
+    for n in 0..160 {
+        let peer = connect_from(2 + n % 20, bench.address);
+        peers.push(bench.join_over(peer));
+    }
+    let nack = bench.nack(1, 1);
+    for peer in &mut peers {
+        peer.write_all(&nack).unwrap();
+    }
+    let counters = bench.shared.channels[0].repair.clone();
+    let mut most = 0;
+    while counters.answered.get() < 160 {
+        let before = counters.answered.get();
+        bench.service.round(Duration::ZERO).unwrap();
+        most = most.max(counters.answered.get() - before);
+    }
+    assert!(most <= TURNS_MAX as u64, "{most} in one round");
+}
+
 #[test]
 fn address_is_bounded_and_others_join() {
     let mut bench = Bench::new(serde_json::json!({ "peers_max": 8 }));
@@ -160,10 +195,7 @@ fn address_is_bounded_and_others_join() {
     assert_eq!(service.connections.get(), 4, "half of all places");
     assert_eq!(service.connections_refused.get(), 26);
     let before = service.connections.get();
-    let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let from = SocketAddr::from(([127, 0, 0, 2], 0));
-    other.bind(&from.into()).unwrap();
-    other.connect(&bench.address.into()).unwrap();
+    let _other = connect_from(2, bench.address);
     bench.until(|_| service.connections.get() > before);
     assert_eq!(service.joins_rejected.get(), 0);
 }

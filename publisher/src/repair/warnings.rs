@@ -7,10 +7,7 @@ use tickcast_log::LogLimit;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::ServerStats;
 
-/// Returns the limit for lines about single connections: many subscribers can join at once.
-pub(crate) const fn connection_limit() -> LogLimit {
-    LogLimit::new(400, 10.0)
-}
+use crate::repair::peer_log::PeerLog;
 
 /// Returns the limit for each warning of this module.
 const fn warning_limit() -> LogLimit {
@@ -41,7 +38,7 @@ impl Default for Warnings {
 
 impl Warnings {
     /// Logs current problems. `log` limits the lines about single connections.
-    pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut LogLimit) {
+    pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut PeerLog) {
         if let Some((errno, remedy)) = self.no_descriptor(now, stats) {
             tracing::warn!(
                 "the control port can't accept a connection ({errno}): new subscribers wait, and \
@@ -68,8 +65,8 @@ impl Warnings {
     }
 
     /// Returns the number of suppressed lines about single connections since the last report.
-    fn suppressed(&mut self, now: Nanos, log: &mut LogLimit) -> Option<u64> {
-        log.refill(now);
+    fn suppressed(&mut self, now: Nanos, log: &mut PeerLog) -> Option<u64> {
+        log.advance(now);
         let is_due = log.suppressed() > 0 && self.suppressed.allow_at(now);
         is_due.then(|| log.take_suppressed())
     }
@@ -109,33 +106,27 @@ mod tests {
 
     #[test]
     fn suppressed_lines_are_counted_and_reported() {
-        let (mut warnings, mut log) = (Warnings::default(), connection_limit());
-        let say = |log: &LogLimit, count: u64| (0..count).filter(|_| log.allow()).count() as u64;
+        let (mut warnings, mut log) = (Warnings::default(), PeerLog::default());
+        let say = |log: &PeerLog, count: u64| {
+            (0..count)
+                .filter(|_| log.allow([10, 0, 0, 1].into()))
+                .count() as u64
+        };
         let now = Nanos::from_secs;
         assert_eq!(
             warnings.suppressed(now(100), &mut log),
             None,
             "nothing was left out"
         );
-        assert_eq!(say(&log, 400 + 7), 400);
-        assert_eq!(warnings.suppressed(now(100), &mut log), Some(7));
+        let allowed = say(&log, 1_000);
+        let left_out = 1_000 - allowed;
+        assert_eq!(warnings.suppressed(now(100), &mut log), Some(left_out));
         assert_eq!(say(&log, 5), 0);
         assert_eq!(warnings.suppressed(now(101), &mut log), None, "it was said");
-        assert_eq!(say(&log, 1_000), 10);
-        assert_eq!(
-            warnings.suppressed(now(111), &mut log),
-            Some(5 + 1_000 - 10)
-        );
-        assert_eq!(say(&log, 1_000), 10 * 10);
-        assert_eq!(
-            warnings.suppressed(now(10_000), &mut log),
-            Some(1_000 - 10 * 10)
-        );
-        assert_eq!(
-            say(&log, 2 * 400),
-            400,
-            "and no more, however long it was quiet"
-        );
+        let more = 1_000 - say(&log, 1_000);
+        assert!(more > 990);
+        assert_eq!(warnings.suppressed(now(111), &mut log), Some(5 + more));
+        assert_eq!(warnings.suppressed(now(200), &mut log), None, "none since");
     }
 
     #[test]

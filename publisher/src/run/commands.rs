@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Instant;
 
+use crossbeam_channel::bounded;
+
 use crate::standby::hand_over::{HandOver, Step};
 use crate::state::Shared;
-use crate::state::command::{Command, CommandReceiver};
+use crate::state::command::{Command, CommandReceiver, ReplyTo};
 use crate::state::hand_over::{Answer, PublishPosition};
 use crate::state::standby::StandbyState;
 
@@ -63,28 +65,92 @@ impl Commands {
     #[cold]
     fn carry_out(&mut self, command: Command, shared: &Shared) {
         match command {
-            Command::HandOver { request, reply } => {
+            Command::HandOver {
+                request,
+                client,
+                reply,
+            } => {
                 let now = Instant::now();
+                // The standby has given up, so it would not end the rest.
+                if reply.is_late(now) {
+                    return;
+                }
                 let answer = self.hand_over.ask(&request, shared, now);
                 if let Answer::Refused { why } = &answer {
-                    self.hand_over.refused(&request, why, now);
+                    self.hand_over.refused(&request, &client, why, now);
                 }
                 reply.send(answer);
             }
             Command::HandOverAnswered { request } => self.hand_over.end(&request, shared),
-            Command::Promote { force, reply } => {
+            Command::Promote { reply, .. } if reply.is_late(Instant::now()) => {}
+            Command::Promote {
+                force,
+                client,
+                reply,
+            } => {
                 let Some(standby) = self.standby.clone() else {
                     return reply.send(Err("this publisher is not a standby".into()));
                 };
                 // On its own thread, because it polls the publisher repeatedly and waits for this
-                // thread.
+                // thread. It gets the reply once it runs, so that a failed start can use it.
+                let (give, given) = bounded::<ReplyTo<_>>(1);
                 let thread = Builder::new().name("promote".into()).spawn(move || {
-                    reply.send(standby.promote(force));
+                    if let Ok(reply) = given.recv() {
+                        reply.send(standby.promote(force, &client));
+                    }
                 });
-                if let Err(error) = thread {
-                    tracing::warn!("not promoted: can't start a thread: {error}");
+                match thread {
+                    Ok(_) => drop(give.send(reply)),
+                    Err(error) => {
+                        tracing::warn!("not promoted: can't start a thread: {error}");
+                        reply.send(Err(format!("can't start a thread: {error}")));
+                    }
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crossbeam_channel::unbounded;
+    use tickcast_reliability::types::{Epoch, Nanos};
+
+    use super::*;
+    use crate::state::command::commands;
+    use crate::state::hand_over::{Request, SessionNumber};
+
+    #[test]
+    fn request_of_a_client_that_gave_up_pauses_nothing() {
+        let (none, stop) = ((Vec::new(), Vec::new()), Arc::default());
+        let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
+        let session = Some(SessionNumber(7));
+        shared.subscribers().join(1, session, "b", &[]);
+        let (sender, receiver) = commands();
+        let mut commands = Commands::new(receiver, HandOver::to(vec!["b".into()]), None);
+        let (answered, answers) = unbounded();
+        let mut pauses = |wait| {
+            let answered = answered.clone();
+            let take = move |answer| answered.send(answer).unwrap();
+            sender.send(Command::HandOver {
+                request: Request {
+                    standby: "b".into(),
+                    session,
+                    epoch: Epoch(5),
+                    mirrored: Vec::new(),
+                    superseded_by: None,
+                },
+                client: "user 0".into(),
+                reply: ReplyTo::new(Instant::now() + wait, take),
+            });
+            commands.poll(&shared);
+            commands.is_handing_over()
+        };
+        assert!(!pauses(Duration::ZERO));
+        assert!(answers.is_empty());
+        assert!(pauses(Duration::from_secs(600)));
+        assert_eq!(answers.len(), 1);
     }
 }

@@ -29,13 +29,13 @@ use crate::plan::{Plan, why_no_digest};
 use crate::publish::restarted::Restarted;
 use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
-use crate::recovery::epoch_file::EpochState;
+use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::recovery::live::ResumedSource;
 use crate::recovery::sources_file::{SourcesFile, SourcesKeeper};
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
-use crate::run::endpoints::{EndpointAddresses, Endpoints};
+use crate::run::endpoints::{EndpointAddresses, EndpointThreads, Endpoints};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command;
@@ -78,13 +78,15 @@ impl Opened {
         let control = server.local_address().map_err(listen)?;
         let mut endpoints = Endpoints::bind(&config)?;
         let (sources, mut inputs) = open_inputs(&config)?;
+        // The state directory is locked first, and the rings change last: a start that fails costs no epoch.
+        let epochs = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
+        endpoints.bind_socket(&config)?;
         let Rings {
             rings,
             epoch,
             sealed,
             live,
-        } = Rings::open(&config, plan.channels, opened_at.utc)?;
-        endpoints.bind_socket(&config)?;
+        } = Rings::open(&config, plan.channels, epochs, opened_at.utc)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
         let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
         resume_live(&live, &config, &mut inputs);
@@ -156,7 +158,7 @@ impl Opened {
         let (parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
-        let admin = parts.endpoints.start(&parts.shared, sender)?;
+        let endpoints = parts.endpoints.start(&parts.shared, sender)?;
         let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
@@ -187,7 +189,7 @@ impl Opened {
                 epoch: parts.epoch,
                 shared,
                 repair,
-                admin,
+                endpoints,
                 sources,
             },
         })
@@ -204,7 +206,7 @@ impl Opened {
             let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
-            let admin = parts.endpoints.start(&parts.shared, sender)?;
+            let endpoints = parts.endpoints.start(&parts.shared, sender)?;
             let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
@@ -212,7 +214,7 @@ impl Opened {
                 epoch,
                 shared,
                 repair,
-                admin,
+                endpoints,
                 sources: None,
             };
             Ok((to, served, commands, backlog_hint))
@@ -255,7 +257,8 @@ impl Opened {
         for live in &self.live {
             let place = self.inputs.iter().position(|(at, _)| *at == live.input);
             let restarted = Restarted {
-                sealed: &live.sealed,
+                last: live.last,
+                settled: &live.settled,
                 instruments: live.facts.instruments().cloned().collect(),
                 refers_to_orders: live.format.refers_to_orders(),
             };
@@ -454,7 +457,7 @@ pub(crate) struct Served {
     epoch: EpochState,
     shared: Arc<Shared>,
     repair: Thread<()>,
-    admin: Option<Thread<()>>,
+    endpoints: EndpointThreads,
     /// The thread that keeps the state of live sources.
     sources: Option<Thread<()>>,
 }
@@ -467,9 +470,7 @@ impl Served {
     ) -> Result<PublisherSummary, EndError> {
         self.shared.shut_down();
         let mut result = published.and(join(self.repair, "repair"));
-        if let Some(admin) = self.admin {
-            result = result.and(join(admin, "admin"));
-        }
+        result = result.and(self.endpoints.join());
         if let Some(sources) = self.sources {
             result = result.and(join(sources, "sources"));
         }
@@ -685,17 +686,22 @@ mod tests {
                 "inputs": [{ "source": 7, "kind": "udp", "format": name,
                     "lines": [{ "listen": "127.0.0.1:0" }] }],
                 "channels": [channel(1, "A*"), channel(2, "B*")] });
-            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed. Returns
-            // its epoch, the next sequence of its decoder, and what it sealed on each channel.
-            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)]| {
+            // Starts a publisher, which publishes messages (sequence, id, new symbol), and is killed.
+            // Returns its epoch, the next sequence of its decoder, what it sealed on each channel, and the
+            // messages that its source counts as missing. Its state is kept before the messages, and
+            // after if `is_kept`.
+            let live = |messages: &[(u64, u32, Option<&[u8; 8]>)], is_kept: bool| {
                 let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
                 let opened = Opened::open(plan, Arc::default()).unwrap();
                 let (shared, epoch) = (opened.shared().clone(), opened.epoch.epoch());
-                let next = opened.live.first().map(|live| live.at.next);
+                let next = opened.live.first().map(|live| live.at.next.sequence());
                 let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
                 let (mut to, _service) = opened.inline().unwrap();
                 let memory = shared.sources[0].memory.get().unwrap();
                 memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                let path = SourcesFile::path(state.path(), "test");
+                let keep = || SourcesKeeper::new(path.clone(), shared.clone()).keep();
+                keep().unwrap();
                 for (sequence, id, symbol) in messages {
                     let mut message = RecordBatch::default();
                     match symbol {
@@ -710,8 +716,9 @@ mod tests {
                     to.take(0, &SourceItem::Message(at, (&message).into()), now());
                 }
                 to.flush(now());
-                let path = SourcesFile::path(state.path(), "test");
-                SourcesKeeper::new(path, shared.clone()).keep().unwrap();
+                if is_kept {
+                    keep().unwrap();
+                }
                 let told = [0, 1].map(|at: usize| {
                     let mut told = Vec::new();
                     let ring = &shared.channels[at].ring;
@@ -729,17 +736,18 @@ mod tests {
                     });
                     told.join(", ")
                 });
-                (epoch, next, told)
+                let missing = shared.sources[0].counters.source_missing_messages.get();
+                (epoch, next, told, missing)
             };
             let named = [
                 (1, 1, Some(b"A       ")),
                 (2, 2, Some(b"B       ")),
                 (3, 3, Some(b"AA      ")),
             ];
-            let (epoch, next, told) = live(&named);
+            let (epoch, next, told, missing) = live(&named, false);
             assert_eq!(
-                (next, told),
-                (None, ["opened, 0:3", "opened, 0:2"].map(String::from))
+                (next, told, missing),
+                (None, ["opened, 0:3", "opened, 0:2"].map(String::from), 0)
             );
             // Message 3 may have waited on channel 2. Its instruments keep their channels.
             let is_itch = format.refers_to_orders();
@@ -750,14 +758,21 @@ mod tests {
             };
             let first = orders("lost 0 from 0:3 of [1, 3]", "");
             let second = "lost 1 from 0:3 of [], 0:4".to_owned();
-            assert_eq!(live(&[(4, 2, None)]), (epoch, Some(4), [first, second]));
+            let life = live(&[(4, 2, None)], false);
+            assert_eq!(life, (epoch, Some(4), [first, second], 1));
             let first = "lost 1 from 0:4 of []".to_owned();
             let second = orders("lost 0 from 0:4 of [2]", "");
-            assert_eq!(live(&[]), (epoch, Some(5), [first, second]));
+            assert_eq!(live(&[], false), (epoch, Some(5), [first, second], 1));
             // Nothing has come since.
             let first = orders("lost 0 from 0:4 of [1, 3]", "");
             let second = orders("lost 0 from 0:4 of [2]", "0:5");
-            assert_eq!(live(&[(5, 2, None)]), (epoch, Some(5), [first, second]));
+            let unrouted = (6, 9, Some(b"C       "));
+            let life = live(&[(5, 2, None), unrouted], true);
+            assert_eq!(life, (epoch, Some(5), [first, second], 0));
+            // The state says that nothing waited up to message 6, which was for no channel.
+            let first = orders("lost 0 from 0:6 of [1, 3]", "");
+            let second = orders("lost 0 from 0:6 of [2]", "");
+            assert_eq!(live(&[], false), (epoch, Some(7), [first, second], 0));
         }
     }
 

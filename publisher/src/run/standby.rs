@@ -24,6 +24,7 @@ use crate::run::threads::{self};
 use crate::run::{Inputs, join, open_inputs, sources_of};
 use crate::standby::agreement::{Comparing, as_heard};
 use crate::standby::backlog::{Backlog, channels_of};
+use crate::standby::command_check;
 use crate::standby::hand_over::HandOver;
 use crate::standby::mirror_thread::{Left, Mirrors};
 use crate::state::Shared;
@@ -131,7 +132,11 @@ impl Standby {
         let base = self.shared;
         let threads = self.publisher.config.threads.clone();
         let (sender, receiver) = command::commands();
-        let admin = self.endpoints.start(&base, sender)?;
+        let endpoints = self.endpoints.start(&base, sender)?;
+        let check = {
+            let shared = base.clone();
+            command_check::start(&self.publisher.state, move || shared.is_stopping())?
+        };
         let mirrors = {
             let (mirrors, shared) = (self.mirrors, base.clone());
             let guard = StopOnFailure::new(base.clone());
@@ -166,8 +171,9 @@ impl Standby {
             result = result.and(join(opened.repair, "repair"));
             kept = opened.epoch.close_if_ended(&opened.shared);
         }
-        if let Some(admin) = admin {
-            result = result.and(join(admin, "admin"));
+        result = result.and(endpoints.join());
+        if let Some(check) = check {
+            result = result.and(join(check, "check"));
         }
         result?;
         PublisherSummary::of(base.current()).unless(kept)

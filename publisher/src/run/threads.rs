@@ -326,10 +326,9 @@ impl Intake for Direct<'_> {
         self.to.take(self.index, &SourceItem::Lost(&loss), self.now);
     }
 
-    fn silence(&mut self, silence: Silence) -> bool {
+    fn silence(&mut self, silence: Silence) {
         self.to
             .take(self.index, &SourceItem::Silence(silence), self.now);
-        true
     }
 }
 

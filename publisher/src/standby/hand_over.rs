@@ -12,11 +12,10 @@
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::NAME_LEN_MAX;
-use tickcast_reliability::types::ChannelId;
 
 use crate::repair::audit;
 use crate::state::Shared;
-use crate::state::hand_over::{Answer, PublishPosition, Request};
+use crate::state::hand_over::{Answer, PublishPosition, Request, not_allowed};
 
 /// Time that sealing rests after each request of the standby.
 const REST_MAX: Duration = Duration::from_secs(2);
@@ -145,9 +144,7 @@ impl HandOver {
             return refused(format!("a name of {} bytes is too long", name.len()));
         }
         if !self.allowed.contains(name) {
-            return refused(format!(
-                "this publisher does not hand over to {name:?}; add the name to hand_over_to"
-            ));
+            return refused(not_allowed(name));
         }
         if let Some(epoch) = request.superseded_by {
             if epoch <= shared.epoch {
@@ -230,17 +227,24 @@ impl HandOver {
 
     /// Reports a refusal in the log and the audit trail, at most once a second, because clients may repeat
     /// their requests at any rate. Returns whether it was reported.
-    pub(crate) fn refused(&mut self, request: &Request, why: &str, now: Instant) -> bool {
+    pub(crate) fn refused(
+        &mut self,
+        request: &Request,
+        client: &str,
+        why: &str,
+        now: Instant,
+    ) -> bool {
         if self.refused_at.is_some_and(|at| now < at + REFUSED_EVERY) {
             return false;
         }
         self.refused_at = Some(now);
-        tracing::warn!("hand-over refused: {why}");
+        tracing::warn!(client, "hand-over refused: {why}");
         let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
         audit::say(
             "hand_over_refused",
             audit::Of {
                 subscriber: name,
+                client: Some(client),
                 why: Some(why),
                 ..audit::Of::default()
             },
@@ -292,30 +296,24 @@ fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
     ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
 }
 
-/// Checks that a subscriber of the standby's name follows every channel in the current epoch, and that the
-/// request comes from it: nobody else knows its session.
+/// Checks that the request comes from a subscriber of the standby's name that follows every channel in the
+/// current epoch. Nobody else knows its session, by which it is found: other subscribers cost nothing.
 fn check_mirror(shared: &Shared, request: &Request) -> Result<(), String> {
     let name = &request.standby;
-    let subscribers = shared.subscribers().list();
-    let follows = |peer: u64, channel: ChannelId| {
-        let mut all = subscribers.iter();
-        all.any(|it| it.peer == peer && it.channel == channel && it.joined && it.follows)
-    };
-    let follows_all = |peer: u64| shared.channels.iter().all(|it| follows(peer, it.plan.id));
-    let mut mirrors = (subscribers.iter())
-        .filter(|it| it.joined && it.name == *name && follows_all(it.peer))
-        .peekable();
-    if mirrors.peek().is_none() {
-        return Err(format!(
-            "no subscriber named {name:?} follows every channel, so no standby can take over; \
-             start the standby, and let it join"
-        ));
-    }
-    if !mirrors.any(|it| it.session.is_some() && it.session == request.session) {
-        return Err(format!(
-            "the request does not come from the subscriber named {name:?}, whose session is \
-             another one; promote the standby that mirrors, and again if it has reconnected"
-        ));
+    {
+        let subscribers = shared.subscribers();
+        let session = request.session.and_then(|it| subscribers.of_session(it));
+        let Some(mirror) = session.filter(|it| it.name == *name) else {
+            return Err(format!(
+                "the request does not come from a subscriber named {name:?}, so no standby can take \
+                 over; start the standby, let it join, and promote it again if it has reconnected"
+            ));
+        };
+        if !mirror.follows_all() || mirror.channels() < shared.channels.len() {
+            return Err(format!(
+                "the standby {name:?} does not follow every channel yet; wait until it mirrors"
+            ));
+        }
     }
     let is_sealed = |of: &PublishPosition| {
         let channel = shared.channels.iter().find(|it| it.plan.id == of.channel);
@@ -333,7 +331,7 @@ fn check_mirror(shared: &Shared, request: &Request) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
+    use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, Sequence};
 
     use super::*;
     use crate::state::hand_over::SessionNumber;
@@ -512,7 +510,7 @@ mod tests {
         let mut asked = request("b", &[AT]);
         shared.subscribers().leave(peer("b"));
         let left = why(it.ask(&asked, &shared, now));
-        assert!(left.contains("no standby can take over"), "{left}");
+        assert!(left.contains("does not come from"), "{left}");
         follow(&shared, "b", None);
         asked.session = None;
         let refused = why(it.ask(&asked, &shared, now));
@@ -520,11 +518,32 @@ mod tests {
     }
 
     #[test]
+    fn mirror_is_found_by_session_among_namesakes() {
+        let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        // Strangers join under its name, before and after it, and report progress on every channel.
+        for stranger in (0..50).chain(1_000..1_050) {
+            let mut subscribers = shared.subscribers();
+            let session = Some(SessionNumber(stranger));
+            subscribers.join(stranger, session, "b", &[AT.channel]);
+            subscribers.report(stranger, AT.channel, |it| it.follows = true);
+        }
+        assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
+        shared
+            .subscribers()
+            .report(peer("b"), AT.channel, |it| it.follows = false);
+        let behind = why(it.ask(&request("b", &[]), &shared, now));
+        assert!(behind.contains("does not follow every channel"), "{behind}");
+        shared.subscribers().leave(peer("b"));
+        let left = why(it.ask(&request("b", &[]), &shared, now));
+        assert!(left.contains("does not come from"), "{left}");
+    }
+
+    #[test]
     fn refusals_are_reported_once_a_second() {
         let (mut it, began) = (HandOver::to(vec![]), Instant::now());
         let told = (0..1_000).filter(|ms| {
             let now = began + Duration::from_millis(3 * ms);
-            it.refused(&request("d", &[]), "so", now)
+            it.refused(&request("d", &[]), "user 7", "so", now)
         });
         assert_eq!(told.count(), 3);
     }

@@ -9,12 +9,14 @@
 //! - `mirror_thread.rs` fills the mirrors.
 //! - `backlog.rs` keeps messages that may have to be published again.
 //! - `agreement.rs` compares the mirrors with the kept messages.
+//! - `command_check.rs` asks the publisher whether it would hand over.
 //! - `promote.rs` makes the publisher hand over.
 //!
 //! In `run`, `promotion.rs` continues from the mirrors, and `standby.rs` is the service of a standby.
 
 pub(crate) mod agreement;
 pub(crate) mod backlog;
+pub(crate) mod command_check;
 pub(crate) mod hand_over;
 pub(crate) mod mirror_thread;
 mod promote;
@@ -25,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
+use crate::repair::audit;
+use crate::standby::promote::Notice;
 use crate::state::standby::{Phase, Promoted, Reason, StandbyState};
 
 /// Time that a client waits for the publish thread to continue from the mirrors.
@@ -33,13 +37,32 @@ const OPENING_MAX: Duration = Duration::from_secs(60);
 const SUPERSEDE_EVERY: Duration = Duration::from_secs(1);
 
 impl StandbyState {
-    /// Promotes it, and waits until it publishes. If it was promoted before, returns that result.
+    /// Promotes it for `client`, and waits until it publishes. If it was promoted before, returns that
+    /// result.
     ///
     /// # Errors
     /// Returns the reason and the remedy as text. It continues as a standby, unless the text says
     /// otherwise.
-    pub(crate) fn promote(self: &Arc<Self>, force: bool) -> Result<Promoted, String> {
-        self.promote_within(OPENING_MAX, force)
+    pub(crate) fn promote(self: &Arc<Self>, force: bool, client: &str) -> Result<Promoted, String> {
+        tracing::info!(client, force, "asked to be promoted");
+        let say = |what, why: Option<&str>| {
+            let client = Some(client);
+            let none = audit::Of::default();
+            audit::say(
+                what,
+                audit::Of {
+                    client,
+                    why,
+                    ..none
+                },
+            );
+        };
+        say("promotion_requested", force.then_some("by force"));
+        let promoted = self.promote_within(OPENING_MAX, force);
+        promoted.inspect_err(|why| {
+            tracing::warn!(client, "not promoted: {why}");
+            say("promotion_refused", Some(why));
+        })
     }
 
     fn promote_within(self: &Arc<Self>, wait: Duration, force: bool) -> Result<Promoted, String> {
@@ -52,11 +75,9 @@ impl StandbyState {
                 _ => return Err("a promotion is in progress".into()),
             }
         }
-        tracing::info!(force, "asked to be promoted");
         let allowed = promote::may_promote(self, force);
         let allowed = allowed.and_then(|reason| Ok((reason, self.superseding(reason)?)));
-        let (reason, superseding) = allowed.inspect_err(|why| {
-            tracing::warn!("not promoted: {why}");
+        let (reason, superseding) = allowed.inspect_err(|_| {
             self.counters.promotions_refused.increment();
             let mut phase = self.phase();
             if matches!(*phase, Phase::Asking) {
@@ -89,7 +110,8 @@ impl StandbyState {
             let Some(Ok(promoted)) = state.outcome(None) else {
                 return;
             };
-            let mut is_settled = promote::supersede(&state, &promoted, true);
+            let mut notice = Notice::default();
+            let mut is_settled = notice.send(&state, &promoted);
             let _ = tried.send(());
             // For as long as there is a promoted publisher.
             let state = {
@@ -102,7 +124,7 @@ impl StandbyState {
                 let Some(state) = state.upgrade() else {
                     return;
                 };
-                is_settled = promote::supersede(&state, &promoted, false);
+                is_settled = notice.send(&state, &promoted);
             }
         });
         let thread = thread.map_err(|error| format!("can't start a thread: {error}"));
@@ -186,6 +208,8 @@ mod tests {
     use super::*;
     use crate::state::standby_view::ChannelView;
 
+    const CLIENT: &str = "user 0";
+
     /// Returns a standby that mirrors a channel of a publisher with this command port.
     fn mirroring(commands: &TcpListener) -> Arc<StandbyState> {
         let commands = commands.local_addr().unwrap();
@@ -268,7 +292,7 @@ mod tests {
             (&json!(5), &json!(8))
         );
         write!(stream, "HTTP/1.1 200 OK\r\n\r\n{{}}").unwrap();
-        assert_eq!(state.promote(true), Ok(promoted()));
+        assert_eq!(state.promote(true, CLIENT), Ok(promoted()));
     }
 
     #[test]
@@ -280,23 +304,35 @@ mod tests {
         // The publisher accepts the connection and does not answer.
         drop(asked(&publisher));
         assert_eq!(first.recv(), Ok(()));
-        let mut stream = asked(&publisher);
-        let (_, body) = posted(&stream);
-        assert_eq!(body["superseded_by"], 8);
+        assert_eq!(state.counters.notices_refused.get(), 0);
+        let answer = |status: &str, text: &str| {
+            let mut stream = asked(&publisher);
+            let (_, body) = posted(&stream);
+            assert_eq!(body["superseded_by"], 8);
+            let len = text.len();
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Length: {len}\r\n\r\n{text}"
+            )
+            .unwrap();
+        };
+        // Neither a wrong token nor a foreign host settles it.
+        for status in [
+            "401 Unauthorized",
+            "421 Misdirected Request",
+            "404 Not Found",
+        ] {
+            answer(status, "no");
+        }
         let ends = json!({ "state": "ends", "channels": [] }).to_string();
-        let len = ends.len();
-        write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{ends}"
-        )
-        .unwrap();
-        drop(stream);
+        answer("200 OK", &ends);
         // One notification suffices, so the thread ends and drops its reference.
         let began = Instant::now();
         while Arc::weak_count(&state) > 0 {
             assert!(began.elapsed() < Duration::from_secs(120), "it goes on");
             sleep(Duration::from_millis(1));
         }
+        assert_eq!(state.counters.notices_refused.get(), 3);
     }
 
     #[test]
@@ -309,7 +345,7 @@ mod tests {
         assert!(first.recv().is_err());
         let why = state.order(Reason::Forced).unwrap_err();
         assert!(why.contains("ended"), "{why}");
-        let why = state.promote(false).unwrap_err();
+        let why = state.promote(false, CLIENT).unwrap_err();
         assert!(why.contains("ended"), "{why}");
     }
 
@@ -325,7 +361,7 @@ mod tests {
             publisher.accept().unwrap_err().kind(),
             ErrorKind::WouldBlock
         );
-        assert_eq!(state.promote(true), Err("no".into()));
+        assert_eq!(state.promote(true, CLIENT), Err("no".into()));
         assert!(
             state
                 .superseding(Reason::HandedOver)

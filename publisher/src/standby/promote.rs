@@ -1,11 +1,16 @@
 //! Checks that a standby may be promoted: the publisher hands over, is gone, or is overridden by
 //! force.
 
+use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
 use crate::http::{EndpointAddress, ask};
-use crate::state::hand_over::{Answer, Request};
+use crate::state::hand_over::{Answer, Check, Checked, Request};
 use crate::state::standby::{Promoted, Reason, StandbyState};
 
 /// Interval between requests to the publisher while its last datagrams arrive.
@@ -16,6 +21,19 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// dead connection that is not detected yet.
 const HEARD_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Interval between log lines about one refusal of a notice.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// The reason why the publisher's command endpoint gives no answer to a request.
+#[derive(Debug, Error)]
+enum AskError {
+    /// Nothing answers there.
+    #[error("{0}; {1}")]
+    Unreachable(io::Error, &'static str),
+    /// The endpoint, or another process, answers something else.
+    #[error("{0}")]
+    Denied(String),
+}
 
 /// Returns the reason for the promotion, or the reason against it.
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
@@ -65,11 +83,23 @@ fn have_handed_over(state: &StandbyState, commands: &EndpointAddress) -> Result<
             Err(why) => {
                 return Err(format!(
                     "the publisher is alive, but can't be asked to hand over at {commands}: {why}; \
-                     check the publisher's commands.listen and commands.token_file, stop it, or \
-                     promote by force"
+                     or stop it, or promote by force"
                 ));
             }
         }
+    }
+}
+
+/// Asks the publisher whether it would hear a request to hand over.
+///
+/// # Errors
+/// Returns the reason against it, and the remedy.
+pub(super) fn check(state: &StandbyState, commands: &EndpointAddress) -> Result<(), String> {
+    let standby = state.name.clone();
+    match send(state, commands, "/check", &Check { standby }, ANSWER_MAX) {
+        Ok(Checked::Accepted) => Ok(()),
+        Ok(Checked::Refused { why }) => Err(why),
+        Err(why) => Err(why.to_string()),
     }
 }
 
@@ -77,39 +107,51 @@ fn request(
     state: &StandbyState,
     commands: &EndpointAddress,
     wait: Duration,
-) -> Result<Answer, String> {
+) -> Result<Answer, AskError> {
     let request = {
         let view = state.view();
         Request {
             standby: state.name.clone(),
             session: view.session,
-            epoch: view.epoch()?,
+            epoch: view.epoch().map_err(AskError::Denied)?,
             mirrored: view.publish_positions(),
             superseded_by: None,
         }
     };
-    send(state, commands, &request, wait)
+    send(state, commands, "/hand-over", &request, wait)
 }
 
-fn send(
+fn send<A: DeserializeOwned>(
     state: &StandbyState,
     commands: &EndpointAddress,
-    request: &Request,
+    path: &str,
+    request: &impl Serialize,
     wait: Duration,
-) -> Result<Answer, String> {
-    let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
-    let token = state.token.as_ref();
-    let asked = ask(commands, token, "/hand-over", Some(&body), wait);
-    match asked.map_err(|error| error.to_string())? {
-        (401, _) => Err(
-            "the publisher refuses the token; make the contents of standby.token_file equal to its \
-             commands.token_file"
-                .into(),
+) -> Result<A, AskError> {
+    // Serialising can't fail: keys are strings, and all numbers are valid JSON.
+    let body = serde_json::to_string(request).unwrap_or_default();
+    let remedy = match commands {
+        EndpointAddress::Port(_) => "check the publisher's commands.listen",
+        EndpointAddress::Socket(_) => {
+            "check that the publisher listens at that path, and runs as the same user"
+        }
+    };
+    let asked = ask(commands, state.token.as_ref(), path, Some(&body), wait);
+    let (status, answer) = asked.map_err(|error| AskError::Unreachable(error, remedy))?;
+    Err(AskError::Denied(match status {
+        401 => "the publisher refuses the token; make the contents of standby.token_file equal to \
+                its commands.token_file"
+            .into(),
+        421 => format!(
+            "the publisher takes {commands} for another host; add that address to its admin_hosts"
         ),
-        (status, answer) => serde_json::from_str(&answer).map_err(|_| {
-            format!("the answer {status} does not come from a publisher's commands: {answer:?}")
-        }),
-    }
+        _ => match serde_json::from_str(&answer) {
+            Ok(answer) => return Ok(answer),
+            Err(_) => {
+                format!("the answer {status} does not come from a publisher's commands: {answer:?}")
+            }
+        },
+    }))
 }
 
 /// Returns whether the publisher is silent on every path.
@@ -128,39 +170,87 @@ fn is_gone(state: &StandbyState) -> bool {
     }
 }
 
-/// Notifies a publisher that may be alive that a higher epoch was opened. Returns whether that is
-/// settled. Until it is notified it may continue, and its subscribers stay with it.
-pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: bool) -> bool {
-    let Some(commands) = &state.config.commands else {
-        return true;
-    };
-    let request = Request {
-        standby: state.name.clone(),
-        session: None,
-        epoch: promoted.continues,
-        mirrored: promoted.channels.clone(),
-        superseded_by: Some(promoted.epoch),
-    };
-    match send(state, commands, &request, ANSWER_MAX) {
-        Ok(Answer::Ends { .. }) => {
-            tracing::warn!("the publisher was notified that it is superseded, and stops");
-            true
-        }
-        Ok(Answer::Refused { why }) => {
-            tracing::error!(
-                "the process at {commands} was notified that it is superseded, but refuses to end: \
-                 {why}; if it publishes, stop it"
-            );
-            true
-        }
-        Ok(Answer::Resting { .. }) | Err(_) => {
-            if is_first && promoted.reason == Reason::Forced {
-                tracing::warn!(
-                    "the superseded publisher can't be reached, and will be notified when it \
-                     returns; make sure that it has stopped"
-                );
+/// A notice to a publisher that may be alive: a higher epoch was opened. Until the publisher is notified it
+/// may continue, and its subscribers stay with it.
+#[derive(Debug, Default)]
+pub(super) struct Notice {
+    is_sent: bool,
+    /// The last answer that was logged, and when.
+    logged: Option<(String, Instant)>,
+}
+
+impl Notice {
+    /// Sends the notice, again or for the first time. Returns whether it is settled.
+    pub(super) fn send(&mut self, state: &StandbyState, promoted: &Promoted) -> bool {
+        let Some(commands) = &state.config.commands else {
+            return true;
+        };
+        let request = Request {
+            standby: state.name.clone(),
+            session: None,
+            epoch: promoted.continues,
+            mirrored: promoted.channels.clone(),
+            superseded_by: Some(promoted.epoch),
+        };
+        let is_first = !std::mem::replace(&mut self.is_sent, true);
+        match send(state, commands, "/hand-over", &request, ANSWER_MAX) {
+            Ok(Answer::Ends { .. }) => {
+                tracing::warn!("the publisher was notified that it is superseded, and stops");
+                return true;
             }
-            false
+            Ok(Answer::Refused { why }) => {
+                tracing::error!(
+                    "the process at {commands} was notified that it is superseded, but refuses to \
+                     end: {why}; if it publishes, stop it"
+                );
+                return true;
+            }
+            Err(AskError::Denied(why)) => {
+                state.counters.notices_refused.increment();
+                if self.is_news(&why, Instant::now()) {
+                    tracing::error!(
+                        "the process at {commands} does not take the notice that it is superseded: \
+                         {why}; if it publishes, stop it"
+                    );
+                }
+            }
+            Ok(Answer::Resting { .. }) | Err(AskError::Unreachable(..)) => {
+                if is_first && promoted.reason == Reason::Forced {
+                    tracing::warn!(
+                        "the superseded publisher can't be reached, and will be notified when it \
+                         returns; make sure that it has stopped"
+                    );
+                }
+            }
         }
+        false
+    }
+
+    /// Returns whether this answer is to be logged: it is another one, or was logged a minute ago.
+    fn is_news(&mut self, why: &str, now: Instant) -> bool {
+        let is_logged = |(logged, at): &(String, Instant)| logged == why && now < *at + LOG_EVERY;
+        let is_news = !self.logged.as_ref().is_some_and(is_logged);
+        if is_news {
+            self.logged = Some((why.into(), now));
+        }
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_notice_is_logged_once_a_minute_and_when_it_changes() {
+        let (mut notice, began) = (Notice::default(), Instant::now());
+        let mut logged = |from: u64, why: &str| {
+            let seconds = (from..from + 120).map(Duration::from_secs);
+            seconds
+                .filter(|it| notice.is_news(why, began + *it))
+                .count()
+        };
+        assert_eq!(logged(0, "the token"), 2);
+        assert_eq!(logged(120, "the host"), 2);
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -11,17 +12,26 @@ use crate::state::hand_over::{Answer, Request};
 use crate::state::standby::Promoted;
 
 /// Takes the reply to a command. Dropped without a reply if the publish thread has ended.
-pub(crate) struct ReplyTo<T>(Box<dyn FnOnce(T) + Send>);
+pub(crate) struct ReplyTo<T> {
+    take: Box<dyn FnOnce(T) + Send>,
+    until: Instant,
+}
 
 impl<T> ReplyTo<T> {
-    /// Passes the reply to this function, which must not wait.
-    pub(crate) fn new(take: impl FnOnce(T) + Send + 'static) -> Self {
-        Self(Box::new(take))
+    /// Passes the reply to this function, which must not wait. The client waits for it until `until`.
+    pub(crate) fn new(until: Instant, take: impl FnOnce(T) + Send + 'static) -> Self {
+        let take = Box::new(take);
+        Self { take, until }
+    }
+
+    /// Returns whether the client has given up.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        now >= self.until
     }
 
     /// Sends the reply.
     pub(crate) fn send(self, reply: T) {
-        (self.0)(reply);
+        (self.take)(reply);
     }
 }
 
@@ -32,12 +42,14 @@ impl<T> fmt::Debug for ReplyTo<T> {
 }
 
 /// One command. Its sender waits for the reply; a reply that never comes means that the publish thread
-/// has ended.
+/// has ended, or has no time.
 pub(crate) enum Command {
     /// A standby wants to take over.
     HandOver {
         /// The standby's request.
         request: Request,
+        /// The client that sent it, for logs.
+        client: String,
         /// Takes the answer for the standby.
         reply: ReplyTo<Answer>,
     },
@@ -50,6 +62,8 @@ pub(crate) enum Command {
     Promote {
         /// Whether to promote it even if the publisher is alive.
         force: bool,
+        /// The client that sent it, for logs.
+        client: String,
         /// Takes the outcome, or the reason against it.
         reply: ReplyTo<Result<Promoted, String>>,
     },

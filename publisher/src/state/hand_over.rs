@@ -1,4 +1,5 @@
-//! The messages of a standby and its publisher in a hand-over (`POST /hand-over`).
+//! The messages of a standby and its publisher in a hand-over (`POST /hand-over`), and before it
+//! (`POST /check`).
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ pub struct PublishPosition {
 }
 
 /// Number of a subscriber's session. The publisher gives it to that subscriber alone.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct SessionNumber(pub(crate) u64);
 
 impl fmt::Debug for SessionNumber {
@@ -64,4 +65,29 @@ pub(crate) enum Answer {
         /// Reason and remedy.
         why: String,
     },
+}
+
+/// The question of a standby whether its request would be heard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Check {
+    /// Name of the standby.
+    pub(crate) standby: String,
+}
+
+/// The answer to a [`Check`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(crate) enum Checked {
+    /// The request would be heard.
+    Accepted,
+    /// It would be refused.
+    Refused {
+        /// Reason and remedy.
+        why: String,
+    },
+}
+
+/// Returns the reason against a standby of this name.
+pub(crate) fn not_allowed(name: &str) -> String {
+    format!("this publisher does not hand over to {name:?}; add the name to hand_over_to")
 }

@@ -15,7 +15,7 @@ pub(crate) mod standby_view;
 pub(crate) mod subscribers;
 pub(crate) mod thread;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,8 +25,8 @@ use tickcast_feeds::source::{Decoder, MessageCounts};
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{
-    Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence, SourceId,
-    SourcePosition,
+    ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
+    SourceId, SourcePosition,
 };
 use tickcast_transport::SendStats;
 
@@ -424,6 +424,8 @@ pub struct Shared {
     pub epoch: Epoch,
     /// The channels, in the order of the config.
     pub channels: Vec<Arc<ChannelShared>>,
+    /// The index of each channel in `channels`.
+    by_id: BTreeMap<ChannelId, usize>,
     /// The sources, in the order of the config.
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
@@ -465,6 +467,9 @@ impl Shared {
         Self {
             name,
             epoch,
+            by_id: (channels.iter().zip(0..))
+                .map(|(channel, at)| (channel.plan.id, at))
+                .collect(),
             channels,
             sources,
             service: Arc::default(),
@@ -490,6 +495,11 @@ impl Shared {
             standby: Some(standby),
             ..self
         }
+    }
+
+    /// Returns the index of a channel in [`Self::channels`].
+    pub(crate) fn index_of(&self, channel: ChannelId) -> Option<usize> {
+        self.by_id.get(&channel).copied()
     }
 
     /// Sets the shared state of a promoted standby.

@@ -25,6 +25,8 @@ tickcast_reliability::counters! {
         published_again_messages,
         /// Times that a promotion was refused or failed.
         promotions_refused,
+        /// Times that the notice of a higher epoch was answered and not taken.
+        notices_refused,
     }
 }
 
@@ -145,6 +147,11 @@ impl StandbyState {
         }
     }
 
+    /// Returns whether it was promoted, or never will be.
+    pub(crate) fn is_promoted(&self) -> bool {
+        matches!(&*self.phase(), Phase::Promoted(_) | Phase::Failed(_))
+    }
+
     /// Returns its full status.
     #[must_use]
     pub(crate) fn json(&self) -> Value {
@@ -162,6 +169,7 @@ impl StandbyState {
             "state": state,
             "publisher_alive": view.is_publisher_alive(),
             "problem": failed.or(not_ready).or_else(|| view.problem.clone()),
+            "commands_problem": view.commands_problem(),
             "promoted": promoted,
             "kept_messages": self.counters.kept_messages.get(),
             "evicted_messages": self.counters.evicted_messages.get(),

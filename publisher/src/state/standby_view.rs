@@ -90,6 +90,9 @@ pub(crate) struct View {
     pub(crate) session: Option<SessionNumber>,
     /// The problem that keeps the mirrors from being filled.
     pub(crate) problem: Option<String>,
+    /// Whether the publisher would hear a request to hand over, or the reason against it; `None` while that
+    /// is not known.
+    pub(crate) commands: Option<Result<(), String>>,
     /// In the order of the config.
     pub(crate) channels: Vec<ChannelView>,
     /// The last message mirrored of each source, for comparison with the local input.
@@ -183,6 +186,11 @@ impl View {
     /// Returns whether any path shows that the publisher is alive.
     pub(crate) fn is_publisher_alive(&self) -> bool {
         self.link_up || self.is_heard()
+    }
+
+    /// Returns the reason why the publisher would not hear a request to hand over.
+    pub(crate) fn commands_problem(&self) -> Option<&str> {
+        self.commands.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Returns whether its multicast arrives.

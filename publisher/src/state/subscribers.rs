@@ -39,20 +39,43 @@ pub struct SubscriberStatus {
     /// Its connection; not shown to users.
     #[serde(skip)]
     pub peer: u64,
-    /// Its session, which nobody else knows.
-    #[serde(skip)]
-    pub(crate) session: Option<SessionNumber>,
 }
 
-/// The reports of all subscribers. A report is found by connection and channel, so that the work for one
-/// does not grow with the number of the others.
+/// A connection that has joined.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    /// Name of the subscriber.
+    pub(crate) name: String,
+    /// Its session, which nobody else knows.
+    session: Option<SessionNumber>,
+    channels: usize,
+    /// Number of channels that it does not follow yet.
+    awaited: usize,
+}
+
+impl Joined {
+    /// Returns the number of channels that it has joined.
+    pub(crate) const fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Returns whether it follows all of them.
+    pub(crate) const fn follows_all(&self) -> bool {
+        self.awaited == 0
+    }
+}
+
+/// The reports of all subscribers. A report is found by connection and channel, and a connection by its
+/// session, so that the work for one does not grow with the number of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
     joined: BTreeMap<(u64, ChannelId), SubscriberStatus>,
     /// The reports of subscribers that have left, oldest first.
     left: VecDeque<SubscriberStatus>,
-    /// Number of channels that each joined connection does not follow yet.
-    awaited: BTreeMap<u64, usize>,
+    /// The joined connections.
+    connections: BTreeMap<u64, Joined>,
+    /// The connection of each session.
+    sessions: BTreeMap<SessionNumber, u64>,
     /// Number of joined connections that follow all their channels.
     following: u32,
 }
@@ -79,12 +102,18 @@ impl Subscribers {
                 lost_records: 0,
                 follows: false,
                 peer,
-                session,
             };
             self.joined.insert((peer, *channel), status);
         }
         self.following += u32::from(channels.is_empty());
-        self.awaited.insert(peer, channels.len());
+        (self.sessions).extend(session.map(|session| (session, peer)));
+        let joined = Joined {
+            name: name.into(),
+            session,
+            channels: channels.len(),
+            awaited: channels.len(),
+        };
+        self.connections.insert(peer, joined);
     }
 
     /// Changes the report of a joined subscriber on a channel.
@@ -95,17 +124,17 @@ impl Subscribers {
         change: impl FnOnce(&mut SubscriberStatus),
     ) {
         let status = self.joined.get_mut(&(peer, channel));
-        let (Some(status), Some(awaited)) = (status, self.awaited.get_mut(&peer)) else {
+        let (Some(status), Some(joined)) = (status, self.connections.get_mut(&peer)) else {
             return;
         };
-        let (followed, followed_all) = (status.follows, *awaited == 0);
+        let (followed, followed_all) = (status.follows, joined.follows_all());
         change(status);
         match (followed, status.follows) {
-            (false, true) => *awaited -= 1,
-            (true, false) => *awaited += 1,
+            (false, true) => joined.awaited -= 1,
+            (true, false) => joined.awaited += 1,
             _ => {}
         }
-        match (followed_all, *awaited == 0) {
+        match (followed_all, joined.follows_all()) {
             (false, true) => self.following += 1,
             (true, false) => self.following -= 1,
             _ => {}
@@ -114,10 +143,13 @@ impl Subscribers {
 
     /// Records that a subscriber left. Its last reports are kept for a while.
     pub(crate) fn leave(&mut self, peer: u64) {
-        let Some(awaited) = self.awaited.remove(&peer) else {
+        let Some(joined) = self.connections.remove(&peer) else {
             return;
         };
-        self.following -= u32::from(awaited == 0);
+        if let Some(session) = joined.session {
+            self.sessions.remove(&session);
+        }
+        self.following -= u32::from(joined.follows_all());
         let of_peer = (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX));
         for (_, mut status) in self.joined.extract_if(of_peer, |_, _| true) {
             status.joined = false;
@@ -132,6 +164,20 @@ impl Subscribers {
     /// report on a channel may not be receiving it yet.
     pub(crate) const fn following(&self) -> u32 {
         self.following
+    }
+
+    /// Returns whether a joined subscriber of each of these names follows all its channels.
+    pub(crate) fn follow(&self, names: &[String]) -> bool {
+        let follows = |name: &String| {
+            let mut joined = self.connections.values();
+            joined.any(|it| it.name == *name && it.follows_all())
+        };
+        names.iter().all(follows)
+    }
+
+    /// Returns the joined connection of a session.
+    pub(crate) fn of_session(&self, session: SessionNumber) -> Option<&Joined> {
+        self.connections.get(self.sessions.get(&session)?)
     }
 
     /// Returns all reports: those of joined subscribers, then those of subscribers that have left.

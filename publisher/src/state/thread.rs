@@ -62,6 +62,7 @@ impl StopOnFailure {
 impl Drop for StopOnFailure {
     fn drop(&mut self) {
         if !self.has_succeeded {
+            tracing::error!("a thread of this publisher has failed, so the session ends");
             self.shared.stop();
         }
     }

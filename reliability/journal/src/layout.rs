@@ -174,6 +174,8 @@ pub(super) mod of_line {
     pub(crate) const B: u8 = 1;
     /// The datagram's CRC did not match.
     pub(crate) const BAD: u8 = 2;
+    /// The datagram's records were invalid. This is noted once the core has not delivered them.
+    pub(crate) const UNREADABLE: u8 = 4;
 }
 
 /// An event that the core emitted.

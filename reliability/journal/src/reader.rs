@@ -148,6 +148,8 @@ pub enum EntryBody<'a> {
         line: LineId,
         /// Whether its CRC matched.
         verdict: CrcVerdict,
+        /// Whether its records were valid, or it has none.
+        readable: bool,
         /// The whole datagram, or its header.
         kept: &'a [u8],
     },
@@ -476,6 +478,7 @@ impl<'a> Entries<'a> {
                 0 => CrcVerdict::Good,
                 _ => CrcVerdict::Bad,
             },
+            readable: a & of_line::UNREADABLE == 0,
             kept,
         };
         const UNREADABLE: &str = "the content of an entry can't be decoded";

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use super::reader::{EntryBody, EntryPlace, Journal, JournalEntry, JournalReadError};
-use super::{Emitted, JournalOrigin, JournalSide, JournalWriter, Journaled, Outputs};
+use super::{JournalOrigin, JournalSide, JournalWriter, Journaled, Outputs};
 use crate::layout::RECORD_LEN_MIN;
-use tickcast_reliability::delivery::{Deliver, Event, Item, LossCause};
+use tickcast_reliability::delivery::{Deliver, Item};
 use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange, State};
-use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET, headers_only};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, headers_only};
 
 /// The outcome of a replay.
 pub struct Replayed<Core = Journaled<SubscriberCore>> {
@@ -158,8 +158,8 @@ pub fn replay(recording: &Journal, keep_log: bool, on: &mut impl Deliver) -> Rep
 pub(crate) struct Witnessed {
     /// The first and the last entry whose reaction is known.
     known: Option<RangeInclusive<EntryPlace>>,
-    /// Datagrams for which the window had no room.
-    pub(crate) no_room: BTreeSet<EntryPlace>,
+    /// Datagrams that the core dropped, for want of room in the window or of valid records.
+    pub(crate) dropped: BTreeSet<EntryPlace>,
     /// Entries that brought a missing sequence.
     pub(crate) filled: BTreeSet<EntryPlace>,
     /// The sequences that each entry showed to be missing.
@@ -167,7 +167,7 @@ pub(crate) struct Witnessed {
 }
 
 /// The counts of one channel's receiver, and the highest sequence that it had seen.
-type Counted = ([u64; 3], Sequence);
+type Counted = ([u64; 4], Sequence);
 
 impl Witnessed {
     /// Returns the reactions of the core of a subscriber's journal.
@@ -202,6 +202,7 @@ impl Witnessed {
                 &counters.missing_datagrams,
                 &counters.missing_recovered,
                 &counters.window_full_dropped,
+                &counters.malformed_dropped,
             ];
             let now = (counted.map(|it| it.get()), receiver.progress().1);
             if before.len() <= index {
@@ -215,8 +216,8 @@ impl Witnessed {
             if counted[1] > was[1] {
                 self.filled.insert(place);
             }
-            if counted[2] > was[2] {
-                self.no_room.insert(place);
+            if counted[2..] != was[2..] {
+                self.dropped.insert(place);
             }
             let count = counted[0].saturating_sub(was[0]);
             if count == 0 {
@@ -256,7 +257,6 @@ fn run(
         core.record(witness);
     }
     let mut run = Run {
-        unreadable: unreadable(recording),
         core,
         out: Vec::new(),
         at: segment.first_at,
@@ -276,7 +276,6 @@ fn run(
 
 struct Run {
     core: Journaled<SubscriberCore>,
-    unreadable: BTreeSet<(Epoch, Sequence)>,
     out: Vec<u8>,
     at: Nanos,
 }
@@ -290,9 +289,14 @@ impl Run {
                 channel,
                 line,
                 verdict,
+                readable,
                 kept,
             } => {
-                let bytes = self.whole(kept, verdict);
+                let bytes = match <&[u8; HEADER_LEN]>::try_from(kept) {
+                    // A bad CRC is found before the records are looked at.
+                    Ok(_) => headers_only::whole_as(kept, readable && verdict == CrcVerdict::Good),
+                    Err(_) => kept.to_vec(),
+                };
                 let aligned = &mut tickcast_reliability::record::AlignedCopy::default();
                 let Ok(datagram) = Datagram::parse(aligned.of(&bytes)) else {
                     return Err("a datagram can't be rebuilt from its header");
@@ -334,20 +338,6 @@ impl Run {
         }
         Ok(())
     }
-
-    fn whole(&self, kept: &[u8], verdict: CrcVerdict) -> Vec<u8> {
-        let word = |at: usize| {
-            let word = kept.get(at..at + 8).and_then(|it| it.first_chunk());
-            u64::from_le_bytes(word.copied().unwrap_or_default())
-        };
-        let at = (Epoch(word(8)), Sequence(word(SEQUENCE_OFFSET)));
-        let readable = verdict == CrcVerdict::Good && !self.unreadable.contains(&at);
-        if kept.len() == HEADER_LEN {
-            headers_only::whole_as(kept, readable)
-        } else {
-            kept.to_vec()
-        }
-    }
 }
 
 fn compare(
@@ -359,19 +349,4 @@ fn compare(
         Some(outputs) if outputs.check() == check => Ok(()),
         _ => Err(what),
     }
-}
-
-/// Returns the datagrams that the recorded core found unreadable.
-fn unreadable(recording: &Journal) -> BTreeSet<(Epoch, Sequence)> {
-    let lost = recording
-        .entries()
-        .filter_map(|entry| match entry.ok()?.what {
-            EntryBody::Event(Emitted {
-                epoch,
-                event: Event::Lost(loss),
-                ..
-            }) if loss.cause == LossCause::Unreadable => Some((epoch, loss.sequences.first)),
-            _ => None,
-        });
-    lost.collect()
 }

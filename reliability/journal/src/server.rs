@@ -118,14 +118,14 @@ impl JournaledServer {
         peer: PeerId,
         channel: ChannelId,
         message: Message<'_>,
-    ) {
+    ) -> usize {
         self.now = now.monotonic;
         if let Some(recorder) = &mut self.recorder
             && !matches!(message, Message::Progress(_))
         {
             recorder.frame(EntryKind::Heard, now.monotonic, peer, channel, &message);
         }
-        self.core.handle_message(now, peer, channel, message);
+        self.core.handle_message(now, peer, channel, message)
     }
 
     /// Delegates to [`RepairCore::handle_protocol_error`].

@@ -19,7 +19,15 @@ impl Journaled<SubscriberCore> {
             return self.core.handle(now, input, on);
         };
         journal.subscriber_input(&self.core, now, &input);
-        self.core.handle(now, input, &mut journal.witness(&mut on));
+        let entry = journal.end();
+        let datagram = match &input {
+            SubscriberInput::Datagram { datagram, .. } => Some(*datagram),
+            _ => None,
+        };
+        (self.core).handle(now, input, &mut journal.witness(&mut on));
+        if let Some(datagram) = datagram {
+            journal.mark_unreadable(entry, datagram);
+        }
     }
 
     /// Handles bytes that came on a line, as [`SubscriberCore::handle_bytes`].
@@ -37,9 +45,12 @@ impl Journaled<SubscriberCore> {
         };
         match Datagram::checked(bytes, whole) {
             Ok((datagram, verdict)) => {
-                journal.datagram(&self.core, now, at, &datagram, verdict);
-                let on = &mut journal.witness(on);
-                self.core.handle_datagram(now, at, &datagram, verdict, on);
+                let entry = journal.datagram(&self.core, now, at, &datagram, verdict);
+                let mut on = journal.witness(on);
+                (self.core).handle_datagram(now, at, &datagram, verdict, &mut on);
+                if !on.has_delivered() {
+                    journal.mark_unreadable(entry, &datagram);
+                }
             }
             Err(_) => self.handle(now, SubscriberInput::malformed(at.0, at.1, bytes), on),
         }
@@ -99,7 +110,9 @@ impl JournalWriter {
                 line,
                 datagram,
                 verdict,
-            } => self.datagram(core, now, (*channel, *line), datagram, *verdict),
+            } => {
+                self.datagram(core, now, (*channel, *line), datagram, *verdict);
+            }
             SubscriberInput::Timeout => self.short(core, now, EntryKind::Timeout),
             SubscriberInput::Poll => self.short(core, now, EntryKind::Poll),
             SubscriberInput::Message {
@@ -117,6 +130,7 @@ impl JournalWriter {
         }
     }
 
+    /// Writes the entry of a datagram and returns where it ends.
     // Always inline: a call would add a fifth to the cost of an entry.
     #[inline(always)]
     fn datagram(
@@ -126,7 +140,7 @@ impl JournalWriter {
         (channel, line): (ChannelId, LineId),
         datagram: &Datagram<'_>,
         verdict: CrcVerdict,
-    ) {
+    ) -> usize {
         let bytes = datagram.bytes();
         let line = if line.0 == 0 { 0 } else { of_line::B };
         let bad = match verdict {
@@ -141,6 +155,15 @@ impl JournalWriter {
                 let head = (EntryKind::Other, line | bad, channel.0);
                 self.long(core, now, head, [bytes, &[]]);
             }
+        }
+        self.end()
+    }
+
+    /// Notes in the entry that ends here that the records of its datagram are invalid, if they are.
+    #[cold]
+    fn mark_unreadable(&mut self, end: usize, datagram: &Datagram<'_>) {
+        if headers_only::is_enough(datagram) && datagram.records().is_err() {
+            self.set_bits(end, of_line::UNREADABLE);
         }
     }
 

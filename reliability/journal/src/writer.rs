@@ -261,6 +261,18 @@ impl JournalWriter {
         }
     }
 
+    /// Returns where the last entry ends.
+    #[inline]
+    pub(crate) const fn end(&self) -> usize {
+        self.at
+    }
+
+    /// Sets bits in the head of the entry with the header of a datagram that ends here.
+    #[cold]
+    pub(crate) fn set_bits(&mut self, end: usize, bits: u8) {
+        self.area.bytes()[end - DATA_LEN + 1] |= bits;
+    }
+
     /// Records the header of a datagram when a new segment or a full time must come first.
     #[cold]
     pub(crate) fn data_elsewhere(
@@ -462,7 +474,11 @@ impl JournalWriter {
     }
 
     pub(crate) fn witness<'a, D: Deliver>(&'a mut self, on: &'a mut D) -> Witness<'a, D> {
-        Witness { on, recorder: self }
+        Witness {
+            on,
+            recorder: self,
+            has_delivered: false,
+        }
     }
 }
 
@@ -483,6 +499,15 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
 pub(crate) struct Witness<'a, D> {
     on: &'a mut D,
     recorder: &'a mut JournalWriter,
+    has_delivered: bool,
+}
+
+impl<D> Witness<'_, D> {
+    /// Returns whether records were delivered at once.
+    #[inline]
+    pub(crate) const fn has_delivered(&self) -> bool {
+        self.has_delivered
+    }
 }
 
 impl<D: Deliver> Deliver for Witness<'_, D> {
@@ -496,6 +521,7 @@ impl<D: Deliver> Deliver for Witness<'_, D> {
 
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
+        self.has_delivered = true;
         self.recorder.outputs.records(first, records.len());
         self.on.records(first, records);
     }

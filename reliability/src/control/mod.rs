@@ -638,7 +638,7 @@ impl<'a> Message<'a> {
         let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_LEN>() else {
             return Ok(None);
         };
-        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let len = body_len(head);
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
         if !(JOIN..=MIRROR_REFUSED).contains(&kind) {
             return Err(ControlError::Type { kind });
@@ -729,6 +729,16 @@ impl<'a> Message<'a> {
         };
         Ok(Some((channel, message, FRAME_HEAD_LEN + len)))
     }
+}
+
+/// Returns the length of the first frame of `bytes` that this side has written, its head included. `None`
+/// without a head.
+pub(crate) fn frame_len(bytes: &[u8]) -> Option<usize> {
+    Some(FRAME_HEAD_LEN + body_len(bytes.first_chunk()?))
+}
+
+const fn body_len(head: &[u8; FRAME_HEAD_LEN]) -> usize {
+    u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize
 }
 
 fn bad(message: &'static str, reason: impl Into<String>) -> ControlError {

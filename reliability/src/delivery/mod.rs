@@ -174,7 +174,7 @@ pub struct Overrun {
     pub epoch_changes: u64,
     /// Number of overwritten events that reported a loss of a source at the publisher.
     pub source_losses: u64,
-    /// Number of overwritten [`Event::FencingViolation`]s.
+    /// Number of overwritten [`Event::FencingViolation`]s and [`Event::RolledBack`]s.
     pub fencing_violations: u64,
     /// State of the channel at `to`. It includes every change in the overwritten events.
     pub state: StreamState,
@@ -368,6 +368,14 @@ pub enum Event {
         /// Whether the delivered content was contradicted by the repair path.
         wrong_one_delivered: bool,
     },
+    /// The publisher never sent what was delivered, or declared lost, beyond a sequence: an impostor did.
+    /// All of it is void, and the publisher's own datagrams follow with the same numbers (in order).
+    RolledBack {
+        /// The last sequence that stands.
+        after: Sequence,
+        /// Number of delivered records that are void.
+        records: u64,
+    },
     /// The publisher ended the session; nothing follows in this epoch (in order).
     EndOfSession,
     /// The application lags behind the publisher by more than its configured alarm.
@@ -481,6 +489,12 @@ impl fmt::Display for Event {
                     ""
                 }
             ),
+            Self::RolledBack { after, records } => {
+                write!(
+                    f,
+                    "rolled back to {after}, {records} records were an impostor's"
+                )
+            }
             Self::OtherPublisher { datagrams } => write!(
                 f,
                 "another publisher sends on this channel's groups: {datagrams} datagrams dropped"

@@ -34,6 +34,12 @@ impl EndState {
         self.confirmed.is_some()
     }
 
+    /// Returns whether this sequence lies beyond a confirmed END, where nothing follows.
+    #[must_use]
+    pub(crate) fn is_beyond(&self, sequence: Sequence) -> bool {
+        self.confirmed.is_some_and(|end| sequence > end)
+    }
+
     /// Returns the END that came by multicast, if nothing was sent beyond it.
     #[must_use]
     pub(crate) fn unconfirmed(&self, highest_seen: Sequence) -> Option<Sequence> {
@@ -57,6 +63,11 @@ impl EndState {
         !std::mem::replace(&mut self.reported, true)
     }
 
+    /// Forgets an END beyond `last`, which an impostor sent.
+    pub(crate) fn forget_above(&mut self, last: Sequence) {
+        self.heard.take_if(|end| *end > last);
+    }
+
     /// Forgets everything: another epoch is followed.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
@@ -76,6 +87,7 @@ mod tests {
         assert!(end.is_confirmed());
         assert!(!end.is_reached(Sequence(7)), "END itself is still missing");
         assert!(end.is_reached(Sequence(8)));
+        assert!(end.is_beyond(Sequence(8)) && !end.is_beyond(Sequence(7)));
     }
 
     #[test]

@@ -98,6 +98,13 @@ impl Lines {
         was_down.then_some(LineChange::Up(line))
     }
 
+    /// The highest sequence that came on `line`.
+    #[must_use]
+    pub(crate) fn highest(&self, line: LineId) -> Sequence {
+        let line = self.lines[..self.count].get(usize::from(line.0));
+        line.map_or(Sequence::NONE, |it| it.highest)
+    }
+
     /// Returns whether every live line has passed `sequence`, so that no copy of it can be in flight.
     #[must_use]
     pub(crate) fn all_passed(&self, sequence: Sequence) -> bool {

@@ -262,13 +262,20 @@ impl Mirror {
     /// Another publisher's epoch continues the mirrored one: datagrams beyond the place where it does are
     /// sealed anew.
     pub(crate) fn continue_epoch(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
-        if at.last < self.ring.sealed() {
-            self.ring.cut(at.last, at.next_record);
-            self.cut_sources(at.last);
-        }
+        self.cut(at.last, at.next_record);
         // An END behind which the new epoch continues ended the epoch before, not this one.
         self.ended = false;
         self.follow(epoch, lineage);
+    }
+
+    /// Forgets every datagram beyond `last`, because an impostor sent it. The record `next_record` follows
+    /// `last`.
+    pub(crate) fn cut(&mut self, last: Sequence, next_record: RecordNumber) {
+        if last < self.ring.sealed() {
+            self.ring.cut(last, next_record);
+            self.cut_sources(last);
+            self.ended = false;
+        }
     }
 
     /// Makes the mirror a publisher's ring that seals under this epoch. The epoch must have been stored

@@ -5,16 +5,23 @@
 //!
 //! - `lines`: which lines are heard; `liveness`: whether the publisher and its multicast are
 //! - `stream`: the sequences of the epoch that is followed, composed of
-//!     - `join`: the epoch, the beginning, the repair connection; `end`: the end of the session
-//!     - `progress`: how far the publisher is, and the reports to it
-//!     - `repair`: what is missing (`gaps`, `contested`), and when and where to request it (`requests`)
-//!     - `reassembly`: delivery in order, from the `window` of early datagrams
+//!     - `join`: the epoch, the beginning, the repair connection
+//!     - `extent`: what is known to have been sent, from `progress`, the reports to the publisher;
+//!       `confirmed`, how far multicast may run ahead of the repair path, and the proof of an impostor; and
+//!       `end`, the end of the session
+//!     - `recovery`, composed of `repair`: missing sequences (`gaps`, `contested`), and when and where to
+//!       request them (`requests`); and of `reassembly`: delivery in order, from the `window` of early
+//!       datagrams, to the stream of the application (`in_order`). That keeps what was delivered
+//!       (`remembered`) and reported (`revocable`) lately, in case an impostor sent it
 //! - `rdma_read` and `inbox`: memory shared with the publisher
 
 mod config;
+mod confirmed;
 mod contested;
 mod end;
+mod extent;
 mod gaps;
+mod in_order;
 mod inbox;
 mod join;
 mod lines;
@@ -25,9 +32,12 @@ mod progress;
 mod rdma_read;
 mod reassembly;
 mod receiver;
+mod recovery;
+mod remembered;
 mod repair;
 mod replayed_records;
 mod requests;
+mod revocable;
 mod stream;
 mod window;
 

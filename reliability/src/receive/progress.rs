@@ -78,6 +78,13 @@ impl ProgressState {
         self.restart(self.highest_seen.min(last));
     }
 
+    /// An impostor sent everything beyond `last`: only what STATUS confirmed counts.
+    pub(crate) fn roll_back(&mut self, last: Sequence) {
+        self.highest_seen = self.highest_seen.min(last);
+        self.confirmed.take_if(|(newest, _)| *newest > last);
+        self.refused_ahead_since = None;
+    }
+
     /// Notes a datagram with this sequence, which is higher than any seen before.
     #[inline]
     pub(crate) const fn note_seen(&mut self, sequence: Sequence) {

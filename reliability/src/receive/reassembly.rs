@@ -1,6 +1,5 @@
 //! Delivery in order: each datagram is delivered once everything before it was delivered or declared
-//! lost. A loss is reported exactly in its place, with the number of records that it cost
-//! (docs/PROTOCOL.md §7, §8).
+//! lost (docs/PROTOCOL.md §7, §8).
 //!
 //! A datagram in order is delivered from the receive buffer; only an early one is copied. In arrival
 //! order every datagram is delivered at once, and this file keeps track of the gaps behind it.
@@ -9,23 +8,21 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::ChannelOffer;
-use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
+use crate::delivery::{Deliver, LossCause, Via};
 use crate::planted::{Bug, planted};
-use crate::receive::mirror::Mirror;
-use crate::receive::replayed_records::AlreadyDelivered;
+use crate::receive::in_order::InOrder;
+use crate::receive::remembered::Content;
 use crate::receive::window::{Held, Window};
 use crate::record::Records;
 use crate::types::{
-    ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
-    SequenceRange, SourceId, SourcePosition,
+    ChannelId, Continued, Epoch, Lineage, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::{Datagram, Kind, StreamEvent};
+use crate::wire::{Datagram, Kind};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reassembly {
-    stream: Stream,
+    stream: InOrder,
     window: Window,
     /// Ranges declared lost that delivery has not reached: ascending, apart from each other.
     lost: VecDeque<(SequenceRange, LossCause)>,
@@ -41,6 +38,8 @@ pub(crate) struct Reassembly {
 pub(crate) enum Duplicate {
     /// It came before with the same content, or is no longer wanted.
     Known,
+    /// It is older than anything that is remembered.
+    Forgotten,
     /// It came with another content.
     Conflict(Conflict),
 }
@@ -57,62 +56,21 @@ pub(crate) struct Conflict {
 /// A sequence and the number of its first record.
 type RecordAnchor = (Sequence, RecordNumber);
 
-/// A place where another epoch continues the stream.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Crossing {
-    /// The last sequence of the epoch before.
-    last: Sequence,
-    to: Epoch,
-    /// Records of the epoch before that were delivered beyond the place.
-    repeated: u64,
-}
-
-/// How far delivery is.
-#[derive(Debug, Serialize, Deserialize)]
-struct Stream {
-    channel: ChannelId,
-    epoch: Epoch,
-    /// The next sequence to deliver or declare lost.
-    next: Sequence,
-    /// The number of the first record of `next`, where known.
-    next_record: Option<RecordNumber>,
-    /// A loss that delivery has reached, until the number of its records is known.
-    pending: Option<(SequenceRange, LossCause)>,
-    /// Every record below this number was delivered or reported lost, as of the last known `next_record`.
-    known_to: RecordNumber,
-    /// Where other epochs continue this one, ascending: beyond `next`, or reached and not yet reported.
-    crossings: VecDeque<Crossing>,
-    /// Records that the old epochs of the crossings delivered beyond them.
-    repeated: AlreadyDelivered,
-    after_loss: bool,
-    ended: bool,
-    /// Takes everything delivered, for a standby.
-    #[serde(skip)]
-    mirror: Option<Box<Mirror>>,
-}
-
 impl Reassembly {
-    /// Delivery of `channel` through `window`, which begins where [`Reassembly::restart`] says.
+    /// Delivery of `channel` through `window`, of a publisher with a ring of `ring_slots` slots. It begins
+    /// where [`Reassembly::restart`] says.
     #[must_use]
-    pub(crate) fn new(channel: ChannelId, window: Window, in_arrival_order: bool) -> Self {
-        let stream = Stream {
-            channel,
-            epoch: Epoch::NONE,
-            next: Sequence::FIRST,
-            next_record: None,
-            pending: None,
-            known_to: RecordNumber(0),
-            crossings: VecDeque::new(),
-            repeated: AlreadyDelivered::default(),
-            after_loss: false,
-            ended: false,
-            mirror: None,
-        };
-        let lost = VecDeque::with_capacity(64);
+    pub(crate) fn new(
+        channel: ChannelId,
+        window: Window,
+        ring_slots: u64,
+        in_arrival_order: bool,
+    ) -> Self {
+        let slots = ring_slots.max(window.span());
         Self {
-            stream,
+            stream: InOrder::new(channel, slots),
             window,
-            lost,
+            lost: VecDeque::with_capacity(64),
             fact: None,
             floor: None,
             in_arrival_order,
@@ -126,39 +84,27 @@ impl Reassembly {
         next: Sequence,
         next_record: Option<RecordNumber>,
     ) {
-        let stream = &mut self.stream;
-        (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
-        (stream.pending, stream.ended) = (None, false);
-        stream.known_to = RecordNumber(0);
-        stream.crossings.clear();
-        stream.repeated.clear();
+        self.stream.restart(epoch, next, next_record);
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
     }
 
-    /// Makes room for datagrams of this length.
-    pub(crate) fn fit_slots(&mut self, slot_len: usize) {
+    /// Makes room for datagrams of this length, and remembers as many contents as the ring has slots.
+    pub(crate) fn fit_ring(&mut self, ring_slots: u64, slot_len: usize) {
         self.window.fit_slots(slot_len);
+        self.stream.fit_ring(ring_slots.max(self.window.span()));
     }
 
-    /// Sets where other epochs continue the stream. The epoch at `next` is `epoch`, or one that `epoch`
-    /// continues.
-    pub(crate) fn set_lineage(&mut self, epoch: Epoch, lineage: &Lineage) {
-        let stream = &mut self.stream;
-        if lineage.of(stream.epoch).is_none() {
-            stream.epoch = lineage.epoch_of(epoch, stream.next);
-        }
-        stream.crossings.clear();
-        let mut to = epoch;
-        for it in lineage.epochs() {
-            if to == stream.epoch {
-                break;
-            }
-            let (last, repeated) = (it.last, 0);
-            stream.crossings.push_front(Crossing { last, to, repeated });
-            to = it.epoch;
-        }
+    /// The stream that the application receives.
+    #[must_use]
+    pub(crate) const fn stream(&self) -> &InOrder {
+        &self.stream
+    }
+
+    /// The stream that the application receives, to change its lineage, its mirror or its end.
+    pub(crate) const fn stream_mut(&mut self) -> &mut InOrder {
+        &mut self.stream
     }
 
     /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
@@ -171,53 +117,22 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) -> u64 {
-        let (stream, window_end) = (&mut self.stream, at.last.next());
-        let known_to = stream.next_record.unwrap_or(stream.known_to);
-        let before = stream.repeated.count();
-        if stream.next > window_end {
-            stream.repeated.add(at.next_record, known_to);
-        }
-        if self.in_arrival_order {
-            for held in self.window.delivered_above(at.last) {
-                let after = held.first_record.plus(held.count.into());
-                stream.repeated.add(held.first_record, after);
-            }
-        }
-        let dropped = self.window.forget_above(at.last);
-        self.lost.retain(|(range, _)| range.first <= at.last);
+        let early = self.window.delivered_above(at.last);
+        let early = early.filter(|_| self.in_arrival_order);
+        (self.stream).continue_epoch((epoch, lineage), at, early, counters, on);
+        self.forget_above(at.last, at.last.next())
+    }
+
+    /// Forgets what lies above `last`, and anchors above `fact_last`. Returns how many datagrams waited
+    /// there.
+    fn forget_above(&mut self, last: Sequence, fact_last: Sequence) -> u64 {
+        let dropped = self.window.forget_above(last);
+        self.lost.retain(|(range, _)| range.first <= last);
         if let Some((range, _)) = self.lost.back_mut() {
-            range.last = range.last.min(at.last);
+            range.last = range.last.min(last);
         }
         for fact in [&mut self.fact, &mut self.floor] {
-            fact.take_if(|(of, _)| *of > window_end);
-        }
-        stream.ended = false;
-        if stream.next > window_end {
-            stream.next = window_end;
-            // A loss beyond the place is none, because its records are published again.
-            stream.pending.take_if(|(range, _)| range.first > at.last);
-            if let Some((range, _)) = &mut stream.pending {
-                range.last = at.last;
-            }
-        }
-        // Repeated records of an earlier change that was not reported are reported with this one.
-        let not_emitted: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
-        let new = stream.repeated.count() - before;
-        self.set_lineage(epoch, lineage);
-        let stream = &mut self.stream;
-        if let Some(crossing) = stream.crossings.front_mut() {
-            crossing.repeated = not_emitted + new;
-        }
-        if planted(Bug::RepeatedRecordsDelivered) {
-            stream.repeated.clear();
-        }
-        if stream.next == window_end {
-            stream.emit_pending(Some(at.next_record), counters, on);
-            stream.next_record = Some(at.next_record);
-            stream.enter_next_epoch(on);
-        }
-        if let Some(mirror) = &mut stream.mirror {
-            mirror.continue_epoch(epoch, lineage.clone(), at);
+            fact.take_if(|(of, _)| *of > fact_last);
         }
         dropped
     }
@@ -225,13 +140,7 @@ impl Reassembly {
     /// The next sequence to deliver or declare lost.
     #[must_use]
     pub(crate) const fn next(&self) -> Sequence {
-        self.stream.next
-    }
-
-    /// Returns whether the session is over, and all of it was delivered or declared lost.
-    #[must_use]
-    pub(crate) const fn ended(&self) -> bool {
-        self.stream.ended
+        self.stream.next()
     }
 
     /// The window of held and remembered datagrams.
@@ -243,7 +152,7 @@ impl Reassembly {
     /// The first sequence that lies beyond the window.
     #[must_use]
     pub(crate) const fn window_end(&self) -> Sequence {
-        self.stream.next.plus(self.window.span())
+        self.stream.next().plus(self.window.span())
     }
 
     /// Takes a datagram that is not missing. The repair path's copy decides between two contents: it
@@ -258,10 +167,14 @@ impl Reassembly {
     ) -> Duplicate {
         let sequence = held.sequence;
         let decides = held.via == Via::Repair;
+        let next = self.stream.next();
+        let (seen, delivered) = match self.window.seen(sequence) {
+            Some((seen, delivered)) if sequence >= next => (Some(Content::of(seen)), delivered),
+            _ => (self.stream.remembered().get(sequence), true),
+        };
         let mut duplicate = Duplicate::Known;
-        let seen = self.window.seen(sequence);
-        match seen.map(|(seen, delivered)| (*seen, delivered)) {
-            Some((seen, delivered)) if seen.crc != held.crc => {
+        match seen {
+            Some(seen) if seen.crc != held.crc => {
                 counters.fencing_violations.increment();
                 if decides && !delivered && !planted(Bug::DecidingCopyIgnored) {
                     self.window.hold(*held, datagram.bytes());
@@ -272,21 +185,118 @@ impl Reassembly {
                 }
                 duplicate = Duplicate::Conflict(Conflict {
                     wrong_one_delivered: decides && delivered,
-                    is_newly_contested: !decides && self.window.contest(sequence),
+                    is_newly_contested: !decides && self.contest(sequence),
                 });
             }
             Some(_) => counters.duplicates.increment(),
-            // Not remembered: declared lost lately, or longer ago than the window remembers.
+            // Not remembered: declared lost lately, or longer ago than the ring remembers.
             None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
-            None if sequence.plus(self.window.span()) > self.stream.next => {
+            None if self.stream.remembered().is_within(sequence) => {
                 counters.late_dropped.increment();
             }
-            None => counters.duplicates.increment(),
+            None => {
+                counters.duplicates.increment();
+                duplicate = Duplicate::Forgotten;
+            }
         }
-        if decides {
-            self.window.confirm(sequence);
+        if decides && seen.is_some() {
+            match sequence < next {
+                true => self
+                    .stream
+                    .remembered_mut()
+                    .decide(sequence, Content::of(held)),
+                false => self.window.confirm(sequence),
+            }
         }
         duplicate
+    }
+
+    /// Contests the content of a sequence that was delivered or waits. Returns whether it was not
+    /// contested before.
+    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
+        match sequence < self.stream.next() {
+            true => self.stream.remembered_mut().contest(sequence),
+            false => self.window.contest(sequence),
+        }
+    }
+
+    /// Contests everything that was delivered with sequences of `range` and is remembered, or waits,
+    /// because an impostor was proven. Returns what was not contested before.
+    pub(crate) fn contest_all(&mut self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
+        let known = range.first.max(self.stream.remembered().above().next());
+        let last = range.last.min(self.window_end().previous());
+        let all = SequenceRange::new(known, last).into_iter();
+        all.flat_map(SequenceRange::iter)
+            .filter(|sequence| self.contest(*sequence))
+    }
+
+    /// Returns the sequences of `range` that are contested and not decided, in no order.
+    pub(crate) fn contested(&self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
+        let next = self.stream.next();
+        let waiting = self.window.contested();
+        let waiting = waiting.filter(move |it| *it >= next && range.contains(*it));
+        self.stream.remembered().contested(range).chain(waiting)
+    }
+
+    /// Returns whether two contents of this sequence came and the publisher's copy did not.
+    pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
+        match sequence < self.stream.next() {
+            true => self.stream.remembered().is_contested(sequence),
+            false => self.window.is_contested(sequence),
+        }
+    }
+
+    /// The publisher's copies of these sequences can't be had any more.
+    #[cold]
+    pub(crate) fn leave_contested(&mut self, range: SequenceRange) {
+        let contested: Vec<_> = self.contested(range).collect();
+        for sequence in contested {
+            match sequence < self.stream.next() {
+                true => self.stream.remembered_mut().leave(sequence),
+                false => self.window.confirm(sequence),
+            }
+        }
+    }
+
+    /// Nothing is confirmed beyond `last` until the repair connection is up again.
+    pub(crate) fn suspend_confirmation(&mut self, last: Sequence, counters: &ReceiverCounters) {
+        let delivered = self.records_beyond(last).unwrap_or(0);
+        self.stream.suspend_confirmation(last, delivered, counters);
+    }
+
+    /// An impostor sent everything beyond `last`; the record `next_record` follows it. Forgets what it
+    /// made known, returns to the place behind `last`, and reports what it made us deliver. Returns how
+    /// many datagrams waited there.
+    #[cold]
+    pub(crate) fn roll_back(
+        &mut self,
+        last: Sequence,
+        next_record: RecordNumber,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) -> u64 {
+        let delivered = self.records_beyond(last);
+        let was_reported =
+            self.stream.next() > last.next() || self.window.delivered_above(last).next().is_some();
+        let dropped = self.forget_above(last, last);
+        if was_reported {
+            self.stream
+                .roll_back(last, next_record, delivered, counters, on);
+        }
+        dropped
+    }
+
+    /// Returns how many records were delivered beyond `last`; `None` if not all are remembered.
+    fn records_beyond(&self, last: Sequence) -> Option<u64> {
+        let stream = &self.stream;
+        if stream.remembered().above() > last {
+            return None;
+        }
+        let early = self.window.delivered_above(last);
+        let early = early.filter(|held| held.sequence >= stream.next());
+        let early: u64 = early.map(|held| u64::from(held.count)).sum();
+        let beyond = SequenceRange::new(last.next(), Sequence(u64::MAX));
+        Some(early + beyond.map_or(0, |range| stream.remembered().records_of(range)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -297,17 +307,11 @@ impl Reassembly {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) {
-        // Remembered from now on, so that a second copy of it is no news.
-        self.window.delivered(*held);
-        if let Some(mirror) = &mut self.stream.mirror {
-            mirror.replace(datagram);
+        if held.sequence >= self.stream.next() {
+            // Delivered early: remembered from now on, so that a second copy of it is no news.
+            self.window.delivered(*held);
         }
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Fenced,
-        };
-        self.stream.emit_loss(loss, counters, on);
+        self.stream.report_fenced(held, datagram, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
@@ -326,83 +330,56 @@ impl Reassembly {
             self.lose(SequenceRange::one(held.sequence), LossCause::Unreadable);
             return self.advance(counters, on);
         }
-        let in_turn = held.sequence == self.stream.next;
+        let in_turn = held.sequence == self.stream.next();
         if in_turn || self.in_arrival_order {
             if in_turn {
                 self.stream
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
             }
-            self.window.delivered(held);
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
             if in_turn {
                 self.stream.pass(&held);
                 self.advance(counters, on);
+            } else {
+                self.window.delivered(held);
             }
         } else {
             self.window.hold(held, datagram.bytes());
         }
     }
 
+    /// Returns whether the content of a datagram can be delivered at all.
+    #[must_use]
+    pub(crate) fn can_deliver(&self, datagram: &Datagram<'_>) -> bool {
+        let fits = datagram.bytes().len() <= self.window.slot_len();
+        fits && (datagram.header().kind != Kind::Data || datagram.records().is_ok())
+    }
+
     /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {
-        let stream = &self.stream;
-        (stream.pending.is_none() && stream.crossings.is_empty())
-            && (self.lost.is_empty() && self.window.waiting() == 0)
+        self.stream.is_clear() && self.lost.is_empty() && self.window.waiting() == 0
     }
 
-    /// Delivers the next datagram as [`Reassembly::offer`] does, when no other datagram waits or is missing.
+    /// Delivers the records of the next datagram as [`Reassembly::offer`] does, when no other datagram
+    /// waits or is missing.
     #[inline(always)]
     pub(crate) fn deliver_next(
         &mut self,
         datagram: &Datagram<'_>,
+        records: Records<'_>,
         held: Held,
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) {
-        self.window.delivered(held);
-        self.stream.deliver(datagram, &held, false, counters, on);
-        self.stream.pass(&held);
-    }
-
-    /// Moves the beginning forward before anything was delivered. Sequences that the ring lost meanwhile
-    /// are no loss, because the application wanted the oldest there is.
-    pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
-        self.stream.next = self.stream.next.max(oldest);
-        while let Some(crossing) = self.stream.crossing() {
-            self.stream.epoch = crossing.to;
-        }
-        self.stream.next_record = (record != RecordNumber(0)).then_some(record);
-    }
-
-    /// The mirror that keeps a copy of everything delivered, if there is one.
-    #[must_use]
-    pub(crate) fn mirror(&self) -> Option<&Mirror> {
-        self.stream.mirror.as_deref()
-    }
-
-    /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
-    pub(crate) fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
-        std::mem::replace(&mut self.stream.mirror, mirror)
-    }
-
-    /// Drops the mirror if the ring on offer has another shape, because its slots have other places.
-    pub(crate) fn drop_unfit_mirror(&mut self, offer: &ChannelOffer) {
-        self.stream.mirror.take_if(|mirror| !mirror.fits(offer));
-    }
-
-    /// Begins the mirror anew with `first`, the first datagram of the epoch on offer.
-    pub(crate) fn renew_mirror(&mut self, offer: &ChannelOffer, first: Sequence) {
-        self.drop_unfit_mirror(offer);
-        if let Some(mirror) = &mut self.stream.mirror {
-            mirror.begin_anew(offer.epoch, offer.continues.clone(), first);
-        }
+        (self.stream).deliver_next(datagram, records, &held, counters, on);
     }
 
     /// Declares `range` lost, as far as delivery has not passed it.
     pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
-        let Some(range) = SequenceRange::new(range.first.max(self.stream.next), range.last) else {
+        let Some(range) = SequenceRange::new(range.first.max(self.stream.next()), range.last)
+        else {
             return;
         };
         let at = self
@@ -411,95 +388,50 @@ impl Reassembly {
         self.lost.insert(at, (range, cause));
     }
 
-    /// The publisher confirmed that the session is over; reports it once.
-    pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
-        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndEmittedTwice) {
-            on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
-        }
-    }
-
     /// Notes that the first record of `sequence` has this number.
     pub(crate) fn set_anchor(&mut self, sequence: Sequence, record: RecordNumber) {
-        note(&mut self.fact, self.stream.next, (sequence, record));
+        note(&mut self.fact, self.stream.next(), (sequence, record));
     }
 
     /// Notes the first record of the oldest sequence that the ring still holds; all below will be lost.
     pub(crate) fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
-        note(&mut self.floor, self.stream.next, (oldest, record));
+        note(&mut self.floor, self.stream.next(), (oldest, record));
     }
 
     /// Passes everything that is resolved: delivered early, held, or lost.
     pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
         loop {
             if let Some(&(range, cause)) = self.lost.front()
-                && range.first <= self.stream.next
+                && range.first <= self.stream.next()
             {
                 self.lost.pop_front();
-                if range.last >= self.stream.next {
+                if range.last >= self.stream.next() {
                     self.stream.reach_lost(range, cause);
                 }
             } else if self.in_arrival_order {
-                let Some((&held, true)) = self.window.seen(self.stream.next) else {
+                let Some((&held, true)) = self.window.seen(self.stream.next()) else {
                     break;
                 };
                 self.stream
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
-                self.stream.pass(&held);
+                self.pass_waiting(&held);
             } else if !self.deliver_waiting(counters, on) {
                 break;
             }
         }
-        if self.stream.pending.is_some() {
+        if self.stream.has_pending() {
             let mut known = [self.floor, self.fact].into_iter().flatten();
-            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next) {
+            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next()) {
                 self.stream.emit_pending(Some(record), counters, on);
             }
         }
         self.stream.enter_next_epoch(on);
     }
 
-    /// Reports a pending loss although the number of its records is unknown: at the end of an epoch, or
-    /// when the application leaves.
-    pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
-        self.stream.emit_pending(None, counters, on);
-        self.stream.enter_next_epoch(on);
-    }
-
-    /// The position of the stream, for events that are no datagram.
-    #[must_use]
-    pub(crate) fn position(&self) -> Position {
-        self.stream.position()
-    }
-
-    /// Delivers an event that is no datagram, at the position of the stream.
-    pub(crate) fn emit(&self, event: &Event, on: &mut dyn Deliver) {
-        on.item(Item::Event(&self.position(), event));
-    }
-
-    /// Delivers that the rest of an epoch that is over is lost, from `first` on; its size is unknown.
-    pub(crate) fn emit_epoch_tail(
-        &self,
-        first: Sequence,
-        counters: &ReceiverCounters,
-        on: &mut dyn Deliver,
-    ) {
-        counters.loss_events.increment();
-        counters.losses_of_unknown_size.increment();
-        let loss = Loss {
-            sequences: SequenceRange {
-                first,
-                last: Sequence(u64::MAX),
-            },
-            records: None,
-            cause: LossCause::Epoch,
-        };
-        self.emit(&Event::Lost(loss), on);
-    }
-
     /// Delivers the datagram that waits for its turn at `next`, if there is one.
     fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) -> bool {
-        let next = self.stream.next;
+        let next = self.stream.next();
         let Some((&held, bytes)) = self.window.waiting_at(next) else {
             return false;
         };
@@ -510,9 +442,20 @@ impl Reassembly {
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
         }
-        self.stream.pass(&held);
+        self.pass_waiting(&held);
         self.window.release(next);
         true
+    }
+
+    /// Moves past a datagram of the window. It stays contested, or decided.
+    fn pass_waiting(&mut self, held: &Held) {
+        self.stream.pass(held);
+        if self.window.is_contested(held.sequence) {
+            self.stream.remembered_mut().contest(held.sequence);
+        } else if self.window.is_decided(held.sequence) {
+            let content = Content::of(held);
+            self.stream.remembered_mut().decide(held.sequence, content);
+        }
     }
 }
 
@@ -524,235 +467,13 @@ fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): Rec
     }
 }
 
-impl Stream {
-    /// The position of the stream, for events that are no datagram.
-    fn position(&self) -> Position {
-        Position {
-            channel: self.channel,
-            epoch: self.epoch,
-            sequence: self.next.previous(),
-            record: self.next_record.unwrap_or(RecordNumber(0)),
-            via: Via::Repair,
-            quality: Quality {
-                after_loss: self.after_loss,
-                ..Quality::default()
-            },
-            source: SourceId(0),
-            source_position: SourcePosition(0),
-            sent_at: Nanos::ZERO,
-            received_at: Nanos::ZERO,
-            missing_for: Nanos::ZERO,
-        }
-    }
-
-    /// Removes and returns the first crossing, if the stream has passed it.
-    #[inline]
-    fn crossing(&mut self) -> Option<Crossing> {
-        let next = self.next;
-        self.crossings
-            .front()
-            .is_some_and(|it| next > it.last)
-            .then(|| self.crossings.pop_front())?
-    }
-
-    /// Reports that another epoch continues the stream here, once everything before it was reported.
-    #[inline]
-    fn enter_next_epoch(&mut self, on: &mut dyn Deliver) {
-        if self.crossings.is_empty() || self.pending.is_some() {
-            return;
-        }
-        while let Some(Crossing { last, to, repeated }) = self.crossing() {
-            let from = std::mem::replace(&mut self.epoch, to);
-            let continued = Event::EpochContinued {
-                from,
-                to,
-                last,
-                repeated,
-            };
-            on.item(Item::Event(&self.position(), &continued));
-        }
-    }
-
-    #[inline]
-    fn deliver(
-        &mut self,
-        datagram: &Datagram<'_>,
-        held: &Held,
-        out_of_order: bool,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        let header = datagram.header();
-        if let Some(mirror) = &mut self.mirror {
-            // A datagram that the mirror refuses is missing there, and the mirror begins anew behind it.
-            let _ = mirror.put(datagram);
-        }
-        let position = Position {
-            channel: self.channel,
-            epoch: header.epoch,
-            sequence: held.sequence,
-            record: held.first_record,
-            via: held.via,
-            quality: Quality {
-                repaired: held.missing_for != Nanos::ZERO,
-                out_of_order,
-                after_loss: self.after_loss,
-                conflated: 0,
-            },
-            source: header.source,
-            source_position: header.source_position,
-            sent_at: header.sent_at,
-            received_at: held.received_at,
-            missing_for: held.missing_for,
-        };
-        match header.kind {
-            Kind::Data => match datagram.records() {
-                Ok(records) if self.repeated.is_empty() => {
-                    on.records(&position, records);
-                    counters.delivered_records.add(held.count.into());
-                }
-                Ok(records) => self.deliver_new(position, records, counters, on),
-                Err(_) => return self.emit_unreadable(held, counters, on),
-            },
-            Kind::Event => {
-                if let Some(event) = StreamEvent::parse(datagram.payload()) {
-                    counters.stream_events.increment();
-                    (counters.source_messages_lost).add(event.source_messages_lost());
-                    on.item(Item::Event(&position, &Event::Stream(event)));
-                }
-            }
-            // A datagram ends nothing: the end is reported once the repair connection has confirmed it.
-            Kind::End => {}
-            Kind::Heartbeat => {}
-        }
-        counters.delivered_datagrams.increment();
-    }
-
-    /// Delivers the records that the epoch before did not deliver.
-    #[cold]
-    fn deliver_new(
-        &self,
-        first: Position,
-        records: Records<'_>,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        first.each(records, |position, record| {
-            if self.repeated.has(position.record) {
-                counters.records_already_delivered.increment();
-            } else {
-                counters.delivered_records.increment();
-                on.item(Item::Record(position, record));
-            }
-        });
-    }
-
-    /// Reports a datagram with a right CRC and invalid records: it counts as lost, not as delivered.
-    #[cold]
-    fn emit_unreadable(
-        &mut self,
-        held: &Held,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        counters.malformed_dropped.increment();
-        let loss = Loss {
-            sequences: SequenceRange::one(held.sequence),
-            records: Some(held.count.into()),
-            cause: LossCause::Unreadable,
-        };
-        self.emit_loss(loss, counters, on);
-    }
-
-    /// Moves past a datagram that was delivered.
-    #[inline]
-    fn pass(&mut self, held: &Held) {
-        self.next = held.sequence.next();
-        let next_record = held.first_record.plus(held.count.into());
-        self.next_record = Some(next_record);
-        if !self.repeated.is_empty() {
-            self.repeated.pass(next_record);
-        }
-    }
-
-    fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
-        let first = self.next;
-        self.next = range.last.next();
-        self.pending = Some(match self.pending {
-            // Adjacent losses are reported as one, because only their sum is known.
-            Some(before) if planted(Bug::SecondLossSwallowed) => before,
-            Some((before, cause)) => (
-                SequenceRange {
-                    first: before.first,
-                    last: range.last,
-                },
-                cause,
-            ),
-            None => (
-                SequenceRange {
-                    first,
-                    last: range.last,
-                },
-                cause,
-            ),
-        });
-    }
-
-    #[inline]
-    fn emit_pending(
-        &mut self,
-        next_record: Option<RecordNumber>,
-        counters: &ReceiverCounters,
-        on: &mut dyn Deliver,
-    ) {
-        if let Some((sequences, cause)) = self.pending.take() {
-            let records = match (self.next_record, next_record) {
-                (Some(expected), Some(found)) => {
-                    let short = u64::from(planted(Bug::LossOneRecordShort));
-                    // Records that the old epoch delivered are not lost with the new epoch's copy.
-                    let had = self.repeated.within(expected, found);
-                    Some(found.since(expected).saturating_sub(short + had))
-                }
-                _ => None,
-            };
-            self.known_to = self.next_record.unwrap_or(self.known_to);
-            // Without a known number the old one must go, or the next loss would include this one's records.
-            self.next_record = next_record;
-            self.emit_loss(
-                Loss {
-                    sequences,
-                    records,
-                    cause,
-                },
-                counters,
-                on,
-            );
-        }
-    }
-
-    #[cold]
-    fn emit_loss(
-        &mut self,
-        loss: Loss,
-        counters: &ReceiverCounters,
-        on: &mut (impl Deliver + ?Sized),
-    ) {
-        counters.loss_events.increment();
-        match loss.records {
-            Some(records) => counters.lost_records.add(records),
-            None => counters.losses_of_unknown_size.increment(),
-        }
-        self.after_loss = true;
-        let position = self.position();
-        on.item(Item::Event(&position, &Event::Lost(loss)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::Item;
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
-    use crate::wire::{Header, SourceLossReason, crc_of};
+    use crate::types::{Nanos, SourceId, SourcePosition};
+    use crate::wire::{Header, SourceLossReason, StreamEvent, crc_of};
 
     /// Delivery from sequence 10 and record 100 on, and what was told.
     struct Bench {
@@ -764,7 +485,7 @@ mod tests {
     impl Bench {
         fn new(in_arrival_order: bool) -> Self {
             let window = Window::new(16, 1024);
-            let mut reassembly = Reassembly::new(ChannelId(1), window, in_arrival_order);
+            let mut reassembly = Reassembly::new(ChannelId(1), window, 16, in_arrival_order);
             reassembly.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
             Self {
                 reassembly,
@@ -902,13 +623,13 @@ mod tests {
     #[test]
     fn events_too_say_that_something_was_lost_before_them() {
         let mut bench = Bench::new(false);
-        let after_loss = |bench: &Bench| bench.reassembly.position().quality.after_loss;
+        let after_loss = |bench: &Bench| bench.reassembly.stream().position().quality.after_loss;
         assert!(!after_loss(&bench));
         bench.lose(10, 10, LossCause::Window);
         assert!(!after_loss(&bench), "it is not told yet");
         bench.data(11, 105, 1);
         assert!(after_loss(&bench));
-        assert_eq!(bench.reassembly.position().sequence, Sequence(11));
+        assert_eq!(bench.reassembly.stream().position().sequence, Sequence(11));
     }
 
     #[test]
@@ -970,13 +691,13 @@ mod tests {
         bench.lose(12, 12, LossCause::Epoch);
         bench.lose(15, 20, LossCause::Epoch);
         bench.fact(30, 300);
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
-        assert!(bench.reassembly.ended());
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        assert!(bench.reassembly.stream().ended());
         bench.told.clear();
         bench
             .reassembly
             .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
-        assert!(!bench.reassembly.ended() && bench.reassembly.window().waiting() == 0);
+        assert!(!bench.reassembly.stream().ended() && bench.reassembly.window().waiting() == 0);
         bench.data(15, 1, 1);
         bench.data(16, 2, 1);
         assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
@@ -998,10 +719,14 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Left);
         assert!(bench.told.is_empty());
-        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| {
+            reassembly.stream_mut().give_up_pending(counters, &mut on);
+        });
         let told = "12:0 sequences 10-12 lost (left), number of records unknown";
         assert_eq!(bench.told, [told]);
-        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| {
+            reassembly.stream_mut().give_up_pending(counters, &mut on);
+        });
         assert_eq!(bench.told.len(), 1);
         bench.lose(13, 13, LossCause::Left);
         bench.data(14, 140, 1);
@@ -1044,7 +769,10 @@ mod tests {
         bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
         assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
         bench.offer(12, 100, Kind::End, &[], 0);
-        assert!(!bench.reassembly.ended(), "a datagram ends nothing");
+        assert!(
+            !bench.reassembly.stream().ended(),
+            "a datagram ends nothing"
+        );
         let c = &bench.counters;
         assert_eq!(
             (c.stream_events.get(), c.source_messages_lost.get()),
@@ -1054,25 +782,31 @@ mod tests {
             (c.delivered_datagrams.get(), c.delivered_records.get()),
             (3, 0)
         );
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
-        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
         assert_eq!(bench.told[1..], ["12:100 end of session"]);
     }
 
     #[test]
     fn reassembly_start_moves_forward_only() {
         let mut bench = Bench::new(false);
-        bench.reassembly.begin_at(Sequence(14), RecordNumber(0));
-        bench.reassembly.begin_at(Sequence(12), RecordNumber(120));
+        bench
+            .reassembly
+            .stream_mut()
+            .begin_at(Sequence(14), RecordNumber(0));
+        bench
+            .reassembly
+            .stream_mut()
+            .begin_at(Sequence(12), RecordNumber(120));
         assert_eq!(bench.reassembly.next(), Sequence(14));
         bench.lose(14, 14, LossCause::Window);
         bench.fact(15, 125);
         assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
-        bench.reassembly.fit_slots(1024);
+        bench.reassembly.fit_ring(16, 1024);
         bench.data(16, 130, 1);
-        bench.reassembly.fit_slots(1024);
+        bench.reassembly.fit_ring(16, 1024);
         assert_eq!(bench.reassembly.window().waiting(), 1, "there was room");
-        bench.reassembly.fit_slots(1025);
+        bench.reassembly.fit_ring(16, 1025);
         let window = bench.reassembly.window();
         assert_eq!((window.slot_len(), window.span()), (1032, 16));
     }

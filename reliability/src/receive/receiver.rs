@@ -125,7 +125,7 @@ impl Receiver {
     /// Returns whether something is missing that an answer of the publisher would bring.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.stream.is_waiting()
+        self.stream.recovery().repair().is_waiting()
     }
 
     /// Returns how many sequences lie between the last one delivered or declared lost and the newest
@@ -138,7 +138,7 @@ impl Receiver {
     /// The position of the stream, for events that are no datagram.
     #[must_use]
     pub fn position(&self) -> Position {
-        self.stream.position()
+        self.stream.recovery().stream().position()
     }
 
     /// Returns whether everything sent before the join was delivered or declared lost.
@@ -150,7 +150,13 @@ impl Receiver {
     /// The last sequence delivered or declared lost, and the highest known to have been sent.
     #[must_use]
     pub const fn progress(&self) -> (Sequence, Sequence) {
-        (self.stream.delivered(), self.stream.highest_seen())
+        (self.stream.delivered(), self.stream.extent().highest_seen())
+    }
+
+    /// The newest sequence that the repair path confirmed, and the last one that multicast may claim now.
+    #[must_use]
+    pub fn confirmed(&self, now: Nanos) -> (Sequence, Sequence) {
+        self.stream.extent().confirmed(now)
     }
 
     /// The state of the channel as this receiver knows it. The events emitted so far result in the same
@@ -276,7 +282,7 @@ impl Receiver {
     ) {
         let header = datagram.header();
         if planted(Bug::EndUnchecked) && header.kind == Kind::End {
-            self.stream.confirm_end(header.sequence);
+            self.stream.extent_mut().end_mut().confirm(header.sequence);
         }
         if verdict == CrcVerdict::Bad && !planted(Bug::CrcIgnored) {
             return self.counters().corrupt_dropped.increment();
@@ -284,7 +290,7 @@ impl Receiver {
         if header.channel != self.channel {
             return self.counters().other_channel_dropped.increment();
         }
-        if !self.stream.admit(now, header) {
+        if !self.stream.admit(now, arrival.via, header) {
             return;
         }
         if let Via::Line(line) = arrival.via {
@@ -293,7 +299,7 @@ impl Receiver {
         if header.kind == Kind::Heartbeat {
             self.process_heartbeat(now, datagram);
         } else {
-            self.stream.handle_sequenced(now, arrival, datagram, on);
+            (self.stream).handle_sequenced(now, arrival, datagram, &self.lines, on);
         }
         self.stream.resolve(now, on);
     }
@@ -534,14 +540,12 @@ impl Receiver {
             return;
         }
         self.stream.progress_mut().note_status(status.echo);
-        let ahead = status.newest > self.stream.highest_seen();
+        let ahead = status.newest > self.stream.extent().highest_seen();
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.report_liveness(change, now);
         }
-        let newest = (status.newest, status.next_record);
         let is_stale = self.liveness.is_stale();
-        self.stream
-            .handle_status(now, newest, status.ended, is_stale);
+        self.stream.handle_status(now, status, is_stale, on);
         self.handle_timeout(now, on);
     }
 
@@ -584,12 +588,12 @@ impl Receiver {
     /// The mirror that keeps a copy of everything delivered, if there is one.
     #[must_use]
     pub fn mirror(&self) -> Option<&Mirror> {
-        self.stream.mirror()
+        self.stream.recovery().stream().mirror()
     }
 
     /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
     pub fn set_mirror(&mut self, mirror: Option<Mirror>) -> Option<Mirror> {
-        self.stream.set_mirror(mirror)
+        self.stream.recovery_mut().stream_mut().set_mirror(mirror)
     }
 
     /// The publisher's ring, while it can be READ.
@@ -659,10 +663,12 @@ impl Receiver {
                     self.handle_repair(now, path, &datagram, CrcVerdict::Good, on);
                 }
                 ReadSlot::Lapped(found) => {
-                    self.stream.handle_lapped_read(found, geometry.slots(), on);
+                    self.stream
+                        .recovery_mut()
+                        .handle_lapped_read(found, geometry.slots(), on);
                     self.handle_timeout(now, on);
                 }
-                ReadSlot::Torn => self.stream.handle_torn_read(now, sequence),
+                ReadSlot::Torn => self.stream.recovery_mut().handle_torn_read(now, sequence),
             }
         }
     }
@@ -675,7 +681,7 @@ impl Receiver {
             return;
         };
         self.counters().page_reads.increment();
-        let highest = self.stream.highest_seen();
+        let highest = self.stream.extent().highest_seen();
         let ahead = page.sent > highest;
         if (page.is_alive || ahead)
             && let Some(change) = self.liveness.heard_repair(ahead, now)
@@ -744,7 +750,7 @@ impl Receiver {
         access: RemoteAccess,
     ) -> bool {
         let fits = access.len == wanted.part().len() as u64;
-        let first = self.stream.highest_seen().max(Sequence::FIRST);
+        let first = self.stream.extent().highest_seen().max(Sequence::FIRST);
         let inbox = Inbox::new(memory, wanted.geometry, first);
         self.inbox = inbox.ok().filter(|_| fits);
         self.inbox.is_some()

@@ -13,7 +13,6 @@ use crate::receive::lines::Lines;
 use crate::receive::path::{Arrival, ArrivalPath, Lateness};
 use crate::receive::rdma_read::{ReadPlan, Readable};
 use crate::receive::requests::{PathHealth, RepairRequests};
-use crate::receive::window::Window;
 use crate::timing::NackTimer;
 use crate::types::{Nanos, ReceiverCounters, Sequence, SequenceRange};
 
@@ -308,7 +307,8 @@ impl Repair {
         if !self.settings.enabled || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        self.contested.take_due(now, &mut requests.repair);
+        let retry = |attempts| self.nack.retry(attempts);
+        self.contested.take_due(now, retry, &mut requests.repair);
         if readable.is_none() {
             requests.room = None;
         }
@@ -414,10 +414,34 @@ impl Repair {
     }
 
     /// Requests the contested sequences of `range` again at this time, because none was answered.
-    pub(crate) fn requery(&mut self, window: &Window, range: SequenceRange, at: Nanos) {
+    pub(crate) fn requery(
+        &mut self,
+        contested: impl Iterator<Item = Sequence>,
+        range: SequenceRange,
+        at: Nanos,
+    ) {
         if self.settings.enabled {
-            self.contested.request_again(window, range, at);
+            self.contested.request_again(contested, range, at);
         }
+    }
+
+    /// The copy of this sequence came that decides between its contents.
+    pub(crate) fn decide(&mut self, sequence: Sequence) {
+        self.contested.decide(sequence);
+    }
+
+    /// Requests again what is still contested although it was requested, if its time is over.
+    pub(crate) fn retry_contested(
+        &mut self,
+        now: Nanos,
+        is_contested: impl FnMut(Sequence) -> bool,
+    ) {
+        self.contested.retry(now, is_contested);
+    }
+
+    /// Forgets the contested sequences above `last`.
+    pub(crate) fn forget_contested_above(&mut self, last: Sequence) {
+        self.contested.forget_above(last);
     }
 
     /// Forgets the contested sequences.

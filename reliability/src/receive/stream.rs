@@ -9,40 +9,37 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ChannelOffer, Progress, RefusalReason, Refused, Start};
-use crate::delivery::{Deliver, Delivery, Event, LineId, LinkDownReason, LossCause, Position, Via};
+use crate::control::{ChannelOffer, Progress, RefusalReason, Refused, Start, Status};
+use crate::delivery::{Deliver, Delivery, Event, LineId, LinkDownReason, LossCause, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
-use crate::receive::end::EndState;
+use crate::receive::confirmed::Impostor;
+use crate::receive::extent::Extent;
 use crate::receive::gaps::Origin;
 use crate::receive::join::{Beginning, JoinState};
 use crate::receive::lines::Lines;
-use crate::receive::mirror::Mirror;
 use crate::receive::path::{Arrival, ArrivalPath};
 use crate::receive::progress::ProgressState;
 use crate::receive::rdma_read::Readable;
-use crate::receive::reassembly::{Duplicate, Reassembly};
+use crate::receive::reassembly::Duplicate;
+use crate::receive::recovery::Recovery;
 use crate::receive::repair::{ALL, Repair};
 use crate::receive::requests::{PathHealth, RepairRequests};
-use crate::receive::window::{Held, Window};
+use crate::receive::window::Held;
 use crate::types::{
     ChannelId, Continued, Epoch, Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::{Datagram, Header, Heartbeat, Kind, PublisherState, relay_flags};
+use crate::wire::{Datagram, Header, Heartbeat, Kind, relay_flags};
 
 /// The sequences of one channel, in the epoch that is followed and those that it continues.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EpochStream {
     delivery: Delivery,
     join: JoinState,
-    progress: ProgressState,
-    repair: Repair,
-    reassembly: Reassembly,
-    end: EndState,
+    extent: Extent,
+    recovery: Recovery,
     /// Events outside the order of delivery, which the next input delivers.
     events: VecDeque<Event>,
-    #[serde(skip)]
-    counters: Arc<ReceiverCounters>,
 }
 
 impl EpochStream {
@@ -56,29 +53,24 @@ impl EpochStream {
         now: Nanos,
         counters: Arc<ReceiverCounters>,
     ) -> Self {
-        let window = Window::new(config.window_slots as usize, ring.1);
-        let in_arrival_order = config.delivery == Delivery::Arrival;
         Self {
             delivery: config.delivery,
             join: JoinState::new(ring),
-            progress: ProgressState::new(config, now),
-            repair: Repair::new(config, seed),
-            reassembly: Reassembly::new(channel, window, in_arrival_order),
-            end: EndState::default(),
+            extent: Extent::new(config, ring.0, now),
+            recovery: Recovery::new(config, channel, ring, seed, counters),
             events: VecDeque::with_capacity(64),
-            counters,
         }
     }
 
     /// The counters of the channel.
     #[inline]
     pub(crate) const fn counters(&self) -> &Arc<ReceiverCounters> {
-        &self.counters
+        self.recovery.counters()
     }
 
     /// Counts in these counters from now on.
     pub(crate) fn set_counters(&mut self, counters: Arc<ReceiverCounters>) {
-        self.counters = counters;
+        self.recovery.set_counters(counters);
     }
 
     /// The epoch and the repair connection.
@@ -87,55 +79,58 @@ impl EpochStream {
         &self.join
     }
 
+    /// The missing sequences, and the delivery that waits for them.
+    #[inline]
+    pub(crate) const fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// The missing sequences, and the delivery that waits for them.
+    pub(crate) const fn recovery_mut(&mut self) -> &mut Recovery {
+        &mut self.recovery
+    }
+
+    /// How far the publisher's stream extends.
+    #[inline]
+    pub(crate) const fn extent(&self) -> &Extent {
+        &self.extent
+    }
+
+    /// How far the publisher's stream extends.
+    pub(crate) const fn extent_mut(&mut self) -> &mut Extent {
+        &mut self.extent
+    }
+
     /// Returns whether everything up to END was delivered or declared lost.
     #[inline]
     pub(crate) const fn ended(&self) -> bool {
-        self.reassembly.ended()
+        self.recovery.stream().ended()
     }
 
-    /// Returns whether something is missing that an answer of the publisher would bring.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.repair.is_waiting()
-    }
-
-    /// Returns how many sequences lie between the last one delivered or declared lost and the newest
-    /// one known to have been sent.
+    /// Returns how many sequences lie between the last settled one and the newest known to have been sent.
     pub(crate) fn lag(&self) -> u64 {
-        self.progress.newest().since(self.delivered())
-    }
-
-    /// The position of the stream, for events that are no datagram.
-    pub(crate) fn position(&self) -> Position {
-        self.reassembly.position()
+        self.extent.progress().newest().since(self.delivered())
     }
 
     /// The last sequence delivered or declared lost.
     pub(crate) const fn delivered(&self) -> Sequence {
-        self.reassembly.next().previous()
+        self.recovery.next().previous()
     }
 
-    /// The highest sequence known to have been sent.
-    pub(crate) const fn highest_seen(&self) -> Sequence {
-        self.progress.highest_seen()
-    }
-
-    /// Returns whether a datagram of multicast, whose CRC is right and whose channel is ours, can be
-    /// delivered at once: it is the next one and data, nothing is missing, nothing waits, and nothing is
-    /// to be reported before it.
+    /// Returns whether multicast with a right CRC and our channel can be delivered at once: it is the next
+    /// datagram and data, nothing is missing, nothing waits, and nothing is to be reported before it.
     #[inline(always)]
     pub(crate) fn is_fast_path(&self, datagram: &Datagram<'_>) -> bool {
-        let (header, next) = (datagram.header(), self.reassembly.next());
+        let (header, next) = (datagram.header(), self.recovery.next());
         header.sequence == next
-            // So no known sequence is missing, and none lies beyond.
-            && self.progress.highest_seen() == next.previous()
+            && self.extent.is_newest(next)
             && header.kind == Kind::Data
             && header.relay & relay_flags::RETRANSMITTED == 0
             && self.join.is_of_line(header)
-            && !self.end.is_confirmed()
             && !self.ended()
             && self.join.beginning().is_none()
-            && self.reassembly.is_clear()
-            && datagram.bytes().len() <= self.reassembly.window().slot_len()
+            && self.recovery.reassembly().is_clear()
+            && datagram.bytes().len() <= self.recovery.reassembly().window().slot_len()
     }
 
     /// Delivers a datagram of the fast path.
@@ -147,69 +142,73 @@ impl EpochStream {
         datagram: &Datagram<'_>,
         on: &mut impl Deliver,
     ) {
-        self.progress.note_seen(datagram.header().sequence);
+        let sequence = datagram.header().sequence;
+        let Ok(records) = datagram.records() else {
+            self.reject_unreadable(now, sequence);
+            return self.resolve(now, on);
+        };
+        self.extent.progress_mut().note_seen(sequence);
         let held = Held::of(now, Via::Line(line), datagram);
-        self.reassembly
-            .deliver_next(datagram, held, &self.counters, on);
+        (self.recovery).deliver_next(datagram, records, held, on);
         self.emit(on);
     }
 
     /// Returns whether a datagram is of this stream and believable. Otherwise counts it as dropped, and
     /// asks the publisher how far it is where that could explain the datagram.
-    pub(crate) fn admit(&mut self, now: Nanos, header: &Header) -> bool {
-        let sequence = header.sequence;
+    pub(crate) fn admit(&mut self, now: Nanos, via: Via, header: &Header) -> bool {
         let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.join.epoch();
         if !self.join.is_of_line(header) && !accepted {
             self.reject_epoch(header.epoch, now);
             return false;
         }
-        if self.ended() && sequence > self.progress.highest_seen() {
-            // The publisher confirmed that nothing follows, so another one sent this.
-            self.counters.sequence_jump_dropped.increment();
-            return false;
-        }
-        let leap = sequence.since(self.progress.highest_seen().max(self.reassembly.next()));
         // The repair connection must confirm what lies beyond the ring, and a burst that would be given
         // up at once.
         let leap_max = match self.delivery.waits_for_repair() {
             true => self.join.slots(),
-            false => self.join.slots().min(self.repair.burst_max()),
+            false => self.join.slots().min(self.recovery.repair().burst_max()),
         };
-        if leap > leap_max && !planted(Bug::LeapBelieved) {
-            self.counters.sequence_jump_dropped.increment();
-            self.progress.note_leap();
-            self.progress.query_soon(now);
-            return false;
+        if self.extent.is_blocked(now, header.sequence) {
+            // A connection that answers nothing is as good as none, and stops no stream.
+            let newest = self.extent.suspend_confirmation();
+            self.recovery.suspend_confirmation(newest);
         }
-        true
+        let next = self.recovery.next();
+        let admitted = (self.extent).admit(now, via, header.sequence, next, leap_max);
+        if !admitted {
+            self.counters().sequence_jump_dropped.increment();
+        }
+        admitted
+    }
+
+    /// Drops a datagram of multicast whose content cannot be delivered: the publisher's own copy is
+    /// requested, because anybody may have sent this one.
+    #[cold]
+    fn reject_unreadable(&mut self, now: Nanos, sequence: Sequence) {
+        self.counters().malformed_dropped.increment();
+        self.note_sent(sequence, now, Origin::Live);
     }
 
     #[cold]
     fn reject_epoch(&mut self, epoch: Epoch, now: Nanos) {
         if epoch <= self.join.epoch() {
-            return self.counters.old_epoch_dropped.increment();
+            return self.counters().old_epoch_dropped.increment();
         }
-        self.counters.unknown_epoch_dropped.increment();
+        self.counters().unknown_epoch_dropped.increment();
         if planted(Bug::StrayEpochBelieved) {
             self.join.set_epoch(epoch, self.join.lineage().clone());
         }
-        self.progress.query_soon(now);
+        self.extent.progress_mut().query_soon(now);
     }
 
     /// Takes a heartbeat: everything up to its sequence was sent.
     pub(crate) fn handle_heartbeat(&mut self, now: Nanos, header: &Header, heartbeat: &Heartbeat) {
         let hold_off = Nanos::from_us(heartbeat.hold_off_us.into());
-        self.repair.advise_hold_off(hold_off, heartbeat.subscribers);
+        (self.recovery.repair_mut()).advise_hold_off(hold_off, heartbeat.subscribers);
         self.note_sent(header.sequence, now, Origin::Live);
-        self.reassembly
+        self.recovery
+            .reassembly_mut()
             .set_anchor(header.sequence.next(), header.first_record);
-        if heartbeat.state == PublisherState::Ended && !self.end.is_confirmed() {
-            if planted(Bug::EndedHeartbeatBelieved) {
-                self.end.confirm(header.sequence);
-            }
-            // A datagram ends nothing: STATUS says whether it is true.
-            self.progress.query_soon(now);
-        }
+        self.extent.hear_state(now, header.sequence, heartbeat);
     }
 
     /// Takes a datagram that has a sequence: a data datagram, an event or END.
@@ -218,33 +217,43 @@ impl EpochStream {
         now: Nanos,
         arrival: Arrival,
         datagram: &Datagram<'_>,
+        lines: &Lines,
         on: &mut dyn Deliver,
     ) {
         let header = datagram.header();
         let sequence = header.sequence;
         let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
-        arrival.count(is_repair_copy, &self.counters);
-        let window_end = self.reassembly.window_end();
-        let is_beyond = sequence >= window_end.plus(planted(Bug::WindowOffByOne).into());
+        arrival.count(is_repair_copy, self.counters());
+        let window_end = self.recovery.reassembly().window_end();
+        let is_beyond = sequence >= window_end.plus(2 * u64::from(planted(Bug::WindowOverfilled)));
         if is_beyond && !self.make_room(now, header, on) {
             return;
         }
-        let mut held = Held::of(now, arrival.via, datagram);
-        if sequence > self.progress.highest_seen() {
-            self.note_sent(sequence.previous(), now, Origin::Live);
-            self.progress.note_seen(sequence);
-            arrival.count_first(&self.counters);
-        } else if let Some((gap, outcome)) =
-            self.repair.fill(sequence, now, arrival, is_repair_copy)
+        let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
+        if anybody
+            && !self.recovery.reassembly().can_deliver(datagram)
+            && !planted(Bug::UnreadableTaken)
         {
-            arrival.count_first(&self.counters);
+            return self.reject_unreadable(now, sequence);
+        }
+        let mut held = Held::of(now, arrival.via, datagram);
+        if sequence > self.extent.highest_seen() {
+            self.note_sent(sequence.previous(), now, Origin::Live);
+            self.extent.progress_mut().note_seen(sequence);
+            arrival.count_first(self.counters());
+        } else if let Some((gap, outcome)) =
+            self.recovery
+                .repair_mut()
+                .fill(sequence, now, arrival, is_repair_copy)
+        {
+            arrival.count_first(self.counters());
             if gap.origin == Origin::Live {
                 let times = 1 + u64::from(planted(Bug::RecoveryCountedTwice));
-                self.counters.missing_recovered.add(times);
+                self.counters().missing_recovered.add(times);
                 // At least one nanosecond, because zero means that it was never missing.
                 held.missing_for = now.since(gap.found_at).max(Nanos(1));
             } else {
-                self.counters.replay_received.increment();
+                self.counters().replay_received.increment();
             }
             if let Some(event) = outcome.and_then(|outcome| outcome.event(now)) {
                 if planted(Bug::RecoveryToldTwice) {
@@ -255,19 +264,22 @@ impl EpochStream {
         } else if !(planted(Bug::DuplicateDelivered)
             || planted(Bug::SecondLineDelivered) && arrival.via == Via::Line(LineId(1)))
         {
-            return self.handle_duplicate(arrival.path, &held, datagram, on);
+            return self.handle_duplicate(arrival.path, &held, datagram, lines, on);
         }
         if header.kind == Kind::End {
-            if arrival.via == Via::Repair {
-                self.end.confirm(sequence);
-            } else {
-                self.end.hear(sequence);
-                self.progress.query_soon(now);
+            let proof = self.extent.proof_of_end(sequence, header.first_record);
+            if let Some(impostor) = proof.filter(|_| arrival.via == Via::Repair) {
+                self.fence(now, impostor, on);
             }
+            self.extent.hear_end(now, arrival.via, sequence);
         }
-        self.reassembly.offer(datagram, held, &self.counters, on);
+        self.recovery.offer(datagram, held, on);
+        if arrival.via != Via::Repair && self.extent.was_rolled_back(sequence) {
+            self.recovery.contest(sequence);
+        }
+        self.extent.note_settled(self.recovery.next());
         let has_begun = self.delivery == Delivery::Arrival
-            || self.join.beginning() != Some(self.reassembly.next());
+            || self.join.beginning() != Some(self.recovery.next());
         if has_begun {
             self.join.set_beginning(None);
         }
@@ -281,17 +293,19 @@ impl EpochStream {
             self.note_sent(sequence, now, Origin::Live);
             // The datagram is not held, but its number says how many records lie before it.
             let after = header.first_record.plus(header.count.into());
-            self.reassembly.set_anchor(sequence.next(), after);
-            self.counters.window_full_dropped.increment();
+            self.recovery
+                .reassembly_mut()
+                .set_anchor(sequence.next(), after);
+            self.counters().window_full_dropped.increment();
             return false;
         }
         self.note_sent(sequence.previous(), now, Origin::Live);
         let fallen_out = SequenceRange {
             first: Sequence(0),
-            last: sequence.minus(self.reassembly.window().span()),
+            last: sequence.minus(self.recovery.reassembly().window().span()),
         };
-        self.lose(fallen_out, LossCause::Window);
-        self.reassembly.advance(&self.counters, on);
+        self.recovery.lose(fallen_out, LossCause::Window);
+        self.recovery.advance(on);
         true
     }
 
@@ -302,60 +316,46 @@ impl EpochStream {
         path: ArrivalPath,
         held: &Held,
         datagram: &Datagram<'_>,
+        lines: &Lines,
         on: &mut dyn Deliver,
     ) {
-        self.repair.note_late(path, held.received_at);
-        let duplicate = (self.reassembly).take_duplicate(held, datagram, &self.counters, on);
-        let Duplicate::Conflict(conflict) = duplicate else {
-            return;
+        let can_request = self.join.is_link_up();
+        let duplicate = (self.recovery).take_duplicate(path, held, datagram, can_request, on);
+        let conflict = match duplicate {
+            Duplicate::Known => return,
+            Duplicate::Forgotten => return self.note_forgotten(held, datagram.header(), lines),
+            Duplicate::Conflict(conflict) => conflict,
         };
-        if conflict.is_newly_contested && self.join.is_link_up() {
-            self.repair.contest(held.sequence);
-        }
         self.events.push_back(Event::FencingViolation {
             sequence: held.sequence,
             wrong_one_delivered: conflict.wrong_one_delivered,
         });
     }
 
+    /// Notes a datagram that is older than anything remembered. A line that is merely slow does not bring
+    /// it behind one that is a whole memory younger: an impostor may have sent that one.
+    fn note_forgotten(&mut self, held: &Held, header: &Header, lines: &Lines) {
+        let Via::Line(line) = held.via else { return };
+        let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
+        let span = self.recovery.stream().remembered().span();
+        if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
+            self.extent.note_forgotten(held.sequence);
+        }
+    }
+
     /// Notes that everything up to `last` has been sent; sequences that were not heard of are missing.
     pub(crate) fn note_sent(&mut self, last: Sequence, now: Nanos, origin: Origin) {
-        let Some(range) = self.progress.note_sent(last) else {
+        let Some(range) = self.extent.note_sent(last) else {
             return;
         };
-        // Sequences beyond the window cannot be requested yet and may be one gap.
-        let joins = range.first >= self.reassembly.window_end();
-        let gives_up = (self.repair).note_missing(range, now, origin, joins, &self.counters);
-        if gives_up {
-            self.lose(range, LossCause::Burst);
-        }
-    }
-
-    /// Declares everything of `range` that is missing lost.
-    fn lose(&mut self, range: SequenceRange, cause: LossCause) {
-        let reassembly = &mut self.reassembly;
-        (self.repair).lose(range, &self.counters, |part| reassembly.lose(part, cause));
-    }
-
-    /// Declares everything that is missing below `oldest` lost: the ring no longer holds it.
-    fn lose_below(&mut self, oldest: Sequence) {
-        if let Some(gone) = SequenceRange::new(Sequence::FIRST, oldest.previous()) {
-            self.lose(gone, LossCause::Window);
-        }
-    }
-
-    /// Declares everything that is open lost, even where nobody knows how many records that costs.
-    pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
-        self.lose(ALL, cause);
-        self.reassembly.advance(&self.counters, on);
-        self.reassembly.give_up_pending(&self.counters, on);
+        self.recovery.note_missing(range, now, origin);
     }
 
     /// The publisher is dead: declares everything lost that nobody is left to bring. An END that came
     /// by multicast counts if nothing that was heard contradicts it.
     pub(crate) fn lose_to_dead_publisher(&mut self, on: &mut dyn Deliver) {
-        self.end.accept_unconfirmed(self.progress.highest_seen());
-        self.lose_all(LossCause::PublisherDead, on);
+        self.extent.accept_unconfirmed_end();
+        self.recovery.lose_all(LossCause::PublisherDead, on);
     }
 
     /// The publisher's ring showed that `range` was sent and that it no longer holds it. Declares lost
@@ -367,62 +367,43 @@ impl EpochStream {
         range: SequenceRange,
         on: &mut dyn Deliver,
     ) {
+        // The ring itself is the publisher's word.
+        self.extent.note_of_ring(range.last);
         self.note_sent(range.last, now, Origin::Live);
-        self.lose(range, LossCause::Window);
-        self.reassembly.advance(&self.counters, on);
-    }
-
-    /// A READ found `found` in the place of an earlier sequence. The ring no longer holds what lies a
-    /// whole round before.
-    #[cold]
-    pub(crate) fn handle_lapped_read(&mut self, found: Sequence, slots: u64, on: &mut dyn Deliver) {
-        let gone = found.minus(slots);
-        self.counters.reads_lapped.increment();
-        self.reassembly.note_floor(gone.next(), RecordNumber(0));
-        self.lose_below(gone.next());
-        self.reassembly.advance(&self.counters, on);
-    }
-
-    /// A READ brought a slot that was being written, or is damaged.
-    #[cold]
-    pub(crate) fn handle_torn_read(&mut self, now: Nanos, sequence: Sequence) {
-        self.counters.reads_torn.increment();
-        self.repair.note_torn_read(sequence, now);
+        self.recovery.lose(range, LossCause::Window);
+        self.recovery.advance(on);
     }
 
     /// Declares lost what the clock says, and does what follows from the new state.
     pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        while let Some((range, cause)) = self.repair.overdue(now) {
-            self.lose(range, cause);
-        }
-        self.reassembly.advance(&self.counters, on);
+        self.recovery.lose_overdue(now, on);
         self.resolve(now, on);
     }
 
     /// Does what follows from the new state, after every input: delivers events, and ends the session.
     #[inline]
     pub(crate) fn resolve(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        self.repair.count_open(&self.counters);
+        self.recovery.count_open();
         self.emit(on);
         self.end_if_resolved(on);
-        if self.ended() && self.end.take_report() {
+        if self.ended() && self.extent.end_mut().take_report() {
             // The publisher stays until it knows that we have everything.
-            self.progress.report_at(now);
+            self.extent.progress_mut().report_at(now);
         }
     }
 
     /// Ends the session once everything up to a confirmed END is resolved. Nothing follows END, so
     /// sequences beyond it that another publisher made us miss are not missing.
     fn end_if_resolved(&mut self, on: &mut dyn Deliver) {
-        let next = self.reassembly.next();
-        if !self.end.is_reached(next) {
+        let next = self.recovery.next();
+        if !self.extent.end_mut().is_reached(next) {
             return;
         }
-        self.reassembly.end(on);
-        if self.progress.highest_seen() >= next {
-            self.repair.lose(ALL, &self.counters, |_| {});
-            self.progress.end_at(next.previous());
-            self.repair.count_open(&self.counters);
+        self.recovery.stream_mut().end(on);
+        if self.extent.highest_seen() >= next {
+            self.recovery.forget_missing(ALL);
+            self.extent.progress_mut().end_at(next.previous());
+            self.recovery.count_open();
         }
     }
 
@@ -434,8 +415,8 @@ impl EpochStream {
     /// Delivers the events that are due after what was delivered.
     #[inline(always)]
     fn emit(&mut self, on: &mut dyn Deliver) {
-        if self.join.take_live(self.reassembly.next()) {
-            self.reassembly.emit(&Event::Live, on);
+        if self.join.take_live(self.recovery.next()) {
+            self.recovery.stream().emit(&Event::Live, on);
         }
         if !self.events.is_empty() {
             self.drain_events(on);
@@ -446,14 +427,14 @@ impl EpochStream {
     #[cold]
     pub(crate) fn drain_events(&mut self, on: &mut dyn Deliver) {
         while let Some(event) = self.events.pop_front() {
-            self.reassembly.emit(&event, on);
+            self.recovery.stream().emit(&event, on);
         }
     }
 
     /// Declares everything open lost and delivers all events: the receiver is closed.
     pub(crate) fn close(&mut self, cause: LossCause, on: &mut dyn Deliver) {
-        self.lose_all(cause, on);
-        self.repair.count_open(&self.counters);
+        self.recovery.lose_all(cause, on);
+        self.recovery.count_open();
         self.drain_events(on);
     }
 
@@ -466,31 +447,40 @@ impl EpochStream {
         on: &mut dyn Deliver,
     ) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
-        self.counters.epochs.increment();
+        self.counters().epochs.increment();
         let beginning = Beginning::of(offer, start);
         if let Some((epoch, sequence)) = beginning.over {
             // Nobody can say how much of that epoch the application missed.
-            self.reassembly.restart(epoch, sequence, None);
-            self.reassembly
-                .emit_epoch_tail(sequence, &self.counters, on);
+            self.recovery
+                .reassembly_mut()
+                .restart(epoch, sequence, None);
+            self.recovery
+                .stream()
+                .emit_epoch_tail(sequence, self.counters(), on);
             let change = Event::EpochChanged {
                 from: epoch,
                 to: offer.epoch,
             };
-            self.reassembly.emit(&change, on);
+            self.recovery.stream().emit(&change, on);
         }
         let (next, next_record) = match planted(Bug::BeginsFurtherOn) {
             true => (beginning.next.plus(3), None),
             false => (beginning.next, beginning.next_record),
         };
         let first = next.plus(planted(Bug::LateJoinSkipsOne).into());
-        self.reassembly.restart(offer.epoch, first, next_record);
-        self.reassembly
+        self.recovery
+            .reassembly_mut()
+            .restart(offer.epoch, first, next_record);
+        self.recovery
+            .stream_mut()
             .set_lineage(offer.epoch, self.join.lineage());
-        self.progress.restart(first.previous());
+        self.recovery
+            .reassembly_mut()
+            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.extent.restart(first.previous(), offer);
         let repeated = u64::from(planted(Bug::LateJoinRepeatsOne));
         let after = next.previous().plus(repeated);
-        self.reassembly.emit(&Event::Joined { after }, on);
+        self.recovery.stream().emit(&Event::Joined { after }, on);
         self.join
             .set_live_after(match planted(Bug::LiveToldTooSoon) {
                 true => Sequence::NONE,
@@ -499,14 +489,15 @@ impl EpochStream {
         self.join
             .set_beginning((start == Start::Oldest).then_some(next));
         self.note_history(now, offer);
-        self.lose_below(offer.oldest_of_all().0);
+        self.recovery.lose_below(offer.oldest_of_all().0);
     }
 
     /// Goes on in the epoch that is followed: the repair connection is new.
     pub(crate) fn go_on(&mut self, now: Nanos, offer: &ChannelOffer, is_stale: bool) {
+        self.extent.go_on(offer);
         self.confirm(offer.newest, offer.next_record, is_stale, now);
-        self.repair.request_all_again(now);
-        self.requery(ALL, now);
+        self.recovery.repair_mut().request_all_again(now);
+        self.recovery.requery(ALL, now);
     }
 
     /// Follows the epoch on offer, which goes on where the epoch followed ended for it. Nothing is lost,
@@ -519,91 +510,80 @@ impl EpochStream {
         on: &mut dyn Deliver,
     ) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
-        self.counters.epochs.increment();
-        self.counters.epochs_continued.increment();
-        self.reassembly.fit_slots(offer.slot_len as usize);
-        self.reassembly.drop_unfit_mirror(offer);
+        self.counters().epochs.increment();
+        self.counters().epochs_continued.increment();
+        self.recovery
+            .reassembly_mut()
+            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.recovery.stream_mut().drop_unfit_mirror(offer);
         let mut superseded = SequenceRange::new(at.last.next(), Sequence(u64::MAX));
         if planted(Bug::HistoryOfOldEpochForgotten) {
             superseded = Some(ALL);
         }
-        if let Some(range) = superseded {
-            self.repair.supersede(range, &self.counters);
-        }
-        let lineage = self.join.lineage();
-        let dropped =
-            (self.reassembly).continue_epoch(offer.epoch, lineage, at, &self.counters, on);
-        self.counters.epoch_change_dropped.add(dropped);
-        self.join.move_beginning(self.reassembly.next());
-        self.repair.clear_contested();
-        self.progress.continue_behind(at.last);
-        self.end.clear();
+        let epoch = (offer.epoch, self.join.lineage());
+        self.recovery.continue_epoch(epoch, at, superseded, on);
+        self.join.move_beginning(self.recovery.next());
+        let delivered = self.delivered();
+        (self.extent).continue_behind(at.last, delivered, offer);
         self.join.move_live_after(offer.newest);
         // Its datagrams so far did not reach us, like those sent before a join.
         self.note_history(now, offer);
-        self.lose_below(offer.oldest_of_all().0);
-        self.repair.request_all_again(now);
-        self.requery(ALL, now);
-        self.reassembly.advance(&self.counters, on);
+        self.recovery.lose_below(offer.oldest_of_all().0);
+        self.recovery.repair_mut().request_all_again(now);
+        self.recovery.requery(ALL, now);
+        self.recovery.advance(on);
     }
 
     /// Ends the epoch that is followed: declares lost what is open of it, and reports its end or its
     /// tail, and the epoch that comes next. Returns whether the session had ended.
     pub(crate) fn end_epoch(&mut self, to: Epoch, on: &mut dyn Deliver) -> bool {
-        self.lose_all(LossCause::Epoch, on);
+        self.recovery.lose_all(LossCause::Epoch, on);
         self.end_if_resolved(on);
         let ended = self.ended();
         if !ended && !planted(Bug::EpochTailForgotten) {
-            // An END that nobody confirmed was not reported and is part of the tail.
-            let highest = self.progress.highest_seen();
-            let unconfirmed = self.end.unconfirmed(highest);
-            let first = unconfirmed.unwrap_or_else(|| highest.next());
-            self.reassembly.emit_epoch_tail(first, &self.counters, on);
+            let first = self.extent.tail();
+            self.recovery
+                .stream()
+                .emit_epoch_tail(first, self.counters(), on);
         }
         let from = self.join.epoch();
-        self.reassembly.emit(&Event::EpochChanged { from, to }, on);
+        self.recovery
+            .stream()
+            .emit(&Event::EpochChanged { from, to }, on);
         ended
     }
 
     /// Follows the epoch on offer, which replaces the one followed: all of it, from its first datagram.
     pub(crate) fn follow(&mut self, now: Nanos, offer: &ChannelOffer) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
-        self.counters.epochs.increment();
-        self.reassembly.fit_slots(offer.slot_len as usize);
+        self.counters().epochs.increment();
+        self.recovery
+            .reassembly_mut()
+            .fit_ring(offer.slots, offer.slot_len as usize);
         let (first, first_record) = offer.continues.begins();
-        self.reassembly
+        self.recovery
+            .reassembly_mut()
             .restart(offer.epoch, first, Some(first_record));
-        self.reassembly.renew_mirror(offer, first);
-        self.repair.clear();
-        self.progress.restart(first.previous());
-        self.end.clear();
+        self.recovery.stream_mut().renew_mirror(offer, first);
+        self.recovery.repair_mut().clear();
+        self.extent.restart(first.previous(), offer);
         self.join.set_live_after(offer.newest);
         self.note_history(now, offer);
-        self.lose_below(offer.oldest);
+        self.recovery.lose_below(offer.oldest);
     }
 
     /// Requests everything up to the newest sequence on offer as history.
     fn note_history(&mut self, now: Nanos, offer: &ChannelOffer) {
         self.note_sent(offer.newest, now, Origin::History);
-        self.reassembly
+        self.recovery
+            .reassembly_mut()
             .set_anchor(offer.newest.next(), offer.next_record);
-    }
-
-    /// The mirror that keeps a copy of everything delivered, if there is one.
-    pub(crate) fn mirror(&self) -> Option<&Mirror> {
-        self.reassembly.mirror()
-    }
-
-    /// Sets the mirror that keeps a copy of everything delivered from now on; returns the one before.
-    pub(crate) fn set_mirror(&mut self, mirror: Option<Mirror>) -> Option<Mirror> {
-        let before = self.reassembly.set_mirror(mirror.map(Box::new));
-        before.map(|it| *it)
     }
 
     /// The repair connection is up, and the publisher offers this.
     pub(crate) fn link_is_up(&mut self, now: Nanos, offer: &ChannelOffer) {
-        self.counters.repair_links_up.increment();
-        self.progress.restart_reports(now);
+        self.counters().repair_links_up.increment();
+        self.extent.link_is_up(now, offer.slots);
         if self.join.link_is_up(offer) {
             self.queue(Event::RepairLinkUp);
         }
@@ -611,9 +591,12 @@ impl EpochStream {
 
     /// The repair connection is down: nothing is requested until it is up again.
     pub(crate) fn link_is_down(&mut self, reason: LinkDownReason) {
-        self.repair.set_replay(false, false);
+        self.recovery.repair_mut().set_replay(false, false);
         if self.join.link_is_down() {
-            self.counters.repair_links_down.increment();
+            let newest = self.extent.suspend_confirmation();
+            self.recovery.suspend_confirmation(newest);
+            self.extent.link_is_down();
+            self.counters().repair_links_down.increment();
             // After the end the publisher may leave, which is no news.
             if !self.ended() {
                 self.join.set_link_down_reported(true);
@@ -629,7 +612,7 @@ impl EpochStream {
 
     /// The requests of this channel: which are in flight, and on which path.
     pub(crate) const fn repair_mut(&mut self) -> &mut Repair {
-        &mut self.repair
+        self.recovery.repair_mut()
     }
 
     /// Collects all requests that are due, and returns whether the path still answers.
@@ -643,27 +626,17 @@ impl EpochStream {
         if !self.join.is_link_up() {
             return PathHealth::Answers;
         }
-        let first = self.reassembly.next();
-        // The window ends before `window_end`; at the very last sequence that saturates.
-        let last = self.reassembly.window_end().previous().max(first);
-        let window = SequenceRange { first, last };
-        (self.repair).due_requests(now, window, lines, readable, &self.counters, requests)
+        self.recovery.due_requests(now, lines, readable, requests)
     }
 
     /// Returns when a request, a report or a deadline is due if nothing arrives until then.
     pub(crate) fn poll_timeout(&self, lines: &Lines) -> Nanos {
-        let deadline = self.repair.next_deadline();
+        let deadline = self.recovery.repair().next_deadline();
         if !self.join.is_link_up() {
             return deadline;
         }
-        let window_end = self.reassembly.window_end();
-        let request = self.repair.next_request(lines, window_end);
-        deadline.min(request).min(self.progress.due_at())
-    }
-
-    /// Requests the contested sequences of `range` again at this time.
-    fn requery(&mut self, range: SequenceRange, at: Nanos) {
-        self.repair.requery(self.reassembly.window(), range, at);
+        let request = self.recovery.next_request(lines);
+        deadline.min(request).min(self.extent.progress().due_at())
     }
 
     /// The publisher refuses a range. Returns whether it follows our epoch, so that this counts.
@@ -673,67 +646,105 @@ impl EpochStream {
         refused: &Refused,
         on: &mut dyn Deliver,
     ) -> bool {
-        self.repair.note_refused(refused.range, now);
+        self.recovery.repair_mut().note_refused(refused.range, now);
         if refused.epoch != self.join.epoch() {
-            self.progress.query_soon(now);
+            self.extent.progress_mut().query_soon(now);
             return false;
         }
         match refused.reason {
             RefusalReason::Window => self.handle_refused_window(now, refused, on),
-            RefusalReason::TooSlow => self.lose(refused.range, LossCause::Burst),
-            RefusalReason::Malformed => self.lose(refused.range, LossCause::Refused),
+            RefusalReason::TooSlow => self.recovery.lose(refused.range, LossCause::Burst),
+            RefusalReason::Malformed => self.recovery.lose(refused.range, LossCause::Refused),
             RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
                 let advised = Nanos::from_us(refused.retry_after_us.into());
-                let mut wait = self.repair.refusal_wait(advised);
+                let mut wait = self.recovery.repair().refusal_wait(advised);
                 if refused.reason == RefusalReason::Ahead {
-                    wait = wait.max(self.progress.refusal_wait(now, self.delivered()));
+                    let delivered = self.delivered();
+                    let progress = self.extent.progress_mut();
+                    wait = wait.max(progress.refusal_wait(now, delivered));
                 }
-                self.repair.postpone(refused.range, now.after(wait));
-                self.requery(refused.range, now.after(wait));
+                self.recovery
+                    .repair_mut()
+                    .postpone(refused.range, now.after(wait));
+                self.recovery.requery(refused.range, now.after(wait));
             }
         }
-        self.reassembly.advance(&self.counters, on);
+        self.recovery.advance(on);
         true
     }
 
     /// The ring no longer holds all of a range: what it does not hold now, it will not hold later.
     fn handle_refused_window(&mut self, now: Nanos, refused: &Refused, on: &mut dyn Deliver) {
-        self.reassembly
+        self.recovery
+            .reassembly_mut()
             .note_floor(refused.oldest, refused.oldest_record);
-        if self.join.beginning() == Some(self.reassembly.next()) {
+        if self.join.beginning() == Some(self.recovery.next()) {
             self.begin_later(refused.oldest, refused.oldest_record, on);
         }
-        self.lose_below(refused.oldest);
-        // The rest of the range may be requested again.
-        self.repair.retry_refused(refused.range, now);
+        self.recovery.handle_refused_window(now, refused);
     }
 
     /// Moves the beginning to the oldest sequence that the ring still holds: the ring moved on before
     /// the first request was answered.
     fn begin_later(&mut self, oldest: Sequence, record: RecordNumber, on: &mut dyn Deliver) {
-        let Some(gone) = SequenceRange::new(self.reassembly.next(), oldest.previous()) else {
+        let Some(gone) = SequenceRange::new(self.recovery.next(), oldest.previous()) else {
             return;
         };
-        self.repair.lose(gone, &self.counters, |_| {});
-        self.reassembly.begin_at(oldest, record);
-        self.progress.pass(oldest.previous());
-        self.join.begin_later(oldest, self.progress.highest_seen());
+        self.recovery.forget_missing(gone);
+        self.recovery.stream_mut().begin_at(oldest, record);
+        self.extent.progress_mut().pass(oldest.previous());
+        self.join.begin_later(oldest, self.extent.highest_seen());
         let after = oldest.previous();
-        self.reassembly.emit(&Event::Joined { after }, on);
+        self.recovery.stream().emit(&Event::Joined { after }, on);
     }
 
-    /// The publisher's STATUS: it has sent up to `newest`, and nothing more where it `ended`.
+    /// The publisher's STATUS, of the epoch that is followed. Where it contradicts what was delivered, an
+    /// impostor is proven, and what that sent is rolled back.
     pub(crate) fn handle_status(
         &mut self,
         now: Nanos,
-        (newest, next_record): (Sequence, RecordNumber),
-        ended: bool,
+        status: &Status,
         is_stale: bool,
+        on: &mut dyn Deliver,
     ) {
-        self.confirm(newest, next_record, is_stale, now);
-        if ended {
-            self.end.confirm(newest);
+        if !self.ended() {
+            let remembered = self.recovery.stream().remembered().above();
+            let known = (self.delivered(), remembered);
+            let proof = self.extent.status(status, known);
+            if let Some(impostor) = proof {
+                self.fence(now, impostor, on);
+            }
+            self.recovery
+                .stream_mut()
+                .confirm_losses(self.extent.confirmed(now).0);
         }
+        self.confirm(status.newest, status.next_record, is_stale, now);
+        if status.ended {
+            self.extent.end_mut().confirm(status.newest);
+        }
+    }
+
+    /// An impostor is proven: rolls back what it sent beyond the publisher, and compares what was
+    /// delivered since the confirmation before with the publisher's copies.
+    #[cold]
+    fn fence(&mut self, now: Nanos, impostor: Impostor, on: &mut dyn Deliver) {
+        self.counters().impostors.increment();
+        if impostor.is_beyond {
+            self.roll_back(impostor.last, impostor.next_record, on);
+        }
+        let since = SequenceRange::new(impostor.compare_behind.next(), impostor.last);
+        if let Some(range) = since {
+            self.recovery.contest_all(range);
+        }
+        self.recovery.advance(on);
+        self.recovery.count_open();
+        self.extent.progress_mut().query_soon(now);
+    }
+
+    /// Returns to the place behind `last`: everything beyond is void.
+    fn roll_back(&mut self, last: Sequence, next_record: RecordNumber, on: &mut dyn Deliver) {
+        self.recovery.roll_back(last, next_record, on);
+        self.extent.roll_back(last);
     }
 
     /// Notes the publisher's confirmation that it has sent up to `newest`. It counts at once while
@@ -743,26 +754,26 @@ impl EpochStream {
             return;
         }
         let believed = is_stale || planted(Bug::StatusOvertakesSocket);
-        let confirmed = self.progress.confirm(newest, next_record, believed);
+        let confirmed = self
+            .extent
+            .progress_mut()
+            .confirm(newest, next_record, believed);
         if let Some((newest, record_after)) = confirmed {
             self.note_sent(newest, now, Origin::Live);
-            self.reassembly.set_anchor(newest.next(), record_after);
+            self.recovery
+                .reassembly_mut()
+                .set_anchor(newest.next(), record_after);
         }
-    }
-
-    /// The publisher confirmed END with this sequence.
-    pub(crate) const fn confirm_end(&mut self, sequence: Sequence) {
-        self.end.confirm(sequence);
     }
 
     /// The timer of PROGRESS, and how far the publisher is.
     pub(crate) const fn progress_mut(&mut self) -> &mut ProgressState {
-        &mut self.progress
+        self.extent.progress_mut()
     }
 
     /// Returns whether a report is due.
     pub(crate) fn is_progress_due(&self, now: Nanos) -> bool {
-        now >= self.progress.due_at() && self.join.is_link_up()
+        now >= self.extent.progress().due_at() && self.join.is_link_up()
     }
 
     /// Returns the report to send, unless it is held back. `following`: multicast is silent, so reports
@@ -773,14 +784,14 @@ impl EpochStream {
         following: bool,
         read_bytes: u64,
     ) -> Option<Progress> {
-        if !self.progress.take_report(now, following) {
+        if !self.extent.take_report(now, following) {
             return None;
         }
         Some(Progress {
             epoch: self.join.epoch(),
             sequence: self.delivered().plus(planted(Bug::ProgressAhead).into()),
-            lost_records: self.counters.lost_records.get(),
-            heard: self.progress.highest_seen(),
+            lost_records: self.counters().lost_records.get(),
+            heard: self.extent.highest_seen(),
             sent_at: now,
             read_bytes,
         })

@@ -331,6 +331,19 @@ impl Window {
         }
     }
 
+    /// Returns whether the entry with this sequence is contested and not decided.
+    pub(crate) fn is_contested(&self, sequence: Sequence) -> bool {
+        let entry = &self.entries[self.index(sequence)];
+        entry.held.sequence == sequence && entry.contest == Contest::Open
+    }
+
+    /// Returns whether the entry with this sequence is the publisher's own copy, as far as anybody can
+    /// tell.
+    pub(crate) fn is_decided(&self, sequence: Sequence) -> bool {
+        let entry = &self.entries[self.index(sequence)];
+        entry.held.sequence == sequence && entry.contest == Contest::Decided
+    }
+
     /// Returns the sequences that are contested and not decided, in no order.
     pub(crate) fn contested(&self) -> impl Iterator<Item = Sequence> {
         let open = self.entries.iter().filter(|e| e.contest == Contest::Open);

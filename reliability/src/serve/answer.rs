@@ -3,18 +3,24 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Destination, RepairCore, Served, still_waits};
+use super::{Destination, RepairCore, Served};
 use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::serve::channel::Channel;
 use crate::serve::coalesce::Answer;
 use crate::serve::in_flight::InFlight;
-use crate::serve::peer::{Peer, PeerId, Role};
+use crate::serve::peer::{PeerId, Role};
 use crate::serve::token_bucket::TokenBucket;
 use crate::serve::turns::{Lane, Place};
 use crate::types::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
+
+/// Bytes of answers without budget that one turn sends, about as many as a datagram has. A longer answer is a
+/// turn of its own.
+const ANSWERS_MAX: usize = 1_500;
+/// Requests that one turn drops because a multicast has answered them.
+const ANSWERED_MAX: u64 = 64;
 
 impl RepairCore {
     /// Gives a connection a place in the order of turns, if it has output of this kind and no place yet.
@@ -31,22 +37,26 @@ impl RepairCore {
         }
     }
 
-    /// Sends one message to a connection, or one datagram to the group.
+    /// Sends some answers or one datagram to a connection, or one datagram to the group.
     pub(super) fn serve(&mut self, id: PeerId, lane: Lane, now: Now, out: &mut Vec<u8>) -> Served {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
         peer.waits[lane as usize] = false;
         if !peer.outbox.is_empty() {
-            peer.in_flight.give(peer.outbox.len(), None);
-            out.append(&mut peer.outbox);
-            if let Role::Closing(reason) = &peer.role {
+            let before = peer.unread();
+            let sent = peer.outbox.take(ANSWERS_MAX, out);
+            peer.in_flight.give(sent, None);
+            (self.origins).set_unread(peer.origin, before, peer.unread());
+            if peer.outbox.is_empty()
+                && let Role::Closing(reason) = &peer.role
+            {
                 let reason = reason.clone();
                 self.remove(id, false, true, Some(reason));
             }
             return Served::Sent(Destination::Peer(id));
         }
-        let (bytes, of_origin) = (peer.backlog, self.origins.backlog(peer.origin));
+        let (bytes, of_origin) = (peer.backlog, self.origins.unread(peer.origin));
         if !self.config.may_send(bytes, of_origin) {
             // `handle_backlog` gives the connection a turn again.
             // A replay that its peer does not read takes no share of those that others read.
@@ -55,7 +65,7 @@ impl RepairCore {
             return Served::Nothing;
         }
         let class = match lane {
-            Lane::Answers => return write_status(id, peer, &self.channels, now, out),
+            Lane::Answers => return self.serve_status(id, now, out),
             Lane::Repair => NackClass::Repair,
             Lane::Replay => NackClass::Replay,
         };
@@ -114,9 +124,29 @@ impl RepairCore {
             NackClass::Replay => &mut of.replay,
         };
         let most = channel.ring.geometry().slot_len() + FRAME_HEAD_LEN;
+        let (mut answer, mut answered) = (Answer::Unicast, 0);
+        while class == NackClass::Repair
+            && let Some(first) = queue.first()
+        {
+            answer = (channel.log).answer(first, channel.subscribers, of.multicasts_seen);
+            if answer != Answer::Answered || answered >= ANSWERED_MAX {
+                break;
+            }
+            queue.pop();
+            answered += 1;
+            if planted(Bug::NextAnsweredAsWell) {
+                answered += u64::from(queue.remove(first.next()));
+            }
+        }
+        if answered > 0 {
+            channel.count_answered_by_multicast(answered);
+        }
         let Some(sequence) = queue.first() else {
             return Served::Nothing;
         };
+        if answer == Answer::Answered {
+            return Served::Passed;
+        }
         let mut floor = channel.floor();
         if planted(Bug::WrongSlotAnswered) {
             floor = Sequence::NONE;
@@ -124,10 +154,6 @@ impl RepairCore {
         if let Some(gone) = queue.take_below(floor) {
             return refuse_pending(channel, gone, (id, in_flight), out);
         }
-        let answer = match class {
-            NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
-            NackClass::Replay => Answer::Unicast,
-        };
         let multicast = answer == Answer::Multicast;
         // Require credit for a whole slot before the copy, so that no copy is wasted.
         let buckets: [Option<&mut TokenBucket>; 2] = match class {
@@ -194,59 +220,35 @@ impl RepairCore {
         queue.pop();
         channel.drop_pending(1);
         if multicast {
-            let (index, channel) = (of.channel, channel.id);
-            self.answer_all(index, sequence);
-            Served::Sent(Destination::Multicast(channel))
+            Served::Sent(Destination::Multicast(channel.id))
         } else {
             Served::Sent(Destination::Peer(id))
         }
     }
 
-    /// Removes a multicast sequence from the queues of all waiting peers, however long they wait. A peer with
-    /// so much unread output that it gets no datagrams keeps its request and gets its own copy later.
-    fn answer_all(&mut self, index: usize, sequence: Sequence) {
-        let mut answered = 0;
-        let (peers, pause) = (&mut self.peers, self.config.backlog_pause_bytes);
-        let channel = &mut self.channels[index];
-        channel.retain_waiting(|id, at| {
-            if let Some(peer) = peers.get_mut(&id).filter(|it| it.backlog < pause)
-                && let Some(of) = peer.channels_mut().get_mut(at)
-            {
-                answered += u64::from(of.repair.remove(sequence));
-                if planted(Bug::NextAnsweredAsWell) {
-                    answered += u64::from(of.repair.remove(sequence.next()));
-                }
-            }
-            still_waits(peers, id, at)
-        });
-        channel.drop_pending(answered);
-        channel.counters.answered_by_multicast.add(answered);
+    /// Answers a peer's last PROGRESS on the channel whose turn it is. On a blocked link, that answer covers
+    /// all earlier ones, because outdated STATUS messages would only delay repairs.
+    fn serve_status(&mut self, id: PeerId, now: Now, out: &mut Vec<u8>) -> Served {
+        while let Some(peer) = self.peers.get_mut(&id)
+            && let Some(at) = peer.due_mut(Lane::Answers).pop()
+        {
+            let of = &mut peer.channels_mut()[at];
+            let Some(asked_at) = of.status_due.take() else {
+                continue;
+            };
+            let channel = &self.channels[of.channel];
+            let heard = of.progress.filter(|it| it.epoch == channel.epoch);
+            let heard = heard.map_or(Sequence::NONE, |it| it.heard);
+            let status = channel.status(heard, asked_at, now);
+            of.end_confirmed |= status.ended;
+            let start = out.len();
+            Message::Status(status).write(channel.id, out);
+            peer.in_flight.give(out.len() - start, None);
+            self.note_end(id, at);
+            return Served::Sent(Destination::Peer(id));
+        }
+        Served::Nothing
     }
-}
-
-/// Answers a peer's last PROGRESS on the channel whose turn it is. On a blocked link, that answer covers all
-/// earlier ones, because outdated STATUS messages would only delay repairs.
-fn write_status(
-    id: PeerId,
-    peer: &mut Peer,
-    channels: &[Channel],
-    now: Now,
-    out: &mut Vec<u8>,
-) -> Served {
-    while let Some(at) = peer.due_mut(Lane::Answers).pop() {
-        let of = &mut peer.channels_mut()[at];
-        let Some(asked_at) = of.status_due.take() else {
-            continue;
-        };
-        let channel = &channels[of.channel];
-        let status = channel.status(asked_at, now);
-        of.end_confirmed |= status.ended;
-        let start = out.len();
-        Message::Status(status).write(channel.id, out);
-        peer.in_flight.give(out.len() - start, None);
-        return Served::Sent(Destination::Peer(id));
-    }
-    Served::Nothing
 }
 
 /// Refuses pending sequences that the ring no longer holds.

@@ -10,7 +10,7 @@ use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
 use crate::serve::coalesce::RepairLog;
 use crate::serve::config::RepairConfig;
-use crate::serve::peer::PeerId;
+use crate::serve::peer::PeerChannel;
 use crate::types::{
     ChannelId, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange,
 };
@@ -50,8 +50,6 @@ pub(crate) struct Channel {
     pub(crate) counters: Arc<RepairCounters>,
     pub(crate) log: RepairLog,
     pub(crate) subscribers: u32,
-    /// The connections that may wait for repairs, each with its place of this channel.
-    waiting: Vec<(PeerId, usize)>,
     pending: u64,
     measured_at: Nanos,
     measured: Sequence,
@@ -90,7 +88,6 @@ impl Channel {
             counters,
             log: RepairLog::new(config),
             subscribers: 0,
-            waiting: Vec::new(),
             pending: 0,
             measured_at: now,
             live_bytes_per_s: None,
@@ -161,15 +158,22 @@ impl Channel {
         }
     }
 
-    pub(crate) fn status(&self, echo: Nanos, now: Now) -> Status {
+    /// Returns the STATUS for a peer that had heard everything up to `heard` when it asked. A datagram
+    /// may arrive before it is noted as sent, but never before it is sealed.
+    pub(crate) fn status(&self, heard: Sequence, echo: Nanos, now: Now) -> Status {
         let view = self.view();
+        let newest = heard.min(self.ring.sealed()).max(view.newest);
+        let next_record = match newest == view.newest {
+            true => Some(view.next_record),
+            false => self.ring.next_record_after(newest),
+        };
         Status {
             epoch: self.epoch,
-            newest: view.newest,
+            newest,
             oldest: view
                 .oldest
                 .plus(3 * u64::from(planted(Bug::StatusOfAShorterRing))),
-            next_record: view.next_record,
+            next_record: next_record.unwrap_or(RecordNumber(0)),
             echo,
             answered_at: now.utc,
             ended: view.ended,
@@ -193,14 +197,29 @@ impl Channel {
         }
     }
 
-    /// Adds a connection that waits for repairs. The caller adds it once.
-    pub(crate) fn list(&mut self, peer: PeerId, at: usize) {
-        self.waiting.push((peer, at));
+    /// Removes from the queue of a connection what multicasts have answered since the last call, so that a
+    /// later NACK counts anew. Returns the number of multicasts compared.
+    ///
+    /// A multicast itself visits no connection: each finds its answers when it has a turn or asks again. So
+    /// the work of a turn does not grow with the number of connections that wait.
+    pub(crate) fn catch_up(&mut self, of: &mut PeerChannel) -> usize {
+        let seen = std::mem::replace(&mut of.multicasts_seen, self.log.multicasts());
+        if seen == of.multicasts_seen || of.repair.is_empty() {
+            return 0;
+        }
+        let (mut compared, mut answered) = (0, 0);
+        for sequence in self.log.multicasts_after(seen) {
+            compared += 1;
+            answered += u64::from(of.repair.remove(sequence));
+        }
+        self.count_answered_by_multicast(answered);
+        compared
     }
 
-    /// Keeps the listed connections that `waits` accepts.
-    pub(crate) fn retain_waiting(&mut self, mut waits: impl FnMut(PeerId, usize) -> bool) {
-        self.waiting.retain(|(peer, at)| waits(*peer, *at));
+    /// Counts pending sequences that a multicast has answered.
+    pub(crate) fn count_answered_by_multicast(&mut self, sequences: u64) {
+        self.drop_pending(sequences);
+        self.counters.answered_by_multicast.add(sequences);
     }
 
     /// Counts refused sequences of a NACK.

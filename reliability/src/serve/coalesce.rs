@@ -11,6 +11,7 @@
 //! When a crowd of 32 NACKs still asks for one sequence, the hold-off is too short for this network. The
 //! group is then told to wait twice as long. The hold-off is halved after each second without a crowd.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use arrayvec::ArrayVec;
@@ -50,6 +51,8 @@ pub(super) enum Answer {
     Unicast,
     /// Send it to the group.
     Multicast,
+    /// Send nothing: a multicast has answered it.
+    Answered,
 }
 
 /// The NACKs for one sequence, in rounds. Each round may end with a multicast.
@@ -64,6 +67,8 @@ struct Entry {
     answered: bool,
     multicast_at: Nanos,
     multicasts: u8,
+    /// Number of its last multicast among those of the channel, counted from 1; 0 for none.
+    last_multicast: u64,
     /// Number of NACKs in all rounds, without immediate repetitions by one peer.
     asks: u32,
     asked_by: PeerId,
@@ -81,6 +86,9 @@ pub(super) struct RepairLog {
     /// For each sequence, modulo the table size: its index in `entries`, counted from 1; 0 for none.
     places: Box<[u16]>,
     entries: Vec<Entry>,
+    /// Number of multicasts so far, and the sequences of the last [`ENTRIES`] of them.
+    multicasts: u64,
+    last: VecDeque<Sequence>,
     coalesce: Nanos,
     ignore: Nanos,
     multicast: bool,
@@ -94,7 +102,7 @@ impl fmt::Debug for RepairLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(&self.entries)
-            .entry(&(self.wider, self.wider_at))
+            .entry(&(self.wider, self.wider_at, &self.last))
             .finish()
     }
 }
@@ -106,6 +114,8 @@ impl RepairLog {
         Self {
             places: vec![0; ENTRIES].into(),
             entries: Vec::new(),
+            multicasts: 0,
+            last: VecDeque::new(),
             coalesce: Nanos::from_us(config.repair_coalesce_us),
             ignore: Nanos::from_us(config.sender_ignore_us),
             multicast: config.multicast_repair,
@@ -163,6 +173,7 @@ impl RepairLog {
                 answered: false,
                 multicast_at: Nanos::ZERO,
                 multicasts: 0,
+                last_multicast: 0,
                 asks: 1,
                 asked_by: peer,
             });
@@ -192,8 +203,21 @@ impl RepairLog {
         answered
     }
 
-    /// Returns how to answer a pending NACK for `sequence`, in a group of this many subscribers.
-    pub(super) fn answer(&mut self, sequence: Sequence, subscribers: u32) -> Answer {
+    /// Returns the number of multicasts so far.
+    pub(super) const fn multicasts(&self) -> u64 {
+        self.multicasts
+    }
+
+    /// Returns the sequences of the multicasts after the first `seen`, as far as they are remembered.
+    pub(super) fn multicasts_after(&self, seen: u64) -> impl Iterator<Item = Sequence> {
+        let missed = usize::try_from(self.multicasts - seen).unwrap_or(usize::MAX);
+        let from = self.last.len().saturating_sub(missed);
+        self.last.range(from..).copied()
+    }
+
+    /// Returns how to answer a NACK for `sequence` that has been pending since the first `seen` multicasts,
+    /// in a group of this many subscribers.
+    pub(super) fn answer(&mut self, sequence: Sequence, subscribers: u32, seen: u64) -> Answer {
         let multicast = self.multicast;
         let threshold = if planted(Bug::MulticastForOne) {
             1
@@ -205,7 +229,9 @@ impl RepairLog {
         let Some(entry) = self.entry(sequence).filter(|_| multicast) else {
             return Answer::Unicast;
         };
-        if entry.askers.len() >= threshold
+        if entry.last_multicast > seen {
+            Answer::Answered
+        } else if entry.askers.len() >= threshold
             && (entry.multicasts < MULTICASTS_MAX || planted(Bug::MulticastWithoutCap))
         {
             Answer::Multicast
@@ -223,10 +249,22 @@ impl RepairLog {
 
     /// Records that `sequence` was sent to the group.
     pub(super) fn sent_multicast(&mut self, sequence: Sequence, now: Nanos) {
+        self.multicasts += 1;
+        match self.last.len() {
+            // Like the table, the whole list is reserved at once.
+            0 => self.last.reserve_exact(ENTRIES),
+            ENTRIES => {
+                self.last.pop_front();
+            }
+            _ => {}
+        }
+        self.last.push_back(sequence);
+        let number = self.multicasts;
         if let Some(entry) = self.entry(sequence) {
             entry.answered = true;
             entry.multicast_at = now;
             entry.multicasts = entry.multicasts.saturating_add(1);
+            entry.last_multicast = number;
             entry.askers.clear();
         }
     }
@@ -242,6 +280,11 @@ mod tests {
         RepairLog::new(&RepairConfig::default())
     }
 
+    /// Returns how a NACK is answered that came after all multicasts.
+    fn answer(log: &mut RepairLog, sequence: Sequence, subscribers: u32) -> Answer {
+        log.answer(sequence, subscribers, log.multicasts())
+    }
+
     fn us(us: u64) -> Nanos {
         Nanos::from_us(us)
     }
@@ -250,7 +293,7 @@ mod tests {
     fn first_nack_in_small_group_is_answered_by_unicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
-        assert_eq!(log.answer(S, 8), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -259,14 +302,14 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(1), us(1));
-        assert_eq!(log.answer(S, 8), Answer::Unicast, "the same asker");
+        assert_eq!(answer(&mut log, S, 8), Answer::Unicast, "the same asker");
         log.ask(S, PeerId(2), us(2));
-        assert_eq!(log.answer(S, 63), Answer::Unicast, "8 are needed");
-        assert_eq!(log.answer(S, 8), Answer::Multicast);
+        assert_eq!(answer(&mut log, S, 63), Answer::Unicast, "8 are needed");
+        assert_eq!(answer(&mut log, S, 8), Answer::Multicast);
         log.sent_multicast(S, us(2));
         assert!(log.ask(S, PeerId(3), us(10)), "it is on its way");
         assert!(!log.ask(S, PeerId(3), us(18)));
-        assert_eq!(log.answer(S, 8), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -282,12 +325,12 @@ mod tests {
             } else {
                 Answer::Unicast
             };
-            assert_eq!(log.answer(S, 500), expected, "round {round}");
+            assert_eq!(answer(&mut log, S, 500), expected, "round {round}");
             log.sent_multicast(S, at);
             // A lone asker never gets more than a unicast.
             let later = at.after(us(50));
             log.ask(S, PeerId(9), later);
-            assert_eq!(log.answer(S, 500), Answer::Unicast);
+            assert_eq!(answer(&mut log, S, 500), Answer::Unicast);
             log.sent_unicast(S);
         }
     }
@@ -326,20 +369,20 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(6));
-        assert_eq!(log.answer(S, 8), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 8), Answer::Unicast);
     }
 
     #[test]
     fn large_group_answers_first_and_multicasts_third() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
-        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 500), Answer::Unicast);
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(4));
-        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 500), Answer::Unicast);
         log.sent_unicast(S);
         log.ask(S, PeerId(3), us(5));
-        assert_eq!(log.answer(S, 500), Answer::Multicast);
+        assert_eq!(answer(&mut log, S, 500), Answer::Multicast);
     }
 
     #[test]
@@ -347,14 +390,14 @@ mod tests {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         log.ask(S.plus(ENTRIES as u64), PeerId(1), us(0));
-        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 500), Answer::Unicast);
         let mut off = RepairLog::new(&RepairConfig {
             multicast_repair: false,
             ..RepairConfig::default()
         });
         off.ask(S, PeerId(1), us(0));
         off.ask(S, PeerId(2), us(0));
-        assert_eq!(off.answer(S, 8), Answer::Unicast);
+        assert_eq!(answer(&mut off, S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -365,7 +408,7 @@ mod tests {
         for peer in 1..=3 {
             log.ask(newer, PeerId(peer), us(0));
         }
-        assert_eq!(log.answer(newer, 500), Answer::Multicast);
+        assert_eq!(answer(&mut log, newer, 500), Answer::Multicast);
     }
 
     #[test]
@@ -377,15 +420,19 @@ mod tests {
                 log.ask(newer, PeerId(peer), us(100 * round));
                 log.ask(S, PeerId(peer), us(100 * round));
             }
-            assert_eq!(log.answer(S, 500), Answer::Unicast, "it has no place");
-            assert_eq!(log.answer(newer, 500), Answer::Multicast);
+            assert_eq!(answer(&mut log, S, 500), Answer::Unicast, "it has no place");
+            assert_eq!(answer(&mut log, newer, 500), Answer::Multicast);
             log.sent_multicast(newer, us(100 * round));
         }
         for peer in 0..3 {
             log.ask(S, PeerId(peer), us(400));
             log.ask(newer, PeerId(peer), us(400));
         }
-        assert_eq!(log.answer(newer, 500), Answer::Unicast, "often enough");
+        assert_eq!(
+            answer(&mut log, newer, 500),
+            Answer::Unicast,
+            "often enough"
+        );
     }
 
     #[test]
@@ -394,18 +441,18 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(5));
-        assert_eq!(log.answer(S, 8), Answer::Multicast, "of one loss");
+        assert_eq!(answer(&mut log, S, 8), Answer::Multicast, "of one loss");
         log.sent_multicast(S, us(5));
         assert!(log.ask(S, PeerId(3), us(20)));
         assert!(!log.ask(S, PeerId(3), us(21)));
-        assert_eq!(log.answer(S, 8), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 8), Answer::Unicast);
         // A group is large from 64 on.
         let mut log = RepairLog::new(&RepairConfig::default());
         for peer in 1..=3 {
             log.ask(S, PeerId(peer), us(0));
         }
-        assert_eq!(log.answer(S, 63), Answer::Unicast);
-        assert_eq!(log.answer(S, 64), Answer::Multicast);
+        assert_eq!(answer(&mut log, S, 63), Answer::Unicast);
+        assert_eq!(answer(&mut log, S, 64), Answer::Multicast);
     }
 
     #[test]
@@ -417,12 +464,12 @@ mod tests {
         }
         log.sent_multicast(other, us(0));
         log.sent_unicast(other);
-        assert_eq!(log.answer(S, 500), Answer::Multicast);
+        assert_eq!(answer(&mut log, S, 500), Answer::Multicast);
         log.sent_multicast(S, us(1));
         log.sent_unicast(S);
         assert!(log.ask(S, PeerId(4), us(2)));
         assert!(!log.ask(other, PeerId(4), us(2)));
-        assert_eq!(log.answer(other, 500), Answer::Unicast);
+        assert_eq!(answer(&mut log, other, 500), Answer::Unicast);
     }
 
     #[test]
@@ -435,7 +482,7 @@ mod tests {
             for peer in 0..askers {
                 log.ask(S, PeerId(peer), us(1));
             }
-            log.answer(S, subscribers) == Answer::Multicast
+            answer(&mut log, S, subscribers) == Answer::Multicast
         };
         for (subscribers, threshold) in [(1, 2), (16, 2), (17, 3), (40, 5), (128, 16), (900, 16)] {
             assert!(
@@ -460,5 +507,29 @@ mod tests {
             log.ask(Sequence(50), PeerId(peer), Nanos::from_ms(200));
         }
         assert_eq!(log.wider(), 1);
+    }
+
+    #[test]
+    fn request_before_a_multicast_is_answered_by_it() {
+        let mut log = log();
+        for sequence in 1..=3 {
+            for peer in 1..=3 {
+                log.ask(Sequence(sequence), PeerId(peer), us(1));
+            }
+        }
+        log.sent_multicast(Sequence(2), us(1));
+        assert_eq!(log.answer(Sequence(2), 8, 0), Answer::Answered);
+        assert_eq!(log.answer(Sequence(1), 8, 0), Answer::Multicast);
+        // A request since then counts anew.
+        assert_eq!(answer(&mut log, Sequence(2), 8), Answer::Unicast);
+        log.sent_multicast(Sequence(1), us(2));
+        let after = |log: &RepairLog, seen| log.multicasts_after(seen).map(|it| it.0).collect();
+        let all: Vec<u64> = after(&log, 0);
+        assert_eq!(all, [2, 1]);
+        assert_eq!((after(&log, 1), after(&log, 2)), (vec![1], vec![]));
+        for sequence in 0..ENTRIES as u64 {
+            log.sent_multicast(Sequence(sequence), us(3));
+        }
+        assert_eq!(after(&log, 0).len(), ENTRIES, "older ones are forgotten");
     }
 }

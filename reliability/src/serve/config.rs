@@ -9,9 +9,16 @@ use crate::ring::Geometry;
 /// The smallest burst: the largest datagram in its frame must fit.
 pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN as u64;
 
-/// Unsent bytes of all connections of one origin at which those with unsent bytes get no more datagrams, as a
-/// multiple of `backlog_pause_bytes`. It bounds the memory that one host can fill.
+/// Unread bytes of all connections of one origin at which those with unread bytes get no more datagrams, as a
+/// multiple of `backlog_pause_bytes`.
 const ORIGIN_PAUSES: usize = 16;
+/// Unread bytes of all connections of one origin at which none may have more than [`UNREAD_SPARED`], as a
+/// multiple of `backlog_pause_bytes`. Both together bound the memory that one host can fill.
+const ORIGIN_CLOSES: usize = 4 * ORIGIN_PAUSES;
+/// Unread bytes that every connection may have, whatever its origin has. A peer that reads has less.
+const UNREAD_SPARED: usize = 64 << 10;
+/// Maximum number of connections without a session beside `peers_max` connections of sessions.
+const ARRIVING_MAX: usize = 64;
 
 /// The repair settings of a publisher. All budgets count the bytes of whole frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,13 +55,13 @@ pub struct RepairConfig {
     pub backlog_pause_bytes: usize,
     /// Unsent bytes of a connection at which it is closed, because its peer does not read.
     pub backlog_close_bytes: usize,
-    /// Maximum number of connections at a time.
+    /// Maximum number of connections of sessions at a time.
     pub peers_max: usize,
-    /// Maximum connections of one IP address; `None` means half of `peers_max`, so that no host takes all
-    /// places.
+    /// Maximum connections of one IPv4 address or IPv6 network of 64 bits; `None` means half of `peers_max`,
+    /// so that no host takes all places.
     pub peers_per_address_max: Option<usize>,
-    /// Maximum replays of one IP address at a time. A further one is refused and may retry, so that no host
-    /// takes the whole replay budget with many small shares.
+    /// Maximum replays of one IPv4 address or IPv6 network of 64 bits at a time. A further one is refused and
+    /// may retry, so that no host takes the whole replay budget with many small shares.
     pub replays_per_address_max: usize,
     /// Maximum time from connecting to JOIN.
     pub join_timeout_us: u64,
@@ -202,12 +209,28 @@ impl RepairConfig {
         )
     }
 
-    /// Returns whether a connection with this many unsent bytes gets datagrams, where all connections of its
-    /// origin have `of_origin` unsent bytes. A connection that reads everything always does.
+    /// Returns whether a connection with this many unread bytes gets datagrams, where all connections of its
+    /// origin have `of_origin` unread bytes. A connection that reads everything always does.
     #[must_use]
     pub(super) const fn may_send(&self, bytes: usize, of_origin: usize) -> bool {
         let of_origin_max = self.backlog_pause_bytes.saturating_mul(ORIGIN_PAUSES);
         bytes == 0 || bytes < self.backlog_pause_bytes && of_origin < of_origin_max
+    }
+
+    /// Returns whether a connection may have this many unread bytes of answers that cost no budget, where all
+    /// connections of its origin have `of_origin` unread bytes. The length of a WELCOME depends on the
+    /// publisher alone, so one alone is never too long.
+    #[must_use]
+    pub(super) const fn may_answer(&self, bytes: usize, of_origin: usize, welcomes: bool) -> bool {
+        let of_origin_max = self.backlog_pause_bytes.saturating_mul(ORIGIN_CLOSES);
+        (welcomes || bytes <= self.backlog_close_bytes)
+            && (bytes <= UNREAD_SPARED || of_origin <= of_origin_max)
+    }
+
+    /// Returns the maximum number of open connections, with and without a session.
+    #[must_use]
+    pub const fn connections_max(&self) -> usize {
+        self.peers_max.saturating_add(ARRIVING_MAX)
     }
 
     /// Returns the maximum number of connections of one IP address.

@@ -3,13 +3,13 @@
 
 use rand_chacha::rand_core::Rng;
 
-use super::{Further, RepairCore, RepairEvent};
+use super::{Further, RETRY_AFTER_MS, RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::planted::{Bug, planted};
 use crate::serve::peer::{Carrier, Peer, PeerId, Role, Session, check_join, rejected};
 use crate::serve::token_bucket::TokenBucket;
 use crate::serve::turns::Lane;
-use crate::types::{ChannelId, Now};
+use crate::types::{ChannelId, Now, PeerOrigin};
 
 impl RepairCore {
     pub(super) fn join(&mut self, now: Now, peer: PeerId, join: &Join) {
@@ -55,6 +55,10 @@ impl RepairCore {
                 return Err(rejected(RejectCode::Protocol, text));
             }
             indices.push(index);
+        }
+        let origin = self.peers.get(&peer).map(|state| state.origin);
+        if let Some(origin) = origin {
+            self.take_place(peer, origin)?;
         }
         for (wanted, &index) in join.channels.iter().zip(&indices) {
             let channel = &mut self.channels[index];
@@ -140,6 +144,7 @@ impl RepairCore {
         if let Some(before) = before {
             self.remove(before, false, true, None);
         }
+        self.take_place(peer, origin)?;
         if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
             *slot = Some(peer);
         }
@@ -165,14 +170,6 @@ impl RepairCore {
             });
         }
         if let Some(state) = self.peers.get_mut(&peer) {
-            let before = std::mem::replace(&mut state.origin, origin);
-            self.origins.set_backlog(before, state.backlog, 0);
-            self.origins.set_backlog(origin, 0, state.backlog);
-            if self.origins.join(before, origin, peer) {
-                for turns in &mut self.turns {
-                    turns.forget_origin(before);
-                }
-            }
             state.owner = of_session;
             state.role = role;
             state.name = name;
@@ -185,6 +182,41 @@ impl RepairCore {
             channels: Vec::new(),
             repairs: Vec::new(),
         })
+    }
+
+    /// Gives a joining connection a place among those of sessions, at the origin of its session. When all are
+    /// taken, the newest connection of the origin with the most gives way, unless that is hardly larger.
+    fn take_place(&mut self, peer: PeerId, origin: PeerOrigin) -> Result<(), Rejected> {
+        if self.origins.is_full(self.config.peers_max) {
+            let Some(gives_way) = self.origins.to_give_way(origin) else {
+                return Err(self.too_many());
+            };
+            self.reject(gives_way, self.too_many());
+        }
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(&mut state.origin, origin);
+        self.origins.set_unread(before, state.unread(), 0);
+        if self.origins.join(before, origin, peer) {
+            for turns in &mut self.turns {
+                turns.forget_origin(before);
+            }
+        }
+        self.origins.set_unread(origin, 0, state.unread());
+        Ok(())
+    }
+
+    /// Returns the rejection of a connection for which there is no place.
+    pub(super) fn too_many(&self) -> Rejected {
+        let text = format!(
+            "this publisher serves at most {} connections; raise peers_max or try again later",
+            self.config.peers_max
+        );
+        Rejected {
+            retry_after_ms: RETRY_AFTER_MS,
+            ..rejected(RejectCode::TooMany, text)
+        }
     }
 
     fn owner_mut(&mut self, session: u64) -> Option<&mut Peer> {
@@ -251,7 +283,9 @@ impl RepairCore {
             // The peer was already rejected and does not read even that.
             return self.remove(peer, false, true, Some(reason));
         }
-        Message::Rejected(reason.clone()).write(ChannelId(0), &mut state.outbox);
+        let before = state.unread();
+        (state.outbox).push(ChannelId(0), &Message::Rejected(reason.clone()));
+        (self.origins).set_unread(state.origin, before, state.unread());
         self.resign(peer, false);
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Closing(reason);
@@ -265,13 +299,15 @@ impl RepairCore {
             return;
         };
         let (name, origin) = (peer.name.clone(), peer.origin);
+        self.at_end -= usize::from(peer.has_reached_end());
         let role = std::mem::replace(&mut peer.role, Role::Connecting);
         let subscriber = matches!(role, Role::Subscriber { .. });
-        self.origins.end_replay(origin, id);
+        self.origins.vacate(origin, id);
         peer.replays = 0;
         peer.owner = id;
         for mut of in peer.take_channels() {
             let channel = &mut self.channels[of.channel];
+            channel.catch_up(&mut of);
             let abandoned = of.repair.clear() + of.replay.clear();
             if !planted(Bug::AbandonedUncounted) {
                 channel.counters.repairs_cancelled.add(abandoned);
@@ -329,7 +365,7 @@ impl RepairCore {
             for turns in &mut self.turns {
                 turns.forget(peer);
             }
-            (self.origins).set_backlog(removed.origin, removed.backlog, 0);
+            (self.origins).set_unread(removed.origin, removed.unread(), 0);
             if self.origins.disconnect(removed.origin, peer) {
                 for turns in &mut self.turns {
                     turns.forget_origin(removed.origin);

@@ -21,7 +21,9 @@ mod in_flight;
 mod join;
 mod nack;
 mod origins;
+mod outbox;
 mod peer;
+mod places;
 mod read_grant;
 mod request_queue;
 mod standby;
@@ -198,6 +200,8 @@ impl RepairEvent {
 enum Served {
     Sent(Destination),
     Blocked(Nanos),
+    /// Nothing was sent, and more waits for a further turn.
+    Passed,
     Nothing,
 }
 
@@ -234,6 +238,10 @@ pub struct RepairCore {
     /// Number of queued events that are only informational.
     news: usize,
     absent: Absent,
+    /// Number of subscribers that have reached the end of all their channels.
+    at_end: usize,
+    /// Work of the message that is being handled.
+    work: usize,
     tick_at: Nanos,
     scratch: Vec<u64>,
     counters: Arc<RepairServiceCounters>,
@@ -310,6 +318,8 @@ impl RepairCore {
             turns: Default::default(),
             lane: Lane::Replay,
             absent: Absent::default(),
+            at_end: 0,
+            work: 0,
             events: VecDeque::new(),
             news: 0,
             tick_at: now.after(TICK),
@@ -317,8 +327,8 @@ impl RepairCore {
         }
     }
 
-    /// Adds an accepted connection of this kind from `origin`. When all places are taken, a connection of the
-    /// origin with the most of them gives way, or else the new one is rejected.
+    /// Adds an accepted connection of this kind from `origin`. When too many are open, one that has not
+    /// joined is rejected.
     pub fn handle_connected(
         &mut self,
         now: Now,
@@ -328,36 +338,34 @@ impl RepairCore {
     ) {
         // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
-        let full = self.peers.len() >= self.config.peers_max;
-        let gives_way = (self.origins.to_give_way(origin)).filter(|_| full);
+        let max = self.config.connections_max();
+        let gives_way = self.origins.connect(origin, peer, max);
         self.peers
             .insert(peer, Peer::new(peer, now.monotonic, carrier, origin));
-        self.origins.connect(origin, peer);
         self.counters.connections.increment();
         self.counters.connected.set(self.peers.len() as u64);
-        if full {
-            let text = format!(
-                "this publisher serves at most {} connections; raise peers_max or try again later",
-                self.config.peers_max
-            );
-            self.reject(
-                gives_way.unwrap_or(peer),
-                Rejected {
-                    retry_after_ms: RETRY_AFTER_MS,
-                    ..rejected(RejectCode::TooMany, text)
-                },
-            );
+        if let Some(gives_way) = gives_way {
+            self.reject(gives_way, self.too_many());
         }
     }
 
     /// Handles a message from a peer. Messages after the peer's rejection are ignored.
+    ///
+    /// Returns the work beyond reading the message, as the number of bytes that cost as much to read. The
+    /// driver charges it to the peer's turn, so that no short message takes a long turn for nothing.
     pub fn handle_message(
         &mut self,
         now: Now,
         peer: PeerId,
         channel: ChannelId,
         message: Message<'_>,
-    ) {
+    ) -> usize {
+        self.work = 0;
+        self.handle(now, peer, channel, message);
+        self.work
+    }
+
+    fn handle(&mut self, now: Now, peer: PeerId, channel: ChannelId, message: Message<'_>) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -410,9 +418,10 @@ impl RepairCore {
     /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            let before = std::mem::replace(&mut state.backlog, bytes);
-            self.origins.set_backlog(state.origin, before, bytes);
-            let of_origin = self.origins.backlog(state.origin);
+            let before = state.unread();
+            state.backlog = bytes;
+            (self.origins).set_unread(state.origin, before, state.unread());
+            let of_origin = self.origins.unread(state.origin);
             if state.is_paused && self.config.may_send(bytes, of_origin) {
                 state.is_paused = false;
                 if state.replays > 0 {
@@ -439,7 +448,7 @@ impl RepairCore {
     /// Removes a closed connection and abandons its pending sequences.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
-        if let Some(it) = known.filter(|it| !self.has_reached_end(it)) {
+        if let Some(it) = known.filter(|it| !it.has_reached_end()) {
             let until = self.tick_at.after(ABSENT_MAX);
             (self.absent).broke(&it.name, peer, until, self.config.peers_max);
         }
@@ -454,8 +463,6 @@ impl RepairCore {
         self.tick_at = now.monotonic.after(TICK);
         self.absent.handle_timeout(now.monotonic);
         for channel in &mut self.channels {
-            let peers = &mut self.peers;
-            channel.retain_waiting(|peer, at| still_waits(peers, peer, at));
             channel.measure(now.monotonic);
             channel.log.handle_timeout(now.monotonic);
         }
@@ -504,6 +511,7 @@ impl RepairCore {
                     Served::Blocked(until) => {
                         self.turns[lane as usize].pause(peer, until);
                     }
+                    Served::Passed => self.schedule(peer, lane),
                     Served::Nothing => {}
                 }
             }
@@ -572,17 +580,24 @@ impl RepairCore {
     /// received the STATUS that confirms it. It includes subscribers whose reconnection is awaited.
     #[must_use]
     pub fn short_of_end(&self) -> usize {
-        let here = self.peers.values().filter(|it| it.is_subscriber());
-        let short = here.filter(|it| !self.has_reached_end(it)).count();
-        short + self.absent.awaited()
+        // Each session has one subscriber.
+        self.sessions.len() - self.at_end + self.absent.awaited()
     }
 
-    fn has_reached_end(&self, peer: &Peer) -> bool {
-        peer.channels().iter().all(|of| {
-            let view = self.channels[of.channel].view();
-            let at_end = of.progress.is_some_and(|p| p.sequence >= view.newest);
-            view.ended && of.end_confirmed && at_end
-        })
+    /// Records whether a subscriber has reached the end of a channel, once a STATUS has confirmed it.
+    fn note_end(&mut self, id: PeerId, at: usize) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let of = &peer.channels()[at];
+        if !of.end_confirmed {
+            return;
+        }
+        let end = self.channels[of.channel].view().newest;
+        let is_at_end = of.progress.is_some_and(|it| it.sequence >= end);
+        let before = peer.has_reached_end();
+        peer.set_at_end(at, is_at_end);
+        self.at_end = self.at_end - usize::from(before) + usize::from(peer.has_reached_end());
     }
 
     /// Sets the wire versions to speak, if they differ from those of this code.
@@ -634,17 +649,6 @@ impl RepairCore {
         }
         self.events.push_back(event);
     }
-}
-
-/// Returns whether a listed connection waits for repairs of its channel at this place, and unlists it if not.
-fn still_waits(peers: &mut BTreeMap<PeerId, Peer>, peer: PeerId, at: usize) -> bool {
-    let of = peers
-        .get_mut(&peer)
-        .and_then(|it| it.channels_mut().get_mut(at));
-    of.is_some_and(|of| {
-        of.is_listed = !of.repair.is_empty();
-        of.is_listed
-    })
 }
 
 #[cfg(test)]

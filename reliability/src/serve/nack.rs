@@ -2,15 +2,20 @@
 //! that are queued (docs/PROTOCOL.md §6.2).
 
 use super::{
-    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, REPLAY_RETRY_US, RepairCore, RepairEvent, SLOW_EVERY,
-    TOO_SLOW_RETRY_US,
+    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, REPLAY_RETRY_US, RETRY_AFTER_MS, RepairCore, RepairEvent,
+    SLOW_EVERY, TOO_SLOW_RETRY_US,
 };
-use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
+use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode, Rejected};
 use crate::planted::{Bug, planted};
 use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
 use crate::serve::peer::{Peer, PeerId, Role, rejected};
 use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
+
+/// Work of one look-up in the repair log, in bytes of input that cost as much to read.
+const LOOK_UP_WORK: usize = 4;
+/// Bytes of an answer that cost as much as reading one byte.
+const ANSWER_BYTES_PER_WORK: usize = 8;
 
 /// The sender of a NACK, for the repair log. Sequences that are already pending are not logged again, so
 /// repeated NACKs cost nothing.
@@ -71,6 +76,7 @@ impl RepairCore {
         }
         let (of, slow_at) = state.progressing(at);
         of.progress = Some(progress);
+        let is_after_end = of.end_confirmed;
         let behind = channel.view().newest.since(progress.sequence);
         let slots = channel.ring.geometry().slots();
         if of.slow {
@@ -86,6 +92,9 @@ impl RepairCore {
                 behind,
             };
             self.event(event);
+        }
+        if is_after_end {
+            self.note_end(peer, at);
         }
     }
 
@@ -179,6 +188,7 @@ impl RepairCore {
                 self.queue(peer, index, at, class, rest, &mut wants);
             }
         }
+        self.work += LOOK_UP_WORK * (LOGGED_MAX - wants.left) as usize;
         self.schedule(
             peer,
             match class {
@@ -209,11 +219,15 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let origin = peer.origin;
+        // A peer that does not read takes its place when it reads again.
+        let (origin, is_paused) = (peer.origin, peer.is_paused);
         let Some(of) = peer.channels_mut().get_mut(at) else {
             return;
         };
         let channel = &mut self.channels[index];
+        if class == NackClass::Repair {
+            self.work += LOOK_UP_WORK * channel.catch_up(of);
+        }
         let queue = match class {
             NackClass::Repair => &mut of.repair,
             NackClass::Replay => &mut of.replay,
@@ -223,7 +237,7 @@ impl RepairCore {
         if class == NackClass::Replay {
             let refusal = if channel.is_too_slow(rate, wanted, range.last) {
                 Some((RefusalReason::TooSlow, TOO_SLOW_RETRY_US))
-            } else if !self.origins.begin_replay(origin, id, replays_max) {
+            } else if !(is_paused || self.origins.begin_replay(origin, id, replays_max)) {
                 Some((RefusalReason::Budget, REPLAY_RETRY_US))
             } else {
                 None
@@ -250,10 +264,6 @@ impl RepairCore {
                     queue.remove(sequence);
                     channel.drop_pending(1);
                     channel.counters.answered_by_multicast.increment();
-                }
-                if class == NackClass::Repair && !of.is_listed {
-                    of.is_listed = true;
-                    channel.list(id, at);
                 }
                 let lane = match class {
                     NackClass::Repair => Lane::Repair,
@@ -333,16 +343,26 @@ impl RepairCore {
         if state.is_closing() {
             return;
         }
-        message.write(channel, &mut state.outbox);
-        let waiting = state.outbox.len() + state.backlog;
-        let bounded = !matches!(message, Message::Welcome(_));
-        if bounded && waiting > self.config.backlog_close_bytes {
-            self.counters.overflow_disconnects.increment();
-            let text =
-                format!("{waiting} bytes of answers are unread; read answers as they arrive");
-            self.close(peer, rejected(RejectCode::Overflow, text));
-        } else {
-            self.schedule(peer, Lane::Answers);
+        let before = state.unread();
+        let len = state.outbox.push(channel, message);
+        self.work += len / ANSWER_BYTES_PER_WORK;
+        let (unread, origin) = (state.unread(), state.origin);
+        let of_origin = self.origins.unread(origin).saturating_add(len);
+        let welcomes = matches!(message, Message::Welcome(_));
+        if self.config.may_answer(unread, of_origin, welcomes) {
+            self.origins.set_unread(origin, before, unread);
+            return self.schedule(peer, Lane::Answers);
         }
+        state.outbox.undo(len);
+        self.counters.overflow_disconnects.increment();
+        let text = format!(
+            "{unread} bytes of answers are unread, and {of_origin} of this host in all; read answers as they \
+             arrive"
+        );
+        let reason = Rejected {
+            retry_after_ms: RETRY_AFTER_MS,
+            ..rejected(RejectCode::Overflow, text)
+        };
+        self.close(peer, reason);
     }
 }

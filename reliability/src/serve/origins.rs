@@ -4,86 +4,97 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::serve::peer::PeerId;
+use crate::serve::places::Places;
 use crate::types::PeerOrigin;
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Number of connections of any kind.
+    /// Number of connections of any kind, including closing ones.
     connections: usize,
-    /// Connections that take a place: those without a session, and the owners of sessions.
-    places: BTreeSet<PeerId>,
     /// Connections that replay now.
     replaying: BTreeSet<PeerId>,
-    /// Unsent bytes of all its connections.
-    backlog: usize,
+    /// Unread bytes of all its connections: in the core and in the driver.
+    unread: usize,
 }
 
 /// All origins with a connection.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     all: BTreeMap<PeerOrigin, Held>,
-    /// Each origin by its number of places.
-    by_size: BTreeSet<(usize, PeerOrigin)>,
+    /// The connections without a session, apart from closing ones.
+    arriving: Places,
+    /// The connections of sessions.
+    joined: Places,
     /// Number of origins that replay now.
     replaying: u64,
 }
 
 impl Origins {
-    /// Adds a connection, which takes a place.
-    pub(super) fn connect(&mut self, origin: PeerOrigin, peer: PeerId) {
-        let held = self.all.entry(origin).or_default();
-        held.connections += 1;
-        self.by_size.remove(&(held.places.len(), origin));
-        held.places.insert(peer);
-        self.by_size.insert((held.places.len(), origin));
+    /// Adds a connection without a session. When more than `max` connections are open, returns the one that
+    /// must close: the oldest without a session, of the origin with the most of those. So a connection that
+    /// never joins costs no session its place, and no newcomer.
+    pub(super) fn connect(
+        &mut self,
+        origin: PeerOrigin,
+        peer: PeerId,
+        max: usize,
+    ) -> Option<PeerId> {
+        self.all.entry(origin).or_default().connections += 1;
+        self.arriving.take(origin, peer);
+        let is_full = self.arriving.taken() + self.joined.taken() > max;
+        (self.arriving.oldest_of_largest()).filter(|_| is_full)
     }
 
-    /// Moves a connection to the origin of the session that it has joined. It takes no place there, so that a
-    /// subscriber with several connections does not count as several. Returns whether it was the last one of
-    /// the origin before.
+    /// Returns whether there are `max` connections of sessions.
+    pub(super) const fn is_full(&self, max: usize) -> bool {
+        self.joined.taken() >= max
+    }
+
+    /// Returns the connection of a session that gives way to a joining one of this origin, if any does.
+    pub(super) fn to_give_way(&self, than: PeerOrigin) -> Option<PeerId> {
+        self.joined.to_give_way(than)
+    }
+
+    /// Moves a connection to those of sessions, and to the origin of its session. Returns whether it was the
+    /// last one of the origin before.
     pub(super) fn join(&mut self, from: PeerOrigin, to: PeerOrigin, peer: PeerId) -> bool {
         self.all.entry(to).or_default().connections += 1;
-        self.disconnect(from, peer)
+        let is_last = self.disconnect(from, peer);
+        self.joined.take(to, peer);
+        is_last
+    }
+
+    /// Frees what a connection holds, because it is being closed.
+    pub(super) fn vacate(&mut self, origin: PeerOrigin, peer: PeerId) {
+        self.end_replay(origin, peer);
+        self.arriving.free(origin, peer);
+        self.joined.free(origin, peer);
     }
 
     /// Removes a connection, and returns whether it was the origin's last.
     pub(super) fn disconnect(&mut self, origin: PeerOrigin, peer: PeerId) -> bool {
-        self.end_replay(origin, peer);
+        self.vacate(origin, peer);
         let Some(held) = self.all.get_mut(&origin) else {
             return false;
         };
         held.connections -= 1;
-        self.by_size.remove(&(held.places.len(), origin));
-        held.places.remove(&peer);
-        if held.connections == 0 {
+        let is_last = held.connections == 0;
+        if is_last {
             self.all.remove(&origin);
-            return true;
         }
-        if !held.places.is_empty() {
-            self.by_size.insert((held.places.len(), origin));
-        }
-        false
+        is_last
     }
 
-    /// Records that the unsent bytes of a connection changed.
-    pub(super) fn set_backlog(&mut self, origin: PeerOrigin, before: usize, after: usize) {
+    /// Records that the unread bytes of a connection changed.
+    pub(super) fn set_unread(&mut self, origin: PeerOrigin, before: usize, after: usize) {
         if let Some(held) = self.all.get_mut(&origin) {
-            held.backlog = held.backlog.saturating_sub(before).saturating_add(after);
+            held.unread = held.unread.saturating_sub(before).saturating_add(after);
         }
     }
 
-    /// Returns the unsent bytes of all connections of an origin.
-    pub(super) fn backlog(&self, origin: PeerOrigin) -> usize {
-        self.all.get(&origin).map_or(0, |held| held.backlog)
-    }
-
-    /// Returns the newest place of the origin with the most places, if it has at least two more than `than`:
-    /// closing it in favour of a new connection of `than` makes the division fairer.
-    pub(super) fn to_give_way(&self, than: PeerOrigin) -> Option<PeerId> {
-        let own = self.all.get(&than).map_or(0, |held| held.places.len());
-        let (most, origin) = self.by_size.last()?;
-        let held = self.all.get(origin).filter(|_| *most > own + 1)?;
-        held.places.last().copied()
+    /// Returns the unread bytes of all connections of an origin.
+    pub(super) fn unread(&self, origin: PeerOrigin) -> usize {
+        self.all.get(&origin).map_or(0, |held| held.unread)
     }
 
     /// Lets a connection replay, if it replays already or its origin has less than `max` replays.
@@ -141,9 +152,9 @@ mod tests {
     fn replay_rate_is_divided_by_origin_then_connection() {
         let mut origins = Origins::default();
         for peer in 1..=10 {
-            origins.connect(origin(1), PeerId(peer));
+            origins.connect(origin(1), PeerId(peer), 99);
         }
-        origins.connect(origin(2), PeerId(20));
+        origins.connect(origin(2), PeerId(20), 99);
         let share =
             |origins: &Origins, at, peer| origins.replay_share(1_200, origin(at), PeerId(peer));
         assert_eq!(share(&origins, 1, 1), 1_200);
@@ -170,45 +181,41 @@ mod tests {
     }
 
     #[test]
-    fn largest_origin_gives_way_to_smaller_ones_only() {
+    fn connection_without_session_takes_no_place_of_a_session() {
         let mut origins = Origins::default();
-        assert_eq!(origins.to_give_way(origin(1)), None);
-        for peer in [1, 2, 3] {
-            origins.connect(origin(1), PeerId(peer));
+        for peer in 1..=4 {
+            assert_eq!(origins.connect(origin(1), PeerId(peer), 6), None);
+            assert!(!origins.join(origin(1), origin(1), PeerId(peer)));
         }
-        origins.connect(origin(2), PeerId(4));
-        assert_eq!(origins.to_give_way(origin(3)), Some(PeerId(3)));
-        assert_eq!(origins.to_give_way(origin(2)), Some(PeerId(3)));
-        assert_eq!(origins.to_give_way(origin(1)), None);
-        origins.connect(origin(2), PeerId(5));
-        assert_eq!(origins.to_give_way(origin(2)), None);
-        assert!(!origins.disconnect(origin(1), PeerId(3)));
-        assert_eq!(origins.to_give_way(origin(3)), Some(PeerId(5)));
-        for peer in [1, 2] {
-            assert_eq!(origins.disconnect(origin(1), PeerId(peer)), peer == 2);
+        for peer in 5..=6 {
+            assert_eq!(origins.connect(origin(2), PeerId(peer), 6), None);
         }
-        assert!(!origins.disconnect(origin(1), PeerId(1)));
-        assert_eq!(origins.to_give_way(origin(1)), Some(PeerId(5)));
+        // All six are taken. Of those that have not joined, the largest origin gives way; no session does.
+        assert_eq!(origins.connect(origin(3), PeerId(7), 6), Some(PeerId(5)));
+        origins.vacate(origin(2), PeerId(5));
+        // A closing connection takes no place, and is never chosen again.
+        assert_eq!(origins.connect(origin(3), PeerId(8), 6), Some(PeerId(7)));
+        origins.vacate(origin(3), PeerId(7));
+        assert_eq!(origins.connect(origin(2), PeerId(9), 7), None);
+        assert!(origins.is_full(4) && !origins.is_full(5));
+        assert_eq!(origins.to_give_way(origin(4)), Some(PeerId(4)));
+        origins.vacate(origin(1), PeerId(4));
+        assert!(!origins.is_full(4));
     }
 
     #[test]
-    fn further_connection_of_a_session_takes_no_place() {
+    fn further_connection_moves_to_the_origin_of_its_session() {
         let mut origins = Origins::default();
-        origins.connect(origin(1), PeerId(1));
-        for peer in [2, 3, 4] {
-            origins.connect(origin(1), PeerId(peer));
-            assert!(!origins.join(origin(1), origin(1), PeerId(peer)));
-        }
-        assert_eq!(origins.to_give_way(origin(2)), None);
-        // From another address it moves to that of its session.
-        origins.connect(origin(2), PeerId(5));
+        origins.connect(origin(1), PeerId(1), 9);
+        assert!(!origins.join(origin(1), origin(1), PeerId(1)));
+        origins.connect(origin(2), PeerId(5), 9);
         assert!(origins.join(origin(2), origin(1), PeerId(5)));
         assert!(origins.begin_replay(origin(1), PeerId(5), 1));
-        for peer in 1..=4 {
-            assert!(!origins.disconnect(origin(1), PeerId(peer)));
-        }
-        assert_eq!(origins.to_give_way(origin(2)), None);
+        // Each connection counts, whatever its session.
+        assert_eq!(origins.to_give_way(origin(2)), Some(PeerId(5)));
+        assert!(!origins.disconnect(origin(1), PeerId(1)));
         assert!(origins.disconnect(origin(1), PeerId(5)));
+        assert_eq!(origins.to_give_way(origin(2)), None);
         assert_eq!(origins.replay_share(8, origin(2), PeerId(6)), 8);
     }
 }

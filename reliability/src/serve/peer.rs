@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
 use crate::serve::in_flight::InFlight;
+use crate::serve::outbox::Outbox;
 use crate::serve::request_queue::PendingRanges;
 use crate::serve::standby_writes::MirrorWriter;
 use crate::serve::token_bucket::TokenBucket;
@@ -81,9 +82,11 @@ pub(crate) struct PeerChannel {
     /// Number of the last report in the peer's cursor.
     pub(crate) reported: u64,
     pub(crate) repair: PendingRanges,
+    /// Number of the channel's multicasts before the sequences in `repair` were requested.
+    pub(crate) multicasts_seen: u64,
     pub(crate) replay: PendingRanges,
-    /// Whether the channel lists the connection as one that may wait for repairs.
-    pub(crate) is_listed: bool,
+    /// Whether the peer has reached the end: END, and the STATUS that confirms it.
+    pub(crate) is_at_end: bool,
 }
 
 impl PeerChannel {
@@ -151,8 +154,10 @@ pub(crate) struct Peer {
     pub(crate) waits: [bool; 3],
     /// Number of channels that wait for replay.
     pub(crate) replays: usize,
-    /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
-    pub(crate) outbox: Vec<u8>,
+    /// Number of channels on which the peer has reached the end.
+    at_end: usize,
+    /// Answers that cost no budget: WELCOME, REFUSED, GRANT, REJECTED.
+    pub(crate) outbox: Outbox,
     /// Bytes that the driver has not sent yet.
     pub(crate) backlog: usize,
     /// Whether it gets nothing until it or its origin has read more.
@@ -181,7 +186,8 @@ impl Peer {
             due: Default::default(),
             waits: [false; 3],
             replays: 0,
-            outbox: Vec::new(),
+            at_end: 0,
+            outbox: Outbox::default(),
             backlog: 0,
             is_paused: false,
             in_flight: InFlight::default(),
@@ -213,6 +219,7 @@ impl Peer {
     /// Removes and returns the state of all channels.
     pub(crate) fn take_channels(&mut self) -> Vec<PeerChannel> {
         self.by_id.clear();
+        self.at_end = 0;
         self.due = Default::default();
         std::mem::take(&mut self.channels)
     }
@@ -240,6 +247,22 @@ impl Peer {
     /// reported as slow.
     pub(crate) fn progressing(&mut self, at: usize) -> (&mut PeerChannel, &mut Nanos) {
         (&mut self.channels[at], &mut self.slow_at)
+    }
+
+    /// Records whether the peer has reached the end of a channel.
+    pub(crate) fn set_at_end(&mut self, at: usize, is_at_end: bool) {
+        let before = std::mem::replace(&mut self.channels[at].is_at_end, is_at_end);
+        self.at_end = self.at_end - usize::from(before) + usize::from(is_at_end);
+    }
+
+    /// Returns whether it is a subscriber that has reached the end of all its channels.
+    pub(crate) fn has_reached_end(&self) -> bool {
+        self.is_subscriber() && self.at_end == self.channels.len()
+    }
+
+    /// Returns the bytes that the peer has not read, as far as known: those in the core and in the driver.
+    pub(crate) const fn unread(&self) -> usize {
+        self.outbox.len().saturating_add(self.backlog)
     }
 
     pub(crate) const fn due_mut(&mut self, lane: Lane) -> &mut Due {
@@ -340,7 +363,7 @@ pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Reject
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{ChannelName, JoinChannel, Start};
+    use crate::control::{ChannelName, JoinChannel, Message, Start};
     use crate::types::{ChannelId, Epoch};
     use crate::wire::WIRE_VERSION;
 
@@ -396,9 +419,9 @@ mod tests {
         let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
         let work = |peer: &Peer| Lane::ALL.map(|lane| peer.has_work(lane));
         assert_eq!(work(&peer), [false; 3]);
-        peer.outbox.push(1);
+        peer.outbox.push(ChannelId(9), &Message::Leave);
         assert_eq!(work(&peer), [true, false, false]);
-        peer.outbox.clear();
+        peer.outbox.take(0, &mut Vec::new());
         peer.follow([(ChannelId(9), 3), (ChannelId(7), 4)].into_iter());
         assert_eq!(work(&peer), [false; 3]);
         let places = [7, 8, 9].map(|id| peer.place_of(ChannelId(id)));

@@ -12,7 +12,7 @@ use crate::control::{
 };
 use crate::serve::config::BURST_BYTES_MIN;
 use crate::serve::peer::PeerId;
-use crate::types::{ChannelId, Nanos, Now};
+use crate::types::{ChannelId, Nanos, Now, Sequence};
 
 impl RepairCore {
     /// Records that a channel's ring can be READ at this location, over a READ connection, and informs the
@@ -112,7 +112,10 @@ impl RepairCore {
         let known = of.progress.filter(|known| known.epoch == report.epoch);
         let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
         if is_news {
-            self.progress(now, owner, index, at, progress);
+            // A STATUS that is due must not say less than its PROGRESS heard.
+            let heard = known.map_or(Sequence::NONE, |known| known.heard);
+            let heard = heard.max(report.heard);
+            self.progress(now, owner, index, at, Progress { heard, ..progress });
         }
         self.renew_tokens(now, owner, index, at, report.read_bytes);
         is_news.then_some((owner, progress))

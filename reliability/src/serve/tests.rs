@@ -126,6 +126,11 @@ impl Bench {
     }
 
     fn seal(&mut self, kind: Kind, count: u16) {
+        let sequence = self.seal_unsent(kind, count);
+        self.ring.set_sent(FanOutId(0), sequence);
+    }
+
+    fn seal_unsent(&mut self, kind: Kind, count: u16) -> Sequence {
         let seal = Seal {
             kind,
             count,
@@ -134,8 +139,7 @@ impl Bench {
             sent_at: self.now.utc,
             flags: 0,
         };
-        let sequence = self.ring.seal(seal).unwrap();
-        self.ring.set_sent(FanOutId(0), sequence);
+        self.ring.seal(seal).unwrap()
     }
 
     fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {

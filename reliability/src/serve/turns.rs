@@ -120,6 +120,7 @@ impl Turns {
                 continue;
             };
             let Some((owner, has_more_owners)) = owners.pop() else {
+                self.owners.remove(&origin);
                 continue;
             };
             if has_more_owners {
@@ -178,9 +179,13 @@ impl Turns {
         self.connections.remove(&peer);
     }
 
-    /// Forgets an origin without connections.
+    /// Forgets an origin without connections. While it is in the order it stays known, so that it has one
+    /// turn in each round if it returns.
     pub(super) fn forget_origin(&mut self, origin: PeerOrigin) {
-        self.owners.remove(&origin);
+        match self.owners.get_mut(&origin) {
+            Some(owners) if owners.is_waiting => owners.waiting.clear(),
+            _ => drop(self.owners.remove(&origin)),
+        }
     }
 }
 
@@ -275,6 +280,26 @@ mod tests {
         assert_eq!(turns.pop(), None);
         turns.push(place(1, 6, 6));
         assert_eq!(turns.pop(), Some(PeerId(6)));
+    }
+
+    #[test]
+    fn origin_that_returns_has_one_turn_in_each_round() {
+        let mut turns = Turns::default();
+        let all = [place(1, 1, 1), place(2, 2, 2), place(2, 3, 3)];
+        turns.push(all[1]);
+        turns.push(all[0]);
+        // The connections of the second origin end while it waits, and others take their place.
+        for _ in 0..5 {
+            turns.forget(PeerId(2));
+            turns.forget_origin(all[1].origin);
+            turns.push(all[1]);
+        }
+        let served = serve(&mut turns, &all, 20);
+        assert_eq!(served.iter().filter(|it| **it == 1).count(), 10);
+        turns.forget(PeerId(2));
+        turns.forget_origin(all[1].origin);
+        assert_eq!(turns.pop(), Some(PeerId(1)));
+        assert_eq!((turns.pop(), turns.owners.len()), (None, 1));
     }
 
     #[test]

@@ -100,11 +100,13 @@ counters! {
         unknown_epoch_dropped,
         /// Datagrams dropped because their epoch is over.
         old_epoch_dropped,
-        /// Datagrams dropped because their sequence lies beyond the ring; the repair connection must
-        /// confirm it.
+        /// Datagrams dropped because their sequence lies too far beyond what was heard or confirmed; the
+        /// repair connection must confirm it.
         sequence_jump_dropped,
         /// Datagrams dropped because the window was full; they are repaired later.
         window_full_dropped,
+        /// Datagrams dropped before their turn because STATUS showed that an impostor sent them.
+        fenced_dropped,
         /// Datagrams dropped because they had been declared lost.
         late_dropped,
         /// Datagrams found missing.
@@ -169,8 +171,10 @@ counters! {
         refusals_received,
         /// Sequences received with two different contents.
         fencing_violations,
-        /// Records delivered that the publisher's own copy later disproved.
+        /// Records delivered, or declared lost, that the publisher's own copy or its STATUS later disproved.
         fenced_records,
+        /// Times that STATUS proved that an impostor had sent datagrams.
+        impostors,
         /// Times that multicast was lost while the publisher continued.
         multicast_lost,
         /// Times that one line fell silent while another was heard.
@@ -371,7 +375,7 @@ counters! {
         mirrors_begun,
         /// Rings not written, or no longer written, to a standby: not listed, denied, or not writable.
         mirrors_refused,
-        /// JOINs rejected, including those beyond the limit of connections.
+        /// JOINs rejected, and connections that gave way because too many were open.
         joins_rejected,
         /// JOINs rejected because a further connection named an unknown session.
         unknown_sessions,

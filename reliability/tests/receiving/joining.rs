@@ -486,6 +486,9 @@ fn nack_ranges_beyond_message_limit_are_split() {
         if n % 2 == 0 {
             hand.hear(&bytes);
         }
+        if n == 300 {
+            hand.tell(Path::Repair, &Message::Status(publisher.status()));
+        }
     }
     let asked: Vec<_> = hand.nacks().into_iter().map(|n| n.2.len()).collect();
     assert_eq!(asked, [256, 44]);

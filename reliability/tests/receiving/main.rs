@@ -4,6 +4,7 @@
 mod asking;
 mod continuing;
 mod cursor;
+mod fencing;
 mod joining;
 mod nacking;
 mod overrun;

@@ -84,6 +84,10 @@ pub enum EventKind {
     /// `source`, with these `instruments` or all of it, is heard again. It was silent since `since_ns`; 0 if
     /// that is unknown (in order).
     SourceBack = 28,
+    /// An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
+    /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
+    /// numbers (in order).
+    RolledBack = 29,
 }
 
 /// Declares an enum of C for one of Rust, with the conversions in both directions.
@@ -513,6 +517,11 @@ impl From<&rust::Event> for Event {
                 wrong_one_delivered: u8::from(*wrong_one_delivered),
                 ..Self::of(Kind::FencingViolation).run(*sequence, *sequence)
             },
+            E::RolledBack { after, records } => Self {
+                last: after.0,
+                records: *records,
+                ..Self::of(Kind::RolledBack)
+            },
             E::OtherPublisher { datagrams } => Self {
                 sequences: *datagrams,
                 ..Self::of(Kind::OtherPublisher)
@@ -632,6 +641,11 @@ impl Event {
                 sequence: first,
                 wrong_one_delivered: self.wrong_one_delivered != 0,
             }
+        } else if is(EventKind::RolledBack) {
+            E::RolledBack {
+                after: last,
+                records: self.records,
+            }
         } else if is(EventKind::OtherPublisher) {
             E::OtherPublisher {
                 datagrams: self.sequences,
@@ -738,6 +752,10 @@ mod tests {
                 sequence: Sequence(8),
                 wrong_one_delivered: true,
             },
+            E::RolledBack {
+                after: Sequence(8),
+                records: 5,
+            },
             E::EndOfSession,
             E::OtherPublisher { datagrams: 9 },
             E::Lagging { sequences: 12 },
@@ -798,7 +816,7 @@ mod tests {
             assert_eq!(c.to_rust().as_ref(), Some(&event));
             kinds.insert(c.kind);
         }
-        assert!(kinds.into_iter().eq(1..=28), "every kind was among them");
+        assert!(kinds.into_iter().eq(1..=29), "every kind was among them");
         assert_eq!(Event::of(EventKind::Other).to_rust(), None);
         let wild = Event {
             kind: 4,

@@ -410,7 +410,7 @@ impl Engine {
                 self.lose(|_| true);
             }
             // Two publishers send, so the origin of the delivered records is unknown.
-            Event::FencingViolation { .. } => {
+            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
                 self.counts.losses += 1;
                 self.lose(|_| true);
             }

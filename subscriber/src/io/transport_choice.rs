@@ -38,13 +38,14 @@ impl Host {
     /// Returns the default interface for a line of this sender (docs/decisions/0030). It is the first of:
     /// - the sender's own interface, if the sender is this host, because the kernel loops its datagrams back
     ///   there only;
-    /// - the interface whose network contains the sender;
+    /// - the interface whose network contains the sender; of several with the same network, the one that
+    ///   carries the connection to the publisher;
     /// - the interface that carries the connection to the publisher;
     /// - loopback, and then repair brings everything.
     fn interface_for(&self, sender: Ipv4Addr) -> Interface {
         let addresses = &self.addresses;
         (addresses.interface_with((sender, 0).into()))
-            .or_else(|| addresses.interface_towards(sender))
+            .or_else(|| addresses.interface_towards(sender, self.via))
             .or_else(|| addresses.interface_with(self.via?))
             .unwrap_or_default()
     }
@@ -342,6 +343,7 @@ mod tests {
             address: Some(address.into()),
             prefix_len,
             scope: 0,
+            is_up: true,
         };
         let all = [
             ("lo", [127, 0, 0, 1], 8),

@@ -62,7 +62,9 @@ impl Totals {
                 };
             }
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_losses += 1,
-            Event::FencingViolation { .. } => self.fencing_violations += 1,
+            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
+                self.fencing_violations += 1;
+            }
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
     Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, Journaled, Note, replay,
 };
-use tickcast_reliability::control::{RefusalReason, Start};
+use tickcast_reliability::control::{Message, RefusalReason, Start};
 use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::{
@@ -440,8 +440,10 @@ fn source_loss_event_names_its_origin() {
 fn records_that_no_version_carries_are_named_unreadable() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
-    stage.bytes(0, &datagram(Kind::Data, EPOCH, (13, 1), &[0xff; 56], 0));
+    let unreadable = datagram(Kind::Data, EPOCH, (13, 1), &[0xff; 56], 0);
+    stage.bytes(0, &unreadable);
     stage.hear(0, 14..=15);
+    stage.message(&Message::Datagram(&unreadable));
     let explained = stage.explain();
     let found = only(&explained);
     assert_eq!(
@@ -836,6 +838,9 @@ fn damaged_record_part_is_reported_rest_explained() {
     // Enough for several segments.
     for _ in 0..60_000 {
         stage.hear(0, next..=next);
+        if next % 1024 == 0 {
+            stage.status(next);
+        }
         next += 1;
     }
     stage.hear(0, next + 2..=next + 3);

@@ -144,6 +144,7 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 Told::MulticastLost => ("multicast-lost", 0, 0),
                 Told::MulticastRestored => ("multicast-restored", 0, 0),
                 Told::FencingViolation { sequence, .. } => ("fencing", sequence.0, 0),
+                Told::RolledBack { after, records } => ("rolled-back", after.0, *records),
                 _ => ("told", 0, 0),
             };
             trace.note(now, what, number, a, b);

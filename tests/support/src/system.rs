@@ -348,8 +348,11 @@ impl Follower {
                         .update(record.as_ref());
                 }
                 Item::Event(_, event) => {
-                    if let Event::Lost(loss) = event {
-                        losses.push(*loss);
+                    match event {
+                        Event::Lost(loss) => losses.push(*loss),
+                        // The same numbers follow again.
+                        Event::RolledBack { .. } => last.clear(),
+                        _ => {}
                     }
                     events.push(event.clone());
                 }

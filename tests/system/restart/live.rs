@@ -37,6 +37,8 @@ struct Run {
     to: SocketAddr,
     /// Packets sent to this publisher.
     sent: u64,
+    /// Messages that the killed publishers counted as decoded or missing.
+    accounted: u64,
     follower: Follower,
     heard: Vec<Heard>,
     /// The number of items heard before each report that the source is heard again.
@@ -63,6 +65,7 @@ impl Run {
             feed: UdpSocket::bind("127.0.0.1:0").expect("a socket"),
             to,
             sent: 0,
+            accounted: 0,
             follower,
             heard: Vec::new(),
             backs: BTreeSet::new(),
@@ -94,6 +97,7 @@ impl Run {
 
     /// Kills the publisher, and starts another one that continues its epoch.
     fn restart(&mut self) {
+        self.accounted += self.accounted_now();
         self.publisher.kill();
         let (publisher, log, epoch) = self.kept.started();
         assert!(log.contains("continues the previous epoch"), "{log}");
@@ -171,7 +175,13 @@ impl Run {
         count.expect("a count")
     }
 
+    /// Returns the messages that this publisher counts as decoded or missing.
+    fn accounted_now(&self) -> u64 {
+        self.count("source_messages") + self.count("source_missing_messages")
+    }
+
     fn end(&mut self) {
+        self.accounted += self.accounted_now();
         self.publisher.terminate();
         self.follow(|run| run.follower.subscriber.ended());
         self.follower.assert_balanced();
@@ -244,6 +254,12 @@ fn live_source_continues_with_venues_numbers_and_ids() {
         .chain((3..=4).map(message(1)))
         .collect();
     assert_eq!(run.heard, expected);
+    let unknown = 1;
+    assert_eq!(
+        run.accounted,
+        17 + unknown + 4,
+        "each message once in all lives"
+    );
     // A silence that the killed publisher may have reported ends before anything else.
     let first_of_lives = [4, 8, 10, 12];
     let backs = &run.backs;
@@ -255,6 +271,42 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     let sent = ["A", "B", "C", "A", "E", "C", "D", "D", "B", "E", "A", "F"];
     assert_eq!(symbols, sent, "an id is that of its symbol in every life");
     assert_eq!(run.names.len(), 6, "each symbol has one id");
+}
+
+#[test]
+fn count_that_venue_restarted_meanwhile_is_another_run() {
+    let at = SourcePosition::new;
+    let is_at = |last| move |run: &Run| run.heard.last() == Some(&Heard::Message(last));
+    let mut run = Run::new();
+    run.send(&[segment(7, 1, &["A"]), segment(7, 200, &["B"])]);
+    run.follow(is_at(at(0, 200)));
+    run.wait_until_kept();
+    run.restart();
+    // Message 5 may be of a slower line; message 6 comes too late for that.
+    run.send(&[segment(7, 5, &["C"])]);
+    std::thread::sleep(Duration::from_millis(110));
+    run.send(&[segment(7, 6, &["C"]), segment(7, 7, &["A"])]);
+    run.follow(is_at(at(1, 7)));
+    let counts = ["resets", "duplicates", "gaps"].map(|name| run.count(&format!("source_{name}")));
+    assert_eq!(counts, [1, 1, 2]);
+    run.end();
+    let lost = |ordinal, from, messages| Heard::Lost(at(ordinal, from), messages, Vec::new());
+    let expected = [
+        Heard::Message(at(0, 1)),
+        lost(0, 2, 198),
+        Heard::Message(at(0, 200)),
+        lost(0, 201, u64::MAX),
+        lost(1, 1, 5),
+        Heard::Message(at(1, 6)),
+        Heard::Message(at(1, 7)),
+    ];
+    assert_eq!(run.heard, expected);
+    let unknown = 1;
+    assert_eq!(
+        run.accounted,
+        200 + unknown + 7,
+        "each message once in both lives"
+    );
 }
 
 /// The sequences of messages that become order records, and the instruments.

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::hostile::counted;
+
 use super::pair::{
     RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,
     standby_of, told, until_it_mirrors,
@@ -55,7 +57,7 @@ fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
         channel(&summary)["sealed"],
         "the mirror had all that was sealed"
     );
-    assert_eq!(told(&b)["state"], "promoted");
+    drive(&mut followers, |_| told(&b)["state"] == "promoted");
     get_on(&mut followers, 5_000);
     end(&b, &mut followers);
     let (ended, summary) = b.finish();
@@ -414,13 +416,36 @@ fn standby_on_another_host_hands_over_with_token_only() {
         b
     };
     let mut wrong = start(&mut followers, "the-token-of-publisher-b");
+    // That is known before the promotion.
+    drive(&mut followers, |_| {
+        let problem = &told(&wrong)["commands_problem"];
+        problem
+            .as_str()
+            .is_some_and(|it| it.contains("refuses the token"))
+    });
+    let (ready, why) = wrong.get("/readyz");
+    assert_eq!(ready, 503, "{why}");
+    assert!(why.contains("the publisher would not hand over"), "{why}");
+    let refused = "tickcast_standby_commands_refused 1";
+    assert!(wrong.metrics().contains(refused), "{}", wrong.metrics());
     let why = refusal(&mut followers, &wrong, false);
     assert!(why.contains("refuses the token"), "{why}");
+    let refused = wrong.audited("promotion_refused");
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0]["client"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("user "))
+    );
     get_on(&mut followers, 1_000);
-    let denied = "tickcast_publisher_endpoint_denied{endpoint=\"command_port\"} 1";
-    assert!(a.metrics().contains(denied), "{}", a.metrics());
+    // The check and the promotion.
+    drive(&mut followers, |_| {
+        counted(&a, "endpoint_denied{endpoint=\"command_port\"}") >= 2
+    });
     wrong.kill();
     let b = start(&mut followers, "the-token-of-publisher-a");
+    drive(&mut followers, |_| b.get("/readyz").0 == 200);
+    assert_eq!(told(&b)["commands_problem"], Value::Null);
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
     assert_eq!(promoted["reason"], "handed_over");

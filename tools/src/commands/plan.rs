@@ -35,19 +35,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = multiple)]
     rate: f64,
     /// Number of subscribers.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     subscribers: u64,
     /// The longest standstill of a subscriber that must cost no record, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
     stall_ms: u64,
     /// MTU of the network; gives the length of a slot.
-    #[arg(long, value_name = "BYTES", default_value_t = 1_500, value_parser = clap::value_parser!(u32).range(1_052..=9_216))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1_500)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1_052..=9_216))]
     mtu: u32,
     /// Speed of the slowest link, in Gbit/s.
     #[arg(long, value_name = "GBIT", default_value = "10", value_parser = positive)]
     link_gbit: f64,
     /// Lines of the fan-out.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     lines: u8,
     /// Cores of the feed, publish and repair threads, which then spin.
     #[arg(

@@ -57,6 +57,12 @@ impl LogLimit {
         }
     }
 
+    /// Returns whether the whole burst is left at `now`.
+    pub fn is_unused_at(&mut self, now: Nanos) -> bool {
+        self.refill(now);
+        self.left.get() == self.burst
+    }
+
     /// Returns the number of suppressed lines.
     pub const fn suppressed(&self) -> u64 {
         self.suppressed.get()

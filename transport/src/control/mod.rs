@@ -71,8 +71,8 @@ pub enum SendError {
     NotConnected,
 }
 
-/// Least cost of a message or of a read, in bytes, about the length of a NACK of one range. A shorter
-/// message costs the reader as much time.
+/// Least cost of a message, in bytes, about the length of a NACK of one range. A shorter message costs the
+/// reader as much time.
 const MESSAGE_COST_MIN: usize = 48;
 
 /// Bytes received and not yet parsed as messages.
@@ -151,26 +151,33 @@ impl Inbox {
     }
 
     /// Passes every whole message to `on`. Returns their number.
-    fn messages(&mut self, on: impl FnMut(ChannelId, Message<'_>)) -> Result<usize, ControlError> {
-        let mut turn = usize::MAX;
-        self.messages_within(&mut turn, on)
-    }
-
-    /// Passes whole messages to `on` until their cost has used up `turn`. Returns their number. If some of
-    /// the turn is left, no whole message remains.
-    fn messages_within(
+    fn messages(
         &mut self,
-        turn: &mut usize,
         mut on: impl FnMut(ChannelId, Message<'_>),
     ) -> Result<usize, ControlError> {
+        self.messages_within(usize::MAX, &mut 0, |channel, message| {
+            on(channel, message);
+            0
+        })
+    }
+
+    /// Passes whole messages to `on` until `cost` has reached `turn`. A message costs its length, and the
+    /// work in bytes that `on` returns. Returns their number. If `cost` is below `turn` then, no whole
+    /// message remains.
+    fn messages_within(
+        &mut self,
+        turn: usize,
+        cost: &mut usize,
+        mut on: impl FnMut(ChannelId, Message<'_>) -> usize,
+    ) -> Result<usize, ControlError> {
         let mut count = 0;
-        while *turn > 0
+        while *cost < turn
             && let Some((channel, message, len)) =
                 Message::read(&self.bytes[self.start..self.end], self.body_len_max)?
         {
-            on(channel, message);
+            let work = on(channel, message);
             self.start += len;
-            *turn = turn.saturating_sub(len.max(MESSAGE_COST_MIN));
+            *cost = cost.saturating_add(work.saturating_add(len.max(MESSAGE_COST_MIN)));
             count += 1;
         }
         Ok(count)

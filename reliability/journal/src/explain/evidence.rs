@@ -136,8 +136,8 @@ impl Gap {
 /// How the core handled the datagrams of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
-    /// Whether the window had room.
-    has_room: bool,
+    /// Whether the core did not drop it, for want of room in the window or of valid records.
+    is_kept: bool,
     /// Whether it may have filled a gap. Late and duplicate datagrams do not.
     fills: bool,
 }
@@ -163,7 +163,7 @@ impl Evidence {
                     evidence.to = entry.at;
                     let known = witnessed.knows(entry.place);
                     let taken = Taken {
-                        has_room: !witnessed.no_room.contains(&entry.place),
+                        is_kept: !witnessed.dropped.contains(&entry.place),
                         fills: !known || witnessed.filled.contains(&entry.place),
                     };
                     evidence.entry(&entry, taken);
@@ -233,6 +233,7 @@ impl Evidence {
                 line,
                 verdict,
                 kept,
+                ..
             } => {
                 let Some(header) = header_of(kept) else {
                     return;
@@ -486,11 +487,11 @@ impl Channel {
                 (false, true) => How::Late(line),
                 (false, false) => How::OtherLine(line),
             };
-            if taken.has_room && taken.fills {
+            if taken.is_kept && taken.fills {
                 self.came(at, header.epoch, header.sequence, how);
             }
             if !resent {
-                if taken.has_room {
+                if taken.is_kept {
                     self.came_late(at, line, header, overtaken);
                 } else {
                     let turned_away = self.turned_away.entry(header.epoch).or_default();
@@ -500,8 +501,8 @@ impl Channel {
                 received.insert(SequenceRange::one(header.sequence));
             }
         }
-        // A datagram without room in the window stays missing.
-        let known = if sequenced && taken.has_room {
+        // A datagram that was dropped stays missing.
+        let known = if sequenced && taken.is_kept {
             header.sequence.previous()
         } else {
             header.sequence
@@ -577,13 +578,13 @@ impl Channel {
         }
     }
 
-    /// Processes a datagram from a connection. Without room in the window it stays missing.
+    /// Processes a datagram from a connection. A dropped one stays missing.
     fn answered(&mut self, at: Nanos, header: &Header, how: How, taken: Taken) {
-        if taken.has_room && taken.fills {
+        if taken.is_kept && taken.fills {
             self.came(at, header.epoch, header.sequence, how);
         }
         if header.epoch == self.epoch && header.kind.is_sequenced() {
-            let known = match taken.has_room {
+            let known = match taken.is_kept {
                 true => header.sequence.previous(),
                 false => header.sequence,
             };

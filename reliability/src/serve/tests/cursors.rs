@@ -96,6 +96,27 @@ fn cursor_report_counts_as_progress_without_an_answer() {
 }
 
 #[test]
+fn older_cursor_report_lowers_no_status() {
+    let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
+    bench.publish(40);
+    bench.drain();
+    // It arrived before the publisher noted it as sent.
+    bench.ring.open().unwrap();
+    bench.seal_unsent(Kind::End, 0);
+    let heard = Progress {
+        heard: Sequence(41),
+        ..progress(35)
+    };
+    bench.tell(0, Message::Progress(heard));
+    assert!(bench.look(&report(session, 1, 35, 0)).is_some());
+    let got = bench.take(0);
+    assert!(
+        matches!(&got[..], [Got::Status(it)] if it.newest == Sequence(41)),
+        "{got:?}"
+    );
+}
+
+#[test]
 fn torn_or_foreign_cursor_report_is_counted_and_ignored() {
     let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
     assert_eq!(bench.look(&[0; CURSOR_WORDS]), None);

@@ -144,6 +144,7 @@ fn replay_that_waits_for_others_may_be_repeated() {
         .handle_backlog(PeerId(1), config.backlog_pause_bytes);
     bench.tell(1, progress(1));
     assert_eq!(bench.take(1), []);
+    bench.nack(1, NackClass::Replay, &[(1, 500)]);
     bench.nack(3, NackClass::Replay, &[(1, 500)]);
     assert_eq!(refusals(&bench.take(3)), []);
     // A peer that reads again goes on.
@@ -232,4 +233,284 @@ fn ended_connections_leave_nothing_in_the_order_of_turns() {
     assert_eq!(bench.drain(), []);
     assert!(bench.core.turns.iter().all(|it| !it.is_waiting()));
     assert_eq!(bench.counters.pending.get(), 0);
+}
+
+impl Bench {
+    /// Connects without JOIN.
+    fn arrive_from(&mut self, from: PeerOrigin, peer: u64) {
+        self.core
+            .handle_connected(self.now, PeerId(peer), Carrier::Tcp, from);
+    }
+
+    /// Returns the connections that were closed, each with the code of its REJECTED.
+    fn closed(&mut self) -> Vec<(u64, RejectCode)> {
+        let closed = |event| match event {
+            RepairEvent::Close { peer, reason } => Some((peer.0, reason?.code)),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(closed).collect()
+    }
+}
+
+#[test]
+fn origin_with_fewer_connections_keeps_its_sessions() {
+    let config = RepairConfig {
+        peers_max: 24,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    // An honest host has eight subscribers with one connection each.
+    for peer in 0..8 {
+        bench.connect_from(origin(99), 1_000 + peer, join("equities"));
+    }
+    // Two strangers have as many connections, but fewer sessions.
+    let mut sessions = Vec::new();
+    for peer in 0..8 {
+        let got = bench.connect_from(origin(peer % 2), 10 * peer, join("equities"));
+        let Got::Welcome(welcome) = &got[0] else {
+            panic!("{got:?}");
+        };
+        sessions.push(welcome.session);
+        bench.connect_from(origin(peer % 2), 10 * peer + 1, replay(welcome.session));
+    }
+    assert_eq!(bench.closed(), []);
+    for again in 200..220 {
+        let got = bench.connect_from(origin(again % 2), again, join("equities"));
+        assert!(matches!(&got[..], [Got::Rejected(_)]), "{got:?}");
+    }
+    assert!(
+        bench
+            .closed()
+            .iter()
+            .all(|(peer, _)| *peer >= 200 && *peer < 220)
+    );
+    assert_eq!(bench.core.group(CHANNEL).0, 16);
+    // A further connection gives way, and its session goes on.
+    bench.core.handle_disconnected(PeerId(1_000));
+    bench.connect_from(origin(0), 300, further(sessions[0]));
+    assert_eq!(bench.core.group(CHANNEL).0, 15);
+    bench.connect_from(origin(99), 1_008, join("equities"));
+    assert_eq!(bench.closed(), [(300, RejectCode::TooMany)]);
+    assert_eq!(bench.core.group(CHANNEL).0, 16);
+}
+
+#[test]
+fn idle_connections_displace_no_session() {
+    let config = RepairConfig {
+        peers_max: 5,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    for peer in 0..4 {
+        bench.connect_from(origin(99), 1_000 + peer, join("equities"));
+    }
+    for peer in 0..500 {
+        bench.arrive_from(origin(peer % 17), peer);
+        bench.drain();
+        assert!(bench.core.peers.len() <= config.connections_max());
+    }
+    assert_eq!(bench.core.group(CHANNEL).0, 4);
+    let closed = bench.closed();
+    assert_eq!(closed.len(), 500 + 4 - config.connections_max());
+    assert!(closed.iter().all(|(peer, _)| *peer < 500));
+    // A newcomer is not kept out by those who wait.
+    let got = bench.connect_from(origin(50), 2_000, join("equities"));
+    assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");
+    assert_eq!(bench.core.group(CHANNEL).0, 5);
+}
+
+#[test]
+fn newcomers_displace_different_connections() {
+    let config = RepairConfig {
+        peers_max: 8,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    for peer in 0..8 {
+        bench.connect_from(origin(1), peer, join("equities"));
+    }
+    // They join before anything is sent.
+    for peer in 0..3 {
+        bench.arrive_from(origin(10 + peer as u64), 100 + peer as u64);
+        bench.tell(100 + peer as u64, Message::Join(join("equities")));
+    }
+    let rejected: Vec<_> = (bench.drain().into_iter())
+        .filter(|(_, got)| matches!(got, Got::Rejected(_)))
+        .map(|(to, _)| to)
+        .collect();
+    assert_eq!(rejected, [Some(7), Some(6), Some(5)]);
+    let closed: Vec<u64> = bench.closed().iter().map(|(peer, _)| *peer).collect();
+    assert_eq!(closed, [7, 6, 5]);
+    assert_eq!(
+        (bench.core.group(CHANNEL).0, bench.core.peers.len()),
+        (8, 8)
+    );
+}
+
+#[test]
+fn nack_is_charged_by_the_sequences_that_it_logs() {
+    let mut bench = Bench::beside_strangers(RepairConfig::default(), 1 << 13, 2, 1);
+    bench.publish(6_000);
+    let nack = |bench: &mut Bench, peer, class, first, last| {
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class,
+            ranges: vec![run(first, last)],
+        };
+        bench
+            .core
+            .handle_message(bench.now, PeerId(peer), CHANNEL, nack)
+    };
+    let small = nack(&mut bench, 0, NackClass::Repair, 1, 1);
+    let large = nack(&mut bench, 0, NackClass::Repair, 2, 4_001);
+    assert_eq!(large, 4_000 * small);
+    assert_eq!(
+        nack(&mut bench, 0, NackClass::Repair, 1, 4_001),
+        0,
+        "it waits"
+    );
+    assert_eq!(nack(&mut bench, 0, NackClass::Replay, 1, 4_001), 0);
+    // Answers are work too, and so is the comparison with what was multicast meanwhile.
+    let refused = nack(&mut bench, 0, NackClass::Repair, 7_000, 7_000);
+    assert!(refused > 0);
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    for peer in [1, HONEST] {
+        bench.repair(peer, 1, 100);
+    }
+    let sent = bench.drain();
+    assert_eq!(sent.iter().filter(|(to, _)| to.is_none()).count(), 100);
+    let again = nack(&mut bench, 0, NackClass::Repair, 4_001, 4_001);
+    assert_eq!(again, 100 * small);
+    assert_eq!(nack(&mut bench, 0, NackClass::Repair, 4_001, 4_001), 0);
+    // A directory is work of its JOIN.
+    let welcomed = |bench: &mut Bench, peer| {
+        bench.arrive_from(origin(7), peer);
+        let join = Message::Join(join("equities"));
+        bench
+            .core
+            .handle_message(bench.now, PeerId(peer), CHANNEL, join)
+    };
+    let before = welcomed(&mut bench, 500);
+    let instrument = Instrument {
+        id: 1,
+        symbol: "A".repeat(100),
+    };
+    bench.core.set_directory(CHANNEL, vec![instrument; 1_000]);
+    assert!(welcomed(&mut bench, 501) > before + 10_000);
+}
+
+#[test]
+fn multicast_visits_no_waiting_connection() {
+    let mut bench = Bench::beside_strangers(RepairConfig::default(), 64, 500, 1);
+    bench.publish(20);
+    for peer in 0..500 {
+        bench.repair(peer, 5, 5);
+    }
+    bench.repair(HONEST, 7, 7);
+    let mut out = Vec::new();
+    let sent = bench.core.poll_transmit(bench.now, &mut out);
+    assert_eq!(sent, Some(Destination::Multicast(CHANNEL)));
+    // Only the connection whose turn it was is answered so far, and the other origin is next.
+    assert_eq!(bench.counters.pending.get(), 500);
+    assert_eq!(bench.turns_until_repaired(), 1);
+    assert!(
+        bench.counters.pending.get() >= 497,
+        "one or two were passed"
+    );
+    // The others are answered in their turns, without a copy of their own.
+    assert_eq!(bench.drain(), []);
+    assert_eq!(bench.counters.pending.get(), 0);
+    assert_eq!(bench.counters.answered_by_multicast.get(), 500);
+    // A request after the multicast counts anew, though the earlier one had no turn since.
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    for peer in 0..3 {
+        bench.repair(peer, 9, 9);
+    }
+    assert_eq!(bench.drain().len(), 1);
+    bench.pass(100);
+    bench.repair(0, 9, 9);
+    bench.core.handle_backlog(PeerId(0), 0);
+    assert_eq!(sequences(&bench.take(0)), [9]);
+}
+
+#[test]
+fn request_that_ends_after_its_multicast_counts_as_answered() {
+    let mut bench = Bench::beside_strangers(RepairConfig::default(), 64, 80, 1);
+    bench.publish(20);
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    for peer in 0..3 {
+        bench.repair(peer, 5, 6);
+    }
+    bench.repair(0, 8, 8);
+    assert_eq!(bench.drain().len(), 2);
+    assert_eq!(bench.counters.pending.get(), 3);
+    bench.core.handle_disconnected(PeerId(0));
+    assert_eq!(bench.counters.answered_by_multicast.get(), 6);
+    assert_eq!(bench.counters.repairs_cancelled.get(), 1);
+    bench.check();
+}
+
+#[test]
+fn turn_of_answers_is_about_a_datagram_long() {
+    let mut bench = Bench::beside_strangers(unicast(), 64, 1, 1);
+    bench.publish(20);
+    let ahead: Vec<_> = (0..200).map(|n| (100 + 2 * n, 100 + 2 * n)).collect();
+    bench.nack(0, NackClass::Repair, &ahead);
+    bench.repair(HONEST, 1, 1);
+    let mut turns = Vec::new();
+    let mut out = Vec::new();
+    while let Some(to) = bench.core.poll_transmit(bench.now, &mut out) {
+        turns.push(to);
+        assert!(out.len() <= 1_500, "{}", out.len());
+        out.clear();
+    }
+    let honest = turns
+        .iter()
+        .position(|it| *it == Destination::Peer(PeerId(HONEST)));
+    assert!(honest.unwrap() <= 1, "{turns:?}");
+    assert_eq!(
+        turns.len(),
+        1 + 200_usize.div_ceil(1_500 / (FRAME_HEAD + 48))
+    );
+}
+
+#[test]
+fn unread_answers_of_one_origin_are_bounded_in_all() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        backlog_close_bytes: 200_000,
+        ..unicast()
+    };
+    let mut bench = Bench::beside_strangers(config, 64, 12, 1);
+    let instrument = Instrument {
+        id: 1,
+        symbol: "A".repeat(1_000),
+    };
+    bench.core.set_directory(CHANNEL, vec![instrument; 100]);
+    for peer in 0..10 {
+        bench.core.handle_backlog(PeerId(peer), 63_900);
+    }
+    // The origin may have 640,000 unread bytes. Its tenth and eleventh connection have read everything.
+    bench.core.handle_backlog(PeerId(9), 66_000);
+    for peer in [0, 11, HONEST] {
+        bench.repair(peer, 90, 90);
+    }
+    assert_eq!(bench.closed(), []);
+    bench.repair(9, 90, 90);
+    assert_eq!(bench.drain().len(), 4);
+    assert_eq!(bench.closed(), [(9, RejectCode::Overflow)]);
+    // A WELCOME that would exceed it is rejected and may be tried again. Other origins get theirs.
+    bench.core.handle_backlog(PeerId(8), 64_000);
+    let got = bench.connect_from(origin(0), 100, join("equities"));
+    let rejected = rejection(&mut bench, 100, &got);
+    assert_eq!(rejected.code, RejectCode::Overflow);
+    assert!(rejected.retry_after_ms > 0);
+    let got = bench.connect_from(origin(1), 101, join("equities"));
+    assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");
+    // A connection that closes takes its unread bytes with it.
+    for peer in 0..3 {
+        bench.core.handle_disconnected(PeerId(peer));
+    }
+    let got = bench.connect_from(origin(0), 102, join("equities"));
+    assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");
 }

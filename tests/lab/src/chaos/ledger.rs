@@ -201,7 +201,7 @@ impl Ledger {
                     whole,
                 });
             }
-            Event::FencingViolation { .. } => {
+            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
                 let what = event.to_string();
                 self.write(&Line::Wrong { channel, what });
             }

@@ -17,6 +17,7 @@ use tickcast_reliability::wire::Datagram;
 
 use crate::checks::delivery::Stream;
 use crate::checks::first_nack::FirstNackCheck;
+use crate::checks::impostor::ImpostorCheck;
 use crate::checks::join::JoinCheck;
 use crate::checks::ladder::Rung;
 use crate::checks::loss_reason::LossReasonCheck;
@@ -43,6 +44,8 @@ pub struct Following {
     pub start: Start,
     /// Check on the delivered stream.
     pub stream: Stream,
+    /// Check on the delivered stream while an impostor is about.
+    pub impostor: ImpostorCheck,
     /// Check on NACKs and READs.
     pub asked: NackCheck,
     /// Check on liveness events.
@@ -53,6 +56,9 @@ pub struct Following {
     pub loss_reason: LossReasonCheck,
     /// Check that gaps are requested, and given up, in time.
     pub first_nack: FirstNackCheck,
+    /// Whether an impostor was proven, after which requests follow from forged datagrams and are not
+    /// checked.
+    pub disturbed: bool,
     /// Alarms emitted during the current input.
     pub alarms: Vec<Alarm>,
     /// Whether the kernel is a member of the channel's group, by line.
@@ -88,6 +94,8 @@ pub struct Subscriber {
     pub connections: [Option<usize>; 4],
     /// Number of the last attempt to connect, by path.
     pub attempts: [u64; 4],
+    /// Number of slots of the publisher's ring.
+    pub ring_slots: u64,
     /// Time of the next wake-up.
     pub wakes_at: Nanos,
     /// Number of consecutive immediate wake-ups without work.
@@ -113,11 +121,13 @@ impl Subscriber {
                     config,
                     start,
                     stream: Stream::new(channel, config.delivery, start),
+                    impostor: ImpostorCheck::new(channel),
                     asked: NackCheck::new(config, plan.ring_slots),
                     silence: SilenceCheck::new(config),
                     beginning: JoinCheck::new(start),
                     loss_reason: LossReasonCheck::new(config, plan.ring_slots),
                     first_nack: FirstNackCheck::new(config, plan.lines, reads_of(plan)),
+                    disturbed: false,
                     alarms: Vec::new(),
                     member: [false; 2],
                     page_beat: 0,
@@ -158,6 +168,7 @@ impl Subscriber {
             socket: VecDeque::new(),
             connections: [None; 4],
             attempts: [0; 4],
+            ring_slots: plan.ring_slots,
             wakes_at: Nanos::MAX,
             spins: 0,
         }
@@ -241,12 +252,15 @@ impl Subscriber {
                 Message::Progress(progress) => {
                     let receiver = self.core.receiver(channel);
                     let settled = receiver.map_or(Sequence::NONE, |r| r.progress().0);
+                    // A confirmation is asked for after each eighth of the ring.
+                    let confirmed = receiver.map_or(Sequence::NONE, |r| r.confirmed(now).0);
+                    let unconfirmed = progress.heard.since(confirmed) > self.ring_slots / 8;
                     if progress.sequence > settled {
                         let said = progress.sequence;
                         return Err(format!("a PROGRESS to {said}, settled is {settled}"));
                     }
-                    if let Some(of) = self.following_mut(channel) {
-                        of.asked.pace.says(now)?;
+                    if let Some(of) = self.following_mut(channel).filter(|it| !it.disturbed) {
+                        of.asked.pace.says(now, unconfirmed)?;
                     }
                     continue;
                 }
@@ -263,6 +277,9 @@ impl Subscriber {
             let followed = of.stream.followed();
             if epoch != followed {
                 return Err(format!("a NACK of epoch {epoch} in {followed}"));
+            }
+            if of.disturbed {
+                continue;
             }
             let found = |sequence| of.loss_reason.found(sequence);
             of.asked.nack(path, (class, &ranges), next, found, now)?;

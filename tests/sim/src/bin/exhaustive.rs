@@ -36,6 +36,9 @@ struct Options {
     /// Maximum number of publisher restarts; the default is the world's own bound.
     #[arg(long)]
     restarts: Option<u8>,
+    /// Maximum number of forged datagrams, where an impostor is about; the default is the world's own bound.
+    #[arg(long)]
+    forgeries: Option<u8>,
     /// Maximum number of timers that fire before the faults stop; the default is the world's own bound.
     #[arg(long)]
     ticks: Option<u8>,
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         faults.duplicates = options.duplicates.unwrap_or(faults.duplicates);
         faults.cuts = options.cuts.unwrap_or(faults.cuts);
         faults.restarts = options.restarts.unwrap_or(faults.restarts);
+        faults.forgeries = options.forgeries.unwrap_or(faults.forgeries);
         faults.ticks = options.ticks.unwrap_or(faults.ticks);
         let found = search(&plan, options.states_max);
         println!(

@@ -320,6 +320,7 @@ impl Stream {
                 }
                 self.whole(truth, last)
             }
+            Event::RolledBack { after, .. } => self.rolled_back(truth, *after),
             Event::FencingViolation { sequence, .. }
                 if truth.of(self.channel, self.epoch).len() < 2 =>
             {
@@ -574,6 +575,25 @@ impl Stream {
         (self.ended, self.followed) = (false, to);
         let cut = self.cut.map_or(link.last, |cut| cut.min(link.last));
         self.cut = Some(cut);
+    }
+
+    /// Checks that another publisher has the epoch, and returns to the place behind `after`.
+    fn rolled_back(&mut self, truth: &Truth, after: Sequence) -> Checked {
+        if truth.of(self.channel, self.epoch).len() < 2 {
+            return Err(format!(
+                "rolled back to {after}, and one publisher alone has the epoch"
+            ));
+        }
+        if self.next > after.next() {
+            (self.next, self.part) = (after.next(), 0);
+        }
+        self.early.split_off(&after.next().0);
+        self.told.clear();
+        self.decided.retain(|of, _| *of <= after.0);
+        self.of_unknown_size
+            .take_if(|(range, _)| range.first > after);
+        self.cut = Some(self.cut.map_or(after, |cut| cut.min(after)));
+        Ok(())
     }
 
     /// Skips sequences whose records a dead end delivered, because they are not emitted again.

@@ -5,6 +5,7 @@ pub mod counters;
 pub mod delivery;
 pub(crate) mod epoch_lineage;
 pub mod first_nack;
+pub mod impostor;
 pub mod join;
 pub mod ladder;
 pub mod loss_reason;

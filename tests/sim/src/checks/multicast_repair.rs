@@ -1,8 +1,8 @@
 //! Checks a publisher's multicast repairs and STATUS messages against the NACKs and PROGRESS
 //! messages that it received (docs/PROTOCOL.md §6.2, §6.3).
 //!
-//! - A request counts as repaired by multicast only when a multicast is sent that it waited for, or
-//!   was sent just before it arrived.
+//! - A request counts as repaired by multicast only after a multicast is sent that it waited for, or
+//!   that was sent just before it arrived. The core counts it when its connection has a turn.
 //! - A multicast needs enough requesters.
 //! - STATUS responds to the last PROGRESS and describes the ring. When the ring is written
 //!   meanwhile, it describes a state since then.
@@ -49,6 +49,8 @@ struct Wanted {
 pub struct MulticastRepairCheck {
     config: RepairConfig,
     wanted: BTreeMap<(ChannelId, u64), Wanted>,
+    /// Requests that a multicast has repaired and the core has not counted yet.
+    uncounted: BTreeMap<ChannelId, u64>,
     /// Counters so far: requests repaired by multicast, and bytes of repair.
     counted: BTreeMap<ChannelId, (u64, u64)>,
     /// The STATUS that was correct when the last PROGRESS arrived, while its response is due.
@@ -66,6 +68,7 @@ impl MulticastRepairCheck {
         Self {
             config,
             wanted: BTreeMap::new(),
+            uncounted: BTreeMap::new(),
             counted: BTreeMap::new(),
             statuses: BTreeMap::new(),
             statuses_seen: 0,
@@ -87,7 +90,7 @@ impl MulticastRepairCheck {
     ) -> Checked {
         let answered = self.newly(feed).0;
         if class == NackClass::Replay {
-            return nothing(answered);
+            return self.explained(feed.channel, answered, 0);
         }
         let ignore = Nanos::from_us(self.config.sender_ignore_us);
         let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
@@ -122,14 +125,8 @@ impl MulticastRepairCheck {
                 of.asked_at = now;
             }
         }
-        self.answered_seen += answered;
-        if answered > may {
-            return Err(format!(
-                "{answered} questions of {peer:?} were answered by a multicast as they came, of {may} one had just gone out"
-            ));
-        }
         self.forget(feed);
-        Ok(())
+        self.explained(feed.channel, answered, may)
     }
 
     /// Returns the increase of a channel's counters since the last call.
@@ -156,8 +153,22 @@ impl MulticastRepairCheck {
         self.statuses.insert((peer, feed.channel), status);
     }
 
-    /// Checks bytes that are sent. `paused` tells which peers do not read at present and keep their
-    /// waiting requests.
+    /// Checks that so many requests have been repaired by multicast: those that waited for one, and
+    /// those that may have arrived just after one.
+    fn explained(&mut self, channel: ChannelId, answered: u64, may: u64) -> Checked {
+        self.answered_seen += answered;
+        let waited = self.uncounted.entry(channel).or_default();
+        if answered > *waited + may {
+            return Err(format!(
+                "{answered} questions were answered by a multicast: {waited} waited for one, {may} came \
+                 just after one"
+            ));
+        }
+        *waited -= answered.saturating_sub(may);
+        Ok(())
+    }
+
+    /// Checks bytes that are sent.
     ///
     /// # Errors
     /// A repair or a STATUS that no request explains.
@@ -166,18 +177,21 @@ impl MulticastRepairCheck {
         destination: Destination,
         out: &[u8],
         (feeds, subscribers): (&[Feed], &dyn Fn(ChannelId) -> u32),
-        paused: &dyn Fn(PeerId) -> bool,
         now: Now,
     ) -> Checked {
         let newly: Vec<_> = feeds.iter().map(|feed| self.newly(feed)).collect();
+        let counted = |it: &mut Self| {
+            let mut all = feeds.iter().zip(&newly);
+            all.try_for_each(|(feed, (answered, _))| it.explained(feed.channel, *answered, 0))
+        };
         let peer = match destination {
             Destination::Multicast(channel) => {
                 let at = feeds.iter().position(|feed| feed.channel == channel);
                 let at = at.ok_or("a multicast of no channel")?;
                 let datagram = Datagram::parse(out).map_err(|e| e.to_string())?;
                 let key = (channel, datagram.header().sequence.0);
-                let (answered, askers) = self.multicast(key, newly[at].0, paused, now.monotonic)?;
-                self.answered_seen += answered;
+                let askers = self.multicast(key, now.monotonic);
+                counted(self)?;
                 return match is_forgetful(&feeds[at]) {
                     true => Ok(()),
                     false => self.enough(key.1, askers, subscribers(channel)),
@@ -185,7 +199,7 @@ impl MulticastRepairCheck {
             }
             Destination::Peer(peer) => peer,
         };
-        nothing(newly.iter().map(|(answered, _)| answered).sum())?;
+        counted(self)?;
         let mut frames = out;
         while let Some((channel, message, taken)) =
             Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).map_err(|e| e.to_string())?
@@ -223,27 +237,15 @@ impl MulticastRepairCheck {
         Ok(())
     }
 
-    /// Returns the number of requests that a multicast repaired, and the number of its requesters.
-    fn multicast(
-        &mut self,
-        key: (ChannelId, u64),
-        answered: u64,
-        paused: &dyn Fn(PeerId) -> bool,
-        now: Nanos,
-    ) -> Result<(u64, usize), String> {
+    /// Records a multicast, and returns the number of its requesters.
+    fn multicast(&mut self, key: (ChannelId, u64), now: Nanos) -> usize {
         let of = self.wanted.entry(key).or_default();
         let (waited, askers) = (of.waits.len() as u64, of.askers.len());
-        of.waits.retain(|peer| paused(*peer));
+        of.waits.clear();
         of.askers.clear();
         (of.answered, of.multicast_at) = (true, Some(now));
-        // `budgets.rs` checks which requests are counted at all.
-        match answered > waited {
-            true => Err(format!(
-                "a multicast of {} answered {answered} questions, {waited} waited",
-                key.1
-            )),
-            false => Ok((answered, askers)),
-        }
+        *self.uncounted.entry(key.0).or_default() += waited;
+        askers
     }
 
     fn enough(&self, sequence: u64, askers: usize, subscribers: u32) -> Checked {
@@ -279,10 +281,13 @@ fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
     }
 }
 
-/// Checks that a STATUS lies between two correct ones.
+/// Checks that a STATUS lies between two correct ones. It may also name sealed datagrams that the
+/// subscriber has heard.
 fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> Checked {
     let between = Status {
-        newest: status.newest.clamp(before.newest, after.newest),
+        newest: status
+            .newest
+            .clamp(before.newest, after.newest.max(feed.reader.sealed())),
         oldest: status.oldest.clamp(before.oldest, after.oldest),
         next_record: (feed.reader.next_record_after(status.newest)).unwrap_or(status.next_record),
         ended: after.ended && (before.ended || status.ended),
@@ -299,13 +304,4 @@ fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> 
 /// Returns whether the core may have forgotten requests that this check knows.
 fn is_forgetful(feed: &Feed) -> bool {
     feed.reader.geometry().slots() > LOG
-}
-
-fn nothing(answered: u64) -> Checked {
-    match answered {
-        0 => Ok(()),
-        _ => Err(format!(
-            "{answered} questions were answered by no multicast"
-        )),
-    }
 }

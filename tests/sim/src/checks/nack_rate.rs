@@ -403,8 +403,8 @@ impl NackRateCheck {
     ///
     /// # Errors
     /// A PROGRESS too soon after the one before.
-    pub fn says(&mut self, now: Nanos) -> Checked {
-        let free = std::mem::take(&mut self.progress_free);
+    pub fn says(&mut self, now: Nanos, unconfirmed: bool) -> Checked {
+        let free = std::mem::take(&mut self.progress_free) || unconfirmed;
         let before = self.progress_at.replace(now);
         self.said += 1;
         let waits = self.unanswered;
@@ -583,11 +583,11 @@ mod tests {
     #[test]
     fn early_message_is_detected_unless_excused() {
         let mut of = pace();
-        assert_eq!(of.says(us(1)), Ok(()));
-        assert!(of.says(us(900)).is_err());
+        assert_eq!(of.says(us(1), false), Ok(()));
+        assert!(of.says(us(900), false).is_err());
         of.stale(Some(us(901)));
-        assert_eq!(of.says(us(901)), Ok(()));
-        assert_eq!(of.says(us(1_901)), Ok(()));
+        assert_eq!(of.says(us(901), false), Ok(()));
+        assert_eq!(of.says(us(1_901), false), Ok(()));
     }
 
     #[test]
@@ -595,7 +595,7 @@ mod tests {
         let mut of = pace();
         assert_eq!(of.on_time(us(900_000)), Ok(()), "nobody welcomed it");
         of.welcomed(us(1_000));
-        of.says(us(1_000)).unwrap();
+        of.says(us(1_000), false).unwrap();
         assert_eq!(of.on_time(us(101_005)), Ok(()));
         assert!(of.on_time(us(101_006)).is_err());
         of.stale(Some(us(50_000)));

@@ -26,6 +26,8 @@ pub struct Given {
     pub unasked: bool,
     /// Whether it is a retransmission.
     pub again: bool,
+    /// Whether it lies beyond what multicast may claim without a confirmation.
+    pub unconfirmed: bool,
     /// Time of arrival.
     pub at: Nanos,
 }
@@ -59,8 +61,8 @@ pub struct NackCheck {
     /// Further sequences that the core may consider conflicting, which take up room until it
     /// requests them: declared lost meanwhile, or at the edge of its memory.
     excused: BTreeSet<u64>,
-    /// First sequence whose received content is still known.
-    taken_from: Sequence,
+    /// The core's next sequence at the last datagram.
+    next: Sequence,
     /// Sequences with two contents: an alarm is due, unless they are declared lost.
     owed: BTreeSet<u64>,
     /// Sequences with an alarm: they may be requested although they arrived.
@@ -88,7 +90,7 @@ impl NackCheck {
             doubts: BTreeSet::new(),
             decided: BTreeSet::new(),
             excused: BTreeSet::new(),
-            taken_from: Sequence::NONE,
+            next: Sequence::NONE,
             owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
             pace: NackRateCheck::new(config),
@@ -102,12 +104,15 @@ impl NackCheck {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
-    /// Returns whether a later sequence arrived that takes this one's place in the window.
-    fn displaced(&self, sequence: Sequence) -> bool {
-        let last = self.taken.last_key_value().map_or(0, |(last, _)| *last);
-        let places = (1..).map(|n| sequence.0.saturating_add(self.span().saturating_mul(n)));
-        (places.take_while(|place| *place <= last && *place < u64::MAX))
-            .any(|place| self.taken.contains_key(&place))
+    /// Number of delivered contents that a core remembers: those of two rings.
+    fn memory(&self) -> u64 {
+        2 * self.slots.next_power_of_two().max(self.span())
+    }
+
+    /// Returns whether a core may have forgotten the content of this sequence. Earlier datagrams of an
+    /// input move its memory too.
+    fn is_forgotten(&self, sequence: Sequence, next: Sequence) -> bool {
+        next.since(sequence) >= self.memory() / 4 * 3
     }
 
     /// Returns whether a core considers this sequence a leap. `next` is its next sequence to
@@ -142,13 +147,13 @@ impl NackCheck {
             self.pace.comes(sequence, given.decides, given.at);
             self.rungs.comes(sequence, given.at);
         }
-        let old = next.minus(span);
-        drop_below(&mut self.taken, old);
-        self.taken_from = old;
+        let oldest = next.minus(self.memory());
+        drop_below(&mut self.taken, oldest);
+        self.next = next;
         drop_below(&mut self.tries, next);
         self.on_nack = self.on_nack.split_off(&next.0);
         self.pace.settled(next);
-        if self.leaps(sequence, next, heard) {
+        if given.unconfirmed || self.leaps(sequence, next, heard) {
             return None;
         }
         let Some(before) = self.taken.get(&sequence.0).copied() else {
@@ -158,7 +163,7 @@ impl NackCheck {
             }
             return None;
         };
-        let forgotten = self.displaced(sequence) || sequence <= old;
+        let forgotten = self.is_forgotten(sequence, next);
         let is_decided = self.decided.contains(&sequence.0);
         if given.decides && !forgotten {
             self.decided.insert(sequence.0);
@@ -342,9 +347,7 @@ impl NackCheck {
     /// Records a WELCOME. Conflicts that the core forgot meanwhile could not be requested again.
     pub fn welcomed(&mut self, now: Nanos) {
         self.pace.welcomed(now);
-        // The sequence that took its place may itself be too old for this list.
-        let (span, from) = (self.span(), self.taken_from);
-        let forgotten = |s: &u64| Sequence(*s).plus(span) < from || self.displaced(Sequence(*s));
+        let forgotten = |s: &u64| self.is_forgotten(Sequence(*s), self.next);
         let forgotten: Vec<u64> = self.doubts.iter().copied().filter(forgotten).collect();
         for sequence in forgotten {
             self.doubts.remove(&sequence);
@@ -375,7 +378,7 @@ impl NackCheck {
         self.tries.clear();
         self.on_nack.clear();
         self.taken.clear();
-        self.taken_from = Sequence::NONE;
+        self.next = Sequence::NONE;
         self.doubts.clear();
         self.decided.clear();
         self.excused.clear();
@@ -391,7 +394,7 @@ impl NackCheck {
         self.tries.retain(|s, _| counts(s));
         self.on_nack.retain(counts);
         self.taken.retain(|s, _| counts(s));
-        self.taken_from = self.taken_from.min(last);
+        self.next = self.next.min(last.next());
         for of in [
             &mut self.doubts,
             &mut self.decided,
@@ -441,6 +444,7 @@ mod tests {
             decides,
             unasked: false,
             again: false,
+            unconfirmed: false,
             at: Nanos::ZERO,
         }
     }

@@ -25,7 +25,7 @@ pub trait Core: Sized {
     /// The outputs of the core.
     type Output;
     /// The part of the core's state that the world needs.
-    type Facts: Copy;
+    type Facts: Clone;
 
     /// Creates the core of this number, at the common start time.
     ///
@@ -140,7 +140,7 @@ impl<C: Core> States<C> {
     /// Returns the facts of a state.
     #[must_use]
     pub fn facts(&self, of: StateId) -> C::Facts {
-        self.states[of.0 as usize].facts
+        self.states[of.0 as usize].facts.clone()
     }
 
     /// Returns the fingerprint of a state.

@@ -98,6 +98,7 @@ fn words(step: Step) -> String {
                 datagram(i)
             )
         }
+        Step::Forge(nth) => format!("an impostor multicasts datagram {nth} of the plan"),
         Step::Drop(r, i) => format!("{} to receiver {r} is lost", datagram(i)),
         Step::Up(r, p) => format!("the next {} message of receiver {r} arrives", path(p)),
         Step::Down(r, p) => format!("the next {} message to receiver {r} arrives", path(p)),

@@ -188,17 +188,20 @@ impl World {
         Ok(())
     }
 
+    /// Puts a datagram in flight to every member of the group.
+    pub(super) fn multicast(&mut self, cores: &Cores<'_>, packet: PacketId) {
+        for receiver in self.receivers.iter_mut().filter(|r| r.listens) {
+            receiver.send(cores, packet);
+        }
+    }
+
     /// Passes an input to the publisher and puts its output in flight.
     pub(super) fn serve(&mut self, cores: &mut Cores<'_>, input: PublisherInput) -> Checked {
         let (to, does) = cores.serve(self.publisher, input)?;
         self.publisher = to;
         for output in &does.outputs {
             match *output {
-                PublisherOutput::Multicast(packet) => {
-                    for receiver in self.receivers.iter_mut().filter(|r| r.listens) {
-                        receiver.send(cores, packet);
-                    }
-                }
+                PublisherOutput::Multicast(packet) => self.multicast(cores, packet),
                 PublisherOutput::Send(peer, message) => {
                     let connections = self.receivers.iter_mut().flat_map(|r| &mut r.connections);
                     let of_peer = connections.flatten().find(|c| c.peer == peer);

@@ -3,8 +3,8 @@
 //! influence behaviour.
 //!
 //! These fields are left out, only of the struct that is named:
-//! - `EpochStream.counters`: no core reads a counter except to report it. The counters that a check
-//!   reads are added beside the core (`receiver.rs`).
+//! - `Recovery.counters`: a core reads a counter only to report it, or to take back what an impostor
+//!   made it count. The counters that are read are added beside the core (`receiver.rs`).
 //! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets. Their
 //!   bursts exceed all repairs of a small world, so that no repair ever waits for credit.
 //! - `Peer.heard_at`: a publisher closes a connection after 2 s without a JOIN or 60 s without a
@@ -24,7 +24,7 @@ use super::BEGIN;
 
 /// Struct and field of everything left out; the module documentation gives the reasons.
 const LEFT_OUT: [(&str, &str); 11] = [
-    ("EpochStream", "counters"),
+    ("Recovery", "counters"),
     ("Session", "bucket"),
     ("RepairCore", "repair"),
     ("RepairCore", "joiners"),
@@ -177,7 +177,7 @@ mod tests {
 
     #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
-    struct EpochStream {
+    struct Recovery {
         name: &'static str,
         at: Nanos,
         counters: (Nanos, [u8; 2]),
@@ -190,13 +190,13 @@ mod tests {
     #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
     struct Other {
-        receivers: Vec<EpochStream>,
+        receivers: Vec<Recovery>,
         counters: u8,
         since: u8,
     }
 
-    fn core(at: u64, counter: u8, next: u64) -> EpochStream {
-        EpochStream {
+    fn core(at: u64, counter: u8, next: u64) -> Recovery {
+        Recovery {
             name: "\\\"} counters: 5",
             at: Nanos(at),
             counters: (Nanos(at), [counter; 2]),
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn omitted_field_name_counts_in_other_structs() {
         let mut printer = Printer::default();
-        let with = |counters: u8, since: u8, inner: u8| EpochStream {
+        let with = |counters: u8, since: u8, inner: u8| Recovery {
             others: vec![Other {
                 receivers: vec![core(1, inner, 2)],
                 counters,
@@ -249,7 +249,7 @@ mod tests {
         let mut printer = Printer::default();
         let one = printer.of(&core(1, 1, 2), BEGIN);
         let name = "\\\"} counters: 6";
-        let other = EpochStream {
+        let other = Recovery {
             name,
             ..core(1, 1, 2)
         };

@@ -17,6 +17,7 @@
 //!   behind all datagrams already sent.
 //! - The next message of a connection arrives, in either direction.
 //! - A connection breaks.
+//! - An impostor multicasts a datagram whose CRC is right.
 //! - Time passes until the next timer of any core.
 //!
 //! Any datagram in flight may be the next one, or none. The order is free, and any number of timers
@@ -28,6 +29,10 @@
 //! - All relations between counters hold.
 //! - No core stays busy without end.
 //!
+//! With an impostor, each record is delivered as it was published, or is reported as lost, fenced or
+//! rolled back, and never both. A forged one may stand only where no genuine copy came and no STATUS
+//! proved an impostor.
+//!
 //! From every state, faults are also stopped. Everything in flight then arrives in order, and the
 //! rest is published. Within [`Plan::settle_ticks`] timers all receivers must reach the end without
 //! open gaps.
@@ -38,8 +43,8 @@
 //! **Abstracted**:
 //! - Only the distance of a time to now counts, because cores know no other time.
 //! - UTC stands still, because it only measures, as does the publisher's clock in STATUS.
-//! - A PROGRESS in flight or without response carries its number instead of its clock, because only
-//!   whether it is the last one matters.
+//! - A PROGRESS in flight or without response carries its number instead of its clock, which returns
+//!   with its STATUS.
 //! - Fields without influence, which [`fingerprint`] lists with the reasons, are left out.
 //! - A younger heartbeat replaces an older one in flight, when [`Plan::heartbeats_max`] are in
 //!   flight: heartbeats may be lost without counting as a drop.
@@ -65,6 +70,7 @@ pub use plans::{sample, worlds};
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
 use tickcast_reliability::types::Nanos;
+use tickcast_reliability::wire::Kind;
 
 /// Start of the clock, late enough that no span is as long.
 pub(crate) const BEGIN: Nanos = Nanos::from_secs(1_000);
@@ -82,6 +88,8 @@ pub struct Faults {
     pub cuts: u8,
     /// Restarts of the publisher with a new epoch.
     pub restarts: u8,
+    /// Datagrams that an impostor multicasts.
+    pub forgeries: u8,
     /// Timers that fire while faults are still possible.
     pub ticks: u8,
 }
@@ -95,6 +103,15 @@ pub enum Publish {
     Opened,
     /// The end of the session.
     End,
+}
+
+/// A datagram that an impostor may multicast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forged {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its distance from the newest sequence published.
+    pub ahead: i64,
 }
 
 /// Settings of a receiver.
@@ -122,6 +139,8 @@ pub struct Plan {
     pub epochs: Vec<Vec<Publish>>,
     /// Maximum number of each fault.
     pub faults: Faults,
+    /// Datagrams of which each forgery is one.
+    pub forged: Vec<Forged>,
     /// Slots of the receivers' windows.
     pub window_slots: u32,
     /// Maximum number of heartbeats of one epoch in flight to a receiver; a further one replaces

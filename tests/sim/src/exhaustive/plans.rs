@@ -3,8 +3,9 @@
 use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Delivery, LossCause};
 use tickcast_reliability::types::Nanos;
+use tickcast_reliability::wire::Kind;
 
-use super::{Faults, Plan, Publish, Who};
+use super::{Faults, Forged, Plan, Publish, Who};
 
 const ORDERED: Who = Who {
     delivery: Delivery::Ordered,
@@ -18,6 +19,7 @@ const NONE: Faults = Faults {
     duplicates: 0,
     cuts: 0,
     restarts: 0,
+    forgeries: 0,
     ticks: 0,
 };
 
@@ -51,6 +53,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             overtakes: 1,
             ..NONE
         },
+        forged: Vec::new(),
         window_slots: 16,
         heartbeats_max: 1,
         causes: Vec::new(),
@@ -234,6 +237,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
     ];
+    worlds.extend(impostors(&plan, one));
     if large {
         worlds.push(Plan {
             name: "all at once",
@@ -245,6 +249,86 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         });
     }
     worlds
+}
+
+/// Returns the worlds with an impostor, like `plan`; `one` more of a fault is allowed.
+fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
+    use Publish::{Data, End};
+    let forged = |kinds: &[(Kind, i64)]| {
+        let all = kinds.iter();
+        all.map(|&(kind, ahead)| Forged { kind, ahead }).collect()
+    };
+    let plan = Plan {
+        receivers: vec![ORDERED],
+        epochs: vec![vec![Data(1), Data(2), End]],
+        causes: vec![LossCause::Fenced],
+        ..plan.clone()
+    };
+    let ahead = forged(&[(Kind::Data, 1), (Kind::Data, 2)]);
+    [
+        Plan {
+            // One forged datagram of any kind, behind, in place of the next one, or ahead.
+            name: "impostor",
+            states_min: 180_000,
+            forged: forged(&[
+                (Kind::Data, 0),
+                (Kind::Data, 1),
+                (Kind::Data, 3),
+                (Kind::Event, 1),
+                (Kind::End, 1),
+                (Kind::End, 2),
+                (Kind::Heartbeat, 2),
+            ]),
+            faults: Faults {
+                drops: one,
+                forgeries: 1,
+                ticks: 1,
+                ..NONE
+            },
+            ..plan.clone()
+        },
+        Plan {
+            // Forged datagrams follow each other, or alternate with genuine ones.
+            name: "impostor ahead",
+            states_min: 48_000,
+            forged: ahead.clone(),
+            faults: Faults {
+                drops: 1,
+                forgeries: 2,
+                ticks: one,
+                ..NONE
+            },
+            ..plan.clone()
+        },
+        Plan {
+            name: "impostor, arrival",
+            states_min: 140_000,
+            receivers: vec![Who {
+                delivery: Delivery::Arrival,
+                ..ORDERED
+            }],
+            forged: ahead.clone(),
+            faults: Faults {
+                overtakes: 1,
+                forgeries: 2,
+                ticks: one,
+                ..NONE
+            },
+            ..plan.clone()
+        },
+        Plan {
+            name: "impostor, cut",
+            states_min: 46_000,
+            forged: ahead,
+            faults: Faults {
+                cuts: 1,
+                forgeries: 1 + one,
+                ticks: 1,
+                ..NONE
+            },
+            ..plan
+        },
+    ]
 }
 
 #[cfg(test)]

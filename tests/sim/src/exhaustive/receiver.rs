@@ -8,6 +8,7 @@ use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{Counter, Epoch, Nanos, Sequence};
+use tickcast_reliability::wire::Datagram;
 
 use super::cores::{Core, Does};
 use super::fingerprint::Printer;
@@ -16,6 +17,7 @@ use super::world::{Checked, PATHS, from_now};
 use super::{BEGIN, Plan, Who};
 use crate::checks::counters;
 use crate::checks::delivery::Stream;
+use crate::checks::impostor::ImpostorCheck;
 use crate::faults::plan::CHANNEL;
 use crate::network::stream::index_of;
 use crate::truth::Truth;
@@ -57,7 +59,7 @@ pub enum ReceiverOutput {
 }
 
 /// The part of a receiver's state that a world needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReceiverFacts {
     /// Time from now until its next timer; [`Nanos::MAX`] means never.
     pub due: Nanos,
@@ -67,25 +69,54 @@ pub struct ReceiverFacts {
     pub ended: bool,
     /// Number of missing sequences.
     pub open: u64,
+    /// Result of the account of the whole session after its end, where an impostor is about.
+    pub account: Result<(), String>,
 }
 
 /// A receiver of a small world.
 pub struct Receiver {
     core: SubscriberCore,
-    stream: Stream,
+    items: Items,
+    account: Result<(), String>,
     who: Who,
     number: u64,
     causes: Vec<LossCause>,
     clock: Clock,
 }
 
-/// The clock of the last PROGRESS on the repair connection, and its number. The number replaces the
-/// clock in flight and returns in STATUS. A core only reads whether it belongs to the last
-/// PROGRESS, so that messages that differ only in their time become equal.
-#[derive(Clone, Copy, Debug, Default)]
+/// The check of the items for the application.
+#[derive(Debug)]
+enum Items {
+    Published(Box<Stream>),
+    Attacked(Box<ImpostorCheck>),
+}
+
+impl Items {
+    fn take(&mut self, truth: &Truth, item: &Item<'_>) -> Checked {
+        match self {
+            Self::Published(stream) => stream.take(truth, item),
+            Self::Attacked(check) => check.take(truth, item),
+        }
+    }
+
+    /// Records that a copy of a datagram arrived: over a connection, where it `decides`.
+    fn hears(&mut self, bytes: &[u8], forged: bool, decides: bool) {
+        if let Self::Attacked(check) = self
+            && let Ok(datagram) = Datagram::parse(bytes)
+            && datagram.header().kind.is_sequenced()
+        {
+            check.hears(datagram.header().sequence, forged, decides);
+        }
+    }
+}
+
+/// The clocks of the last PROGRESS on the repair connection and of those without a response, each with
+/// its number. The number replaces the clock in flight and returns in STATUS, so that messages that
+/// differ only in their time become equal.
+#[derive(Debug, Default)]
 struct Clock {
     number: u64,
-    at: Nanos,
+    sent: Vec<(u64, Nanos)>,
 }
 
 impl Clock {
@@ -93,7 +124,8 @@ impl Clock {
     fn leaves(&mut self, message: &mut Message<'_>) {
         if let Message::Progress(progress) = message {
             self.number += 1;
-            self.at = std::mem::replace(&mut progress.sent_at, Nanos(self.number));
+            let at = std::mem::replace(&mut progress.sent_at, Nanos(self.number));
+            self.sent.push((self.number, at));
         }
     }
 
@@ -104,8 +136,9 @@ impl Clock {
             // nothing.
             Message::Welcome(_) if path == Path::Repair => *self = Self::default(),
             Message::Status(status) => {
-                let is_last = status.echo == Nanos(self.number);
-                status.echo = if is_last { self.at } else { Nanos::ZERO };
+                // Responses come in the order of the requests.
+                self.sent.retain(|(number, _)| *number >= status.echo.0);
+                status.echo = self.sent.first().map_or(Nanos::ZERO, |(_, at)| *at);
             }
             _ => {}
         }
@@ -145,7 +178,11 @@ impl Receiver {
         };
         Self {
             core: SubscriberCore::new(settings, BEGIN),
-            stream: Stream::new(CHANNEL, who.delivery, who.start),
+            items: match plan.forged.is_empty() {
+                true => Items::Published(Stream::new(CHANNEL, who.delivery, who.start).into()),
+                false => Items::Attacked(ImpostorCheck::new(CHANNEL).into()),
+            },
+            account: Ok(()),
             who,
             number,
             causes: plan.causes.clone(),
@@ -161,10 +198,10 @@ impl Receiver {
         f: impl FnOnce(&mut SubscriberCore, &mut dyn FnMut(Item<'_>)) -> T,
     ) -> Result<T, String> {
         let mut wrong = None;
-        let (stream, who, causes) = (&mut self.stream, self.who, &self.causes);
+        let (items, who, causes) = (&mut self.items, self.who, &self.causes);
         let result = f(&mut self.core, &mut |item: Item<'_>| {
             told.push(words(&item));
-            let right = stream.take(truth, &item);
+            let right = items.take(truth, &item);
             let right = right.and_then(|()| allowed(&item, who, joined_at, causes));
             if let Err(what) = right {
                 wrong.get_or_insert(what);
@@ -173,10 +210,23 @@ impl Receiver {
         if let Some(what) = wrong {
             return Err(what);
         }
-        for counters in self.core.counters() {
-            counters::receiver(counters, &self.stream)?;
+        if let Items::Published(stream) = &self.items {
+            for counters in self.core.counters() {
+                counters::receiver(counters, stream)?;
+            }
         }
         Ok(result)
+    }
+
+    /// Checks the account of the whole session once it has ended, where an impostor is about.
+    fn account(&mut self, truth: &Truth) {
+        if let Items::Attacked(check) = &self.items
+            && check.ended()
+            && let Some(receiver) = self.core.receiver(CHANNEL)
+            && let Some(ring) = truth.of(CHANNEL, receiver.epoch()).first()
+        {
+            self.account = check.settle(ring, receiver.counters()).map(|_| ());
+        }
     }
 
     /// Performs all actions that the core requests.
@@ -260,6 +310,7 @@ impl Core for Receiver {
             ReceiverEvent::Look => {}
             ReceiverEvent::Datagram(id) => {
                 let bytes = said.packet_bytes(id);
+                self.items.hears(bytes, said.is_forged(id), false);
                 self.input((of, None), told, |core, mut on| {
                     core.handle_bytes(now, (CHANNEL, LineId(0)), bytes, false, &mut on);
                 })?;
@@ -267,6 +318,9 @@ impl Core for Receiver {
             ReceiverEvent::Message(path, id, joined_at) => {
                 let (channel, mut message) = said.message(id)?;
                 self.clock.returns(PATHS[path], &mut message);
+                if let Message::Datagram(bytes) = &message {
+                    self.items.hears(bytes, false, true);
+                }
                 self.input((of, joined_at), told, |core, mut on| {
                     core.handle(
                         now,
@@ -274,6 +328,10 @@ impl Core for Receiver {
                         &mut on,
                     );
                 })?;
+                if let (Items::Attacked(check), Message::Status(_)) = (&mut self.items, &message) {
+                    let proofs = self.core.counters().map(|it| it.impostors.get()).sum();
+                    check.hears_status(proofs);
+                }
             }
             ReceiverEvent::Disconnected(path) => {
                 self.input((of, None), told, |core, mut on| {
@@ -285,13 +343,15 @@ impl Core for Receiver {
                 })?;
             }
         }
-        self.pump(said, now, truth, does)
+        self.pump(said, now, truth, does)?;
+        self.account(said.truth(truth));
+        Ok(())
     }
 
     fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
         // The number decides the receiver's settings and its permitted losses. The fingerprint
         // includes all items emitted, and the counters that are compared with them and with each
-        // other. Each other counter equals a total of the stream.
+        // other, or that a core takes back. Each other counter equals a total of the stream.
         let counted = self.core.counters().map(|c| {
             let all = [
                 &c.missing_datagrams,
@@ -304,20 +364,33 @@ impl Core for Receiver {
                 &c.replay_lost,
                 &c.replay_superseded,
                 &c.replay_open,
+                &c.delivered_records,
+                &c.lost_records,
+                &c.fenced_records,
+                &c.source_messages_lost,
             ];
             all.map(Counter::get)
         });
         let counted: Vec<_> = counted.collect();
-        let parts = (self.number, &self.core, self.clock, &self.stream, counted);
-        printer.of(&parts, now)
+        let checks = (&self.items, &self.account, counted);
+        printer.of(&(self.number, &self.core, &self.clock, checks), now)
     }
 
     fn facts(&self, now: Nanos) -> ReceiverFacts {
+        let receiver = self.core.receiver(CHANNEL);
+        let (at, ended) = match &self.items {
+            Items::Published(stream) => ((stream.epoch(), stream.next()), stream.ended()),
+            Items::Attacked(check) => {
+                let at = receiver.map(|it| (it.epoch(), it.progress().0.next()));
+                (at.unwrap_or((Epoch::NONE, Sequence::NONE)), check.ended())
+            }
+        };
         ReceiverFacts {
             due: from_now(self.core.poll_timeout(), now),
-            at: (self.stream.epoch(), self.stream.next()),
-            ended: self.stream.ended(),
+            at,
+            ended,
             open: open(&self.core),
+            account: self.account.clone(),
         }
     }
 }
@@ -376,9 +449,12 @@ mod tests {
         let mut receiver = Receiver::new(&worlds(false)[0], 0);
         let mut printer = Printer::default();
         let before = receiver.fingerprint(&mut printer, BEGIN);
-        receiver.stream.repairs.push((3, 1, 7));
+        let Items::Published(stream) = &mut receiver.items else {
+            panic!("no impostor is about");
+        };
+        stream.repairs.push((3, 1, 7));
+        let told = format!("{stream:?}");
         assert_ne!(receiver.fingerprint(&mut printer, BEGIN), before);
-        let told = format!("{:?}", receiver.stream);
         let mut parts = printer.normal().windows(told.len());
         assert!(parts.any(|part| part == told.as_bytes()), "{told}");
     }

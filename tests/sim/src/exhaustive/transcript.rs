@@ -1,14 +1,16 @@
 //! The datagrams and messages of a small world, each stored once under a number. Messages that
 //! differ only in values that merely measure have the same number.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tickcast_reliability::control::Message;
-use tickcast_reliability::types::{ChannelId, Epoch};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence};
 use tickcast_reliability::wire::Datagram;
 
 use super::world::Checked;
-use super::{Plan, publisher::Publisher};
+use super::{BEGIN, Forged, Plan, publisher::Publisher};
+use crate::faults::forged::forged_datagram;
+use crate::faults::plan::CHANNEL;
 use crate::truth::Truth;
 
 /// The identity of a datagram.
@@ -91,6 +93,7 @@ struct Frame {
 pub struct Said {
     packets: Vec<Packet>,
     packet_ids: HashMap<Identity, PacketId>,
+    forged: HashSet<PacketId>,
     frames: Vec<Frame>,
     frame_ids: HashMap<String, FrameId>,
     truths: Vec<(Vec<usize>, Truth)>,
@@ -105,6 +108,7 @@ impl Default for Said {
         Self {
             packets: Vec::new(),
             packet_ids: HashMap::new(),
+            forged: HashSet::new(),
             frames: vec![Frame::default()],
             frame_ids: HashMap::new(),
             truths: Vec::new(),
@@ -130,6 +134,29 @@ impl Said {
             });
             PacketId((self.packets.len() - 1) as u32)
         })
+    }
+
+    /// Returns the number of the datagram that an impostor forges in this state of the truth. `None` if it
+    /// would precede the first sequence.
+    pub fn forged(&mut self, truth: TruthId, forged: Forged) -> Option<PacketId> {
+        let epoch = Epoch(self.published(truth).len() as u64);
+        let ring = self.truth(truth).of(CHANNEL, epoch).first()?;
+        let newest = ring.last();
+        let sequence = Sequence(newest.0.checked_add_signed(forged.ahead)?);
+        if sequence == Sequence::NONE {
+            return None;
+        }
+        let record = ring.record_at(sequence) + sequence.since(newest.next());
+        let (bytes, _) = forged_datagram(forged.kind, epoch, (sequence, record), BEGIN);
+        let id = self.packet(&bytes);
+        self.forged.insert(id);
+        Some(id)
+    }
+
+    /// Returns whether an impostor forged the datagram.
+    #[must_use]
+    pub fn is_forged(&self, id: PacketId) -> bool {
+        self.forged.contains(&id)
     }
 
     /// Returns the identity of a datagram.
@@ -211,7 +238,7 @@ impl Said {
         for (epoch, published) in (1..).map(Epoch).zip(published) {
             let mut publisher = Publisher::open(epoch, truth)?;
             for what in &plan.epoch(epoch.0)[..*published] {
-                publisher.publish(*what, super::world::both_clocks(super::BEGIN))?;
+                publisher.publish(*what, super::world::both_clocks(BEGIN))?;
             }
             truth = publisher.truth;
         }

@@ -2,7 +2,7 @@
 
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{FanOutId, Nanos, Now, Sequence};
+use tickcast_reliability::types::{Epoch, FanOutId, Nanos, Now, Sequence};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::cores::{Cores, StateId};
@@ -10,6 +10,8 @@ use super::publisher::PublisherInput;
 use super::receiver::ReceiverEvent;
 use super::transcript::{FrameId, Identity, PacketId, TruthId};
 use super::{BEGIN, Faults, Publish};
+use crate::faults::plan::CHANNEL;
+use crate::truth::EpochTruth;
 
 /// A step. Receivers are numbered; paths are 0 (repair) and 1 (replay).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Step {
     Up(usize, usize),
     /// The next message of a connection arrives at the receiver.
     Down(usize, usize),
+    /// An impostor multicasts this datagram of the plan.
+    Forge(usize),
     /// A connection breaks, and everything in flight on it is lost.
     Cut(usize, usize),
     /// The clock advances to the next timer of any core.
@@ -159,7 +163,7 @@ impl World {
         if faults {
             let left = self.left;
             scratch.extend_from_slice(&[left.drops, left.overtakes, left.duplicates]);
-            scratch.extend_from_slice(&[left.cuts, left.restarts, left.ticks]);
+            scratch.extend_from_slice(&[left.cuts, left.restarts, left.forgeries, left.ticks]);
         }
         xxh3_128(scratch)
     }
@@ -222,6 +226,12 @@ impl World {
         if left.restarts > 0 {
             steps.push(Step::Restart);
         }
+        if left.forgeries > 0 {
+            let newest = self.newest(cores).0 as i64;
+            let all = cores.plan.forged.iter().enumerate();
+            let possible = all.filter(|(_, it)| newest + it.ahead > 0);
+            steps.extend(possible.map(|(nth, _)| Step::Forge(nth)));
+        }
         if left.ticks > 0 {
             steps.push(Step::Tick);
         }
@@ -267,6 +277,9 @@ impl World {
         let epoch = self.epoch(cores);
         for (r, receiver) in self.receivers.iter().enumerate() {
             let facts = cores.receivers.facts(receiver.core);
+            if let Err(what) = facts.account {
+                return Some(format!("receiver {r}: {what}"));
+            }
             let (of, at) = facts.at;
             if !facts.ended || of.0 != epoch {
                 return Some(format!(
@@ -320,6 +333,15 @@ impl World {
             }
             Step::Up(r, path) => return self.up(cores, r, path),
             Step::Down(r, path) => return self.down(cores, r, path),
+            Step::Forge(nth) => {
+                let Some(forged) = cores.said.forged(self.truth, cores.plan.forged[nth]) else {
+                    return Ok(false);
+                };
+                if !spend(&mut self.left.forgeries) {
+                    return Ok(false);
+                }
+                self.multicast(cores, forged);
+            }
             Step::Cut(r, path) => {
                 if self.receivers[r].connections[path].is_none() || !spend(&mut self.left.cuts) {
                     return Ok(false);
@@ -338,6 +360,13 @@ impl World {
 
     fn epoch(&self, cores: &Cores<'_>) -> u64 {
         cores.said.published(self.truth).len() as u64
+    }
+
+    /// Returns the newest sequence published.
+    fn newest(&self, cores: &Cores<'_>) -> Sequence {
+        let ring = cores.said.truth(self.truth);
+        let ring = ring.of(CHANNEL, Epoch(self.epoch(cores))).first();
+        ring.map_or(Sequence::NONE, EpochTruth::last)
     }
 
     fn next_of_plan(&self, cores: &Cores<'_>) -> Option<Publish> {

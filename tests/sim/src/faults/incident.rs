@@ -1,5 +1,7 @@
 //! Incidents: faults that happen once, at a time that the plan decides.
 
+use tickcast_reliability::wire::Kind;
+
 /// A datagram that was not sent by any publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
@@ -11,6 +13,30 @@ pub enum Forgery {
     EndedHeartbeat,
     /// A datagram of the current epoch, many rings ahead of the last sequence sealed.
     Leap,
+}
+
+/// Where an impostor's datagrams begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forged {
+    /// Behind the newest sequence sealed.
+    Next,
+    /// Behind the last one that was forged, or the newest one sealed.
+    Walk,
+    /// This far beyond the newest sequence.
+    Ahead(u64),
+    /// This far before it.
+    Behind(u64),
+}
+
+/// Forged datagrams of the current epoch, contiguous, with right CRCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attack {
+    /// Where they begin.
+    pub from: Forged,
+    /// Their kind.
+    pub kind: Kind,
+    /// Their number.
+    pub count: u64,
 }
 
 /// One of a subscriber's links.
@@ -84,6 +110,8 @@ pub enum Incident {
     Divert,
     /// A forged datagram is sent.
     Forge(Forgery),
+    /// An impostor sends forged datagrams with right CRCs.
+    Attack(Attack),
     /// UTC jumps by this many milliseconds.
     ClockStep(i64),
     /// A fan-out's transport accepts no more datagrams.
@@ -131,6 +159,7 @@ impl Incident {
             Self::Promote(number) => ("promote", number),
             Self::Divert => ("divert", 0),
             Self::Forge(_) => ("forge", 0),
+            Self::Attack(_) => ("attack", 0),
             Self::ClockStep(_) => ("clock_step", 0),
             Self::FanOutStalls(of) => ("fan_out_stalls", of as usize),
             Self::FanOutGoesOn(of) => ("fan_out_goes_on", of as usize),

@@ -1,5 +1,6 @@
 //! Everything that is decided before a run begins: its plan and its faults.
 
+pub mod forged;
 pub mod incident;
 pub mod kill;
 pub mod plan;

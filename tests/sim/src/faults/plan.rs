@@ -111,6 +111,8 @@ pub struct Plan {
     pub absent: Range<usize>,
     /// Whether the times of each delivery and each connection attempt are logged.
     pub timed: bool,
+    /// Whether an impostor multicasts forged datagrams with right CRCs.
+    pub impostor: bool,
     /// Bandwidth of the publishers' host in bytes per second, shared by multicast and all connections,
     /// which are sent one after the other. `None`: unlimited.
     pub uplink_bytes_per_s: Option<u64>,
@@ -219,6 +221,7 @@ impl Plan {
             standbys: 0,
             absent: 0..0,
             timed: false,
+            impostor: false,
             uplink_bytes_per_s: None,
         }
     }

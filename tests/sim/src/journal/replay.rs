@@ -7,7 +7,7 @@ use tickcast_journal::{
     EntryBody, Journal, JournalReadError, Journaled, JournaledPublisher, Stopped, replay,
     replay_publisher,
 };
-use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::control::{Message, RefusalReason};
 use tickcast_reliability::publish::PublisherCore;
 use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Sequence;
@@ -203,13 +203,14 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
     }
     let serving = explained.serving.unwrap_or_default();
     let refused = |reason| serving.refused.get(&reason).copied().unwrap_or(0);
-    let told = [
-        serving.given,
-        refused(RefusalReason::Window),
-        refused(RefusalReason::Ahead),
-        refused(RefusalReason::Budget),
-        refused(RefusalReason::TooSlow),
+    let reasons = [
+        RefusalReason::Window,
+        RefusalReason::Ahead,
+        RefusalReason::Budget,
+        RefusalReason::TooSlow,
     ];
+    let [window, ahead, budget, too_slow] = reasons.map(refused);
+    let told = [serving.given, window, ahead, budget, too_slow];
     let mut counted = [0; 5];
     for feed in &publisher.feeds {
         let of = &feed.repair;
@@ -224,6 +225,19 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
             .iter_mut()
             .zip(each)
             .for_each(|(sum, it)| *sum += it);
+    }
+    // The counters leave out what a request claims beyond the length of a ring.
+    for entry in recording.entries().flatten() {
+        if let EntryBody::Said(_, channel, Message::Refused(refused)) = entry.what
+            && let Some(feed) = publisher.feeds.iter().find(|it| it.channel == channel)
+        {
+            let beyond = refused
+                .range
+                .len()
+                .saturating_sub(feed.core.ring().geometry().slots());
+            let at = reasons.iter().position(|it| *it == refused.reason);
+            at.into_iter().for_each(|at| counted[1 + at] += beyond);
+        }
     }
     if told != counted {
         return Err(format!("its record says {told:?} of {counted:?}"));

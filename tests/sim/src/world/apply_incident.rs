@@ -82,6 +82,7 @@ impl World {
                 }
             }
             Incident::Forge(forgery) => self.forge(forgery),
+            Incident::Attack(attack) => self.attack(attack),
             Incident::ClockStep(ms) => self.utc += ms * 1_000_000,
             Incident::FanOutStalls(of) => {
                 for publisher in &mut self.publishers {

@@ -174,19 +174,13 @@ impl World {
                 replies,
                 feeds,
                 repair,
-                peers: of,
                 ..
             } = publisher;
-            let pause = self.plan.repair.backlog_pause_bytes;
-            let paused = |peer| {
-                let connection = of.get(&peer).map(|at| &self.connections[*at]);
-                connection.is_some_and(|it| it.down.unsent.len() >= pause)
-            };
             let (group, now) = (
                 |channel| repair.group(channel).0,
                 now_of(self.now, self.utc),
             );
-            (replies.given(destination, &out, (feeds, &group), &paused, now))
+            (replies.given(destination, &out, (feeds, &group), now))
                 .map_err(|what| format!("publisher {index}: {what}"))?;
             publisher.gave_out(destination, &out)?;
             if let Destination::Peer(peer) = destination {

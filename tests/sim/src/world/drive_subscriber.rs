@@ -43,6 +43,9 @@ impl World {
         number: usize,
         f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
+        if self.plan.impostor {
+            return self.with_core_attacked(number, f);
+        }
         let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
         let tampering = &mut self.tampering;
         let compared = self.plan.timed || self.plan.broken.is_some();
@@ -54,7 +57,7 @@ impl World {
         let subscriber = &mut self.subscribers[number];
         for of in &mut subscriber.following {
             of.alarms.clear();
-            if self.plan.broken == Some(number) || subscriber.stalled {
+            if self.plan.broken == Some(number) || subscriber.stalled || of.disturbed {
                 continue;
             }
             let on_time = of.first_nack.on_time(now);
@@ -150,6 +153,10 @@ impl World {
             };
             let (settled, heard) = receiver.progress();
             of.stream.follows(truth, receiver.epoch());
+            of.disturbed |= receiver.counters().impostors.get() > 0;
+            if of.disturbed {
+                continue;
+            }
             if let Some(last) = of.stream.take_cut() {
                 of.asked.continued(last);
                 of.loss_reason.continued(receiver.epoch(), last);
@@ -178,7 +185,10 @@ impl World {
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
             counters::receiver(c, &of.stream)
-                .and_then(|()| counters::asked(c, &of.asked))
+                .and_then(|()| match of.disturbed {
+                    true => Ok(()),
+                    false => counters::asked(c, &of.asked),
+                })
                 .map_err(|what| {
                     let gaps = gaps_of(&subscriber.core);
                     format!("subscriber {number}: {what}; {gaps}")
@@ -207,6 +217,12 @@ impl World {
         came: Came,
         f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
+        if self.plan.impostor {
+            let decides = !matches!(came, Came::Line(_));
+            each.iter()
+                .for_each(|bytes| self.notes_content(number, bytes, decides));
+            return self.with_core_attacked(number, f);
+        }
         let due = each.iter().enumerate();
         let due = due.map(|(nth, bytes)| self.notes_datagram(number, bytes, came, nth > 0));
         let due: Vec<_> = due.collect();
@@ -215,6 +231,9 @@ impl World {
             let Some((at, due)) = due else { continue };
             self.count("two_contents");
             let of = &self.subscribers[number].following[at];
+            if of.disturbed {
+                continue;
+            }
             // An earlier datagram of the input may have delivered the other content of a later one.
             let other = Alarm {
                 wrong_one_delivered: true,
@@ -263,12 +282,14 @@ impl World {
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
         // A datagram over a connection is checked with its message, and a READ is no sign of
         // liveness.
-        if line.is_some() {
+        let (_, limit) = receiver.confirmed(self.now);
+        let unconfirmed = line.is_some() && sequence > limit;
+        if line.is_some() && !unconfirmed {
             of.loss_reason.datagram(sequence);
         }
         let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
         // A datagram that leaps must not change any expectation.
-        let leaps = of.asked.leaps(sequence, next, heard);
+        let leaps = unconfirmed || of.asked.leaps(sequence, next, heard);
         if let Some(line) = line.filter(|_| !leaps) {
             let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
             of.silence.hears(line.into(), interval, now);
@@ -288,6 +309,7 @@ impl World {
             decides,
             unasked: came == Came::Written,
             again: header.relay & relay_flags::RETRANSMITTED != 0,
+            unconfirmed,
             at: now,
         };
         // An earlier datagram of the input may deliver the other content. This one is then too late
@@ -343,7 +365,8 @@ impl World {
         let (now, life) = (self.now, self.subscribers[number].life);
         let subscriber = &mut self.subscribers[number];
         let connected = subscriber.core.is_joined();
-        for of in &mut subscriber.following {
+        let checked = subscriber.following.iter_mut();
+        for of in checked.filter(|_| !self.plan.impostor) {
             (of.silence.on_time(connected, now))
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
         }

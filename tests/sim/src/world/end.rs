@@ -42,6 +42,11 @@ impl World {
 
     fn unfinished_of(&self, subscriber: &Subscriber, of: &Following) -> Option<String> {
         let (stream, publisher) = (&of.stream, &self.publishers[self.endpoint]);
+        if self.plan.impostor {
+            let ended = of.impostor.ended();
+            let at = subscriber.core.receiver(of.channel)?.progress();
+            return (!ended).then(|| format!("never reached the end: at {at:?}"));
+        }
         let receiver = subscriber.core.receiver(of.channel);
         if self.plan.gone {
             let heard = receiver.map_or(Sequence::NONE, |r| r.progress().1);
@@ -66,6 +71,9 @@ impl World {
         let open = c.missing_open.get() + c.replay_open.get();
         if open > 0 {
             return Some(format!("still misses {open} sequences"));
+        }
+        if of.disturbed {
+            return None;
         }
         if let Some(owed) = of.asked.owed() {
             return Some(format!("heard two things of {owed} and never said so"));

@@ -10,6 +10,7 @@ mod drive_publisher;
 mod drive_subscriber;
 mod end;
 mod forge;
+mod impostor;
 mod inboxes;
 pub mod isolation;
 pub mod kills;
@@ -37,6 +38,7 @@ use crate::network::stream::Connection;
 use crate::report::{Outcome, Tally};
 use crate::trace::Trace;
 use crate::truth::Truth;
+use crate::world::impostor::Impostor;
 
 /// The state of one run.
 pub struct World {
@@ -72,6 +74,8 @@ pub struct World {
     pub(crate) kill: Option<(Who, Moment)>,
     /// The connection and direction (`true`: up) whose bytes were lost in the kill.
     pub(crate) torn: Option<(usize, bool)>,
+    /// The impostor, in runs that have one.
+    pub(crate) impostor: Impostor,
     violation: Option<String>,
     /// Sequences that were nacked before all subscribers had joined.
     pub(crate) nacked_of_joining: u64,
@@ -187,6 +191,7 @@ impl World {
             tampering: Tampering::new(tamper),
             kill: None,
             torn: None,
+            impostor: Impostor::default(),
             violation: None,
             nacked_of_joining: 0,
             uplink_free_at: Nanos::ZERO,
@@ -260,6 +265,9 @@ impl World {
             Mode::Liveness => self.unfinished().map_or(Ok(()), Err)?,
             Mode::Safety => self.everyone_leaves()?,
         }
+        if self.plan.impostor {
+            return self.account_for_impostor();
+        }
         self.nobody_hurried()?;
         self.nobody_noticed()
     }
@@ -316,6 +324,7 @@ impl World {
             }
             Event::Revive(who) => self.revive(who),
             Event::Heal => self.heal(),
+            Event::Joined if self.plan.impostor => Ok(()),
             Event::Joined => self.nobody_noticed(),
             Event::Finish if self.plan.gone => Ok(()),
             Event::Finish => {

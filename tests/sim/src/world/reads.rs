@@ -83,6 +83,7 @@ impl World {
             busy = true;
             for of in &mut self.subscribers[number].following {
                 match request.what {
+                    _ if self.plan.impostor || of.disturbed => {}
                     RemoteOp::Slots(range) if of.channel == request.channel => {
                         let found = of.loss_reason.found(range.first);
                         (of.asked.reads(range, found, self.now))

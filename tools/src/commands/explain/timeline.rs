@@ -143,11 +143,13 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         EntryBody::Datagram {
             line,
             verdict,
+            readable,
             kept,
             channel,
         } => {
             let bad = match verdict {
-                CrcVerdict::Good => "",
+                CrcVerdict::Good if *readable => "",
+                CrcVerdict::Good => ", with invalid records",
                 CrcVerdict::Bad => ", with a wrong CRC",
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))

@@ -130,7 +130,7 @@ impl Account {
             }),
             Event::Lost(_) => self.lost_unlisted += 1,
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
-            Event::FencingViolation { .. } => self.fenced = true,
+            Event::FencingViolation { .. } | Event::RolledBack { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
             Event::Recovered | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
@@ -252,6 +252,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::MulticastRestored => "multicast_restored",
         Event::OtherPublisher { .. } => "other_publisher",
         Event::FencingViolation { .. } => "fencing_violation",
+        Event::RolledBack { .. } => "rolled_back",
         Event::EndOfSession => "end_of_session",
         _ => "other",
     }

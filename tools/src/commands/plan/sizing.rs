@@ -32,7 +32,7 @@ const REPAIRING_AT_ONCE: u64 = 10;
 /// Datagrams in 100 us from which a sleeping publish thread adds more delay than the network.
 const BUSY_DATAGRAMS: u64 = 2;
 
-/// What a plan is made for.
+/// The load and the network that a plan is made for.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
     pub files: Vec<PathBuf>,

@@ -17,6 +17,8 @@ pub struct HostAddress {
     pub prefix_len: u32,
     /// The interface that an IPv6 address of link scope belongs to; 0 for any other address.
     pub scope: u32,
+    /// Whether the interface is up.
+    pub is_up: bool,
 }
 
 /// The addresses of all interfaces, read once.
@@ -59,6 +61,7 @@ impl HostAddresses {
                     address: None,
                     prefix_len: 32,
                     scope: 0,
+                    is_up: entry.ifa_flags & libc::IFF_UP as u32 != 0,
                 };
                 match family {
                     Some(libc::AF_INET) => {
@@ -110,16 +113,26 @@ impl HostAddresses {
         self.named(&found.interface)
     }
 
-    /// Returns the interface whose network contains this address, by name; the smallest such network, if
-    /// several do.
+    /// Returns the interface whose network contains this address, by name, among those that are up; the
+    /// smallest such network, if several do. If several interfaces share that network, it is the one with the
+    /// address `via`, or else the first.
     #[must_use]
-    pub fn interface_towards(&self, address: Ipv4Addr) -> Option<Interface> {
-        let of_network = self.0.iter().filter(|it| {
+    pub fn interface_towards(
+        &self,
+        address: Ipv4Addr,
+        via: Option<SocketAddr>,
+    ) -> Option<Interface> {
+        let of_network = |it: &&HostAddress| {
             let mask = u32::MAX.checked_shl(32 - it.prefix_len).unwrap_or(0);
-            v4(it).is_some_and(|own| (own.to_bits() ^ address.to_bits()) & mask == 0)
-        });
-        let found = of_network.max_by_key(|it| it.prefix_len)?;
-        self.named(&found.interface)
+            it.is_up && v4(it).is_some_and(|own| (own.to_bits() ^ address.to_bits()) & mask == 0)
+        };
+        let all = || self.0.iter().filter(of_network);
+        let longest = all().map(|it| it.prefix_len).max()?;
+        let mut smallest = all().filter(|it| it.prefix_len == longest);
+        let preferred = via.and_then(|via| self.interface_with(via));
+        let is_preferred = |it: &&HostAddress| self.named(&it.interface) == preferred;
+        let first = smallest.clone().next()?;
+        self.named(&smallest.find(is_preferred).unwrap_or(first).interface)
     }
 
     fn named(&self, name: &str) -> Option<Interface> {
@@ -147,6 +160,7 @@ mod tests {
             address: address.parse().ok(),
             prefix_len,
             scope,
+            is_up: interface != "down",
         }
     }
 
@@ -162,6 +176,7 @@ mod tests {
             listed("eth0.100", "10.1.2.7", 24, 0),
             listed("mgmt", "fe80::2", 32, 4),
             listed("tun0", "10.9.0.1", 32, 0),
+            listed("down", "10.1.2.6", 25, 0),
         ])
     }
 
@@ -200,12 +215,37 @@ mod tests {
             ("10.9.0.2", None),
             ("192.0.2.9", None),
         ] {
-            let found = host.interface_towards(address.parse().unwrap());
+            let found = host.interface_towards(address.parse().unwrap(), None);
             let expected = expected.map(|name| Interface::Name(name.into()));
             assert_eq!(found, expected, "{address}");
         }
         let all = HostAddresses::from_iter([listed("any", "10.0.0.1", 0, 0)]);
-        assert!(all.interface_towards(Ipv4Addr::new(192, 0, 2, 9)).is_some());
+        let far = Ipv4Addr::new(192, 0, 2, 9);
+        assert!(all.interface_towards(far, None).is_some());
+    }
+
+    #[test]
+    fn interface_towards_a_shared_network_carries_the_connection() {
+        let host = HostAddresses::from_iter([
+            listed("lo", "127.0.0.1", 8, 0),
+            listed("eth1", "10.1.0.7", 16, 0),
+            listed("eth2", "10.1.0.8", 16, 0),
+            listed("eth3", "10.1.0.9", 16, 0),
+            listed("mgmt", "10.0.0.1", 8, 0),
+        ]);
+        for (via, expected) in [
+            (None, "eth1"),
+            (Some("10.1.0.7:1"), "eth1"),
+            (Some("10.1.0.8:1"), "eth2"),
+            (Some("10.1.0.9:1"), "eth3"),
+            // A connection through a larger network, or from no address of this host, decides nothing.
+            (Some("10.0.0.1:1"), "eth1"),
+            (Some("192.0.2.1:1"), "eth1"),
+        ] {
+            let via = via.map(|it: &str| it.parse().unwrap());
+            let found = host.interface_towards(Ipv4Addr::new(10, 1, 0, 77), via);
+            assert_eq!(found, Some(Interface::Name(expected.into())), "{via:?}");
+        }
     }
 
     #[test]
@@ -215,7 +255,7 @@ mod tests {
         let loopback = Some(Interface::Name(loopback));
         assert_eq!(host.interface_with(([127, 0, 0, 9], 1).into()), loopback);
         let within = Ipv4Addr::new(127, 200, 0, 1);
-        assert_eq!(host.interface_towards(within), loopback);
+        assert_eq!(host.interface_towards(within, None), loopback);
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 1));
         let has_v6 = host.0.iter().any(|it| it.address == Some(v6.ip()));
         assert_eq!(host.interface_with(v6), loopback.filter(|_| has_v6));

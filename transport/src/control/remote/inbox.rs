@@ -62,7 +62,9 @@ impl ControlServer {
         let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let to = self.peers.get_mut(&peer);
         let to = to.ok_or(io::ErrorKind::NotConnected)?;
-        to.carrier.write_from(memory, write)?;
+        let written = to.carrier.write_from(memory, write);
+        self.revisit(peer);
+        written?;
         self.mirrored.insert(peer);
         Ok(())
     }

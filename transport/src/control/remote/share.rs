@@ -11,7 +11,7 @@ use crate::control::carrier::{Granted, Leased};
 use crate::control::server::{ConnectionId, ControlServer, Peer, ServerEvent};
 
 /// Identifies memory that a server can let its peers READ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShareId(pub(in crate::control) usize);
 
 /// A right that is still being bound for a peer.
@@ -90,22 +90,32 @@ impl ControlServer {
     }
 
     /// Leases returned cursors to the waiting peers.
-    pub(in crate::control) fn lease_returned(&mut self, on: &mut impl FnMut(ServerEvent<'_>)) {
+    pub(in crate::control) fn lease_returned(
+        &mut self,
+        on: &mut impl FnMut(ServerEvent<'_>) -> usize,
+    ) {
         let Some(cursors) = &self.cursors else {
             return;
         };
+        let mut asked = Vec::new();
         while let Some(&(first, share)) = self.awaiting_cursors.front() {
             if let Some(peer) = self.peers.get_mut(&first) {
                 let Some(entry) = cursors.lease() else {
-                    return;
+                    break;
                 };
                 match peer.let_write(share, &entry) {
                     Ok(()) => self.leases.entry(first).or_default().push((share, entry)),
                     // The next peer gets the entry.
-                    Err(error) => on(ServerEvent::CursorRefused(first, share, error)),
+                    Err(error) => {
+                        on(ServerEvent::CursorRefused(first, share, error));
+                    }
                 }
+                asked.push(first);
             }
             self.awaiting_cursors.pop_front();
+        }
+        for id in asked {
+            self.revisit(id);
         }
     }
 
@@ -158,7 +168,7 @@ impl Peer {
     pub(in crate::control) fn report_granted(
         &mut self,
         id: ConnectionId,
-        on: &mut impl FnMut(ServerEvent<'_>),
+        on: &mut impl FnMut(ServerEvent<'_>) -> usize,
     ) {
         let carrier = &mut self.carrier;
         self.granting.retain(|(right, granted): &(Right, Granted)| {

@@ -12,8 +12,10 @@ use tickcast_reliability::types::{ChannelId, PeerOrigin};
 use super::{PeerInfo, ServerConfig};
 use crate::control::carrier::{CarrierStream, Granted};
 use crate::control::remote::share::Right;
-use crate::control::{CloseReason, Filled, Inbox, MESSAGE_COST_MIN, Outbox, SendError};
+use crate::control::{CloseReason, Filled, Inbox, Outbox, SendError};
 
+/// Cost of a read, in bytes, because a system call costs as much as reading several messages.
+const READ_COST: usize = 256;
 /// Bytes written in one turn.
 pub(super) const WRITE_TURN_MAX: usize = 64 << 10;
 /// Least cost of a turn of writing, in bytes, because a system call costs as much as the bytes of several
@@ -176,10 +178,10 @@ impl Peer {
         config: &ServerConfig,
         now: Instant,
         work: &mut usize,
-        mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>),
+        mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>) -> usize,
     ) -> Result<(), CloseReason> {
         self.turns += 1;
-        let (mut read, mut turn) = (0, config.turn_bytes_max);
+        let (mut read, mut cost) = (0, 0);
         // Reading may consume the only report that there is room to write.
         self.writable |= self.readable && self.carrier.signals_both_at_once();
         loop {
@@ -196,19 +198,20 @@ impl Peer {
                         bytes.flatten().map(|bytes| bytes + queued),
                         channel,
                         message,
-                    );
+                    )
                 };
-                let before = turn;
-                self.messages += self.inbox.messages_within(&mut turn, emit)? as u64;
-                *work += before - turn;
+                let before = cost;
+                let heard = (self.inbox).messages_within(config.turn_bytes_max, &mut cost, emit);
+                *work = work.saturating_add(cost - before);
+                self.messages += heard? as u64;
             }
-            self.interrupted = turn == 0;
+            self.interrupted = cost >= config.turn_bytes_max;
             if !self.readable || self.interrupted || read >= config.read_bytes_max {
                 return Ok(());
             }
             let held = self.inbox.end - self.inbox.start;
             let filled = (self.inbox.fill(&mut self.carrier)).map_err(CloseReason::Io)?;
-            *work += MESSAGE_COST_MIN;
+            *work = work.saturating_add(READ_COST);
             read += (self.inbox.end - self.inbox.start).saturating_sub(held);
             match filled {
                 Filled::Drained => self.readable = false,

@@ -3,7 +3,9 @@
 //! A pass gives every address that has work the same share, in an order that rotates. Within an address the
 //! connections take one turn each, the longest waiting first. An address that uses up its share continues in
 //! the next pass. So a connection waits for the shares of the other addresses, however many connections
-//! those have. A connection without work costs nothing. A connection that ended is taken once more at most.
+//! those have. A turn is never cut: an address whose turn took more than twice its share has no share until
+//! as many passes have made up for it. A connection without work costs nothing. A connection that ended is
+//! taken once more at most.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,6 +30,8 @@ pub(super) struct Turns {
     turns_left: usize,
     /// Work of the current address in this pass.
     work: usize,
+    /// The work of addresses beyond twice their share, until passes have made up for it.
+    debts: BTreeMap<PeerOrigin, usize>,
 }
 
 impl Turns {
@@ -42,6 +46,7 @@ impl Turns {
             origins_left: 0,
             turns_left: 0,
             work: 0,
+            debts: BTreeMap::new(),
         }
     }
 
@@ -70,6 +75,11 @@ impl Turns {
     /// Begins a pass over the connections that wait now. Those added meanwhile wait for the next one.
     pub(super) fn begin_pass(&mut self) {
         self.origins_left = self.order.len();
+        let paid = self.share.saturating_mul(2);
+        self.debts.retain(|_, debt| {
+            *debt = debt.saturating_sub(paid);
+            *debt > 0
+        });
     }
 
     /// Takes the next connection of the pass; `None` at its end.
@@ -94,7 +104,8 @@ impl Turns {
             }
             self.origins_left -= 1;
             self.current = self.order.pop_front();
-            let queue = self.current.and_then(|it| self.waiting.get(&it));
+            let payer = (self.current).filter(|it| !self.debts.contains_key(it));
+            let queue = payer.and_then(|it| self.waiting.get(&it));
             self.turns_left = queue.map_or(0, VecDeque::len);
             self.work = 0;
         }
@@ -109,6 +120,10 @@ impl Turns {
         let Some(origin) = self.current.take() else {
             return;
         };
+        let debt = self.work.saturating_sub(self.share.saturating_mul(2));
+        if debt > 0 {
+            self.debts.insert(origin, debt);
+        }
         if self.waiting.get(&origin).is_some_and(VecDeque::is_empty) {
             self.waiting.remove(&origin);
         } else {
@@ -154,8 +169,33 @@ mod tests {
         assert_eq!(pass(&mut turns, &of, 10), [10, 11, 20, 30, 31]);
         assert_eq!(pass(&mut turns, &of, 10), [20, 30, 31, 12, 10]);
         assert_eq!(pass(&mut turns, &of, 10), [30, 31, 11, 12, 20]);
-        assert_eq!(pass(&mut turns, &of, 100), [10, 20, 30]);
+        assert_eq!(pass(&mut turns, &of, 40), [10, 20, 30]);
         assert_eq!(pass(&mut turns, &of, 0), [20, 31, 30, 11, 12, 10]);
+    }
+
+    #[test]
+    fn turn_beyond_its_share_is_made_up_for() {
+        let of = [(1, 10), (1, 11), (2, 20)];
+        let mut turns = Turns::new(20);
+        for (at, number) in of {
+            turns.add(origin(at), ConnectionId(number));
+        }
+        turns.begin_pass();
+        assert_eq!(turns.next(), Some(ConnectionId(10)));
+        turns.charge(40 + 3 * 40);
+        turns.add(origin(1), ConnectionId(10));
+        assert_eq!(turns.next(), Some(ConnectionId(20)));
+        turns.charge(40);
+        turns.add(origin(2), ConnectionId(20));
+        assert_eq!(turns.next(), None);
+        // Three passes pay the debt in the order of service; a turn of twice the share leaves none.
+        for _ in 0..2 {
+            assert_eq!(pass(&mut turns, &of, 40), [20]);
+        }
+        let mut next = pass(&mut turns, &of, 40);
+        next.sort_unstable();
+        assert_eq!(next, [11, 20]);
+        assert!(turns.debts.is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::run::run;
 const SEEDS: u64 = 400;
 
 /// Every bug.
-const BUGS: [ArbiterBug; 22] = [
+const BUGS: [ArbiterBug; 23] = [
     ArbiterBug::EarlyDropped,
     ArbiterBug::ReleasedByArrival,
     ArbiterBug::OverlapDelivered,
@@ -34,6 +34,7 @@ const BUGS: [ArbiterBug; 22] = [
     ArbiterBug::EndForgets,
     ArbiterBug::ReorderedIsMissing,
     ArbiterBug::DuplicateIsFirst,
+    ArbiterBug::ResumeSwallows,
 ];
 
 /// Hunts every bug and prints a table. Exit codes: 0 all found and no false alarm, 1 otherwise.

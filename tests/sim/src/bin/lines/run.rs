@@ -1,5 +1,6 @@
 //! The lines of a source: loss, reorder, skew, duplicates, other packing, death of a line, a change of
-//! session, foreign and damaged packets. They drive the shipped arbiter.
+//! session, foreign and damaged packets. They drive the shipped arbiter, which is killed in some seeds:
+//! another one continues its session, whose count the venue may have restarted.
 //!
 //! After every step: positions are contiguous with the reported gaps, so each message is delivered
 //! or reported once and in order; nothing whose predecessors are all there waits; nothing waits
@@ -13,7 +14,7 @@ use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use crate::world::{Arrival, What, World, content, us};
+use crate::world::{Arrival, Outage, What, World, content, us};
 
 /// Time between two polls.
 const POLL: Nanos = Nanos::from_us(500);
@@ -29,6 +30,9 @@ struct Checks {
     late: u64,
     foreign: u64,
     stopped: BTreeSet<u8>,
+    /// Whether the count restarts in an outage, and whether the end of its run was reported.
+    may_restart: bool,
+    is_run_over: bool,
     fault: Option<String>,
 }
 
@@ -60,6 +64,13 @@ impl Listen<MoldUdp64> for Checks {
 
     fn incident(&mut self, incident: Incident) {
         match incident {
+            Incident::Gap {
+                from,
+                missing: u64::MAX,
+            } if self.may_restart => {
+                self.follow(from, 0);
+                self.is_run_over = true;
+            }
             Incident::Gap { from, missing } => {
                 if missing == 0 || missing > 100_000 {
                     return self.fail(format!("a gap of {missing}"));
@@ -78,6 +89,12 @@ impl Listen<MoldUdp64> for Checks {
                     1 => self.session + 1,
                     _ => 1 - self.session.min(1),
                 };
+                self.next = Some(next);
+            }
+            Incident::SequenceReset { next } if self.is_run_over => {
+                self.is_run_over = false;
+                self.may_restart = false;
+                self.session += 1;
                 self.next = Some(next);
             }
             Incident::SequenceReset { .. } => self.fail("a reset".into()),
@@ -106,6 +123,29 @@ struct Arrived {
     known: BTreeMap<u16, u64>,
 }
 
+impl Arrived {
+    /// Forgets the messages of a session from `next` on, because the process that had them was killed.
+    fn die(&mut self, session: u16, next: u64) {
+        self.all.retain(|message| *message < (session, next));
+        self.at.retain(|message, _| *message < (session, next));
+        self.known.insert(session, next);
+        self.copies.clear();
+    }
+
+    /// Forgets the messages of a run that passed for old ones: all that came before this packet.
+    fn swallow(&mut self, run: u16, before: &Arrival) {
+        let (first, end) = match before.what {
+            What::Messages(_, first, end) => (first, end),
+            What::Next(_, next, _) => (next, next),
+            What::Foreign => return,
+        };
+        let is_kept = |(of, sequence): &(u16, u64)| *of != run || (first..end).contains(sequence);
+        self.all.retain(is_kept);
+        self.at.retain(|message, _| is_kept(message));
+        self.known.insert(run, end);
+    }
+}
+
 /// Runs a seed.
 ///
 /// # Errors
@@ -116,14 +156,31 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
         count: world.lines,
         holding: world.holding,
     };
-    let mut arbiter = Arbiter::new(MoldUdp64::new(|message| message.len() == 10), lines, false);
-    let mut checks = Checks::default();
+    let begin = || Arbiter::new(MoldUdp64::new(|message| message.len() == 10), lines, false);
+    let mut arbiter = begin();
+    // Messages that the killed arbiter delivered.
+    let mut before = 0;
+    let mut outage = world.outage;
+    let mut checks = Checks {
+        may_restart: world.is_restarted,
+        ..Checks::default()
+    };
     let mut arrived = Arrived::default();
     let mut now = us(1_000_000);
     let mut waits: Option<(Option<SourcePosition>, Nanos)> = None;
     let polls_after = world.ends_at;
     let mut arrivals = world.arrivals.iter().peekable();
     while now < polls_after || arrivals.peek().is_some() {
+        if let Some(Outage { to, .. }) = outage.take_if(|it| it.from <= now) {
+            let killed = std::mem::replace(&mut arbiter, begin());
+            before = first(&world, &killed);
+            if let (Some(session), Some(next)) = (killed.session(), checks.next) {
+                arbiter.resume(Some((session, ())), next);
+                arrived.die(checks.session, next.sequence());
+            }
+            waits = None;
+            now = to;
+        }
         let next_poll = now.after(POLL);
         match arrivals.next_if(|arrival| arrival.at <= next_poll) {
             Some(arrival) => {
@@ -133,7 +190,11 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
                     received_at: now,
                     payload: &arrival.payload,
                 };
+                let run = checks.session;
                 arbiter.packet(arrival.line, now, packet, &mut checks);
+                if world.is_restarted && checks.session != run {
+                    arrived.swallow(checks.session, arrival);
+                }
             }
             None => {
                 now = next_poll;
@@ -147,7 +208,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
     }
     arbiter.finish(&mut checks);
     if checks.fault.is_none() {
-        at_the_end(&world, &arbiter, &mut checks, &arrived);
+        at_the_end(&world, &arbiter, before, &mut checks, &arrived);
     }
     checks
         .fault
@@ -225,19 +286,35 @@ fn step(
     }
     // Only the first line is left, and its reorder is known.
     let left = world.deaths.iter().filter(|dies| dies.is_none()).count();
-    let dead_since = world.deaths.iter().flatten().max();
+    // A new process learns of the deaths before it.
+    let begun = world.outage.iter().map(|it| &it.to);
+    let dead_since = world.deaths.iter().flatten().chain(begun).max();
     let is_over = dead_since.is_some_and(|dead| now > dead.after(us(120_000)));
     if world.is_calm && left == 1 && is_over && waited > us(3_000) {
         checks.fail(format!("{next} waits {waited} for a line that stopped"));
     }
 }
 
-fn at_the_end(world: &World, arbiter: &Arbiter<MoldUdp64>, checks: &mut Checks, arrived: &Arrived) {
+/// Returns the number of messages that an arbiter delivered.
+fn first(world: &World, arbiter: &Arbiter<MoldUdp64>) -> u64 {
+    (0..world.lines).map(|line| arbiter.line(line).first).sum()
+}
+
+fn at_the_end(
+    world: &World,
+    arbiter: &Arbiter<MoldUdp64>,
+    before: u64,
+    checks: &mut Checks,
+    arrived: &Arrived,
+) {
     if arbiter.held_packets() > 0 {
         return checks.fail("packets are still held".into());
     }
     let stats: Vec<_> = (0..world.lines).map(|line| arbiter.line(line)).collect();
-    let first: u64 = stats.iter().map(|it| it.first).sum();
+    if world.is_restarted && checks.may_restart {
+        checks.fail("the restarted count passed for old messages".into());
+    }
+    let first = before + first(world, arbiter);
     if first != checks.delivered.len() as u64 {
         checks.fail(format!("{first} messages came first"));
     }
@@ -280,6 +357,9 @@ fn at_the_end(world: &World, arbiter: &Arbiter<MoldUdp64>, checks: &mut Checks, 
             checks.lost.len(),
             lost.len()
         ));
+    }
+    if world.outage.is_some() {
+        return;
     }
     for line in 0..world.lines {
         let told = checks.stopped.contains(&(line as u8));

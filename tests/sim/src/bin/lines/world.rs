@@ -28,13 +28,24 @@ pub(crate) struct Arrival {
     pub(crate) payload: Vec<u8>,
 }
 
+/// The time for which no process listens, because one was killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) from: Nanos,
+    pub(crate) to: Nanos,
+}
+
 /// One seed's world.
 pub(crate) struct World {
     pub(crate) holding: Holding,
     pub(crate) lines: usize,
     /// Whether nothing exceeds the limits, so that all that arrives is in time.
     pub(crate) is_calm: bool,
+    /// Sessions of different names; in a restarted world, runs of one session.
     pub(crate) sessions: u16,
+    pub(crate) outage: Option<Outage>,
+    /// Whether the venue counts anew in the same session during the outage.
+    pub(crate) is_restarted: bool,
     /// When each line dies, if it does.
     pub(crate) deaths: Vec<Option<Nanos>>,
     pub(crate) arrivals: Vec<Arrival>,
@@ -55,14 +66,8 @@ fn mold(session: &[u8; 10], first: u64, count: u16) -> Vec<u8> {
     bytes
 }
 
-fn name(session: u16) -> [u8; 10] {
-    let mut name = *b"SESSION000";
-    name[9] += session as u8;
-    name
-}
-
-fn messages(session: u16, first: u64, end: u64) -> Vec<u8> {
-    let mut bytes = mold(&name(session), first, (end - first) as u16);
+fn messages(name: &[u8; 10], session: u16, first: u64, end: u64) -> Vec<u8> {
+    let mut bytes = mold(name, first, (end - first) as u16);
     for sequence in first..end {
         bytes.extend(10_u16.to_be_bytes());
         bytes.extend(content(session, sequence));
@@ -87,33 +92,53 @@ impl World {
             (false, _) => 5_000,
         };
         let lag = if is_calm { 3_000 } else { 12_000 };
-        let sessions = if rng.random_bool(0.3) { 2 } else { 1 };
-        let last = rng.random_range(100..400_u64);
+        // A generator of its own leaves the other worlds as they are.
+        let mut fate = ChaCha8Rng::seed_from_u64(!seed);
+        let is_killed = fate.random_bool(0.3);
+        let is_restarted = is_killed && fate.random_bool(0.5);
+        let has_second = (rng.random_bool(0.3) && !is_killed) || is_restarted;
+        let sessions = 1 + u16::from(has_second);
+        // The process that is killed has begun by then.
+        let last = rng.random_range(100..400_u64) + if is_killed { 200 } else { 0 };
         let begin = if rng.random_bool(0.3) {
             rng.random_range(2..10_000)
         } else {
             1
         };
+        // A restarted count is found only below the one before.
+        let begin = if is_restarted { begin + 5_000 } else { begin };
         // The venue: when each message is ready.
         let mut ready: Vec<(u16, u64, Nanos)> = Vec::new();
         let mut at = us(1_000_000);
         for session in 0..sessions {
             let begin = if session == 0 { begin } else { 1 };
+            // It is found while it lasts: this one has no pauses, and goes on for long enough.
+            let is_second_run = is_restarted && session == 1;
+            let last = last + if is_second_run { 1_200 } else { 0 };
             for sequence in begin..begin + last {
                 let step = match rng.random_range(0..60) {
-                    0 => 20_000,
+                    0 if !is_second_run => 20_000,
                     _ => rng.random_range(20..200),
                 };
                 at = at.after(us(step));
                 ready.push((session, sequence, at));
             }
-            at = at.after(us(if is_calm { 40_000 } else { 100 }));
+            at = at.after(us(if is_calm || is_restarted { 40_000 } else { 100 }));
         }
+        let outage = is_killed.then(|| {
+            let from = ready[fate.random_range(200..300)].2;
+            let restart = ready.iter().find(|it| it.0 == 1 && is_restarted);
+            let begins = restart.map_or(from.after(us(25_000)), |it| it.2);
+            let to = begins.after(us(fate.random_range(0..20_000)));
+            Outage { from, to }
+        });
         let mut world = Self {
             holding,
             lines,
             is_calm,
             sessions,
+            outage,
+            is_restarted,
             deaths: Vec::new(),
             arrivals: Vec::new(),
             ends_at: at.after(us(100_000)),
@@ -123,12 +148,22 @@ impl World {
         }
         world.strangers(&ready, &mut rng);
         world.arrivals.sort_by_key(|arrival| arrival.at);
-        if rng.random_bool(0.2) {
+        if let Some(Outage { from, to }) = outage {
+            (world.arrivals).retain(|arrival| !(from..to).contains(&arrival.at));
+        }
+        if rng.random_bool(0.2) && !is_killed {
             // The input ends in the middle of it.
             world.arrivals.truncate(world.arrivals.len() * 3 / 4);
             world.ends_at = Nanos::ZERO;
         }
         world
+    }
+
+    /// Returns the name of a session on the wire.
+    fn name(&self, session: u16) -> [u8; 10] {
+        let mut name = *b"SESSION000";
+        name[9] += if self.is_restarted { 0 } else { session as u8 };
+        name
     }
 
     /// Adds the packets of one line.
@@ -162,13 +197,14 @@ impl World {
             let (session, first, _) = ready[from];
             let (_, last, at) = ready[to - 1];
             let what = What::Messages(session, first, last + 1);
-            packets.push((at, what, messages(session, first, last + 1)));
+            let name = self.name(session);
+            packets.push((at, what, messages(&name, session, first, last + 1)));
             let is_last = ready.get(to).is_none_or(|next| next.0 != session);
             if is_last {
                 for n in 1..=3 {
                     let at = at.after(us(if self.is_calm { 8_000 * n } else { 20 * n }));
                     let count = if n == 3 { 0xFFFF } else { 0 };
-                    let payload = mold(&name(session), last + 1, count);
+                    let payload = mold(&name, last + 1, count);
                     packets.push((at, What::Next(session, last + 1, n == 3), payload));
                 }
             }
@@ -212,9 +248,12 @@ impl World {
             let payload = match kind {
                 0 => (0..rng.random_range(0..80)).map(|_| rng.random()).collect(),
                 1 => b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01".to_vec(),
-                2 => messages(7, sequence, sequence + 1),
+                2 => messages(b"SESSION007", 7, sequence, sequence + 1),
                 // The sequence is damaged.
-                _ => messages(session, sequence + (1 << 40), sequence + (1 << 40) + 1),
+                _ => {
+                    let first = sequence + (1 << 40);
+                    messages(&self.name(session), session, first, first + 1)
+                }
             };
             let at = at.max(begun);
             if ends.is_some_and(|ends| at >= ends) {

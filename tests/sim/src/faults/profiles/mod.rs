@@ -1,6 +1,7 @@
 //! Profiles: named kinds of faults, and the faults that each adds to a run.
 
 mod hosts;
+mod impostor;
 mod limits;
 mod network;
 mod promotion;
@@ -17,7 +18,7 @@ use crate::faults::plan::{ms, pick, subscriber};
 use crate::faults::weather::{Weather, Whom};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 49] = [
+pub const PROFILES: [&str; 51] = [
     "calm",
     "iid",
     "burst",
@@ -67,6 +68,8 @@ pub const PROFILES: [&str; 49] = [
     "rc-breaks",
     "promotion",
     "long-runs",
+    "impostor",
+    "impostor-loss",
 ];
 
 /// Chaos draws from this many first profiles, because adding a later one would change the meaning of
@@ -105,6 +108,7 @@ fn settles_within(profile: &str) -> Nanos {
         "one-receiver" => 75,
         "lapped-mid-copy" | "forger" | "near-2-32" | "near-2-64" => 200,
         "promotion" => 250,
+        "impostor" | "impostor-loss" => 2_250,
         "fencing" | "outage" | "swizzle" | "two-publishers" | "common" | "partition-two-way"
         | "stall" | "resets" | "zombie" => 550,
         "join-storm" | "truncate" | "membership" | "duplicate" | "long-runs" => 750,
@@ -156,7 +160,8 @@ impl Plan {
         let known = self.add_network(profile, (share, many), rng)
             || self.add_hosts(profile, (share, many), rng)
             || self.add_limits(profile, (share, many), rng)
-            || self.add_promotion(profile, share, rng);
+            || self.add_promotion(profile, share, rng)
+            || self.add_impostor(profile, (share, many), rng);
         if matches!(profile, "one-line" | "busy-reader" | "forger") {
             return self.add_quiet(profile, rng);
         }

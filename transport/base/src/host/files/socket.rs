@@ -2,13 +2,15 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, chmodat, fchmod, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, chmodat, renameat, unlinkat};
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use rustix::process::geteuid;
 
@@ -64,19 +66,12 @@ impl DirectoryEntry {
         self.check_unused()?;
         let name = random_name(&self)?;
         let failed = |error| self.failed("listen at", error);
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        );
-        let socket = socket.map_err(failed)?;
-        // Binding creates the file with the mode of the socket, less the umask.
-        fchmod(&socket, MODE).map_err(failed)?;
+        let socket = new_socket().map_err(failed)?;
         let address = SocketAddrUnix::new(self.within_directory(&name)).map_err(failed)?;
         bind(&socket, &address).map_err(failed)?;
         let temporary = TemporaryName::new(self.directory(), name);
         let name = temporary.name();
+        // The umask gave the file its mode. Nobody can connect before the socket listens.
         chmodat(self.directory(), name, MODE, AtFlags::empty()).map_err(failed)?;
         listen(&socket, BACKLOG).map_err(failed)?;
         renameat(self.directory(), name, self.directory(), self.name()).map_err(failed)?;
@@ -90,12 +85,15 @@ impl DirectoryEntry {
         })
     }
 
-    /// Connects to the socket of this name.
+    /// Connects to the socket of this name, without waiting. The stream does not block.
     ///
     /// # Errors
-    /// The system's error.
+    /// The system's error; [`ErrorKind::WouldBlock`] while the most connections wait to be accepted.
     pub fn connect(&self) -> io::Result<UnixStream> {
-        UnixStream::connect(self.within_directory(self.name()))
+        let socket = new_socket()?;
+        let address = SocketAddrUnix::new(self.within_directory(self.name()))?;
+        connect(&socket, &address)?;
+        Ok(UnixStream::from(socket))
     }
 
     /// Returns a path through the open directory, which is short enough, and which no rename redirects.
@@ -119,11 +117,19 @@ impl DirectoryEntry {
         if owner != user {
             return Err(FileError::Owner { path, owner, user });
         }
-        match self.connect() {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
-            _ => Err(FileError::Listening { path }),
+        match self.connect().map_err(|error| (error.kind(), error)) {
+            // The process has ended, or has removed its socket meanwhile.
+            Err((ErrorKind::ConnectionRefused | ErrorKind::NotFound, _)) => Ok(()),
+            Ok(_) | Err((ErrorKind::WouldBlock, _)) => Err(FileError::Listening { path }),
+            Err((_, error)) => Err(self.failed("connect to", error)),
         }
     }
+}
+
+/// Returns a socket that does not block.
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
 #[cfg(test)]
@@ -131,6 +137,7 @@ mod tests {
     use std::fs;
     use std::io::{Read, Write};
     use std::os::unix::fs::lchown;
+    use std::os::unix::net::UnixDatagram;
 
     use super::*;
 
@@ -162,6 +169,41 @@ mod tests {
         let second = entry().listen().unwrap();
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn stopped_process_with_full_backlog_blocks_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let entry = || DirectoryEntry::trusted(&path).unwrap();
+        let _stopped = entry().listen().unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match entry().connect() {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 10_000, "the system sets no limit");
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock, "{full}");
+        let error = entry().listen().unwrap_err();
+        assert!(matches!(error, FileError::Listening { .. }), "{error}");
+    }
+
+    #[test]
+    fn socket_of_other_type_is_reported_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _datagrams = UnixDatagram::bind(&path).unwrap();
+        let error = DirectoryEntry::trusted(&path)
+            .unwrap()
+            .listen()
+            .unwrap_err();
+        assert!(
+            error.to_string().starts_with("can't connect to "),
+            "{error}"
+        );
+        assert!(path.exists());
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! The pages of the admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON,
+//! `/healthz`, `/readyz`, and on a standby `/standby`.
+//!
+//! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
+//! at most ten times a second, and all its readers share the bytes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::ready;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use tickcast_reliability::types::{Nanos, Now};
+
+use crate::admin::metrics::metrics;
+use crate::admin::readiness;
+use crate::admin::summary::PublisherSummary;
+use crate::http::server::{Accepts, Answer, Answering, Asked, Handler, Page};
+use crate::http::table::Limits;
+use crate::state::{Shared, thread};
+
+/// Connections of the admin port.
+pub(crate) const LIMITS: Limits = Limits {
+    total: 64,
+    per_peer: 16,
+};
+/// Time for which a rendered page serves every request.
+const FRESH_FOR: Nanos = Nanos::from_ms(100);
+/// Maximum number of renders of one page in memory.
+const RENDERS_MAX: usize = 4;
+
+/// The path of a page, and how it is rendered; `None` if this publisher has no such page.
+type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
+
+const PAGES: [Rendering; 5] = [
+    ("/metrics", |shared, _| {
+        Some(Page::text(StatusCode::OK, metrics(shared.current())))
+    }),
+    ("/status", |shared, _| {
+        let summary = PublisherSummary::of(shared.current());
+        Some(Page::json(StatusCode::OK, summary.json()))
+    }),
+    ("/standby", |shared, _| {
+        let standby = shared.standby.as_ref()?;
+        Some(Page::json(StatusCode::OK, &standby.json()))
+    }),
+    ("/readyz", |shared, now| {
+        Some(match &readiness::reasons(shared.current(), now)[..] {
+            [] => Page::text(StatusCode::OK, "ready\n"),
+            reasons => Page::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+        })
+    }),
+    ("/healthz", |_, _| Some(Page::text(StatusCode::OK, "ok\n"))),
+];
+
+/// The last renders of one page.
+#[derive(Debug, Default)]
+struct Renders {
+    newest: Option<(Nanos, Page)>,
+    /// Bodies of earlier renders that are still being sent.
+    sending: VecDeque<Bytes>,
+}
+
+impl Renders {
+    /// Returns the page as of now or of [`FRESH_FOR`] ago. While slow readers hold [`RENDERS_MAX`] renders,
+    /// returns the newest of them.
+    fn get(&mut self, now: Nanos, render: impl FnOnce() -> Option<Page>) -> Option<Page> {
+        self.sending.retain(|body| !body.is_unique());
+        let is_due = match &self.newest {
+            Some((at, _)) => now.since(*at) >= FRESH_FOR && self.sending.len() + 1 < RENDERS_MAX,
+            None => true,
+        };
+        if is_due {
+            let before = std::mem::replace(&mut self.newest, render().map(|page| (now, page)));
+            self.sending
+                .extend(before.map(|(_, page)| page.body().clone()));
+        }
+        self.newest.as_ref().map(|(_, page)| page.clone())
+    }
+}
+
+/// The pages of a publisher.
+pub(crate) struct Pages {
+    shared: Arc<Shared>,
+    renders: RefCell<[Renders; PAGES.len()]>,
+}
+
+impl Pages {
+    /// Shows this state, or the state after a promotion.
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            renders: RefCell::default(),
+        }
+    }
+
+    fn page(&self, path: &str, now: Now) -> Page {
+        let place = PAGES.iter().position(|(known, _)| *known == path);
+        let page = place.and_then(|place| {
+            let (_, render) = PAGES[place];
+            self.renders.borrow_mut()[place].get(now.monotonic, || render(&self.shared, now))
+        });
+        page.unwrap_or_else(|| {
+            let text = "try /metrics, /status, /healthz, /readyz, or on a standby /standby\n";
+            Page::text(StatusCode::NOT_FOUND, text)
+        })
+    }
+}
+
+impl Handler for Pages {
+    fn accepts(&self) -> Accepts {
+        Accepts::Gets
+    }
+
+    fn answer(&self, asked: Asked) -> Answering<'_> {
+        Box::pin(ready(Answer::from(self.page(&asked.path, thread::now()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::types::Epoch;
+
+    use super::*;
+
+    fn render(renders: &mut Renders, ms: u64, rendered: &mut u32) -> Page {
+        let page = renders.get(Nanos::from_ms(ms), || {
+            *rendered += 1;
+            Some(Page::text(StatusCode::OK, rendered.to_string()))
+        });
+        page.unwrap()
+    }
+
+    #[test]
+    fn page_is_rendered_ten_times_a_second_for_any_requests() {
+        let (mut renders, mut rendered) = (Renders::default(), 0);
+        for ms in 0..1_000 {
+            let page = render(&mut renders, 5_000 + ms, &mut rendered);
+            assert_eq!(page.body(), (ms / 100 + 1).to_string().as_bytes());
+        }
+        assert_eq!(rendered, 10);
+        assert!(renders.sending.len() <= 1, "no earlier one is kept");
+    }
+
+    #[test]
+    fn slow_readers_hold_a_bounded_number_of_renders() {
+        let (mut renders, mut rendered) = (Renders::default(), 0);
+        let mut held: Vec<_> = (0..60)
+            .map(|n| render(&mut renders, n * 100, &mut rendered))
+            .collect();
+        assert_eq!(rendered as usize, RENDERS_MAX);
+        held.truncate(1);
+        held.push(render(&mut renders, 6_000, &mut rendered));
+        assert_eq!(rendered as usize, RENDERS_MAX + 1, "it goes on");
+    }
+
+    #[test]
+    fn readers_share_the_bytes_of_a_page() {
+        let none = (Vec::new(), Vec::new());
+        let shared = Shared::new(
+            "a".into(),
+            Epoch(5),
+            none.0,
+            none.1,
+            Arc::default(),
+            Nanos::ZERO,
+        );
+        let pages = Pages::of(Arc::new(shared));
+        let now = thread::now();
+        for path in ["/metrics", "/status", "/readyz"] {
+            let (first, second) = (pages.page(path, now), pages.page(path, now));
+            assert_eq!(first.status(), StatusCode::OK);
+            assert_eq!(first.body().as_ptr(), second.body().as_ptr());
+        }
+        for path in ["/standby", "/", "/nothing"] {
+            assert_eq!(pages.page(path, now).status(), StatusCode::NOT_FOUND);
+        }
+    }
+}

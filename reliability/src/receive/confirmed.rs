@@ -1,0 +1,402 @@
+//! How far the repair path has confirmed the stream, how far multicast may run ahead of that, and the
+//! proof that an impostor sent what the publisher did not (docs/PROTOCOL.md §5.5).
+//!
+//! Multicast is delivered before it is confirmed, but at most half a ring beyond the last confirmation.
+//! So everything that is not confirmed is remembered, and the ring still holds the publisher's own copy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::planted::{Bug, planted};
+use crate::receive::remembered::RING_SLOTS_MAX;
+use crate::types::{Nanos, RecordNumber, Sequence};
+
+/// Multicast may run ahead of the last confirmation by one half of the ring.
+const AHEAD_SHARE: u64 = 2;
+/// A confirmation is requested after one eighth of the ring, so that a full-rate stream never waits.
+const ASK_SHARE: u64 = 8;
+
+/// A STATUS that takes longer confirms nothing for a while: multicast is followed as without a connection.
+const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
+
+/// The proof that an impostor sent datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Impostor {
+    /// Contents behind this sequence are to be compared: they were delivered since the STATUS before.
+    pub compare_behind: Sequence,
+    /// The last sequence that the publisher sent, and the number of the record after it.
+    pub last: Sequence,
+    /// See `last`.
+    pub next_record: RecordNumber,
+    /// Whether an impostor sent what lies beyond `last`. Otherwise the publisher has sent the same
+    /// sequences meanwhile.
+    pub is_beyond: bool,
+}
+
+/// How far the repair path has confirmed the stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Confirmed {
+    /// The newest sequence confirmed, and the number of the record after it (0: unknown). No repaired
+    /// sequence counts: that it was sent says nothing of the multicast delivered before it.
+    newest: Sequence,
+    next_record: RecordNumber,
+    /// The last confirmation by a STATUS, if the repair connection was down since.
+    before_down: Option<(Sequence, RecordNumber)>,
+    /// Everything up to here was delivered when the last STATUS came.
+    delivered: Sequence,
+    /// Slots of the ring, as far as its contents are remembered.
+    ring_slots: u64,
+    /// Nothing beyond is believed.
+    limit: Sequence,
+    /// A sequence beyond asks for a confirmation first; at most `limit`.
+    asks_beyond: Sequence,
+    /// The last sequence that was rolled back; [`Sequence::NONE`] once all of them are settled again.
+    rolled_back_to: Sequence,
+    /// `asks_beyond`, or nothing while a run that was rolled back comes again.
+    fast_until: Sequence,
+    /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
+    asked: Option<(Nanos, Sequence)>,
+    /// Whether a datagram of the publisher came that is too old to be compared, although nothing
+    /// confirmed what was delivered in its place.
+    has_forgotten: bool,
+}
+
+impl Confirmed {
+    /// Nothing is confirmed, and nobody can confirm anything.
+    #[must_use]
+    pub(crate) fn new(ring_slots: u64) -> Self {
+        Self {
+            newest: Sequence::NONE,
+            next_record: RecordNumber(0),
+            before_down: None,
+            delivered: Sequence::NONE,
+            ring_slots: ring_slots.min(RING_SLOTS_MAX),
+            limit: Sequence(u64::MAX),
+            asks_beyond: Sequence(u64::MAX),
+            rolled_back_to: Sequence::NONE,
+            fast_until: Sequence(u64::MAX),
+            asked: None,
+            has_forgotten: false,
+        }
+    }
+
+    /// The repair connection is up, to a publisher with a ring of this many slots.
+    pub(crate) fn link_is_up(&mut self, ring_slots: u64) {
+        (self.ring_slots, self.asked) = (ring_slots.min(RING_SLOTS_MAX), None);
+    }
+
+    /// WELCOME says that the publisher of the epoch that goes on has sent up to `newest`.
+    pub(crate) fn welcome(&mut self, newest: Sequence, next_record: RecordNumber, heard: Sequence) {
+        self.confirm(newest, next_record);
+        // Sequences heard without a connection stay, until a STATUS contradicts them.
+        self.limit = self.limit.max(heard);
+    }
+
+    /// Another epoch is followed from now on, of which everything up to `delivered` was delivered: forgets
+    /// the one before.
+    pub(crate) fn restart(
+        &mut self,
+        delivered: Sequence,
+        newest: Sequence,
+        next_record: RecordNumber,
+    ) {
+        (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
+        (self.asked, self.has_forgotten, self.before_down) = (None, false, None);
+        (self.delivered, self.rolled_back_to) = (delivered, Sequence::NONE);
+        self.confirm(newest, next_record);
+    }
+
+    /// The repair connection is down: nobody confirms anything, and multicast is followed all the same.
+    pub(crate) fn link_is_down(&mut self) {
+        self.asked = None;
+        self.suspend();
+    }
+
+    /// Nobody confirms anything until the next STATUS, and multicast is followed all the same.
+    pub(crate) fn suspend(&mut self) {
+        (self.before_down).get_or_insert((self.newest, self.next_record));
+        self.limit = Sequence(u64::MAX);
+        self.ask_beyond(self.limit);
+    }
+
+    /// Everything up to `heard` was rolled back. Forged copies of it may still be under way, and those of
+    /// the publisher may have come before: only the repair path can tell which one comes now.
+    pub(crate) fn note_rolled_back(&mut self, heard: Sequence) {
+        self.rolled_back_to = self.rolled_back_to.max(heard);
+        self.ask_beyond(self.asks_beyond);
+    }
+
+    /// Returns whether this sequence was rolled back, so that a copy by multicast is contested.
+    pub(crate) fn was_rolled_back(&self, sequence: Sequence) -> bool {
+        sequence <= self.rolled_back_to
+    }
+
+    /// Everything before `next` is settled. Once that is all that was rolled back, the fast path is free.
+    pub(crate) fn note_settled(&mut self, next: Sequence) {
+        if self.rolled_back_to != Sequence::NONE && next > self.rolled_back_to {
+            self.rolled_back_to = Sequence::NONE;
+            self.ask_beyond(self.asks_beyond);
+        }
+    }
+
+    /// The newest sequence confirmed.
+    pub(crate) const fn newest(&self) -> Sequence {
+        self.newest
+    }
+
+    /// The last sequence of the fast path: nothing needs to be asked before it is delivered.
+    #[inline(always)]
+    pub(crate) const fn fast_until(&self) -> Sequence {
+        self.fast_until
+    }
+
+    /// The last sequence that multicast may claim now.
+    #[must_use]
+    pub(crate) fn limit(&self, now: Nanos) -> Sequence {
+        match self.is_overdue(now) {
+            true => Sequence(u64::MAX),
+            false => self.limit,
+        }
+    }
+
+    /// Returns whether a sequence lies so far ahead that nothing may be delivered there before a STATUS, and
+    /// that STATUS is overdue.
+    #[must_use]
+    pub(crate) fn is_blocked(&self, now: Nanos, sequence: Sequence) -> bool {
+        sequence > self.limit && self.is_overdue(now)
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        (self.asked).is_some_and(|(sent_at, _)| now.since(sent_at) >= CONFIRM_WAIT)
+    }
+
+    /// Notes that this sequence came by multicast. Returns whether to report progress now, so that the
+    /// publisher confirms how far it is.
+    pub(crate) fn is_report_due(&mut self, sequence: Sequence) -> bool {
+        if sequence <= self.asks_beyond {
+            return false;
+        }
+        self.ask_beyond(self.limit);
+        // A STATUS that is awaited already confirms as much.
+        self.asked.is_none()
+    }
+
+    /// Notes that a PROGRESS was sent, when everything up to `heard` was known.
+    pub(crate) fn note_report(&mut self, sent_at: Nanos, heard: Sequence) {
+        self.asked.get_or_insert((sent_at, heard));
+    }
+
+    /// Notes that the publisher's ring itself showed this sequence.
+    pub(crate) fn note_of_ring(&mut self, sequence: Sequence) {
+        if sequence > self.newest {
+            self.confirm(sequence, RecordNumber(0));
+        }
+    }
+
+    /// Notes a datagram of multicast that is too old to be compared with what was delivered.
+    pub(crate) fn note_forgotten(&mut self, sequence: Sequence) {
+        self.has_forgotten |= sequence > self.newest;
+    }
+
+    /// Takes a STATUS of the epoch that is followed: the publisher has sent up to `newest`, and nothing
+    /// more where it `ended`. `heard`: the highest sequence known now; `delivered`: everything up to here
+    /// was delivered; `remembered`: contents above this sequence are remembered. Returns the proof of an
+    /// impostor, if the STATUS is one.
+    pub(crate) fn status(
+        &mut self,
+        (newest, next_record): (Sequence, RecordNumber),
+        (echo, ended): (Nanos, bool),
+        heard: Sequence,
+        (delivered, remembered): (Sequence, Sequence),
+    ) -> Option<Impostor> {
+        let answered = self.asked.take_if(|(sent_at, _)| echo >= *sent_at);
+        // The publisher sealed everything that it sent, before we heard of it and said so.
+        let claimed = answered.map(|(_, heard)| heard).filter(|it| *it > newest);
+        let beyond_end = ended && heard > newest;
+        let known = self.before_down.take();
+        let (known, known_record) = known.unwrap_or((self.newest, self.next_record));
+        let before = std::mem::replace(&mut self.delivered, delivered);
+        let has_forgotten = std::mem::take(&mut self.has_forgotten);
+        self.confirm(newest, next_record);
+        if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || has_forgotten) {
+            return None;
+        }
+        // Contents that are no longer remembered cannot be compared with the publisher's copies.
+        let is_forgotten = remembered > known && known_record != RecordNumber(0);
+        let (last, next_record) = match is_forgotten {
+            true => (known, known_record),
+            // The ring itself may have shown more than the publisher had sent then.
+            false => (self.newest, self.next_record),
+        };
+        Some(Impostor {
+            // Multicast may have filled gaps below the STATUS before, after it came.
+            compare_behind: known.min(before),
+            last,
+            next_record,
+            is_beyond: is_forgotten || beyond_end || claimed.is_some_and(|it| it > last),
+        })
+    }
+
+    /// The proof that an impostor sent what was heard beyond END, the sequence `last`.
+    pub(crate) fn proof_of_end(&self, last: Sequence, next_record: RecordNumber) -> Impostor {
+        let known = self.before_down.map_or(self.newest, |(newest, _)| newest);
+        Impostor {
+            compare_behind: known.min(self.delivered),
+            last,
+            next_record,
+            is_beyond: true,
+        }
+    }
+
+    fn confirm(&mut self, newest: Sequence, next_record: RecordNumber) {
+        if newest >= self.newest {
+            (self.newest, self.next_record) = (newest, next_record);
+        }
+        // At least one, so that a ring of few slots is followed.
+        let share = |of: u64| self.newest.plus((self.ring_slots / of).max(1));
+        let asks_beyond = share(ASK_SHARE);
+        self.limit = share(AHEAD_SHARE);
+        self.ask_beyond(asks_beyond);
+    }
+
+    fn ask_beyond(&mut self, sequence: Sequence) {
+        self.asks_beyond = sequence;
+        self.fast_until = match self.rolled_back_to {
+            Sequence::NONE => sequence,
+            _ => Sequence::NONE,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: RecordNumber = RecordNumber(1);
+
+    fn confirmed() -> Confirmed {
+        let mut confirmed = Confirmed::new(64);
+        confirmed.restart(Sequence(100), Sequence(100), RECORD);
+        confirmed
+    }
+
+    /// Returns the last sequence that stands, and whether what lies beyond is an impostor's.
+    fn status(of: &mut Confirmed, newest: u64, echo: u64, heard: u64) -> Option<(u64, bool)> {
+        let newest = (Sequence(newest), RECORD);
+        let answer = (Nanos(echo), false);
+        let proof = of.status(
+            newest,
+            answer,
+            Sequence(heard),
+            (Sequence(heard), Sequence(0)),
+        );
+        proof.map(|it| (it.last.0, it.is_beyond))
+    }
+
+    #[test]
+    fn multicast_runs_half_a_ring_ahead_of_confirmation() {
+        let mut of = Confirmed::new(64);
+        assert_eq!(of.limit(Nanos(0)), Sequence(u64::MAX), "nobody can confirm");
+        of.restart(Sequence(100), Sequence(100), RECORD);
+        assert_eq!(
+            (of.fast_until(), of.limit(Nanos(0))),
+            (Sequence(108), Sequence(132))
+        );
+        of.note_of_ring(Sequence(110));
+        of.note_of_ring(Sequence(105));
+        assert_eq!(
+            (of.fast_until(), of.limit(Nanos(0))),
+            (Sequence(118), Sequence(142))
+        );
+        of.link_is_down();
+        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        of.welcome(Sequence(112), RECORD, Sequence(900));
+        assert_eq!(
+            of.limit(Nanos(0)),
+            Sequence(900),
+            "heard without a connection"
+        );
+    }
+
+    #[test]
+    fn confirmation_is_asked_for_once_per_eighth_of_ring() {
+        let mut of = confirmed();
+        assert!(!of.is_report_due(Sequence(108)));
+        assert!(of.is_report_due(Sequence(109)));
+        assert!(!of.is_report_due(Sequence(110)), "asked already");
+        of.note_report(Nanos(7), Sequence(109));
+        assert_eq!(status(&mut of, 109, 7, 110), None);
+        assert!(!of.is_report_due(Sequence(117)) && of.is_report_due(Sequence(118)));
+        of.note_report(Nanos(9), Sequence(118));
+        of.confirm(Sequence(118), RECORD);
+        assert!(!of.is_report_due(Sequence(127)), "a STATUS is on its way");
+    }
+
+    #[test]
+    fn overdue_status_holds_multicast_up_no_longer() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(109));
+        let late = Nanos(7).after(CONFIRM_WAIT);
+        assert_eq!(of.limit(Nanos(late.0 - 1)), Sequence(132));
+        assert!(!of.is_blocked(late, Sequence(132)));
+        assert!(of.is_blocked(late, Sequence(133)));
+        assert_eq!(of.limit(late), Sequence(u64::MAX));
+        of.suspend();
+        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
+        assert_eq!(of.limit(late), Sequence(137), "it confirms again");
+    }
+
+    #[test]
+    fn status_below_what_its_report_heard_proves_impostor() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(110));
+        of.note_report(Nanos(8), Sequence(120));
+        assert_eq!(status(&mut of, 109, 6, 120), None, "it answers another");
+        assert_eq!(status(&mut of, 109, 8, 120), Some((109, true)));
+        assert_eq!(status(&mut of, 109, 9, 120), None, "asked once");
+        let end = (Nanos(1), true);
+        let known = (Sequence(0), Sequence(0));
+        let beyond = of.status((Sequence(115), RECORD), end, Sequence(116), known);
+        assert_eq!(
+            beyond.map(|it| (it.last, it.is_beyond)),
+            Some((Sequence(115), true))
+        );
+    }
+
+    #[test]
+    fn ring_outruns_late_status() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(110));
+        of.note_of_ring(Sequence(112));
+        assert_eq!(status(&mut of, 109, 7, 120), Some((112, false)));
+    }
+
+    #[test]
+    fn contents_since_status_before_are_compared() {
+        let mut of = confirmed();
+        let mut behind = |newest: u64, heard: u64, delivered: u64| {
+            of.note_report(Nanos(7), Sequence(heard));
+            let (newest, delivered) = ((Sequence(newest), RECORD), Sequence(delivered));
+            let known = (delivered, Sequence(0));
+            let proof = of.status(newest, (Nanos(7), false), Sequence(heard), known);
+            proof.map(|it| it.compare_behind.0)
+        };
+        assert_eq!(behind(109, 110, 110), Some(100));
+        assert_eq!(behind(115, 115, 111), None);
+        assert_eq!(behind(116, 117, 117), Some(111), "112 was missing");
+        assert_eq!(behind(117, 118, 118), Some(116));
+    }
+
+    #[test]
+    fn unconfirmed_and_forgotten_contents_are_void_as_a_whole() {
+        let mut of = confirmed();
+        of.note_forgotten(Sequence(100));
+        assert_eq!(status(&mut of, 300, 1, 300), None);
+        of.note_forgotten(Sequence(301));
+        let newest = (Sequence(400), RecordNumber(5));
+        let known = (Sequence(500), Sequence(350));
+        let proof = of.status(newest, (Nanos(1), false), Sequence(500), known);
+        let proof = proof.map(|it| (it.last, it.next_record, it.is_beyond));
+        assert_eq!(proof, Some((Sequence(300), RECORD, true)));
+    }
+}

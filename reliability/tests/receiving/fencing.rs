@@ -1,0 +1,416 @@
+//! An impostor multicasts datagrams whose CRC is right.
+
+use tickcast_reliability::control::{Message, Status};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Nanos, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
+
+use crate::world::*;
+
+/// An impostor of this publisher, whose next datagram has the same numbers.
+fn impostor_of(publisher: &Publisher) -> Publisher {
+    let mut impostor = Publisher::new(publisher.epoch.0, publisher.next);
+    impostor.next_record = publisher.next_record;
+    impostor
+}
+
+/// Gives the core the publisher's STATUS, which answers every PROGRESS so far.
+fn answer(world: &mut World, publisher: &Publisher) {
+    let status = Status {
+        echo: Nanos(u64::MAX),
+        ..publisher.status()
+    };
+    world.tell(Path::Repair, &Message::Status(status));
+}
+
+/// Returns delivered − fenced + lost.
+fn balance(world: &World) -> u64 {
+    let c = world.counters();
+    c.delivered_records.get() + c.lost_records.get() - c.fenced_records.get()
+}
+
+#[test]
+fn status_rolls_back_what_impostor_sent_beyond_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    for _ in 0..3 {
+        world.hear(A, &publisher.publish(2));
+    }
+    let mut impostor = impostor_of(&publisher);
+    for _ in 0..4 {
+        world.hear(A, &impostor.publish(1));
+    }
+    impostor.publish(1);
+    world.hear(A, &impostor.heartbeat());
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    assert_eq!(world.records.len(), 10, "nothing contradicts it yet");
+    answer(&mut world, &publisher);
+    let after = Sequence(3);
+    assert!(world.saw(&Event::RolledBack { after, records: 4 }));
+    assert_eq!(world.counters().missing_open.get(), 0);
+    world.records.clear();
+    world.hear(A, &publisher.publish(3));
+    assert_eq!(world.records, [7, 8, 9]);
+    assert_eq!((balance(&world), world.losses().len()), (9, 0));
+    assert_eq!(world.counters().impostors.get(), 1);
+}
+
+#[test]
+fn unconfirmed_contents_are_compared_with_repair_path() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    // The genuine copies of 2 and 3 never arrive.
+    let mut impostor = impostor_of(&publisher);
+    for _ in 0..5 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    publisher.publish(1);
+    publisher.publish(1);
+    answer(&mut world, &publisher);
+    assert!(world.saw(&Event::RolledBack {
+        after: Sequence(3),
+        records: 6
+    }));
+    world.answer = true;
+    world.settle(&publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced; 2]);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn waiting_contents_are_compared_with_repair_path() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    impostor.publish(1);
+    // Sequence 2 is missing, so they wait.
+    for _ in 0..3 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    publisher.publish(1);
+    publisher.publish(1);
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.pass(Nanos::from_ms(500), &publisher);
+    assert_eq!(world.counters().fenced_dropped.get(), 2);
+    assert_eq!(world.counters().fencing_violations.get(), 1);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn repaired_copy_confirms_nothing_before_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    // The genuine copies of 2 and 3 never arrive.
+    let mut impostor = impostor_of(&publisher);
+    for _ in 0..5 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    publisher.publish(1);
+    let copy = publisher.publish(1);
+    world.tell(Path::Repair, &Message::Datagram(&copy));
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.settle(&publisher);
+    let fenced: Vec<_> = (world.losses().iter())
+        .map(|loss| (loss.sequences.first.0, loss.cause))
+        .collect();
+    assert_eq!(fenced, [(3, LossCause::Fenced), (2, LossCause::Fenced)]);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn gap_filled_after_status_is_compared_with_repair_path() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    // Sequence 2, which that STATUS covers, comes from the impostor alone.
+    world.hear(A, &impostor.publish(2));
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    let fenced: Vec<_> = (world.losses().iter())
+        .map(|loss| (loss.sequences.first.0, loss.cause))
+        .collect();
+    assert_eq!(fenced, [(2, LossCause::Fenced)]);
+}
+
+#[test]
+fn datagram_beyond_confirmed_end_is_not_delivered() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    publisher.end();
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    answer(&mut world, &publisher);
+    // END itself is still missing.
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    assert!(world.saw(&Event::EndOfSession));
+    assert_eq!(world.records, [1]);
+}
+
+#[test]
+fn end_of_repair_path_voids_what_lies_beyond() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = tickcast_reliability::receive::ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..immediate()
+    };
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let end = publisher.end();
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(1));
+    assert_eq!(world.records, [1, 2]);
+    world.tell(Path::Repair, &Message::Datagram(&end));
+    assert!(world.saw(&Event::EndOfSession));
+    let after = Sequence(2);
+    assert!(world.saw(&Event::RolledBack { after, records: 1 }));
+    assert_eq!((balance(&world), world.counters().impostors.get()), (1, 1));
+}
+
+#[test]
+fn multicast_beyond_half_a_ring_waits_for_confirmation() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.answer = false;
+    let asked = world.progresses;
+    for _ in 0..600 {
+        world.hear(A, &publisher.publish(1));
+        world.settle(&publisher);
+    }
+    assert_eq!(world.records, numbers(1..=SLOTS / 2));
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 88);
+    assert!(world.progresses > asked, "a confirmation was asked for");
+    world.answer = true;
+    answer(&mut world, &publisher);
+    world.pass(Nanos::from_ms(10), &publisher);
+    assert_eq!(world.records, numbers(1..=600));
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn overdue_confirmation_stops_no_stream() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.answer = false;
+    for _ in 0..600 {
+        world.hear(A, &publisher.publish(1));
+        world.settle(&publisher);
+    }
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 88);
+    world.pass(Nanos::from_ms(20), &publisher);
+    for _ in 0..SLOTS {
+        world.hear(A, &publisher.publish(1));
+    }
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 88);
+    world.answer = true;
+    answer(&mut world, &publisher);
+    world.pass(Nanos::from_ms(10), &publisher);
+    assert_eq!(world.records.last(), Some(&(600 + SLOTS)));
+    assert_eq!(world.counters().impostors.get(), 0);
+}
+
+#[test]
+fn multicast_is_followed_without_repair_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    for _ in 0..SLOTS * 2 {
+        world.hear(A, &publisher.publish(1));
+    }
+    assert_eq!(world.records, numbers(1..=SLOTS * 2));
+}
+
+#[test]
+fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = tickcast_reliability::receive::ReceiverConfig {
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    answer(&mut world, &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    let mut impostor = impostor_of(&publisher);
+    for _ in 0..SLOTS * 3 {
+        world.hear(A, &impostor.publish(2));
+    }
+    world.hear(A, &publisher.publish(1));
+    world.connectable = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    let (after, records) = (Sequence(1), SLOTS * 6);
+    assert!(world.saw(&Event::RolledBack { after, records }));
+    assert_eq!(world.records.len() as u64, 1 + records + 1);
+    assert_eq!(world.records.last(), Some(&2));
+    assert_eq!(balance(&world), 2);
+}
+
+#[test]
+fn slow_line_without_repair_connection_rolls_nothing_back() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = tickcast_reliability::receive::ReceiverConfig {
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut world = World::joined(config, &publisher);
+    answer(&mut world, &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    let datagrams: Vec<_> = (0..SLOTS * 4).map(|_| publisher.publish(1)).collect();
+    // Line B is later by more than anything that is remembered.
+    datagrams.iter().for_each(|it| world.hear(A, it));
+    datagrams.iter().for_each(|it| world.hear(B, it));
+    world.connectable = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    assert_eq!(world.counters().impostors.get(), 0);
+    assert_eq!(world.records, numbers(1..=SLOTS * 4));
+}
+
+#[test]
+fn unreadable_multicast_leaves_a_gap_for_the_genuine_copy() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let payload = [0xa5; 80];
+    let forged = Publisher::seal(&publisher.header(Kind::Data, 1, 80), &payload);
+    let later = {
+        let impostor = Publisher::new(5, 3);
+        Publisher::seal(&impostor.header(Kind::Data, 1, 80), &payload)
+    };
+    world.hear(A, &forged);
+    world.hear(A, &later);
+    assert_eq!(world.counters().malformed_dropped.get(), 2);
+    for _ in 0..3 {
+        world.hear(A, &publisher.publish(1));
+    }
+    assert_eq!(world.records, [1, 2, 3]);
+    assert!(world.losses().is_empty());
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn contested_sequence_is_requested_until_its_copy_comes() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(2));
+    world.hear(A, &publisher.publish(1));
+    world.answer = false;
+    world.pass(Nanos::from_ms(5), &publisher);
+    assert!(world.nacks.len() > 1, "{:?}", world.nacks);
+    world.answer = true;
+    world.pass(Nanos::from_ms(500), &publisher);
+    assert_eq!(world.losses()[0].cause, LossCause::Fenced);
+    let asked = world.nacks.len();
+    world.pass(Nanos::from_ms(500), &publisher);
+    assert_eq!(world.nacks.len(), asked, "it is decided");
+}
+
+#[test]
+fn content_contested_while_waiting_stays_contested() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    let first = publisher.publish(1);
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(2));
+    world.hear(A, &publisher.publish(1));
+    world.hear(A, &first);
+    assert_eq!(world.records, [1, 2, 3], "the forged one was first");
+    world.connectable = true;
+    world.pass(Nanos::from_ms(50), &publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced]);
+    assert_eq!(balance(&world), 2);
+}
+
+#[test]
+fn late_forged_copies_of_rolled_back_run_are_contested() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    let late = [impostor.publish(2), impostor.publish(2)];
+    world.hear(A, &impostor.publish(1));
+    world.answer = false;
+    world.pass(Nanos::from_ms(150), &publisher);
+    // The publisher's own copies come before the STATUS that makes everything beyond 1 void.
+    let status = Status {
+        echo: Nanos(u64::MAX),
+        ..publisher.status()
+    };
+    for _ in 0..2 {
+        world.hear(A, &publisher.publish(1));
+    }
+    world.tell(Path::Repair, &Message::Status(status));
+    let after = Sequence(1);
+    assert!(world.saw(&Event::RolledBack { after, records: 3 }));
+    // One waits for the other.
+    world.hear(A, &late[1]);
+    world.hear(A, &late[0]);
+    assert_eq!(world.records.len(), 8, "nothing contradicts them yet");
+    world.answer = true;
+    world.pass(Nanos::from_ms(500), &publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced; 2]);
+    assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn forged_source_loss_does_not_stay_in_the_counter() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let lost = StreamEvent::SourceLost {
+        source: SourceId(1),
+        reason: SourceLossReason::Overflow,
+        from: SourcePosition(1),
+        messages: u64::MAX - 1,
+        instruments: Vec::new(),
+    };
+    let mut body = Vec::new();
+    lost.write(&mut body);
+    let forged = Publisher::seal(&publisher.header(Kind::Event, 0, body.len()), &body);
+    world.hear(A, &forged);
+    assert_eq!(world.counters().source_messages_lost.get(), u64::MAX - 1);
+    world.hear(A, &publisher.publish(1));
+    world.settle(&publisher);
+    assert_eq!(world.losses()[0].cause, LossCause::Fenced);
+    assert_eq!(world.counters().source_messages_lost.get(), 0);
+}

@@ -1,0 +1,88 @@
+//! Impostors: forged datagrams with right CRCs, contiguous behind the newest one, walking ahead, far
+//! ahead, behind, or alternating with genuine ones.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::types::Nanos;
+use tickcast_reliability::wire::Kind;
+
+use crate::faults::incident::{Attack, Forged, Incident};
+use crate::faults::plan::{Mode, Plan, ms, pick, us};
+use crate::faults::weather::Whom;
+
+const KINDS: [Kind; 6] = [
+    Kind::Data,
+    Kind::Data,
+    Kind::Data,
+    Kind::Event,
+    Kind::End,
+    Kind::Heartbeat,
+];
+
+impl Plan {
+    /// Adds an impostor and returns `true`, if the profile is one of this module.
+    pub(super) fn add_impostor(
+        &mut self,
+        profile: &'static str,
+        (share, many): (f64, u32),
+        rng: &mut ChaCha8Rng,
+    ) -> bool {
+        match profile {
+            "impostor" => {}
+            "impostor-loss" => {
+                self.weather(Whom::Each, |w| {
+                    (w.drop, w.duplicate, w.late) = (share, share, Some((share, us(500))));
+                });
+                for _ in 0..rng.random_range(0..=many) {
+                    let (at, whom) = (self.some_time(rng), self.whom(rng));
+                    self.at(at, Incident::Reset(whom));
+                }
+            }
+            _ => return false,
+        }
+        (self.impostor, self.mode) = (true, Mode::Liveness);
+        // A publisher at its peak fills the ring no faster than the repair connection answers.
+        self.ring_slots = pick(rng, &[256, 1024]);
+        // Another start or number would join later, in the midst of the attacks.
+        self.starts_at.fill(None);
+        self.incidents
+            .retain(|(_, it)| !matches!(it, Incident::Join(_)));
+        for _ in 0..rng.random_range(1..=3) {
+            self.campaign(rng);
+        }
+        true
+    }
+
+    /// Adds attacks of one kind, one after the other.
+    fn campaign(&mut self, rng: &mut ChaCha8Rng) {
+        let slots = self.ring_slots;
+        let kind = pick(rng, &KINDS);
+        let (from, count, every, rounds) = match rng.random_range(0..5) {
+            // Contiguous, in one burst.
+            0 => (Forged::Next, rng.random_range(1..slots * 3), ms(10), 1..4),
+            // Walking ahead for ever.
+            1 => (Forged::Walk, rng.random_range(1..64), us(200), 20..200),
+            2 => {
+                let ahead = rng.random_range(1..slots * 2);
+                (Forged::Ahead(ahead), rng.random_range(1..8), ms(1), 1..20)
+            }
+            3 => {
+                let behind = rng.random_range(0..slots * 2);
+                (
+                    Forged::Behind(behind),
+                    rng.random_range(1..64),
+                    ms(1),
+                    1..20,
+                )
+            }
+            // Alternating with genuine ones.
+            _ => (Forged::Next, 1, self.spacing, 20..200),
+        };
+        let mut at = self.some_time(rng);
+        for _ in 0..rng.random_range(rounds) {
+            let attack = Attack { from, kind, count };
+            self.at(at, Incident::Attack(attack));
+            at = at.after(Nanos(rng.random_range(every.0 / 2..every.0 * 2)));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! An impostor: it knows the stream and multicasts forged datagrams whose CRC is right.
+
+use std::collections::BTreeSet;
+
+use tickcast_journal::Journaled;
+use tickcast_reliability::delivery::{Delivery, Item};
+use tickcast_reliability::session::SubscriberCore;
+use tickcast_reliability::types::{Nanos, Sequence};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+
+use crate::faults::forged::forged_datagram;
+use crate::faults::incident::{Attack, Forged};
+use crate::faults::plan::CHANNEL;
+use crate::network::packet::packet;
+use crate::trace::note_item;
+use crate::world::World;
+
+/// The impostor's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Impostor {
+    /// Sequence and CRC of every forged datagram.
+    sent: BTreeSet<(u64, u32)>,
+    /// The last forged sequence and the record after it, from which a walk goes on.
+    walked: (Sequence, u64),
+}
+
+impl Impostor {
+    /// Returns whether this datagram is forged.
+    fn is_forged(&self, datagram: &Datagram<'_>) -> bool {
+        let key = (datagram.header().sequence.0, datagram.crc());
+        self.sent.contains(&key)
+    }
+}
+
+impl World {
+    /// Multicasts the forged datagrams of an attack to all subscribers.
+    pub(crate) fn attack(&mut self, attack: Attack) {
+        let feed = &self.publishers[self.endpoint].feeds[0];
+        if feed.finished {
+            return;
+        }
+        let newest = (feed.core.sealed(), feed.core.ring().next_record().0);
+        let (first, record) = match attack.from {
+            Forged::Next => (newest.0.next(), newest.1),
+            Forged::Walk if self.impostor.walked.0 > newest.0 => {
+                (self.impostor.walked.0.next(), self.impostor.walked.1)
+            }
+            Forged::Walk => (newest.0.next(), newest.1),
+            Forged::Ahead(by) => (newest.0.plus(by), newest.1 + 3 * by),
+            Forged::Behind(by) => (newest.0.minus(by).max(Sequence::FIRST), newest.1 / 2),
+        };
+        let mut at = (first, record);
+        for _ in 0..attack.count {
+            at = self.forge_one(attack.kind, at);
+        }
+        if attack.from == Forged::Walk {
+            self.impostor.walked = (at.0.previous(), at.1);
+        }
+    }
+
+    /// Multicasts one forged datagram. Returns the sequence and the record that follow.
+    fn forge_one(&mut self, kind: Kind, (sequence, record): (Sequence, u64)) -> (Sequence, u64) {
+        let epoch = self.publishers[self.endpoint].epoch;
+        let sent_at = Nanos(self.now.0);
+        let (bytes, count) = forged_datagram(kind, epoch, (sequence, record), sent_at);
+        let crc = Datagram::parse(&bytes).map_or(0, |it| it.crc());
+        self.impostor.sent.insert((sequence.0, crc));
+        self.count("forged");
+        for fan_out in 0..self.plan.fan_outs {
+            self.multicast(fan_out, &packet(CHANNEL, &bytes));
+        }
+        (sequence.next(), record + count)
+    }
+
+    /// Passes an input to a subscriber's core while an impostor is about: checks only that every
+    /// record is delivered or declared lost, because the times of requests follow forged datagrams.
+    pub(crate) fn with_core_attacked(
+        &mut self,
+        number: usize,
+        f: impl FnOnce(&mut Journaled<SubscriberCore>, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
+        let mut wrong = None;
+        self.subscribers[number].input(
+            |core, on| f(core, now, on),
+            |of, item| {
+                note_item(trace, now, number, item);
+                if let Err(what) = of.impostor.take(truth, item) {
+                    let channel = of.channel;
+                    wrong
+                        .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
+                }
+            },
+        );
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Notes whether a datagram that reaches a core is forged.
+    pub(crate) fn notes_content(&mut self, number: usize, bytes: &[u8], decides: bool) {
+        let Ok(datagram) = Datagram::parse(bytes) else {
+            return;
+        };
+        let header = datagram.header();
+        let subscriber = &mut self.subscribers[number];
+        let forged = self.impostor.is_forged(&datagram);
+        if datagram.verdict() == CrcVerdict::Good
+            && header.kind.is_sequenced()
+            && let Some(receiver) = subscriber.core.receiver(header.channel)
+        {
+            let ((settled, heard), (_, limit)) =
+                (receiver.progress(), receiver.confirmed(self.now));
+            let Some(of) = subscriber.following_mut(header.channel) else {
+                return;
+            };
+            // The core drops what it has no room for, or does not believe yet.
+            let has_room = of.config.delivery == Delivery::Arrival
+                || header.sequence.since(settled) <= of.config.window_slots.into();
+            let leaps = (of.asked).leaps(header.sequence, settled.next(), heard);
+            if has_room && (decides || header.sequence <= limit) && !leaps {
+                of.impostor.hears(header.sequence, forged, decides);
+            }
+        }
+    }
+
+    /// Returns what is wrong with the account of the whole session, if anything is.
+    pub(crate) fn account_for_impostor(&mut self) -> Result<(), String> {
+        let epoch = self.publishers[self.endpoint].epoch;
+        let (mut forged, mut unseen) = (0, 0);
+        let (mut rollbacks, mut void, mut undecided) = (0, 0, 0);
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
+            let counters: Vec<_> = subscriber.core.counters().cloned().collect();
+            for (of, counters) in subscriber.following.iter().zip(counters) {
+                let Some(ring) = self.truth.of(of.channel, epoch).first() else {
+                    continue;
+                };
+                let unproven = of.impostor.settle(ring, &counters).map_err(|what| {
+                    format!("subscriber {number} on channel {}: {what}", of.channel)
+                })?;
+                undecided += unproven.undecided;
+                rollbacks += of.impostor.rollbacks;
+                void += of.impostor.genuine_void;
+                (forged, unseen) = (forged + of.impostor.forged, unseen + unproven.unseen);
+            }
+        }
+        *self.faults.entry("forged_delivered").or_default() += forged;
+        *self.faults.entry("undecided").or_default() += undecided;
+        *self.faults.entry("rollbacks").or_default() += rollbacks;
+        *self.faults.entry("genuine_void").or_default() += void;
+        *self.faults.entry("forged_unseen").or_default() += unseen;
+        Ok(())
+    }
+}
