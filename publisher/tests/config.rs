@@ -352,10 +352,7 @@ fn invalid_config_error_names_path_value_and_remedy() {
         (
             "/inputs",
             input(json!({ "source": 1, "kind": "simulator", "wait_for_subscribers": "a" })),
-            &[
-                "inputs[0]",
-                "a number of subscribers, or a list of their names",
-            ],
+            &["inputs[0]", "a number or names of subscribers"],
         ),
         (
             "/inputs",

@@ -340,7 +340,7 @@ impl Default for Pace {
 /// assert_ne!(names, WaitForSubscribers::Count(2));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a number, or a list of names")]
+#[serde(untagged, expecting = "expected a number or names of subscribers")]
 pub enum WaitForSubscribers {
     /// This many, under any names.
     Count(u32),

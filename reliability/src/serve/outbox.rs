@@ -48,8 +48,9 @@ impl Outbox {
         }
         out.extend_from_slice(&waiting[..taken]);
         self.start += taken;
-        if self.is_empty() {
-            self.frames.clear();
+        // Bytes that were taken are freed once they are the larger part, so each byte moves once at most.
+        if self.is_empty() || (self.start >= LEN_KEPT && self.start * 2 >= self.frames.len()) {
+            self.frames.drain(..self.start);
             self.frames.shrink_to(LEN_KEPT);
             self.start = 0;
         }
@@ -60,6 +61,19 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outbox_that_never_empties_frees_what_was_taken() {
+        let (mut outbox, mut out) = (Outbox::default(), Vec::new());
+        let message = Message::Datagram(&[7; 1_000]);
+        (0..50).for_each(|_| drop(outbox.push(ChannelId(1), &message)));
+        for _ in 0..1_000 {
+            outbox.push(ChannelId(1), &message);
+            outbox.take(1_008, &mut out);
+            assert_eq!(outbox.len(), 50 * 1_008);
+            assert!(outbox.frames.capacity() <= 256 << 10);
+        }
+    }
 
     #[test]
     fn outbox_gives_whole_frames_up_to_the_bound() {
