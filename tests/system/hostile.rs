@@ -131,7 +131,7 @@ impl Peer {
         Self(stream, Vec::new())
     }
 
-    fn say(&mut self, channel: u16, message: &Message<'_>) {
+    pub(crate) fn say(&mut self, channel: u16, message: &Message<'_>) {
         let mut frame = Vec::new();
         message.write(ChannelId(channel), &mut frame);
         self.0.write_all(&frame).expect("written");
@@ -152,7 +152,7 @@ impl Peer {
     }
 
     /// Calls `on` with the next message. Returns `None` if the publisher closed the connection.
-    fn hear<T>(&mut self, on: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
+    pub(crate) fn hear<T>(&mut self, on: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
         loop {
             if let Some((_, message, len)) = Message::read(&self.1, 1 << 24).expect("a message") {
                 let answer = on(&message);
@@ -169,7 +169,7 @@ impl Peer {
         }
     }
 
-    fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         while let Some(()) = self.hear(|_| ()) {}
         true
     }
@@ -436,12 +436,17 @@ pub(crate) fn counted(publisher: &Publisher, name: &str) -> u64 {
 }
 
 pub(crate) fn join_frame(name: &str) -> Vec<u8> {
+    join_frame_of(name, "all")
+}
+
+/// Returns a JOIN of a channel.
+pub(crate) fn join_frame_of(name: &str, channel: &str) -> Vec<u8> {
     let join = Join {
         name: name.into(),
         wire_versions: vec![1],
         purpose: Purpose::Repair,
         channels: vec![JoinChannel {
-            channel: ChannelName::Name("all".into()),
+            channel: ChannelName::Name(channel.into()),
             start: Start::Live,
             confirmed_epoch: Epoch(0),
         }],
