@@ -4,8 +4,8 @@
 //! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
 //! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
-//! sentences, [`docs`] those on the documents, [`metrics`] the one that generates docs/METRICS.md,
-//! [`examples`] those on the libraries' examples.
+//! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
+//! that generates docs/METRICS.md, [`examples`] those on the libraries' examples.
 
 mod code;
 mod docs;
@@ -16,6 +16,7 @@ mod metrics;
 mod names;
 mod prose;
 mod source;
+mod threats;
 mod words;
 
 use source::{Source, Tree};

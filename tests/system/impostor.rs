@@ -2,23 +2,35 @@
 //! witness reads the publisher's ring by memory, where no impostor can write.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickcast_publisher::Config;
+use tickcast_publisher::record::TradeMsg;
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Header, Kind, SourceLossReason, StreamEvent, crc_of};
-use tickcast_subscriber::{Event, Item, LossCause, Position, ReceiverCounters, Transport};
-use tickcast_test_support::{Publisher, drive, endless, free_group, number, one_channel};
+use tickcast_subscriber::{
+    Event, Item, LossCause, Position, ReceiverCounters, Subscriber, Transport,
+};
+use tickcast_test_support::{
+    Follower, Publisher, channel, drive, endless, free_group, number, one_channel,
+};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::hostile::send_from;
 
 /// Datagrams of one attack.
 const RUN: u64 = 400;
 const ATTACKS: u64 = 20;
+/// Datagrams of an attack on a silent publisher: more than a receive window holds.
+const LONG_RUN: u64 = 10_000;
+/// Datagrams that are sent before the subscriber reads them. Every receive buffer holds them.
+const PART: u64 = 100;
 
 /// Everything that an application holds: delivered, and neither void nor declared lost later.
 #[derive(Default)]
@@ -34,6 +46,13 @@ struct Held {
 }
 
 impl Held {
+    /// Returns the digest of the records, as a publisher computes it.
+    fn digest(&self) -> String {
+        let mut digest = Xxh3::new();
+        self.records.values().for_each(|bytes| digest.update(bytes));
+        format!("{:032x}", digest.digest128())
+    }
+
     fn take(&mut self, item: &Item<'_>) {
         match item {
             Item::Record(position, record) => {
@@ -64,7 +83,12 @@ impl Held {
 }
 
 /// The next datagram that the impostor forges, of this kind and with this body.
-fn forge(kind: Kind, at: (Epoch, Sequence, RecordNumber), count: u16, body: &[u8]) -> Vec<u8> {
+pub(crate) fn forge(
+    kind: Kind,
+    at: (Epoch, Sequence, RecordNumber),
+    count: u16,
+    body: &[u8],
+) -> Vec<u8> {
     let header = Header {
         kind,
         channel: ChannelId(1),
@@ -86,6 +110,17 @@ fn forge(kind: Kind, at: (Epoch, Sequence, RecordNumber), count: u16, body: &[u8
     bytes
 }
 
+/// Returns the config of a publisher that multicasts to this group, and whose ring can be mapped.
+fn by_network_and_memory(name: &str, group: SocketAddrV4, input: Value) -> Value {
+    let ring = format!("/dev/shm/tickcast-test-{}-{name}", std::process::id());
+    let mut config = one_channel(&[group], input);
+    config["channels"][0]["fan_out"] = json!([
+        { "transport": "udp", "lines": [{ "group": group }] },
+        { "transport": "shm", "path": ring },
+    ]);
+    config
+}
+
 /// The outcome of a session with attacks.
 struct Attacked {
     counters: Arc<ReceiverCounters>,
@@ -98,12 +133,7 @@ struct Attacked {
 /// the newest one on.
 fn attacked(name: &str, kind: Kind, count: u16, body: &[u8]) -> Attacked {
     let group = free_group();
-    let ring = format!("/dev/shm/tickcast-test-{}-{name}", std::process::id());
-    let mut config = one_channel(&[group], endless(5_000, 2));
-    config["channels"][0]["fan_out"] = json!([
-        { "transport": "udp", "lines": [{ "group": group }] },
-        { "transport": "shm", "path": ring },
-    ]);
+    let config = by_network_and_memory(name, group, endless(5_000, 2));
     let publisher = Publisher::start(&config);
     let follow = |name: &str, transport| {
         let builder = publisher.subscriber().name(name).channel("all");
@@ -211,4 +241,110 @@ fn forged_source_loss_does_not_stay_in_counters() {
     );
     let c = &attacked.counters;
     assert_eq!(c.source_messages_lost.get(), 0);
+}
+
+/// Multicasts datagrams of this kind behind the newest one that the follower heard, until it has received
+/// `count` of them. After a rollback it begins again behind the publisher's newest one.
+fn forge_run(
+    (kind, count): (Kind, u64),
+    body: &[u8],
+    group: SocketAddrV4,
+    (follower, held): (&mut Follower, &mut Held),
+) {
+    let records = u16::from(!body.is_empty());
+    let mut sent = 0;
+    while sent < count {
+        let report = &follower.subscriber.channels()[0];
+        let (&(_, last), _) = held.records.last_key_value().expect("a record");
+        let part = PART.min(count - sent);
+        let run = (1..=part).map(|n| {
+            let at = (report.epoch, report.heard.plus(n), last.plus(n));
+            forge(kind, at, records, body)
+        });
+        let received = report.counters.received_datagrams.get();
+        send_from(Ipv4Addr::LOCALHOST, group, &run.collect::<Vec<_>>());
+        drive(&mut [], |_| {
+            follower.poll_with(|item| held.take(item));
+            follower.counters(0).received_datagrams.get() >= received + part
+        });
+        sent += part;
+    }
+}
+
+#[test]
+fn forged_run_and_end_beyond_silent_publisher_cost_nothing() {
+    const BATCH: u64 = 400;
+    let group = free_group();
+    let own = json!({ "source": 3, "kind": "own" });
+    let config = by_network_and_memory("silent", group, own).to_string();
+    let config = Config::parse(&config).expect("a config");
+    let mut publisher = tickcast_publisher::Publisher::open(config).expect("a publisher");
+    let address = publisher.control_address().to_string();
+    let follow = |name: &str, transport| {
+        let builder = Subscriber::builder(&*address).name(name).channel("all");
+        Follower::new(builder.source_specific(false).transport(transport))
+    };
+    let mut attacked = follow("attacked", Transport::Udp);
+    let mut witness = [follow("witness", Transport::Shm)];
+    let monitor = publisher.monitor();
+    drive(&mut witness, |_| {
+        attacked.poll();
+        monitor.subscribers().iter().filter(|it| it.follows).count() == 2
+    });
+    let mut writer = publisher.channel("all").expect("the channel");
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    let mut held = Held::default();
+    let mut published = 0;
+    for attack in 0..3 {
+        // The queue has room for a part of the batch on a machine of any speed.
+        for _ in 0..BATCH / PART {
+            for _ in 0..PART {
+                published += 1;
+                let trade = TradeMsg {
+                    size: published as u32,
+                    ..TradeMsg::default()
+                };
+                let at = SourcePosition::new(0, published);
+                writer.publish(&trade, at).expect("there is room");
+                writer.flush();
+            }
+            drive(&mut witness, |all| {
+                attacked.poll_with(|item| held.take(item));
+                let seen: u64 = all[0].records.values().sum();
+                seen == published && held.records.len() as u64 == published
+            });
+        }
+        // The publisher is silent from here on, so no datagram of its own contradicts the forged ones.
+        let rollbacks = held.rollbacks;
+        let follower = (&mut attacked, &mut held);
+        forge_run((Kind::Data, LONG_RUN), batch.bytes(), group, follower);
+        let follower = (&mut attacked, &mut held);
+        forge_run((Kind::End, 1), &[], group, follower);
+        drive(&mut witness, |all| {
+            attacked.poll_with(|item| held.take(item));
+            let heard = |it: &Follower| it.subscriber.channels()[0].heard;
+            held.rollbacks > rollbacks && heard(&attacked) == heard(&all[0])
+        });
+        assert_eq!(held.records.len() as u64, published);
+        assert!(!attacked.subscriber.ended(), "attack {attack}");
+    }
+    drop(writer);
+    let ended = std::thread::spawn(move || publisher.end_session(Duration::from_secs(60)));
+    drive(&mut witness, |all| {
+        attacked.poll_with(|item| held.take(item));
+        attacked.subscriber.ended() && all[0].subscriber.ended() && ended.is_finished()
+    });
+    let summary = ended.join().expect("no panic").expect("a whole session");
+    let digest = &channel(summary.json())["digest"];
+    assert_eq!(&json!(witness[0].digest(1)), digest);
+    assert_eq!(&json!(held.digest()), digest);
+    assert!(held.lost.is_empty(), "{:?}", held.lost);
+    attacked.assert_balanced();
+    let c = attacked.counters(0);
+    assert_eq!((c.missing_open.get(), c.missing_lost.get()), (0, 0));
+    assert!(c.impostors.get() >= 3, "each attack is proven");
+    let fenced = c.fenced_records.get();
+    assert!(fenced >= 3 * PART, "{fenced} forged records were delivered");
+    assert_eq!(c.delivered_records.get() - fenced, published);
 }

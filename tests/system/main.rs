@@ -5,8 +5,10 @@
 
 mod end_to_end;
 mod hostile;
+mod hostile_publisher;
 mod impostor;
 mod isolation;
+mod log_floods;
 mod own_handler;
 mod resources;
 mod restart;

@@ -19,10 +19,10 @@ use tickcast_test_support::{
 const STRANGER: u32 = 65_534;
 
 /// A path below /dev/shm that no other test uses. Dropping it removes the file.
-struct Place(PathBuf);
+pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self(format!("/dev/shm/tickcast-test-{}-{name}", std::process::id()).into())
     }
 }

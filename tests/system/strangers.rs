@@ -1,10 +1,12 @@
-//! A thousand strangers from eight addresses cost an honest subscriber nothing.
+//! Strangers that join: a thousand from eight addresses cost an honest subscriber nothing, and none stands for
+//! a subscriber that an input waits for.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use tickcast_reliability::control::{Message, NackClass, Progress};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
@@ -180,4 +182,52 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     // Unread output is bounded for each address, not for each connection.
     let grown = most - before;
     assert!(grown < 512 << 20, "{before} bytes grew by {grown}");
+}
+
+#[test]
+fn strangers_start_no_input_that_waits_for_names() {
+    let mut input = endless(2_000, 0);
+    input["wait_for_subscribers"] = serde_json::json!(["honest"]);
+    let publisher = Publisher::start(&one_channel(&[free_group()], input));
+    let mut strangers = Vec::new();
+    for n in 0..20 {
+        let address = Ipv4Addr::new(127, 0, 0, 2 + n % ADDRESSES);
+        let mut peer = Peer::connect_from(address, &publisher);
+        let frame = join_frame(&format!("stranger-{n}"));
+        peer.0.write_all(&frame).expect("written");
+        let epoch = peer.hear(|message| match message {
+            Message::Welcome(welcome) => welcome.channels[0].epoch,
+            other => panic!("{other:?}"),
+        });
+        let follows = Progress {
+            epoch: epoch.expect("a WELCOME"),
+            sequence: Sequence(0),
+            lost_records: 0,
+            heard: Sequence(0),
+            sent_at: Nanos(1),
+            read_bytes: 0,
+        };
+        peer.say(1, &Message::Progress(follows));
+        let is_status = peer.hear(|message| matches!(message, Message::Status(_)));
+        assert_eq!(is_status, Some(true), "it counts as a follower");
+        strangers.push(peer);
+    }
+    // An input that had begun would have published by the last of these pages.
+    for _ in 0..100 {
+        assert_eq!(counted(&publisher, "published_records"), 0);
+        thread::sleep(Duration::from_millis(1));
+    }
+    let honest = publisher.subscriber().name("honest").channel("all");
+    let mut followers = [Follower::new(honest)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    for peer in &mut strangers {
+        peer.say(0, &Message::Leave);
+    }
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    followers[0].assert_balanced();
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
 }

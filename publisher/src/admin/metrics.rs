@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_log::is_control;
 use tickcast_reliability::counters;
 use tickcast_reliability::types::Nanos;
 
@@ -326,7 +327,7 @@ fn each_standby_metric(
     }
 }
 
-/// Escapes a label's value, so that a peer's text can't end it early.
+/// Escapes a label's value, so that a peer's text neither ends it early nor controls a terminal.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for c in value.chars() {
@@ -334,6 +335,11 @@ fn escaped(value: &str) -> String {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
+            // The format has no escape for these, so the value itself has a backslash.
+            c if is_control(c) => {
+                text.push('\\');
+                text.extend(c.escape_default());
+            }
             c => text.push(c),
         }
     }
@@ -387,5 +393,6 @@ mod tests {
     #[test]
     fn metric_label_value_is_escaped() {
         assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+        assert_eq!(escaped("\x1b[2J\r\u{202e}é"), r"\\u{1b}[2J\\r\\u{202e}é");
     }
 }

@@ -54,7 +54,9 @@ pub fn write() -> io::Result<()> {
             put("config", &name, &fs::read(&path)?)?;
         }
     }
-    receive_core()
+    receive_core()?;
+    hostile_publisher()?;
+    mapped()
 }
 
 fn put(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -362,4 +364,116 @@ fn receive_core() -> io::Result<()> {
     }
     bytes.extend([0, 0, 0, 0, 1, 0, 0, 0, 1, 15, 9]);
     put("receive_core", "refused", &bytes)
+}
+
+/// Writes runs of operations of which each is well formed. Their numbers are near each other, or extreme.
+fn hostile_publisher() -> io::Result<()> {
+    let mut random = ChaCha8Rng::seed_from_u64(9);
+    // Each run: options, and how often in 16 a number is extreme.
+    let runs = [
+        ("ordered", 0x00, 0),
+        ("ordered-wild", 0x20, 3),
+        ("within", 0x0a, 1),
+        ("arrival", 0x13, 1),
+        ("reads", 0x40, 1),
+        ("reads-wild", 0x70, 4),
+        ("inboxes", 0xc0, 1),
+    ];
+    for (name, options, wild) in runs {
+        let mut bytes = vec![options];
+        let mut newest = 10;
+        for n in 0..70 {
+            // The first connection is welcomed first, then the others.
+            let operation = match n {
+                0 => 0,
+                1..4 => [0x40, 0x80, 0xc0][n - 1],
+                4 | 40 => 5,
+                _ => [
+                    0, 2, 3, 4, 5, 6, 8, 9, 9, 10, 11, 12, 17, 18, 21, 22, 23, 24, 25,
+                ][random.random_range(0..19)],
+            };
+            bytes.push(operation);
+            let mut number = |near: u8| match random.random_range(0..16) < wild {
+                true => [random.random_range(3..5), random.random_range(0..=255)],
+                false => [0, near],
+            };
+            newest += 1;
+            match operation & 0x1f {
+                0 => {
+                    let numbers = [newest, 1, 1, newest].map(&mut number);
+                    bytes.extend([&[0, 0], numbers.as_flattened(), &[0, 0, 0, 9]].concat());
+                }
+                2 | 3 => {
+                    let numbers = [newest, 1, newest].map(&mut number);
+                    bytes.extend([&[0], numbers.as_flattened(), &[0, 0, 1]].concat());
+                }
+                4 => {
+                    let numbers = [newest - 3, newest, 9, newest - 1, newest - 1].map(&mut number);
+                    bytes.extend([&[newest, 0], numbers.as_flattened()].concat());
+                }
+                5 => {
+                    let numbers = [1, 1, 200, 1].map(&mut number);
+                    bytes.extend([&[0, 0x12], numbers.as_flattened()].concat());
+                }
+                6 | 8..13 => {
+                    let kind = if newest.is_multiple_of(9) { 2 } else { 0x04 };
+                    bytes.extend([kind, 0]);
+                    if kind == 2 {
+                        bytes.extend([0, 9, 0, 9, 0, 9]);
+                    }
+                    let numbers = [newest, newest].map(&mut number);
+                    bytes.extend([&[0], numbers.as_flattened()].concat());
+                }
+                21 | 22 => bytes.extend([0, 0, 4, 0, 0, 0, newest, 0, newest]),
+                23 => bytes.extend([1, 0, newest, 4, 0, 0, 0, newest, 0, newest, 0, 7]),
+                25 => {
+                    let numbers = [newest, newest + 2].map(&mut number);
+                    bytes.extend([numbers.as_flattened(), &[0]].concat());
+                }
+                17 | 18 => bytes.push(30),
+                _ => {}
+            }
+        }
+        put("hostile_publisher", name, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Writes changes of a mapped ring: those of its owner, and those that only damage makes.
+fn mapped() -> io::Result<()> {
+    put("mapped", "honest", &[12, 0, 0, 2, 2])?;
+    put("mapped", "late", &[39, 0, 3, 2, 2, 3, 0, 7, 2])?;
+    // The word `sent` and the number of the last copy rise, fall, and are the greatest of all.
+    let words = [
+        (0, 1, 5),
+        (0, 3, 0),
+        (7, 3, 0),
+        (0x87, 3, 0),
+        (7, 0, 200),
+        (2, 3, 1),
+        (0, 2, 9),
+    ];
+    let mut bytes = vec![12, 0, 0];
+    for (which, how, by) in words {
+        bytes.extend([0, which, how, by, 0, 2]);
+    }
+    put("mapped", "words", &bytes)?;
+    // Lengths and sequences of slots and copies.
+    let mut bytes = vec![16, 0, 0];
+    for word in 0..10 {
+        bytes.extend([0, 0x35, 3, word, 0, word, 2]);
+    }
+    for which in [9, 10, 0x89, 0x8a] {
+        bytes.extend([0, which, 3, 0, 1, 2]);
+    }
+    put("mapped", "slots", &bytes)?;
+    // The file is damaged before it is opened.
+    for which in 0..9 {
+        put(
+            "mapped",
+            &format!("damaged-{which}"),
+            &[20, 1, which, 3, 7, 0, 0, 0, 2, 2],
+        )?;
+    }
+    Ok(())
 }

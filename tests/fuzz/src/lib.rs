@@ -14,6 +14,8 @@ mod datagram;
 mod feeds;
 mod flight_record;
 mod held;
+mod hostile_publisher;
+mod mapped;
 mod mutation;
 #[path = "../../../reliability/tests/pair/mod.rs"]
 mod pair;
@@ -31,6 +33,8 @@ pub use control::control;
 pub use datagram::datagram;
 pub use feeds::{iex_deep, iex_tops, itch, moldudp64};
 pub use flight_record::flight_record;
+pub use hostile_publisher::hostile_publisher;
+pub use mapped::mapped;
 pub use mutation::Mutation;
 pub use receive_core::receive_core;
 pub use ring::ring;
@@ -45,7 +49,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target {
         name: "datagram",
         run: datagram,
@@ -85,6 +89,14 @@ pub const TARGETS: [Target; 12] = [
     Target {
         name: "ring",
         run: ring,
+    },
+    Target {
+        name: "mapped",
+        run: mapped,
+    },
+    Target {
+        name: "hostile_publisher",
+        run: hostile_publisher,
     },
     Target {
         name: "flight_record",

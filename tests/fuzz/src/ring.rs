@@ -72,7 +72,7 @@ fn whole_datagram(bytes: &[u8], sequence: Sequence) {
 }
 
 /// Returns the bytes of a ring with `count` sealed datagrams.
-fn left_behind(count: u64) -> Vec<u8> {
+pub(crate) fn left_behind(count: u64) -> Vec<u8> {
     let mut publisher = publisher();
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());

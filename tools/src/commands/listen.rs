@@ -2,6 +2,7 @@
 //! names each missing record and the cause of its loss.
 
 mod account;
+mod event_lines;
 mod print;
 pub(crate) mod summary;
 

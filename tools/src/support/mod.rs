@@ -6,6 +6,7 @@ pub mod faults;
 pub mod files;
 pub mod output;
 pub mod packets;
+pub mod plain;
 pub mod processes;
 pub mod progress;
 pub mod send;

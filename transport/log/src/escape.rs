@@ -65,7 +65,8 @@ impl Write for Escaping<'_> {
 }
 
 /// Returns whether a character moves the cursor, ends a line, or changes the direction of text.
-fn is_control(c: char) -> bool {
+#[must_use]
+pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

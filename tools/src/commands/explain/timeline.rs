@@ -8,6 +8,7 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
 use super::entries;
 use super::words::{of_day, refusal};
+use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::table::span;
 
 /// Maximum number of lines shown: more are of no use to a reader.
@@ -46,7 +47,7 @@ pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -
         });
         let who = match recordings.len() {
             1 => String::new(),
-            _ => format!("{}  ", recording.origin().name),
+            _ => format!("{}  ", Plain(&recording.origin().name)),
         };
         rows.extend(near.filter_map(|it| {
             Some(Row {
@@ -160,7 +161,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
                 Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
                 Message::Status(it) => format!("status: sent up to {}", it.newest),
                 Message::Welcome(_) => "welcome".into(),
-                Message::Rejected(it) => format!("rejected: {}", it.text),
+                Message::Rejected(it) => format!("rejected: {}", Plain(&it.text)),
                 Message::Grant(_) => "grant".into(),
                 _ => "another message".into(),
             };
@@ -193,7 +194,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
                     ranges.join(", ")
                 )
             }
-            Message::Join(join) => format!("peer {}: JOIN of {}", peer.0, join.name),
+            Message::Join(join) => format!("peer {}: JOIN of {}", peer.0, Plain(&join.name)),
             Message::Leave => format!("peer {}: LEAVE", peer.0),
             _ => return None,
         },
@@ -205,7 +206,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
                     peer.0
                 )
             }
-            Message::Rejected(it) => format!("peer {}: rejected: {}", peer.0, it.text),
+            Message::Rejected(it) => format!("peer {}: rejected: {}", peer.0, Plain(&it.text)),
             Message::Welcome(_) => format!("peer {}: welcome", peer.0),
             _ => return None,
         },

@@ -10,6 +10,7 @@ use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{LineId, LossCause};
 use tickcast_reliability::types::Nanos;
 
+use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::table::{span, table, thousands};
 
 /// Returns the description of a record.
@@ -19,7 +20,7 @@ pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) ->
     let mut lines = vec![format!(
         "{}: {}, process {}, {} to {} UTC ({lasted}), {}",
         file.display(),
-        origin.name,
+        Plain(&origin.name),
         origin.process,
         full_time(recording, explained.from),
         time(recording, explained.to),

@@ -7,6 +7,7 @@ use serde_json::json;
 use tickcast_subscriber::{ChannelId, RecordNumber};
 use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
+use super::event_lines::EventLines;
 use super::summary::LostRange;
 use super::{Args, Format, print};
 use tickcast_tools::exit::ToolError;
@@ -31,6 +32,7 @@ pub(super) struct Account {
     fenced: bool,
     dead: bool,
     output: Output,
+    lines: EventLines,
     /// The first error of the output.
     failed: Option<ToolError>,
     shown_at: Instant,
@@ -66,6 +68,7 @@ impl Account {
             fenced: false,
             dead: false,
             output: Output::stdout(),
+            lines: EventLines::new(),
             failed: None,
             shown_at: Instant::now(),
             shown_records: 0,
@@ -137,11 +140,20 @@ impl Account {
             _ => {}
         }
         let (channel, sequence) = (position.channel, position.sequence);
-        eprintln!("channel {channel} after {sequence}: {event}");
+        if self.lines.allow(kind(event)) {
+            eprintln!("channel {channel} after {sequence}: {event}");
+        }
         if self.format == Format::Json {
             let line = print::event(position, kind(event), event);
             let printed = self.output.line(line);
             self.keep_first(printed);
+        }
+    }
+
+    /// Reports the events without a line of their own.
+    fn sum_events(&mut self, is_end: bool) {
+        for (kind, events) in self.lines.take_sums(is_end) {
+            eprintln!("{events} more events of kind {kind} came too fast for a line each");
         }
     }
 
@@ -153,6 +165,7 @@ impl Account {
 
     /// Prints the counts if they are due, and flushes waiting lines.
     pub(super) fn show(&mut self, joined: bool, subscriber: &Subscriber) -> Result<(), ToolError> {
+        self.sum_events(false);
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
@@ -202,6 +215,7 @@ impl Account {
 
     /// Flushes the last lines, and releases stdout.
     pub(super) fn finish(&mut self) -> Result<(), ToolError> {
+        self.sum_events(true);
         self.failed.take().map_or(Ok(()), Err)?;
         self.output.flush()
     }

@@ -9,6 +9,7 @@ use tickcast_subscriber::record::{
     SymbolMappingMsg, TradeMsg, UNDEF_PRICE,
 };
 use tickcast_subscriber::{Event, Loss, Position, StreamEvent, Via};
+use tickcast_tools::support::plain::Plain;
 
 /// A record as a line of text.
 pub(super) struct Text<'a>(pub(super) &'a Position, pub(super) RecordRef<'a>);
@@ -33,8 +34,8 @@ impl fmt::Display for Text<'_> {
             write!(
                 f,
                 " {name} {}{} {size} @ {}",
-                char_of(action),
-                char_of(side),
+                Plain(char_of(action)),
+                Plain(char_of(side)),
                 Price(price)
             )
         };
@@ -72,7 +73,7 @@ impl fmt::Display for Text<'_> {
         if let Some(stat) = record.get::<StatMsg>() {
             write!(f, " type {} price {}", stat.stat_type, Price(stat.price))?;
         }
-        symbol(*record).map_or(Ok(()), |symbol| write!(f, " {symbol}"))
+        symbol(*record).map_or(Ok(()), |symbol| write!(f, " {}", Plain(symbol)))
     }
 }
 
