@@ -373,9 +373,8 @@ mod tests {
 
     #[test]
     fn result_in_words_has_no_control_characters() {
-        let check = Check::note(Subject::Cores, "a\u{1b}[31m\nb", "c\rd", "e").fixed_by([
-            Fix::command(&["true"], &["true"]),
-        ]);
+        let check = Check::note(Subject::Cores, "a\u{1b}[31m\nb", "c\rd", "e")
+            .fixed_by([Fix::command(&["true"], &["true"])]);
         let expected = "note     cores: a [31m b\n         why: c d\n         do:  e\n         \
                         run: true";
         assert_eq!(check.to_string(), expected);

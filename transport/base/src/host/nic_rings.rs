@@ -71,13 +71,8 @@ impl NicRings {
         // SAFETY: SIOCETHTOOL takes an `ifreq` whose data is the struct of its command: the kernel reads and
         // writes `Parameters`, which has that layout and outlives the call. Exercised by
         // `tests::loopback_has_no_rings_and_unknown_interfaces_fail`.
-        let asked = unsafe {
-            libc::ioctl(
-                socket.as_raw_fd(),
-                libc::SIOCETHTOOL as _,
-                &raw mut request,
-            )
-        };
+        let asked =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         if asked == 0 {
             return Ok(Some(Self {
                 receive: parameters.receive,
@@ -108,7 +103,10 @@ mod tests {
         for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
             if let Ok(Some(rings)) = NicRings::of(&name) {
-                assert!((1..=rings.receive_max).contains(&rings.receive), "{rings:?}");
+                assert!(
+                    (1..=rings.receive_max).contains(&rings.receive),
+                    "{rings:?}"
+                );
             }
         }
     }

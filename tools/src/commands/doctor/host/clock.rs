@@ -105,10 +105,14 @@ fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
         true => "no device has a PTP clock".to_owned(),
         false => format!("PTP clocks: {}", clocks.join(", ")),
     };
-    let why = "latency between hosts is the difference of their clocks, so it is as wrong as they are";
+    let why =
+        "latency between hosts is the difference of their clocks, so it is as wrong as they are";
     if runs("chronyd") {
         let Some(tracking) = tracking else {
-            return Check::ok(id, format!("chronyd runs; `chronyc` does not answer; {devices}"));
+            return Check::ok(
+                id,
+                format!("chronyd runs; `chronyc` does not answer; {devices}"),
+            );
         };
         return match error_bound_s(tracking) {
             None => Check::note(
@@ -119,14 +123,20 @@ fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
             ),
             Some(bound) if bound > ERROR_MAX_S => Check::note(
                 id,
-                format!("chronyd bounds the error to {:.0} us; {devices}", bound * 1e6),
+                format!(
+                    "chronyd bounds the error to {:.0} us; {devices}",
+                    bound * 1e6
+                ),
                 why,
                 "use a server of the same network with hardware time stamps (hwtimestamp in the \
                  config of chronyd), or PTP",
             ),
             Some(bound) => Check::ok(
                 id,
-                format!("chronyd bounds the error to {:.1} us; {devices}", bound * 1e6),
+                format!(
+                    "chronyd bounds the error to {:.1} us; {devices}",
+                    bound * 1e6
+                ),
             ),
         };
     }

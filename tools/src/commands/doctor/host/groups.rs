@@ -100,7 +100,10 @@ fn route(tree: &Tree, wanted: &Wanted) -> Check {
 
 fn reverse_path(tree: &Tree, name: &str) -> Check {
     let id = Subject::ReversePath;
-    let of = |name: &str| tree.number(&format!("{CONF}/{name}/rp_filter")).unwrap_or(0);
+    let of = |name: &str| {
+        tree.number(&format!("{CONF}/{name}/rp_filter"))
+            .unwrap_or(0)
+    };
     if of_interface(name, "").is_none() {
         return Check::ok(id, format!("{name} is no interface"));
     }
@@ -142,7 +145,9 @@ fn memberships(tree: &Tree) -> Vec<Memberships> {
     for line in text.lines().skip(1) {
         if line.starts_with(char::is_whitespace) {
             let mut columns = line.split_ascii_whitespace();
-            let group = columns.next().and_then(|it| u32::from_str_radix(it, 16).ok());
+            let group = columns
+                .next()
+                .and_then(|it| u32::from_str_radix(it, 16).ok());
             let (Some(group), Some(last)) = (group, all.last_mut()) else {
                 continue;
             };
@@ -167,7 +172,10 @@ fn membership(tree: &Tree, wanted: &Wanted, all: &[Memberships], name: &str) -> 
     let id = Subject::IgmpMembership;
     let forced = tree.number(&format!("{CONF}/{name}/force_igmp_version"));
     if let Some(version @ 1..=2) = forced {
-        let key = format!("net.ipv4.conf.{}.force_igmp_version", name.replace('.', "/"));
+        let key = format!(
+            "net.ipv4.conf.{}.force_igmp_version",
+            name.replace('.', "/")
+        );
         return Check::note(
             id,
             format!("{name} speaks IGMP version {version} only"),
@@ -183,7 +191,9 @@ fn membership(tree: &Tree, wanted: &Wanted, all: &[Memberships], name: &str) -> 
     let astray = groups.find_map(|line| {
         let group = *line.group.ip();
         let is_here = own.is_some_and(|it| joined(it, group));
-        let elsewhere = all.iter().find(|it| it.interface != LOOPBACK && joined(it, group))?;
+        let elsewhere = all
+            .iter()
+            .find(|it| it.interface != LOOPBACK && joined(it, group))?;
         (!is_here).then_some((group, &elsewhere.interface))
     });
     if let Some((group, elsewhere)) = astray {
@@ -210,12 +220,24 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
         };
         let file = |file: &str| tree.number(&format!("{folder}/{file}"));
         if (file("multicast_snooping"), file("multicast_querier")) == (Some(1), Some(0)) {
-            let events = tree.text(&format!("{folder}/../uevent")).unwrap_or_default();
+            let events = tree
+                .text(&format!("{folder}/../uevent"))
+                .unwrap_or_default();
             let mut lines = events.lines();
             let device = lines.find_map(|line| line.strip_prefix("INTERFACE="));
             let device = device.unwrap_or(name);
             let set = |value| {
-                ["ip", "link", "set", "dev", device, "type", "bridge", "mcast_querier", value]
+                [
+                    "ip",
+                    "link",
+                    "set",
+                    "dev",
+                    device,
+                    "type",
+                    "bridge",
+                    "mcast_querier",
+                    value,
+                ]
             };
             return Check::note(
                 id,
@@ -227,7 +249,10 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
         }
     }
     let Some(own) = all.iter().find(|it| it.interface == name) else {
-        return Check::ok(id, format!("no group is joined on {name}, so nothing is known"));
+        return Check::ok(
+            id,
+            format!("no group is joined on {name}, so nothing is known"),
+        );
     };
     match own.version.as_str() {
         "V1" | "V2" => Check::note(
@@ -272,7 +297,8 @@ mod tests {
         let mut text = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU\n".to_owned();
         for (interface, destination, mask, flags, metric) in lines {
             let (destination, mask) = (hex(destination), hex(mask));
-            text += &format!("{interface}\t{destination}\t0\t{flags:04X}\t0\t0\t{metric}\t{mask}\t0\n");
+            text +=
+                &format!("{interface}\t{destination}\t0\t{flags:04X}\t0\t0\t{metric}\t{mask}\t0\n");
         }
         text += "odd\neth9\tx\t0\t1\t0\t0\t0\t0\n";
         FakedTree::of(&[("/proc/net/route", &text)])
@@ -350,7 +376,10 @@ mod tests {
         faked.put("/proc/sys/net/ipv4/conf/eth0/force_igmp_version", "2\n");
         let forced = check("239.1.1.1");
         let expected = ["sysctl -w net.ipv4.conf.eth0.force_igmp_version=0"];
-        assert_eq!((forced.verdict(), runs(&forced)), (Verdict::Note, expected.to_vec()));
+        assert_eq!(
+            (forced.verdict(), runs(&forced)),
+            (Verdict::Note, expected.to_vec())
+        );
     }
 
     #[test]
@@ -370,7 +399,10 @@ mod tests {
         faked.put(&format!("{bridge}/multicast_querier"), "0\n");
         let check = || querier(&faked.tree(), &[], "br0");
         let expected = ["ip link set dev br0 type bridge mcast_querier 1"];
-        assert_eq!((check().verdict(), runs(&check())), (Verdict::Note, expected.to_vec()));
+        assert_eq!(
+            (check().verdict(), runs(&check())),
+            (Verdict::Note, expected.to_vec())
+        );
         faked.put(&format!("{bridge}/multicast_querier"), "1\n");
         assert_eq!(check().verdict(), Verdict::Ok);
         let port = "/sys/class/net/eth0/brport/bridge";

@@ -98,7 +98,10 @@ impl Groups {
         let before = tree.word(&path).unwrap_or_default();
         Check::finding(
             id,
-            format!("{found}, and this config pins threads to {}", list_of(&barred)),
+            format!(
+                "{found}, and this config pins threads to {}",
+                list_of(&barred)
+            ),
             "a thread can't be pinned outside its control group, so the publisher refuses to start",
             "grant them (AllowedCPUs= of the unit, or the container's cpuset)",
         )
@@ -159,7 +162,8 @@ mod tests {
 
     #[test]
     fn groups_are_followed_to_the_root() {
-        let groups = |text: &str| Groups::of(&FakedTree::of(&[("/proc/self/cgroup", text)]).tree()).0;
+        let groups =
+            |text: &str| Groups::of(&FakedTree::of(&[("/proc/self/cgroup", text)]).tree()).0;
         let of = |paths: &[&str]| -> Vec<String> {
             paths.iter().map(|path| format!("{ROOT}{path}")).collect()
         };

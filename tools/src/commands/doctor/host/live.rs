@@ -63,7 +63,10 @@ pub(super) fn groups_in_use(plan: &Plan) -> Vec<Check> {
     let id = Subject::GroupsInUse;
     let others = find_others(plan);
     if others.is_empty() {
-        return vec![Check::ok(id, "no other publisher sends to the groups of this config")];
+        return vec![Check::ok(
+            id,
+            "no other publisher sends to the groups of this config",
+        )];
     }
     let found = others.into_iter().map(|other| {
         Check::finding(

@@ -23,7 +23,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
         available(tree, wanted),
         transparent_huge_pages(tree),
         huge_pages(tree, wanted),
-        memlock(tree, wanted),
+        pinned(tree, wanted),
         shared_memory(Shared::of_this_host(), wanted),
     ]
 }
@@ -42,7 +42,10 @@ fn available(tree: &Tree, wanted: &Wanted) -> Check {
         );
         (rings, found)
     } else {
-        (MEMORY_MIN_BYTES, format!("{} MiB are available", bytes >> 20))
+        (
+            MEMORY_MIN_BYTES,
+            format!("{} MiB are available", bytes >> 20),
+        )
     };
     if bytes >= needed {
         return Check::ok(id, found);
@@ -145,8 +148,11 @@ fn huge_pages(tree: &Tree, wanted: &Wanted) -> Check {
     };
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{page_kib}kB");
     let path = format!("{folder}/nr_hugepages");
-    let free = tree.number(&format!("{folder}/free_hugepages")).unwrap_or(0);
-    let found = format!("{free} of {page_kib} KiB are free; the rings of this config need {needed}");
+    let free = tree
+        .number(&format!("{folder}/free_hugepages"))
+        .unwrap_or(0);
+    let found =
+        format!("{free} of {page_kib} KiB are free; the rings of this config need {needed}");
     if free >= needed {
         return Check::ok(id, found);
     }
@@ -159,6 +165,17 @@ fn huge_pages(tree: &Tree, wanted: &Wanted) -> Check {
         "reserve them at boot (hugepages= on the kernel's command line) if memory is too scattered",
     )
     .fixed_by([Fix::write(&path, &more, &total.to_string())])
+}
+
+/// Checks the limit of memory that a process may pin, where there is a reason to pin any.
+fn pinned(tree: &Tree, wanted: &Wanted) -> Check {
+    if wanted.is_configured || tree.has("/sys/class/infiniband") {
+        return memlock(tree, wanted);
+    }
+    Check::ok(
+        Subject::Memlock,
+        "this host has no RDMA device, for which memory is pinned",
+    )
 }
 
 /// Checks the limit of memory that a process may pin.
@@ -195,7 +212,9 @@ fn memlock_of(limits: &str, status: &str, wanted: &Wanted) -> Check {
         }
         Some((soft, _)) => {
             let found = match wanted.pinned_bytes {
-                Some(needed) => format!("only {soft} bytes may be pinned, and the rings take {needed}"),
+                Some(needed) => {
+                    format!("only {soft} bytes may be pinned, and the rings take {needed}")
+                }
                 None => format!("only {soft} bytes may be pinned"),
             };
             Check::finding(id, found, why, raise)
@@ -250,7 +269,12 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
         Some((free, total)) if needed > free => {
             let size = |bytes| format!("remount,size={}m", mib(bytes));
             let (more, before) = (size(total.saturating_add(needed - free)), size(total));
-            let mount = |size: &str| Fix::command(&["mount", "-o", size, SHARED_MEMORY], &["mount", "-o", &before, SHARED_MEMORY]);
+            let mount = |size: &str| {
+                Fix::command(
+                    &["mount", "-o", size, SHARED_MEMORY],
+                    &["mount", "-o", &before, SHARED_MEMORY],
+                )
+            };
             Check::note(
                 id,
                 format!(
@@ -264,7 +288,10 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
             )
             .fixed_by([mount(&more)])
         }
-        Some((free, _)) => Check::ok(id, format!("{} MiB are free in {SHARED_MEMORY}", free >> 20)),
+        Some((free, _)) => Check::ok(
+            id,
+            format!("{} MiB are free in {SHARED_MEMORY}", free >> 20),
+        ),
         None => Check::ok(id, format!("files can be created in {SHARED_MEMORY}")),
     }
 }
@@ -330,7 +357,10 @@ mod tests {
         );
         let faked = FakedTree::of(&[
             ("/proc/self/mountinfo", mounts),
-            ("/proc/meminfo", "HugePages_Free:       3\nHugepagesize:  2048 kB\n"),
+            (
+                "/proc/meminfo",
+                "HugePages_Free:       3\nHugepagesize:  2048 kB\n",
+            ),
             (&free, "3\n"),
             (&total, "10\n"),
         ]);
@@ -371,6 +401,10 @@ mod tests {
             pinned_bytes,
             ..Wanted::default()
         };
+        let tree = FakedTree::of(&[("/proc/self/limits", &limits("8388608"))]);
+        assert_eq!(pinned(&tree.tree(), &any).verdict(), Verdict::Ok);
+        tree.put("/sys/class/infiniband/mlx5_0/node_type", "1\n");
+        assert_eq!(pinned(&tree.tree(), &any).verdict(), Verdict::Finding);
         let verdict = |wanted| memlock_of(&limits("134217728"), none, &wanted).verdict();
         assert_eq!(verdict(rings(Some(1 << 30))), Verdict::Finding);
         assert_eq!(verdict(rings(Some(1 << 20))), Verdict::Note);
@@ -382,7 +416,10 @@ mod tests {
         let shared = |created, space| Shared { created, space };
         let denied = || Err(io::ErrorKind::PermissionDenied.into());
         let records = Wanted {
-            files: vec![("/dev/shm/records".into(), 100 << 20), ("/x".into(), 1 << 40)],
+            files: vec![
+                ("/dev/shm/records".into(), 100 << 20),
+                ("/x".into(), 1 << 40),
+            ],
             ..Wanted::default()
         };
         let none = Wanted::default();
@@ -394,7 +431,10 @@ mod tests {
         let check = shared_memory(shared(Ok(()), Some((50 << 20, 64 << 20))), &records);
         assert_eq!(check.verdict(), Verdict::Note);
         assert_eq!(runs(&check), ["mount -o remount,size=114m /dev/shm"]);
-        assert_eq!(check.commands()[0].undo(), "mount -o remount,size=64m /dev/shm");
+        assert_eq!(
+            check.commands()[0].undo(),
+            "mount -o remount,size=64m /dev/shm"
+        );
         for space in [None, Some((200 << 20, 300 << 20))] {
             let check = shared_memory(shared(Ok(()), space), &records);
             assert_eq!(check.verdict(), Verdict::Ok, "{check}");

@@ -132,7 +132,12 @@ mod tests {
             (check.verdict(), runs(&check).concat())
         };
         let none = Wanted::default();
-        let set = |bytes: u64| (Verdict::Note, format!("sysctl -w net.core.rmem_max={bytes}"));
+        let set = |bytes: u64| {
+            (
+                Verdict::Note,
+                format!("sysctl -w net.core.rmem_max={bytes}"),
+            )
+        };
         assert_eq!(verdicts(None, &none), set(8 << 20));
         assert_eq!(verdicts(Some(16 << 20), &none), set(16 << 20));
         let ok = (Verdict::Ok, String::new());

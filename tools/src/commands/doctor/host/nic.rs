@@ -16,7 +16,10 @@ const IFF_MULTICAST: u64 = 1 << 12;
 const BACKLOG_ENOUGH: u64 = 10_000;
 /// Counters of an interface that grow with each packet lost before the protocols, and their meaning.
 const DROPS: [(&str, &str); 8] = [
-    ("rx_missed_errors", "missed, because the receive ring was full"),
+    (
+        "rx_missed_errors",
+        "missed, because the receive ring was full",
+    ),
     ("rx_fifo_errors", "overran the device"),
     ("rx_over_errors", "overran the receive ring"),
     ("rx_crc_errors", "damaged on the cable"),
@@ -93,7 +96,8 @@ fn mtu(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
     if !wanted.sent.iter().any(|line| line.interface == name) || mtu >= needed {
         return Check::ok(id, found);
     }
-    let set = |mtu: u64| ["ip", "link", "set", "dev", name, "mtu", &mtu.to_string()].map(str::to_owned);
+    let set =
+        |mtu: u64| ["ip", "link", "set", "dev", name, "mtu", &mtu.to_string()].map(str::to_owned);
     let (set, back) = (set(needed), set(mtu));
     Check::note(
         id,
@@ -112,7 +116,10 @@ fn drops(tree: &Tree, name: &str) -> Check {
     });
     let counted: Vec<_> = counted.collect();
     if counted.is_empty() {
-        return Check::ok(id, format!("{name} has dropped nothing, as far as its driver counts"));
+        return Check::ok(
+            id,
+            format!("{name} has dropped nothing, as far as its driver counts"),
+        );
     }
     Check::note(
         id,
@@ -128,7 +135,10 @@ fn drops(tree: &Tree, name: &str) -> Check {
 fn rings(name: &str, rings: Option<NicRings>) -> Check {
     let id = Subject::NicRings;
     let Some(rings) = rings else {
-        return Check::ok(id, format!("{name} has none, or its driver does not report them"));
+        return Check::ok(
+            id,
+            format!("{name} has none, or its driver does not report them"),
+        );
     };
     let found = format!(
         "{name} holds {} of {} packets to receive, {} of {} to send",
@@ -167,7 +177,9 @@ fn backlog(tree: &Tree) -> Check {
         return Check::ok(id, "no packet found the queue of its core full");
     }
     const NAME: &str = "net.core.netdev_max_backlog";
-    let before = tree.number("/proc/sys/net/core/netdev_max_backlog").unwrap_or(1_000);
+    let before = tree
+        .number("/proc/sys/net/core/netdev_max_backlog")
+        .unwrap_or(1_000);
     let check = Check::note(
         id,
         format!("{dropped} packets found the queue of their core full since boot"),
@@ -272,13 +284,19 @@ mod tests {
     #[test]
     fn full_queues_of_cores_are_reported() {
         let faked = FakedTree::of(&[
-            ("/proc/net/softnet_stat", "00ff 00000002 0\n0001 0000000a 0\nodd\n"),
+            (
+                "/proc/net/softnet_stat",
+                "00ff 00000002 0\n0001 0000000a 0\nodd\n",
+            ),
             ("/proc/sys/net/core/netdev_max_backlog", "1000\n"),
         ]);
         let check = backlog(&faked.tree());
         assert_eq!(check.verdict(), Verdict::Note);
         assert!(check.found().starts_with("12 packets"), "{check}");
-        assert_eq!(runs(&check), ["sysctl -w net.core.netdev_max_backlog=10000"]);
+        assert_eq!(
+            runs(&check),
+            ["sysctl -w net.core.netdev_max_backlog=10000"]
+        );
         faked.put("/proc/net/softnet_stat", "00ff 00000000 0\n");
         assert_eq!(backlog(&faked.tree()).verdict(), Verdict::Ok);
         assert_eq!(backlog(&FakedTree::of(&[]).tree()).verdict(), Verdict::Ok);

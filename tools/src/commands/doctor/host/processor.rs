@@ -83,7 +83,10 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     if wanted.spins && wanted.threads > allowed.len() {
         return Check::finding(
             id,
-            format!("{} threads of this config spin, and {may_use}", wanted.threads),
+            format!(
+                "{} threads of this config spin, and {may_use}",
+                wanted.threads
+            ),
             "threads that spin on one core hold each other up for whole time slices of the scheduler",
             "set threads.idle to \"yield\" or {\"sleep\": {\"us\": 50}}, or use a host with more cores",
         );
@@ -131,7 +134,10 @@ fn isolation(tree: &Tree, wanted: &Wanted) -> Check {
     let list = list_of(&wanted.cores());
     Check::note(
         id,
-        format!("{state}; cores {} of this config are not isolated", list_of(&bare)),
+        format!(
+            "{state}; cores {} of this config are not isolated",
+            list_of(&bare)
+        ),
         "the scheduler runs other threads on them, and each costs a spinning thread a time slice",
         format!(
             "add `isolcpus=managed_irq,domain,{list} nohz_full={list} rcu_nocbs={list}` to the \
@@ -155,7 +161,10 @@ fn governor(tree: &Tree, wanted: &Wanted) -> Check {
         }
     }
     if !is_reported {
-        return Check::ok(id, "this system does not scale the frequency of these cores");
+        return Check::ok(
+            id,
+            "this system does not scale the frequency of these cores",
+        );
     }
     if slow.is_empty() {
         return Check::ok(id, "performance");
@@ -253,7 +262,11 @@ fn siblings(tree: &Tree, wanted: &Wanted) -> Check {
     for &core in &pinned {
         let path = format!("{CPU}/cpu{core}/topology/thread_siblings_list");
         let others = tree.cores(&path).unwrap_or_default();
-        busy.extend(others.into_iter().filter(|it| *it != core && online.contains(it)));
+        busy.extend(
+            others
+                .into_iter()
+                .filter(|it| *it != core && online.contains(it)),
+        );
     }
     if pinned.is_empty() {
         return Check::ok(
@@ -267,7 +280,10 @@ fn siblings(tree: &Tree, wanted: &Wanted) -> Check {
     if !shared.is_empty() {
         return Check::note(
             id,
-            format!("cores {} of this config share physical cores", list_of(&shared)),
+            format!(
+                "cores {} of this config share physical cores",
+                list_of(&shared)
+            ),
             why,
             "give the threads cores of different thread_siblings_list",
         );
@@ -282,7 +298,10 @@ fn siblings(tree: &Tree, wanted: &Wanted) -> Check {
     let fixes: Vec<_> = fixes.collect();
     Check::note(
         id,
-        format!("cores {} are the siblings of this config's cores", list_of(&busy)),
+        format!(
+            "cores {} are the siblings of this config's cores",
+            list_of(&busy)
+        ),
         why,
         "keep other work away from them, or turn them off",
     )
@@ -329,7 +348,10 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
         }
     }
     if found.is_empty() {
-        return Check::ok(id, format!("no interrupt goes to cores {}", list_of(&pinned)));
+        return Check::ok(
+            id,
+            format!("no interrupt goes to cores {}", list_of(&pinned)),
+        );
     }
     let more = match found.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
@@ -337,7 +359,9 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
     };
     let list = list_of(&pinned);
     let remedy = if tree.processes().contains("irqbalance") {
-        format!("irqbalance runs and moves them again: set IRQBALANCE_BANNED_CPULIST={list}, and restart it")
+        format!(
+            "irqbalance runs and moves them again: set IRQBALANCE_BANNED_CPULIST={list}, and restart it"
+        )
     } else {
         String::new()
     };
@@ -496,7 +520,11 @@ mod tests {
         assert_eq!(check.verdict(), Note);
         assert!(check.found().contains("133 us to leave (C6)"), "{check}");
         assert_eq!(runs(&check), ["cpupower -c 0 idle-set -D 11"]);
-        assert!(idle_states(&faked.tree(), &spinning()).why().contains("spin"));
+        assert!(
+            idle_states(&faked.tree(), &spinning())
+                .why()
+                .contains("spin")
+        );
         faked.put(&state(1, "disable"), "1\n");
         assert_eq!(idle_states(&faked.tree(), &spinning()).verdict(), Ok);
         let none = FakedTree::of(&[]);
