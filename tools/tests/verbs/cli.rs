@@ -99,7 +99,10 @@ fn doctor_without_arguments_looks_at_the_host() {
     let findings = checks.iter().filter(|it| it["verdict"] == "finding");
     let ids: Vec<_> = findings.map(|it| it["id"].as_str().unwrap()).collect();
     assert_eq!(report["findings"], ids.len(), "{report:#}");
-    assert!(ids.contains(&"interface") && ids.contains(&"multicast"), "{report:#}");
+    assert!(
+        ids.contains(&"interface") && ids.contains(&"multicast"),
+        "{report:#}"
+    );
 }
 
 #[test]
@@ -126,11 +129,19 @@ fn doctor_without_rdma_names_missing_parts() {
         findings.iter().any(has)
     };
     assert!(found("rdma-devices", "this host has none"), "{report:#}");
-    assert!(found("rdma-selftest", "this host has no device"), "{report:#}");
+    assert!(
+        found("rdma-selftest", "this host has no device"),
+        "{report:#}"
+    );
     let done = run(&["doctor", "--rdma"]);
     assert_eq!(done.status.code(), Some(1));
     let said = text(&done.stdout);
-    for part in ["FINDING  rdma-devices", "why: ", "do:  ", "modprobe rdma_rxe"] {
+    for part in [
+        "FINDING  rdma-devices",
+        "why: ",
+        "do:  ",
+        "modprobe rdma_rxe",
+    ] {
         assert!(said.contains(part), "{said}");
     }
 }

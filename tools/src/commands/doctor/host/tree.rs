@@ -108,7 +108,7 @@ impl Tree {
     }
 
     /// Returns a counter of an interface.
-    pub(in super::super) fn statistic(&self, interface: &str, name: &str) -> Option<u64> {
+    pub(super) fn statistic(&self, interface: &str, name: &str) -> Option<u64> {
         self.number(&of_interface(interface, &format!("statistics/{name}"))?)
     }
 }

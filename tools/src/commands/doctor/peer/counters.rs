@@ -29,11 +29,10 @@ pub(super) struct Counters {
 impl Counters {
     /// Reads the counters. One that the system does not report is 0.
     pub(super) fn read(tree: &Tree, interface: &str) -> Self {
-        let of_interface = |names: &[&str]| {
-            let counts = names
-                .iter()
-                .filter_map(|name| tree.statistic(interface, name));
-            counts.fold(0, u64::saturating_add)
+        let counts = of_interface(tree, interface);
+        let sum = |columns: &[usize]| {
+            let counts = columns.iter().filter_map(|column| counts.get(*column));
+            counts.fold(0, |sum: u64, count| sum.saturating_add(*count))
         };
         let of_ip = |file: &str, group: &str, names: &[&str]| {
             let file = format!("/proc/net/{file}");
@@ -43,10 +42,10 @@ impl Counters {
             counts.fold(0, u64::saturating_add)
         };
         Self {
-            sent_packets: of_interface(&["tx_packets"]),
-            send_drops: of_interface(&["tx_dropped", "tx_errors"]),
-            received_packets: of_interface(&["rx_packets"]),
-            receive_drops: of_interface(&["rx_dropped", "rx_errors", "rx_missed_errors"]),
+            sent_packets: sum(&[9]),
+            send_drops: sum(&[10, 11]),
+            received_packets: sum(&[1]),
+            receive_drops: sum(&[2, 3]),
             ip_multicast: of_ip("netstat", "IpExt", &["InMcastPkts"]),
             reverse_path_drops: of_ip("netstat", "TcpExt", &["IPReversePathFilter"]),
             reassembly_failures: of_ip("snmp", "Ip", &["ReasmFails"]),
@@ -72,6 +71,18 @@ impl Counters {
     }
 }
 
+/// Returns the counters of an interface in `/proc/net/dev`. Received: bytes, packets, errors, drops, and four more.
+/// Sent: the same from column 8 on. The file has the interfaces of this process's network namespace, which the
+/// mounted /sys may not have.
+fn of_interface(tree: &Tree, interface: &str) -> Vec<u64> {
+    let text = tree.text("/proc/net/dev").unwrap_or_default();
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(name, _)| name.trim() == interface);
+    let counts = found.map_or("", |(_, counts)| counts);
+    let counts = counts.split_ascii_whitespace();
+    counts.map(|count| count.parse().unwrap_or(0)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::host::FakedTree;
@@ -80,10 +91,11 @@ mod tests {
     #[test]
     fn counters_are_read_where_the_kernel_keeps_them() {
         let faked = FakedTree::of(&[
-            ("/sys/class/net/eth0/statistics/tx_packets", "10\n"),
-            ("/sys/class/net/eth0/statistics/rx_packets", "20\n"),
-            ("/sys/class/net/eth0/statistics/rx_missed_errors", "3\n"),
-            ("/sys/class/net/eth0/statistics/rx_dropped", "4\n"),
+            (
+                "/proc/net/dev",
+                "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop\n    lo: 1 1 1 1\n  \
+                 eth0: 9000 20 3 4 0 0 0 5 8000 10 1 2 0 0 0 0\n",
+            ),
             (
                 "/proc/net/netstat",
                 "TcpExt: IPReversePathFilter\nTcpExt: 5\nIpExt: A InMcastPkts\nIpExt: 0 6\n",
@@ -96,7 +108,7 @@ mod tests {
         let read = Counters::read(&faked.tree(), "eth0");
         let expected = Counters {
             sent_packets: 10,
-            send_drops: 0,
+            send_drops: 3,
             received_packets: 20,
             receive_drops: 7,
             ip_multicast: 6,
@@ -105,6 +117,8 @@ mod tests {
             socket_drops: 9,
         };
         assert_eq!(read, expected);
+        let unknown = Counters::read(&FakedTree::of(&[]).tree(), "eth0");
+        assert_eq!(unknown, Counters::default());
         let before = Counters {
             sent_packets: 4,
             ip_multicast: 99,
