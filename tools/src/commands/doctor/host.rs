@@ -29,8 +29,8 @@ pub(super) use tree::FakedTree;
 pub(super) use tree::Tree;
 pub(super) use wanted::Wanted;
 
-/// Runs all checks except those of RDMA devices. Without a config, for multicast on `interface`; with one, for its
-/// needs, and for multicast on `interface` if it is given.
+/// Runs all checks except those of RDMA devices. Without a config, for multicast on `interface`; with one,
+/// for its needs, and for multicast on `interface` if it is given.
 ///
 /// # Errors
 /// Returns [`ToolError::Usage`] if the config can't be read.

@@ -1,5 +1,5 @@
-//! Multicast between two hosts: `--peer` asks, `--answer` answers. Datagrams go both ways through a group, and the
-//! counters of both hosts show the stage where they stop.
+//! Multicast between two hosts: `--peer` asks, `--answer` answers. Datagrams go both ways through a group,
+//! and the counters of both hosts show the stage where they stop.
 
 mod counters;
 mod passage;
@@ -102,8 +102,8 @@ impl Multicast {
 /// Sends multicast to and from the host of a doctor that answers. Returns the results, and the passages.
 ///
 /// # Errors
-/// Returns [`ToolError::Address`] or [`ToolError::Unreachable`] if nobody answers there, and other errors if this
-/// host can't use the group.
+/// Returns [`ToolError::Address`] or [`ToolError::Unreachable`] if nobody answers there, and other errors
+/// if this host can't use the group.
 pub(super) fn ask(
     peer: &str,
     multicast: &Multicast,
@@ -273,8 +273,8 @@ impl Step<'_> {
     }
 }
 
-/// Waits for a doctor that asks, and works with it, one at a time. Returns after the first whole run, after ten
-/// minutes, or on a signal. Strangers on the port are reported in the log, and change nothing else.
+/// Waits for a doctor that asks, and works with it, one at a time. Returns after the first whole run, after
+/// ten minutes, or on a signal. Strangers on the port are reported in the log, and change nothing else.
 ///
 /// # Errors
 /// Returns [`ToolError`] if the port can't be used.
@@ -323,8 +323,8 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
     Ok(Exit::Finding)
 }
 
-/// Works with one peer to the end of its run. A peer chooses nothing: group, TTL and number of datagrams are this
-/// host's, and lengths are those of [`LENGTHS`].
+/// Works with one peer to the end of its run. A peer chooses nothing: group, TTL and number of datagrams
+/// are this host's, and lengths are those of [`LENGTHS`].
 fn serve(stream: TcpStream, multicast: &Multicast) -> Result<(), StepError> {
     let for_end = stream.try_clone().map_err(TalkError::Io)?;
     let mut talk = Talk::new(stream, CONNECT_MAX)?;

@@ -1,7 +1,9 @@
 //! Lengths of a network device's rings: the packets that it can hold between two polls of the driver.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// The request to read the lengths (`linux/ethtool.h`).
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
@@ -48,16 +50,12 @@ impl NicRings {
         for (to, from) in name.iter_mut().zip(interface.bytes()) {
             *to = from as libc::c_char;
         }
-        let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointer is passed, and the result is checked. Exercised by
-        // `tests::loopback_has_no_rings_and_unknown_interfaces_fail`.
-        let socket = unsafe { libc::socket(libc::AF_INET, flags, 0) };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the socket was just opened, and nothing else owns it. Exercised by the same test
-        // (`loopback_has_no_rings_and_unknown_interfaces_fail`).
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         let mut parameters = Parameters {
             command: ETHTOOL_GRINGPARAM,
             ..Parameters::default()
@@ -99,7 +97,7 @@ mod tests {
         for name in ["nosuch0", "", "a\0b", "a-name-of-sixteen"] {
             assert!(NicRings::of(name).is_err(), "{name:?}");
         }
-        // A device that reports rings has one packet or more, and no more than its maximum.
+        // No device reports a ring beyond its maximum.
         for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
             if let Ok(Some(rings)) = NicRings::of(&name) {

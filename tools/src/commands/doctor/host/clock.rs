@@ -8,8 +8,8 @@ use super::super::check::{Check, Fix, Subject};
 use super::tree::Tree;
 
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0";
-/// Largest error of the clock, in seconds, that latencies between hosts bear: the latency of a datagram within one
-/// network is of this size.
+/// Largest error of the clock, in seconds, that latencies between hosts bear: the latency of a datagram
+/// within one network is of this size.
 const ERROR_MAX_S: f64 = 50e-6;
 /// Time limit for chronyd to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Checks of control groups: CPU time, cores, memory.
 //!
-//! The groups are those of this process. A service has its own, so run the doctor within its unit or container
-//! to check that one.
+//! The groups are those of this process. A service has its own, so run the doctor within its unit or
+//! container to check that one.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
     ]
 }
 
-/// The control groups (version 2) of this process: its own first, then those above it. Empty if the system does
-/// not report them.
+/// The control groups (version 2) of this process: its own first, then those above it. Empty if the system
+/// does not report them.
 struct Groups(Vec<String>);
 
 impl Groups {
@@ -95,7 +95,7 @@ impl Groups {
         }
         let path = format!("{group}/cpuset.cpus");
         let all: BTreeSet<_> = granted.union(&barred).copied().collect();
-        let before = tree.word(&path).unwrap_or_default();
+        let before = list_of(&tree.cores(&path).unwrap_or_default());
         Check::finding(
             id,
             format!(

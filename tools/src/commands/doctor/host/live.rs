@@ -1,4 +1,5 @@
-//! Checks that use the network and the devices of this host: a datagram to a group and back, other publishers, RDMA.
+//! Checks that use the network and the devices of this host: a datagram to a group and back, other
+//! publishers, RDMA.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};

@@ -6,8 +6,8 @@ use super::wanted::Wanted;
 
 /// Size of a receive buffer that a burst at 10 Gbit/s fills in 6 ms.
 const BUFFER_ENOUGH_BYTES: u64 = 8 << 20;
-/// Time for which a socket polls its device, in microseconds: the kernel's documentation recommends it, and it
-/// is longer than the interval of datagrams in a burst.
+/// Time for which a socket polls its device, in microseconds: the kernel's documentation recommends it, and
+/// it is longer than the interval of datagrams in a burst.
 const BUSY_POLL_US: u64 = 50;
 const SNMP: &str = "/proc/net/snmp";
 

@@ -11,8 +11,8 @@ const HEADERS_LEN: u64 = 28;
 /// Bits of an interface's flags (`linux/if.h`).
 const IFF_UP: u64 = 1;
 const IFF_MULTICAST: u64 = 1 << 12;
-/// The backlog between devices and the protocols that `sysctl` sets, in packets: a burst of the line rate of 10
-/// Gbit/s for about 10 ms.
+/// The backlog between devices and the protocols that `sysctl` sets, in packets: a burst of the line rate
+/// of 10 Gbit/s for about 10 ms.
 const BACKLOG_ENOUGH: u64 = 10_000;
 /// Counters of an interface that grow with each packet lost before the protocols, and their meaning.
 const DROPS: [(&str, &str); 8] = [
@@ -64,9 +64,9 @@ fn state(tree: &Tree, name: &str) -> Check {
         let remedy = "choose one that `ip address` lists (interface in the config, --interface)";
         return Check::finding(id, format!("this host has no {name}"), why, remedy);
     };
+    let base = ["ip", "link", "set", "dev", name];
     let link = |set: &[&str], back: &[&str]| {
-        let whole = |words| [&["ip", "link", "set", "dev", name], words].concat();
-        Fix::command(&whole(set), &whole(back))
+        Fix::command(&[&base[..], set].concat(), &[&base[..], back].concat())
     };
     if flags & IFF_UP == 0 {
         return Check::finding(id, format!("{name} is down"), why, "")

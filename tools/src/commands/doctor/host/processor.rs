@@ -8,8 +8,8 @@ use super::wanted::Wanted;
 
 /// Enough for a publisher and a few subscribers that each spin on a core.
 const CORES_ENOUGH: usize = 4;
-/// Longest time to leave a sleep state, in microseconds. A datagram takes about as long from socket to socket on
-/// one switch, so a longer one would be the largest part of the latency.
+/// Longest time to leave a sleep state, in microseconds. A datagram takes about as long from socket to
+/// socket on one switch, so a longer one would be the largest part of the latency.
 const EXIT_LATENCY_MAX_US: u64 = 10;
 /// Interrupts that are named in words; the commands name all.
 const NAMED_MAX: usize = 3;
@@ -237,9 +237,13 @@ fn idle_states(tree: &Tree, wanted: &Wanted) -> Check {
         "a core that sleeps wakes so much later for a datagram or a timer"
     };
     let list = list_of(&deep.cores);
-    let set = |option: &[&str]| [&["cpupower", "-c", &list, "idle-set"], option].concat();
+    let base = ["cpupower", "-c", &list, "idle-set"];
     // cpupower disables the states of this latency and above.
     let least = (EXIT_LATENCY_MAX_US + 1).to_string();
+    let fix = Fix::command(
+        &[&base[..], &["-D", &least]].concat(),
+        &[&base[..], &["-E"]].concat(),
+    );
     Check::note(
         id,
         format!(
@@ -249,7 +253,7 @@ fn idle_states(tree: &Tree, wanted: &Wanted) -> Check {
         why,
         "",
     )
-    .fixed_by([Fix::command(&set(&["-D", &least]), &set(&["-E"]))])
+    .fixed_by([fix])
 }
 
 fn siblings(tree: &Tree, wanted: &Wanted) -> Check {
@@ -342,7 +346,7 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
         let name = names.get(&number).map_or("unused", String::as_str);
         found.push(format!("{number} ({name})"));
         if !others.is_empty() && fixes.len() < INTERRUPTS_MAX {
-            let before = tree.word(&allowed).unwrap_or_else(|| list_of(&cores));
+            let before = list_of(&tree.cores(&allowed).unwrap_or(cores));
             let stays = format!("interrupt {number} stays: its driver chose its cores");
             fixes.push(Fix::write(&allowed, &list_of(&others), &before).or_say(&stays));
         }

@@ -96,8 +96,8 @@ impl Tree {
             .collect()
     }
 
-    /// Returns the value of a counter in a file of the form of `/proc/net/snmp`: pairs of lines with a group's
-    /// names, then its values.
+    /// Returns the value of a counter in a file of the form of `/proc/net/snmp`: pairs of lines with a
+    /// group's names, then its values.
     pub(in super::super) fn counter(&self, path: &str, group: &str, name: &str) -> Option<u64> {
         let text = self.text(path)?;
         let prefix = format!("{group}: ");
@@ -119,7 +119,8 @@ pub(super) fn of_interface(interface: &str, file: &str) -> Option<String> {
     is_name.then(|| format!("/sys/class/net/{interface}/{file}"))
 }
 
-/// Parses a list of cores as the kernel writes it: `0-3,8`. `None` if it is none, or names cores beyond 16383.
+/// Parses a list of cores as the kernel writes it: `0-3,8`. `None` if it is none, or names cores beyond
+/// 16383.
 pub(super) fn cores_of(list: &str) -> Option<BTreeSet<usize>> {
     let mut cores = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|it| !it.is_empty()) {

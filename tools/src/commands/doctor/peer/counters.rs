@@ -71,9 +71,9 @@ impl Counters {
     }
 }
 
-/// Returns the counters of an interface in `/proc/net/dev`. Received: bytes, packets, errors, drops, and four more.
-/// Sent: the same from column 8 on. The file has the interfaces of this process's network namespace, which the
-/// mounted /sys may not have.
+/// Returns the counters of an interface in `/proc/net/dev`. Received: bytes, packets, errors, drops, and
+/// four more. Sent: the same from column 8 on. The file has the interfaces of this process's network
+/// namespace, which the mounted /sys may not have.
 fn of_interface(tree: &Tree, interface: &str) -> Vec<u64> {
     let text = tree.text("/proc/net/dev").unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));

@@ -11,8 +11,7 @@ const HEADERS_LEN: u64 = 28;
 const IP_HEADER_LEN: u64 = 20;
 
 /// A stage on the way of a datagram. Datagrams stop at a stage if they do not pass it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The sender's system call.
     Send,
@@ -39,7 +38,7 @@ pub(super) struct Site {
 
 /// Datagrams of one length in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Passage {
+pub(in super::super) struct Passage {
     pub(super) from: Site,
     pub(super) to: Site,
     pub(super) group: String,
@@ -69,8 +68,8 @@ impl Passage {
         (whole - IP_HEADER_LEN).div_ceil(each.max(8))
     }
 
-    /// Returns the stage where datagrams stop; `None` if all arrived. Other traffic of the hosts hides a stage, and
-    /// then a later one is returned.
+    /// Returns the stage where datagrams stop; `None` if all arrived. Other traffic of the hosts hides a
+    /// stage, and then a later one is returned.
     pub(super) fn stops_at(&self) -> Option<Stage> {
         if self.arrived >= self.asked {
             return None;

@@ -126,7 +126,8 @@ impl End {
         Counters::read(&self.tree, &self.interface.name)
     }
 
-    /// Sends datagrams of one length. Returns the number that the kernel took, and the changes of the counters.
+    /// Sends datagrams of one length. Returns the number that the kernel took, and the changes of the
+    /// counters.
     ///
     /// # Errors
     /// Returns [`ToolError`] if sending can't go on.
