@@ -30,8 +30,10 @@ pub(super) const PORT: u16 = 7410;
 pub(super) const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 255, 74, 10), PORT);
 /// Time limit for a connection, and for the first line of a peer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time limit of a run; one takes some seconds at most.
+/// Time limit of a run at the answering side; one takes some seconds at most.
 const RUN_MAX: Duration = Duration::from_secs(30);
+/// Time limit of a run at the asking side. It is longer, because a run of another may come first.
+const ASK_MAX: Duration = Duration::from_secs(90);
 /// Time for which `--answer` waits for a peer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const ACCEPT_EVERY: Duration = Duration::from_millis(20);
@@ -119,7 +121,7 @@ pub(super) fn ask(
             "{target}: {error}; does `tickcast doctor --answer` run there?"
         )),
     };
-    let mut talk = Talk::new(stream, RUN_MAX).map_err(failed)?;
+    let mut talk = Talk::new(stream, ASK_MAX).map_err(failed)?;
     let hello = multicast.hello(&end, run);
     talk.send(&Message::Hello(hello)).map_err(failed)?;
     let Message::Hello(theirs) = talk.receive().map_err(failed)? else {

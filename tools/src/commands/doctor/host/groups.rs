@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::super::check::{Check, Fix, Subject};
+use super::nic::judged;
 use super::tree::{Tree, of_interface};
 use super::wanted::{LOOPBACK, Wanted};
 
@@ -19,10 +20,10 @@ const CONF: &str = "/proc/sys/net/ipv4/conf";
 pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
     let memberships = memberships(tree);
     let mut checks = vec![route(tree, wanted)];
-    for name in wanted.networks() {
-        checks.push(reverse_path(tree, name));
-        checks.push(membership(tree, wanted, &memberships, name));
-        checks.push(querier(tree, &memberships, name));
+    for name in judged(tree, wanted) {
+        checks.push(reverse_path(tree, &name));
+        checks.push(membership(tree, wanted, &memberships, &name));
+        checks.push(querier(tree, &memberships, &name));
     }
     checks
 }

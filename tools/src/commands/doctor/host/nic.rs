@@ -1,5 +1,7 @@
 //! Checks of network devices: state, MTU, drops, rings.
 
+use std::collections::BTreeSet;
+
 use tickcast_transport::host::nic_rings::NicRings;
 
 use super::super::check::{Check, Fix, Subject};
@@ -44,23 +46,29 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
     checks
 }
 
-/// Returns the interfaces with devices to judge: the config's, or all that have hardware.
-fn judged(tree: &Tree, wanted: &Wanted) -> Vec<String> {
-    if wanted.is_configured {
-        return wanted.networks().map(str::to_owned).collect();
+/// Returns the interfaces whose devices are judged: the config's. Without a config: all with hardware that
+/// are up, and the given one.
+pub(super) fn judged(tree: &Tree, wanted: &Wanted) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = wanted.networks().map(str::to_owned).collect();
+    if !wanted.is_configured {
+        let has_hardware = |name: &String| tree.has(&format!("/sys/class/net/{name}/device"));
+        let is_up = |name: &String| flags(tree, name).is_some_and(|flags| flags & IFF_UP != 0);
+        let all = tree.names("/sys/class/net").into_iter();
+        names.extend(all.filter(|name| has_hardware(name) && is_up(name)));
     }
-    let mut names = tree.names("/sys/class/net");
-    names.retain(|name| tree.has(&format!("/sys/class/net/{name}/device")));
     names
+}
+
+/// Returns the flags of an interface.
+fn flags(tree: &Tree, name: &str) -> Option<u64> {
+    let text = tree.word(&of_interface(name, "flags")?)?;
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
 }
 
 fn state(tree: &Tree, name: &str) -> Check {
     let id = Subject::Interface;
-    let file = |file: &str| of_interface(name, file);
     let why = "publishers send to groups through it, and subscribers join them on it";
-    let flags = file("flags").and_then(|path| tree.word(&path));
-    let flags = flags.and_then(|text| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok());
-    let Some(flags) = flags else {
+    let Some(flags) = flags(tree, name) else {
         let remedy = "choose one that `ip address` lists (interface in the config, --interface)";
         return Check::finding(id, format!("this host has no {name}"), why, remedy);
     };
@@ -72,7 +80,7 @@ fn state(tree: &Tree, name: &str) -> Check {
         return Check::finding(id, format!("{name} is down"), why, "")
             .fixed_by([link(&["up"], &["down"])]);
     }
-    let carrier = file("carrier").and_then(|path| tree.number(&path));
+    let carrier = of_interface(name, "carrier").and_then(|path| tree.number(&path));
     if carrier == Some(0) {
         let remedy = "check the cable, the module, and the switch's port";
         return Check::finding(id, format!("{name} is up and has no carrier"), why, remedy);
@@ -196,6 +204,7 @@ fn backlog(tree: &Tree) -> Check {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tickcast_subscriber::Interface;
 
     use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
@@ -304,10 +313,18 @@ mod tests {
 
     #[test]
     fn devices_without_a_config_are_those_with_hardware() {
-        let faked = device(&[("device/vendor", "0x1\n")]);
-        faked.put("/sys/class/net/veth0/mtu", "1500\n");
-        assert_eq!(judged(&faked.tree(), &Wanted::default()), ["eth0"]);
-        let wanted = wanted(json!({ "interface": "veth0" }));
-        assert_eq!(judged(&faked.tree(), &wanted), ["veth0"]);
+        let faked = device(&[("device/vendor", "0x1\n"), ("flags", "0x1003\n")]);
+        faked.put("/sys/class/net/eth1/device/vendor", "0x1\n");
+        faked.put("/sys/class/net/eth1/flags", "0x1002\n");
+        faked.put("/sys/class/net/veth0/flags", "0x1003\n");
+        let names = |wanted: &Wanted| {
+            judged(&faked.tree(), wanted)
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&Wanted::default()), ["eth0"], "eth1 is down");
+        let given = Wanted::on(&Interface::Name("veth0".into()));
+        assert_eq!(names(&given), ["eth0", "veth0"]);
+        assert_eq!(names(&wanted(json!({ "interface": "veth0" }))), ["veth0"]);
     }
 }

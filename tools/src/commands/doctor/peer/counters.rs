@@ -27,7 +27,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Reads the counters. One that the system does not report is 0.
+    /// Reads the counters. A counter that the system does not report is 0.
     pub(super) fn read(tree: &Tree, interface: &str) -> Self {
         let counts = of_interface(tree, interface);
         let sum = |columns: &[usize]| {
