@@ -333,6 +333,10 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
     let names = names_of_interrupts(tree);
     let (mut found, mut fixes) = (Vec::new(), Vec::new());
     for number in tree.names("/proc/irq") {
+        // The kernel lists an interrupt by name once a driver uses it.
+        let Some(name) = names.get(&number) else {
+            continue;
+        };
         let file = |name: &str| format!("/proc/irq/{number}/{name}");
         let allowed = file("smp_affinity_list");
         let effective = tree.cores(&file("effective_affinity_list"));
@@ -343,7 +347,6 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
         if cores.is_disjoint(&pinned) {
             continue;
         }
-        let name = names.get(&number).map_or("unused", String::as_str);
         found.push(format!("{number} ({name})"));
         if !others.is_empty() && fixes.len() < INTERRUPTS_MAX {
             let before = list_of(&tree.cores(&allowed).unwrap_or(cores));
@@ -568,7 +571,7 @@ mod tests {
             ("/proc/irq/45/smp_affinity_list", "0-3\n"),
             ("/proc/irq/45/effective_affinity_list", "2\n"),
             ("/proc/irq/46/smp_affinity_list", "0-3\n"),
-            ("/proc/irq/46/effective_affinity_list", "0\n"),
+            ("/proc/irq/46/effective_affinity_list", "2\n"),
             ("/proc/irq/default_smp_affinity", "f\n"),
         ]);
         let check = interrupts(&faked.tree(), &spinning());
