@@ -212,46 +212,66 @@ fn decisions_have_a_number_of_their_own_and_say_why() {
     assert_eq!(of("0002-c"), 6);
 }
 
-fn failure_without_test(tree: &Tree) -> Vec<(String, Violation)> {
-    const PATH: &str = "docs/FAILURES.md";
-    let Some(document) = tree.file(PATH) else {
-        return Vec::new();
-    };
+/// The documents whose tables name a test in the last column of each row, and the first row of such a table.
+const TESTED: [(&str, &str); 2] = [
+    ("docs/FAILURES.md", "| "),
+    ("docs/DOCTOR.md", "| id | condition | "),
+];
+
+fn row_without_test(tree: &Tree) -> Vec<(String, Violation)> {
     let name = pattern(r"`(?:[\w/.]+::)*(\w+)`");
     let mut found = Vec::new();
-    let lines: Vec<&str> = document.text.lines().collect();
-    for (i, line) in lines.iter().enumerate() {
-        let is_separator = |l: &str| l.starts_with('|') && l.chars().all(|c| "|-: ".contains(c));
-        let is_head = lines.get(i + 1).is_some_and(|next| is_separator(next));
-        if !line.starts_with('|') || is_head || is_separator(line) {
+    for (path, head) in TESTED {
+        let Some(document) = tree.file(path) else {
             continue;
-        }
-        let last = line.trim_end_matches('|').rsplit('|').next().unwrap_or("");
-        let names: Vec<String> = name.captures_iter(last).map(|c| c[1].to_owned()).collect();
-        if names.is_empty() {
-            found.push((
-                PATH.into(),
-                violation(i + 1, "the last column names no `test`"),
-            ));
-        }
-        for name in names.iter().filter(|name| !tree.has_function(name)) {
-            let what = format!("test `{name}` does not exist");
-            found.push((PATH.into(), violation(i + 1, what)));
+        };
+        let lines: Vec<&str> = document.text.lines().collect();
+        let mut is_tested = false;
+        for (i, line) in lines.iter().enumerate() {
+            let is_separator =
+                |l: &str| l.starts_with('|') && l.chars().all(|c| "|-: ".contains(c));
+            if lines.get(i + 1).is_some_and(|next| is_separator(next)) {
+                is_tested = line.starts_with(head);
+                continue;
+            }
+            if !is_tested || !line.starts_with('|') || is_separator(line) {
+                continue;
+            }
+            let last = line.trim_end_matches('|').rsplit('|').next().unwrap_or("");
+            let names: Vec<String> = name.captures_iter(last).map(|c| c[1].to_owned()).collect();
+            if names.is_empty() {
+                let what = "the last column names no `test`";
+                found.push((path.into(), violation(i + 1, what)));
+            }
+            for name in names.iter().filter(|name| !tree.has_function(name)) {
+                let what = format!("test `{name}` does not exist");
+                found.push((path.into(), violation(i + 1, what)));
+            }
         }
     }
     found
 }
 
 #[test]
-fn failure_table_rows_name_existing_tests() {
-    holds_for_all(failure_without_test);
+fn table_rows_name_existing_tests() {
+    holds_for_all(row_without_test);
     let table = "# F\n| input | behaviour | counter | test |\n|---|---|---|:---|\n\
                  | a | b | `c` | `it_is_counted` |\n| a | b | `it_is_counted` | by hand |\n\
                  | a | b | c | `tests::no_such_test` |\n";
+    let others = "| option | does |\n|---|---|\n| a | b |\n| id | condition | test |\n|---|---|---|\n\
+                  | `a` | b | `it_is_counted` |\n| `a` | b | none |\n";
     let files = [
         ("docs/FAILURES.md", table),
+        ("docs/DOCTOR.md", others),
         ("a.rs", "fn it_is_counted() {}\n// fn no_such_test()\n"),
     ];
-    let found = places_found(failure_without_test, &files);
-    assert_eq!(found.iter().map(|f| f.1).collect::<Vec<_>>(), [5, 6]);
+    let expected = [
+        ("docs/FAILURES.md", 5),
+        ("docs/FAILURES.md", 6),
+        ("docs/DOCTOR.md", 7),
+    ];
+    assert_eq!(
+        places_found(row_without_test, &files),
+        expected.map(|(path, line)| (path.to_owned(), line))
+    );
 }

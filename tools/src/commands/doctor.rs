@@ -1,15 +1,22 @@
 //! `tickcast doctor`: checks this host for tickcast. Each check reports its finding, the reason why
 //! it matters, and the remedy.
 
+mod check;
+mod fix_script;
 mod host;
+mod peer;
 mod rdma;
 mod selftest;
 
-use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use tickcast_subscriber::Interface;
 
+use check::{Check, Subject, Verdict};
+use fix_script::FixScript;
+use peer::{Multicast, Passage};
 use selftest::SelfTest;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::Output;
@@ -17,15 +24,33 @@ use tickcast_tools::support::output::Output;
 /// The checks to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// A publisher's config: check whether this host meets its needs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rdma", "peer", "answer"])]
+    config: Option<PathBuf>,
     /// Check RDMA instead of the host in general: devices, ports, identifiers, MTU, rights, a datagram
     /// through each port, counters.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["peer", "answer"])]
     rdma: bool,
     /// Then run a publisher and subscribers over each device, one of them with loss; all must receive
     /// the same records.
     #[arg(long, requires = "rdma")]
     selftest: bool,
-    /// Interface for multicast, loopback by default; with --rdma check only the device of this interface.
+    /// Send multicast to and from another host, where `tickcast doctor --answer` runs, and report where it
+    /// stops.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "answer")]
+    peer: Option<String>,
+    /// Answer one doctor of another host that has --peer, then end.
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1)]
+    #[arg(default_missing_value = "0.0.0.0:7410", conflicts_with_all = ["json", "fix_script"])]
+    answer: Option<SocketAddr>,
+    /// Group of --peer and --answer.
+    #[arg(long, value_name = "GROUP:PORT", default_value_t = peer::GROUP, value_parser = group)]
+    group: SocketAddrV4,
+    /// Number of routers that datagrams of --peer and --answer may pass, and one; 0 keeps them on this host.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ttl: u8,
+    /// Interface for multicast: loopback by default, the config's with --config, that of the connection with
+    /// --peer and --answer. With --rdma check only the device of this interface.
     #[arg(long, value_name = "NAME|ADDRESS")]
     interface: Option<Interface>,
     /// Number of records of the self-test.
@@ -39,76 +64,18 @@ pub(crate) struct Args {
     /// Print a JSON object instead of text.
     #[arg(long)]
     json: bool,
+    /// Print a shell script of the commands that fix the findings, instead of text. Nothing is run.
+    #[arg(long, conflicts_with = "json")]
+    fix_script: bool,
 }
 
-/// The verdict of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    /// The host is as it should be.
-    Ok,
-    /// It works, with a limitation worth knowing.
-    Note,
-    /// It does not work.
-    Finding,
-}
-
-/// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Check {
-    verdict: Verdict,
-    /// Subject and result.
-    found: String,
-    /// Why the result matters; empty if all is well.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    why: &'static str,
-    /// Remedy; empty if none is needed.
-    #[serde(rename = "do", skip_serializing_if = "String::is_empty")]
-    remedy: String,
-}
-
-impl Check {
-    fn ok(found: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Ok,
-            found: found.into(),
-            why: "",
-            remedy: String::new(),
+/// Parses a multicast group within 239.0.0.0/8, which stays within an organisation, with a port.
+fn group(text: &str) -> Result<SocketAddrV4, String> {
+    match text.parse::<SocketAddrV4>() {
+        Ok(group) if group.ip().octets()[0] == 239 && group.port() > 0 => Ok(group),
+        _ => {
+            Err("give a group within 239.0.0.0/8 and a port, for example 239.255.74.10:7410".into())
         }
-    }
-
-    fn note(found: impl Into<String>, why: &'static str, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Note,
-            why,
-            remedy: remedy.into(),
-            ..Self::ok(found)
-        }
-    }
-
-    fn finding(found: impl Into<String>, why: &'static str, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Finding,
-            ..Self::note(found, why, remedy)
-        }
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Note => "note",
-            Verdict::Finding => "FINDING",
-        };
-        write!(f, "{verdict:<8} {}", self.found)?;
-        if !self.why.is_empty() {
-            write!(f, "\n         why: {}", self.why)?;
-        }
-        if !self.remedy.is_empty() {
-            write!(f, "\n         do:  {}", self.remedy)?;
-        }
-        Ok(())
     }
 }
 
@@ -119,53 +86,53 @@ struct Report {
     findings: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     selftest: Vec<SelfTest>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    passages: Vec<Passage>,
 }
 
 /// Runs the checks and prints the results. Returns [`Exit::Finding`] if a check found a problem.
 ///
 /// # Errors
-/// Returns [`ToolError`] if the output can't be written.
+/// Returns [`ToolError`] if the config can't be read, the peer does not answer, or the output can't be
+/// written.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
-    let (mut checks, addresses) = if args.rdma {
-        rdma::look(args.interface.as_ref())
-    } else {
-        let interface = args.interface.clone().unwrap_or_default();
-        (host::look(&interface), Vec::new())
+    let multicast = Multicast {
+        group: args.group,
+        ttl: args.ttl,
+        interface: args.interface.clone(),
     };
-    let mut selftest = Vec::new();
-    if args.selftest {
-        for address in &addresses {
-            match selftest::run(*address, args.records, args.rate) {
-                Ok(test) => {
-                    checks.push(test.check());
-                    selftest.push(test);
-                }
-                Err(reason) => checks.push(Check::finding(
-                    format!("self-test over {address}: {reason}"),
-                    "publisher and subscribers do not work over this device",
-                    "fix the findings above; then run this again with --log debug",
-                )),
-            }
-        }
-        if addresses.is_empty() {
-            checks.push(Check::finding(
-                "self-test: this host has no device for it",
-                "RDMA was not tested on this host",
-                "fix the findings above; `make test-rdma` runs everything on Soft-RoCE, in a \
-                 virtual machine",
-            ));
-        }
+    if let Some(address) = args.answer {
+        return peer::answer(address, &multicast);
     }
-    let found = |check: &&Check| check.verdict == Verdict::Finding;
+    let (mut selftest, mut passages) = (Vec::new(), Vec::new());
+    let checks = if let Some(peer) = &args.peer {
+        let (checks, passed) = peer::ask(peer, &multicast)?;
+        passages = passed;
+        checks
+    } else if args.rdma {
+        let (mut checks, addresses) = rdma::look(args.interface.as_ref());
+        if args.selftest {
+            let (more, tested) = selftests(&addresses, args);
+            checks.extend(more);
+            selftest = tested;
+        }
+        checks
+    } else {
+        host::look(args.config.as_deref(), args.interface.as_ref())?
+    };
+    let found = |check: &&Check| check.verdict() == Verdict::Finding;
     let report = Report {
         findings: checks.iter().filter(found).count(),
         checks,
         selftest,
+        passages,
     };
     let mut output = Output::stdout();
     if args.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
         output.line(text)?;
+    } else if args.fix_script {
+        output.line(FixScript(&report.checks))?;
     } else {
         for check in &report.checks {
             output.line(check)?;
@@ -174,4 +141,67 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     }
     output.flush()?;
     Ok(Exit::whole_if(report.findings == 0))
+}
+
+/// Runs the self-test over each device.
+fn selftests(addresses: &[Ipv4Addr], args: &Args) -> (Vec<Check>, Vec<SelfTest>) {
+    let id = Subject::RdmaSelftest;
+    let (mut checks, mut tested) = (Vec::new(), Vec::new());
+    for address in addresses {
+        match selftest::run(*address, args.records, args.rate) {
+            Ok(test) => {
+                checks.push(test.check());
+                tested.push(test);
+            }
+            Err(reason) => checks.push(Check::finding(
+                id,
+                format!("over {address}: {reason}"),
+                "publisher and subscribers do not work over this device",
+                "fix the findings above; then run this again with --log debug",
+            )),
+        }
+    }
+    if addresses.is_empty() {
+        checks.push(Check::finding(
+            id,
+            "this host has no device for it",
+            "RDMA was not tested on this host",
+            "fix the findings above; `make test-rdma` runs everything on Soft-RoCE, in a virtual \
+             machine",
+        ));
+    }
+    (checks, tested)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Each row of the table begins with the identifier of its subject.
+    #[test]
+    fn table_of_findings_has_a_row_for_each_subject() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/DOCTOR.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, table) = text.split_once("\n| id | condition | ").unwrap();
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+        let rows = rows.filter_map(|row| row.split_once('`'));
+        let rows: BTreeSet<&str> = rows.map(|(id, _)| id).collect();
+        let ids: BTreeSet<&str> = Subject::ALL.iter().map(|it| it.id()).collect();
+        assert_eq!(rows, ids);
+    }
+
+    #[test]
+    fn group_of_peers_stays_within_the_organisation() {
+        assert!(group("239.255.1.1:7000").is_ok());
+        for wrong in [
+            "239.255.1.1:0",
+            "224.0.0.1:7000",
+            "10.0.0.1:7000",
+            "239.1.1.1",
+        ] {
+            assert!(group(wrong).is_err(), "{wrong}");
+        }
+    }
 }

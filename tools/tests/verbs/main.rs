@@ -3,6 +3,7 @@
 mod cli;
 mod common;
 mod demo;
+mod doctor;
 mod explain;
 mod inject;
 mod inspect;

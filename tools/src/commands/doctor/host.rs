@@ -1,185 +1,205 @@
-//! Checks of the resources that every tickcast process needs: cores, memory, socket buffers, clock,
-//! multicast.
+//! Checks of this host: its processor, memory, network and clocks, against the needs of a config.
+//!
+//! Each check is a function of the files of /proc and /sys ([`Tree`]) and of the needs ([`Wanted`]). Those of
+//! [`live`] use devices and sockets.
 
-use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::time::Duration;
+mod clock;
+mod groups;
+mod limits;
+mod live;
+mod memory;
+mod network;
+mod nic;
+mod processor;
+mod tree;
+mod wanted;
 
+use std::path::Path;
+
+use tickcast_publisher::Config;
+use tickcast_publisher::config::InputConfig;
+use tickcast_publisher::internal::{Plan, preflight};
 use tickcast_subscriber::Interface;
-use tickcast_transport::host::interface::ResolvedInterface;
-use tickcast_transport::host::memory_limit::available_bytes;
-use tickcast_transport::verbs::ports;
+use tickcast_tools::exit::ToolError;
 
-use super::Check;
+use super::check::{Check, Subject};
+pub(super) use memory::memlock;
+#[cfg(test)]
+pub(super) use tree::FakedTree;
+pub(super) use tree::Tree;
+pub(super) use wanted::Wanted;
 
-/// Enough for a publisher and a few subscribers that each spin on a core.
-const CORES_ENOUGH: usize = 4;
-/// Below this, there is no room for two rings of the default size (92 MiB each).
-const MEMORY_MIN_BYTES: u64 = 256 << 20;
-/// Size of a receive buffer that a burst at 10 Gbit/s fills in 6 ms.
-const BUFFER_ENOUGH_BYTES: u64 = 8 << 20;
-/// Time limit for a datagram to a group to come back on the same host.
-const PATIENCE: Duration = Duration::from_secs(2);
-const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+/// Runs all checks except those of RDMA devices. Without a config, for multicast on `interface`; with one,
+/// for its needs, and for multicast on `interface` if it is given.
+///
+/// # Errors
+/// Returns [`ToolError::Usage`] if the config can't be read.
+pub(super) fn look(
+    config: Option<&Path>,
+    interface: Option<&Interface>,
+) -> Result<Vec<Check>, ToolError> {
+    let tree = Tree::of_this_host();
+    let Some(path) = config else {
+        let interface = interface.cloned().unwrap_or_default();
+        let wanted = Wanted::on(&interface);
+        let mut checks = checks(&tree, &wanted);
+        checks.push(live::multicast(&interface));
+        checks.push(live::rdma(&wanted));
+        return Ok(checks);
+    };
+    let config = Config::read(path).map_err(|error| ToolError::Usage(error.to_string()))?;
+    let wanted = Wanted::of(&config);
+    let interface = interface.unwrap_or(&config.interface).clone();
+    let (mut checks, plan) = planned(config);
+    checks.extend(self::checks(&tree, &wanted));
+    checks.push(live::multicast(&interface));
+    checks.push(live::rdma(&wanted));
+    // A standby listens to the publisher that it mirrors.
+    if let Some(plan) = plan.filter(|plan| plan.config.standby.is_none()) {
+        checks.extend(live::groups_in_use(&plan));
+    }
+    Ok(checks)
+}
 
-/// Runs all checks except those of RDMA devices.
-pub(super) fn look(interface: &Interface) -> Vec<Check> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let buffer = |name: &str| number(&format!("/proc/sys/net/core/{name}"));
-    vec![
-        cores_of(cores),
-        memory_of(available_bytes()),
-        shared_memory(),
-        buffer_of("rmem_max", buffer("rmem_max")),
-        buffer_of("wmem_max", buffer("wmem_max")),
-        clock_of(fs::read_to_string(clock).unwrap_or_default().trim()),
-        multicast(interface),
-        rdma(),
+/// Runs the checks that only read.
+fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
+    [
+        processor::checks(tree, wanted),
+        limits::checks(tree, wanted),
+        memory::checks(tree, wanted),
+        nic::checks(tree, wanted),
+        network::checks(tree, wanted),
+        groups::checks(tree, wanted),
+        clock::checks(tree),
     ]
+    .concat()
 }
 
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-fn cores_of(cores: usize) -> Check {
-    if cores >= CORES_ENOUGH {
-        return Check::ok(format!("cores: this process may use {cores}"));
-    }
-    Check::note(
-        format!("cores: this process may use {cores}"),
-        "threads that share a core wait for each other, which raises the latency",
-        "wait by `yield` or `sleep` instead of `spin` (threads.idle, --idle), or use a host with more cores",
-    )
-}
-
-fn memory_of(available: Option<u64>) -> Check {
-    match available {
-        None => Check::ok("memory: this system does not report the available memory"),
-        Some(bytes) if bytes >= MEMORY_MIN_BYTES => {
-            Check::ok(format!("memory: {} MiB are available", bytes >> 20))
-        }
-        Some(bytes) => Check::finding(
-            format!("memory: only {} MiB are available", bytes >> 20),
-            "a channel's ring takes slots x slot_len of memory from the start",
-            "free memory, or give each channel fewer slots",
-        ),
-    }
-}
-
-fn shared_memory() -> Check {
-    match tempfile::tempfile_in("/dev/shm") {
-        Ok(_) => Check::ok("shared memory: files can be created in /dev/shm"),
-        Err(error) => Check::note(
-            format!("shared memory: no file can be created in /dev/shm: {error}"),
-            "it holds the rings of subscribers in the publisher's host, flight records, and rings \
-             that outlive a publisher",
-            "mount a tmpfs there, or use a directory on another one",
-        ),
-    }
-}
-
-fn buffer_of(name: &str, bytes: Option<u64>) -> Check {
-    match bytes {
-        Some(bytes) if bytes >= BUFFER_ENOUGH_BYTES => {
-            Check::ok(format!("socket buffers: net.core.{name} is {bytes}"))
-        }
-        Some(bytes) => Check::note(
-            format!("socket buffers: net.core.{name} is {bytes}"),
-            "the kernel grants no larger buffer, and a burst that exceeds it is dropped and \
-             repaired",
-            format!("sysctl -w net.core.{name}={BUFFER_ENOUGH_BYTES}"),
-        ),
-        None => Check::ok(format!(
-            "socket buffers: this system does not report net.core.{name}"
-        )),
-    }
-}
-
-fn clock_of(source: &str) -> Check {
-    match source {
-        "tsc" => Check::ok("clock: the kernel's clock source is the processor's counter"),
-        "" => Check::ok("clock: this system does not report its clock source"),
-        other => Check::note(
-            format!("clock: the kernel's clock source is {other}, not the processor's counter"),
-            "each reading of the clock is a slower call, and each datagram needs two",
-            "find out why in `dmesg | grep -i tsc`; on a virtual machine ask for an invariant TSC",
-        ),
-    }
-}
-
-/// Sends a datagram to a group through an interface, and checks that it comes back.
-fn multicast(interface: &Interface) -> Check {
-    let why = "publishers send all datagrams to groups, and subscribers join them on an interface";
-    let resolved = match interface.resolve() {
-        Ok(resolved) => resolved,
+/// Plans a config, as the publisher does at its start. Returns the errors and warnings, and the plan.
+fn planned(config: Config) -> (Vec<Check>, Option<Plan>) {
+    let id = Subject::Config;
+    let is_own = |input: &InputConfig| matches!(input, InputConfig::Own(_));
+    let plan = if config.inputs.is_empty() || config.inputs.iter().any(is_own) {
+        Plan::for_handlers(config)
+    } else {
+        preflight(config)
+    };
+    let plan = match plan {
+        Ok(plan) => plan,
         Err(error) => {
-            let remedy = "choose one that `ip address` lists (--interface)";
-            return Check::finding(format!("multicast: {error}"), why, remedy);
+            let check = Check::finding(
+                id,
+                error.to_string(),
+                "the publisher refuses to start with this config on this host",
+                "change the setting as the error says",
+            );
+            return (vec![check], None);
         }
     };
-    let name = format!("{} ({})", resolved.name, resolved.address);
-    match to_group_and_back(&resolved) {
-        Ok(()) => Check::ok(format!(
-            "multicast: a datagram to a group and back on {name}"
-        )),
-        Err(error) => Check::finding(
-            format!("multicast: no datagram to a group and back on {name}: {error}"),
-            why,
-            "is the interface up, with MULTICAST (`ip link show`)? does a firewall drop UDP to 239.0.0.0/8?",
-        ),
+    let warnings = plan.warnings.iter().map(|warning| {
+        Check::note(
+            id,
+            warning,
+            "the publisher starts, and logs this as a warning",
+            "change the setting as the warning says",
+        )
+    });
+    let mut checks: Vec<_> = warnings.collect();
+    if checks.is_empty() {
+        checks.push(Check::ok(id, "the publisher accepts it on this host"));
     }
-}
-
-fn to_group_and_back(interface: &ResolvedInterface) -> io::Result<()> {
-    let receiver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    receiver.join_multicast_v4(&GROUP, &interface.address)?;
-    receiver.set_read_timeout(Some(PATIENCE))?;
-    let sender = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    sender.set_multicast_if_v4(&interface.address)?;
-    sender.set_multicast_ttl_v4(0)?;
-    let to = SocketAddrV4::new(GROUP, receiver.local_addr()?.port());
-    let sent = std::process::id().to_le_bytes();
-    sender.send_to(&sent, &to.into())?;
-    let mut bytes = [0; 16];
-    loop {
-        let len = receiver.recv(&mut bytes)?;
-        if bytes[..len] == sent {
-            return Ok(());
-        }
-    }
-}
-
-fn rdma() -> Check {
-    match ports::all().map(|ports| ports.len()) {
-        Ok(0) | Err(_) => Check::ok("RDMA: this host has no device; UDP needs none"),
-        Ok(count) => Check::ok(format!(
-            "RDMA: this host has {count} ports; `tickcast doctor --rdma` checks them"
-        )),
-    }
+    (checks, Some(plan))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use serde_json::json;
+
     use super::*;
+    use crate::commands::doctor::check::Verdict;
+
+    fn config(slots: u64) -> Config {
+        let config = json!({
+            "name": "a", "control": "127.0.0.1:0", "inputs": [],
+            "channels": [{
+                "id": 1, "name": "all", "slots": slots, "peak_datagrams_per_s": 1_000,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }],
+            }],
+        });
+        Config::parse(&config.to_string()).unwrap()
+    }
 
     #[test]
-    fn host_shortage_is_reported_with_remedy() {
-        for (check, verdict) in [
-            (cores_of(64), Verdict::Ok),
-            (cores_of(1), Verdict::Note),
-            (memory_of(Some(1 << 30)), Verdict::Ok),
-            (memory_of(Some(1 << 20)), Verdict::Finding),
-            (buffer_of("rmem_max", Some(16 << 20)), Verdict::Ok),
-            (buffer_of("rmem_max", Some(212_992)), Verdict::Note),
-            (clock_of("tsc"), Verdict::Ok),
-            (clock_of("hpet"), Verdict::Note),
-        ] {
-            assert_eq!(check.verdict, verdict, "{check}");
-            assert_eq!(check.remedy.is_empty(), verdict == Verdict::Ok, "{check}");
+    fn config_that_a_publisher_refuses_or_warns_of_is_reported() {
+        let (checks, plan) = planned(config(65_536));
+        assert!(plan.is_some());
+        assert_eq!(checks.len(), 1);
+        assert_eq!(checks[0].verdict(), Verdict::Ok, "{}", checks[0]);
+        let (checks, plan) = planned(config(512));
+        assert!(plan.is_some());
+        assert_eq!(checks[0].verdict(), Verdict::Note, "{}", checks[0]);
+        let (checks, plan) = planned(config(1_000));
+        assert!(plan.is_none());
+        assert_eq!(checks[0].verdict(), Verdict::Finding, "{}", checks[0]);
+        assert!(checks[0].found().contains("channels[0]"), "{}", checks[0]);
+    }
+
+    /// Files of all kinds with odd contents make no check panic.
+    #[test]
+    fn tree_of_odd_contents_gives_every_check_a_result() {
+        let odd = [
+            "",
+            "\n",
+            "-1\n",
+            "99999999999999999999999\n",
+            "0-99999999\n",
+            ":\n::\n \n",
+            "\u{fffd}\u{1b}[2J\n",
+            "a b c d e f g h i j k l\n",
+        ];
+        let paths = [
+            "/proc/self/status",
+            "/proc/self/limits",
+            "/proc/self/cgroup",
+            "/proc/self/mountinfo",
+            "/proc/meminfo",
+            "/proc/interrupts",
+            "/proc/irq/1/smp_affinity_list",
+            "/proc/1/comm",
+            "/proc/net/igmp",
+            "/proc/net/route",
+            "/proc/net/snmp",
+            "/proc/net/netstat",
+            "/proc/net/udp",
+            "/proc/net/softnet_stat",
+            "/proc/sys/net/core/rmem_max",
+            "/proc/sys/net/core/busy_read",
+            "/proc/sys/net/ipv4/conf/all/rp_filter",
+            "/sys/class/net/eth0/flags",
+            "/sys/class/net/eth0/mtu",
+            "/sys/class/net/eth0/statistics/rx_dropped",
+            "/sys/class/ptp/ptp0/clock_name",
+            "/sys/devices/system/cpu/online",
+            "/sys/devices/system/cpu/isolated",
+            "/sys/devices/system/cpu/smt/active",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+            "/sys/fs/cgroup/cpu.max",
+        ];
+        let wanted = wanted::wanted(json!({
+            "threads": { "idle": "spin", "feed_core": 1 },
+            "inputs": [{ "source": 1, "kind": "udp", "lines": [{ "listen": "239.1.1.1:100" }] }],
+        }));
+        for text in odd {
+            let faked = FakedTree::of(&[]);
+            for path in paths {
+                faked.put(path, text);
+            }
+            let checks = checks(&faked.tree(), &wanted);
+            assert!(checks.len() > 25, "{text:?}: {}", checks.len());
+            for check in checks {
+                assert!(!check.to_string().contains('\u{1b}'), "{check}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Checks of RDMA on this host, from the build to a datagram through each port.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
+use std::io;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -13,29 +14,29 @@ use tickcast_transport::verbs::{
 };
 use tickcast_transport::{FanOut, Receive};
 
-use super::Check;
+use super::check::{Check, Fix, Subject};
+use super::host::{Tree, Wanted, memlock};
 
-/// Below this, no ring can be pinned.
-const MEMLOCK_MIN_BYTES: u64 = 64 << 20;
-/// The bit of `CapEff` that allows a process to pin memory beyond its limit.
-const CAP_IPC_LOCK: u64 = 1 << 14;
 /// Time limit for joining a group, and for datagrams to come back.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of datagrams sent through a port.
 const DATAGRAMS: u64 = 100;
 const Q_KEY: u32 = 0x646f_6374;
+/// The device file through which groups are joined.
+const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
 
 /// Runs all checks except the self-test. Also returns the addresses of the devices that work.
 pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let mut checks = vec![built()];
     let mut working = Vec::new();
-    checks.extend(files());
-    checks.push(memlock());
+    checks.push(files());
+    checks.push(memlock(&Tree::of_this_host(), &Wanted::default()));
     let ports = match ports::all() {
         Ok(ports) => ports,
         Err(error) => {
             checks.push(Check::finding(
-                format!("devices: they can't be listed: {error}"),
+                Subject::RdmaDevices,
+                format!("they can't be listed: {error}"),
                 "RDMA can't be checked without the list of devices",
                 "run it as a user who may read /sys/class/infiniband",
             ));
@@ -44,7 +45,8 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     };
     if ports.is_empty() {
         checks.push(Check::finding(
-            "devices: this host has none",
+            Subject::RdmaDevices,
+            "this host has none",
             "verbs need an RDMA device; without one tickcast uses udp",
             "load the module of the card (mlx5_ib for ConnectX); to try it without a card: `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev eth0`",
         ));
@@ -52,7 +54,8 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let wanted = only.and_then(|interface| interface.resolve().ok());
     if let (Some(interface), None) = (only, &wanted) {
         checks.push(Check::finding(
-            format!("interface {interface}: this host has no such interface"),
+            Subject::RdmaInterface,
+            format!("{interface}: this host has no such interface"),
             "tickcast finds a device by its interface",
             "choose one that `ip address` lists",
         ));
@@ -73,8 +76,9 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     }
     if let (Some(wanted), false, false) = (&wanted, seen, ports.is_empty()) {
         checks.push(Check::finding(
+            Subject::RdmaInterface,
             format!(
-                "interface {} ({}): it belongs to no RDMA device",
+                "{} ({}): it belongs to no RDMA device",
                 wanted.name, wanted.address
             ),
             "tickcast finds a device by its interface",
@@ -85,67 +89,40 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
 }
 
 fn built() -> Check {
+    let id = Subject::RdmaBuild;
     if IS_BUILT {
-        return Check::ok("build: with RDMA");
+        return Check::ok(id, "with RDMA");
     }
     Check::finding(
-        "build: without RDMA",
+        id,
+        "without RDMA",
         "this program can list devices, but not use them",
         "install librdmacm-dev, libclang1-14 and libclang-common-14-dev (Debian's names), and build with `--features rdma`",
     )
 }
 
 /// Checks access to the device files of verbs.
-fn files() -> Option<Check> {
-    let path = "/dev/infiniband/rdma_cm";
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => Some(Check::ok(format!("rights: {path} can be opened"))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(Check::finding(
-            format!("rights: {path} is not there"),
-            "groups are joined and connections made through it",
-            "load the module: `modprobe rdma_ucm`",
-        )),
-        Err(error) => Some(Check::finding(
-            format!("rights: {path} can't be opened: {error}"),
-            "groups are joined and connections made through it",
+fn files() -> Check {
+    let opened = OpenOptions::new().read(true).write(true).open(RDMA_CM);
+    files_of(opened.map(drop))
+}
+
+fn files_of(opened: io::Result<()>) -> Check {
+    let id = Subject::RdmaRights;
+    let why = "groups are joined and connections made through it";
+    match opened {
+        Ok(()) => Check::ok(id, format!("{RDMA_CM} can be opened")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Check::finding(id, format!("{RDMA_CM} is not there"), why, "").fixed_by([Fix::command(
+                &["modprobe", "rdma_ucm"],
+                &["modprobe", "-r", "rdma_ucm"],
+            )])
+        }
+        Err(error) => Check::finding(
+            id,
+            format!("{RDMA_CM} can't be opened: {error}"),
+            why,
             "give this user the files below /dev/infiniband (often group rdma)",
-        )),
-    }
-}
-
-fn memlock() -> Check {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    memlock_of(&limits, &status)
-}
-
-fn memlock_of(limits: &str, status: &str) -> Check {
-    let line = limits
-        .lines()
-        .find_map(|l| l.strip_prefix("Max locked memory"));
-    let soft = line.and_then(|line| line.split_whitespace().next());
-    let capabilities = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let capabilities = capabilities.and_then(|c| u64::from_str_radix(c.trim(), 16).ok());
-    if capabilities.unwrap_or(0) & CAP_IPC_LOCK != 0 {
-        return Check::ok("memlock: this user may pin memory (CAP_IPC_LOCK)");
-    }
-    match soft.map(|soft| (soft, soft.parse::<u64>())) {
-        Some(("unlimited", _)) => Check::ok("memlock: unlimited"),
-        Some((_, Ok(bytes))) if bytes >= MEMLOCK_MIN_BYTES => Check::note(
-            format!("memlock: {bytes} bytes may be pinned"),
-            "every ring and every receive buffer is pinned: slots x slot_len, and receive depth x (64 + MTU)",
-            "check that their sum fits, or raise the limit: `ulimit -l unlimited`, \
-             LimitMEMLOCK=infinity",
-        ),
-        Some((soft, _)) => Check::finding(
-            format!("memlock: only {soft} bytes may be pinned"),
-            "every ring and every receive buffer is pinned: slots x slot_len, and receive depth x (64 + MTU)",
-            "raise the limit: `ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK",
-        ),
-        None => Check::note(
-            "memlock: the limit can't be read",
-            "every ring and every receive buffer is pinned",
-            "check `ulimit -l`",
         ),
     }
 }
@@ -176,21 +153,21 @@ fn look_at(
     let mut checks = Vec::new();
     if !port.is_active() {
         checks.push(Check::finding(
+            Subject::RdmaPort,
             format!("{name}: {}, {}", port.state, port.link_layer),
             "a port that is not active sends and receives nothing",
             "is its cable in, its interface up (`ip link set dev … up`), a subnet manager running (InfiniBand)?",
         ));
         return (checks, None);
     }
-    checks.push(Check::ok(format!(
-        "{name}: {}, {}, {}",
-        port.state, port.link_layer, port.rate
-    )));
+    let state = format!("{name}: {}, {}, {}", port.state, port.link_layer, port.rate);
+    checks.push(Check::ok(Subject::RdmaPort, state));
     let gids: Vec<String> = (port.gids.iter())
         .map(|gid| format!("{} {} ({})", gid.index, gid.gid, gid.kind))
         .collect();
     let Some(address) = wanted.or(addresses.first().copied()) else {
         checks.push(Check::finding(
+            Subject::RdmaGids,
             format!(
                 "{name}: no IPv4 address among its identifiers: {}",
                 gids.join(", ")
@@ -200,13 +177,12 @@ fn look_at(
         ));
         return (checks, None);
     };
-    checks.push(Check::ok(format!(
-        "{name}: identifiers {}",
-        gids.join(", ")
-    )));
+    let identifiers = format!("{name}: identifiers {}", gids.join(", "));
+    checks.push(Check::ok(Subject::RdmaGids, identifiers));
     let v2 = |gid: &ports::Gid| gid.kind.contains("v2");
     if port.is_ethernet() && !port.gids.iter().any(v2) {
         checks.push(Check::finding(
+            Subject::RdmaGids,
             format!("{name}: no identifier of RoCE v2"),
             "routers don't forward RoCE v1, and switches don't snoop its groups",
             "`cma_roce_mode -d DEVICE -p PORT -m 2`, or newer firmware",
@@ -218,6 +194,7 @@ fn look_at(
         Err(VerbsError::NotBuilt) => return (checks, None),
         Err(error) => {
             checks.push(Check::finding(
+                Subject::RdmaPort,
                 format!("{name}: can't be opened at {address}"),
                 "neither publisher nor subscriber can use it",
                 error.to_string(),
@@ -225,41 +202,56 @@ fn look_at(
             return (checks, None);
         }
     };
-    checks.push(if port.is_ethernet() && device.mtu() < 4096 {
-        Check::note(
-            format!("{name}: packets of {} bytes", device.mtu()),
-            "a datagram is one packet: this size is the maximum of slot_len",
-            "raise the MTU of the interface and of the switches to 4200 or more for 4096",
-        )
-    } else {
-        Check::ok(format!("{name}: packets of {} bytes", device.mtu()))
-    });
-    match loop_back(&device) {
-        Ok(()) => {
-            checks.push(Check::ok(format!(
-                "{name}: {DATAGRAMS} datagrams to a group and back, over {address}"
-            )));
-            (checks, Some(address))
-        }
-        Err(reason) => {
-            checks.push(Check::finding(
-                format!("{name}: datagrams to a group don't return: {reason}"),
-                "published datagrams would not arrive",
-                "check the groups' route (RoCE: `ip route get 239.1.1.1`), the subnet manager \
-                 (InfiniBand), and memlock above",
-            ));
-            (checks, None)
-        }
+    checks.push(packets(&name, port, device.mtu()));
+    let returned = loop_back(&device);
+    let works = returned.is_ok().then_some(address);
+    checks.push(returned_of(&name, address, returned));
+    (checks, works)
+}
+
+/// Reports the length of a packet.
+fn packets(name: &str, port: &Port, mtu: usize) -> Check {
+    let id = Subject::RdmaMtu;
+    let found = format!("{name}: packets of {mtu} bytes");
+    if !port.is_ethernet() || mtu >= 4096 {
+        return Check::ok(id, found);
+    }
+    Check::note(
+        id,
+        found,
+        "a datagram is one packet: this size is the maximum of slot_len",
+        "raise the MTU of the interface and of the switches to 4200 or more for 4096",
+    )
+}
+
+/// Reports whether datagrams returned.
+fn returned_of(name: &str, address: Ipv4Addr, returned: Result<(), String>) -> Check {
+    let id = Subject::RdmaLoopback;
+    match returned {
+        Ok(()) => Check::ok(
+            id,
+            format!("{name}: {DATAGRAMS} datagrams to a group and back, over {address}"),
+        ),
+        Err(reason) => Check::finding(
+            id,
+            format!("{name}: datagrams to a group don't return: {reason}"),
+            "published datagrams would not arrive",
+            "check the groups' route (RoCE: `ip route get 239.1.1.1`), the subnet manager \
+             (InfiniBand), and memlock above",
+        ),
     }
 }
 
 /// Reports the device's own drop counters.
 fn counters(name: &str, port: &Port) -> Check {
+    let id = Subject::RdmaCounters;
     match port.hw_counters.get("out_of_buffer") {
-        Some(0) => Check::ok(format!(
-            "{name}: no datagram found no buffer (out_of_buffer 0)"
-        )),
+        Some(0) => Check::ok(
+            id,
+            format!("{name}: no datagram found no buffer (out_of_buffer 0)"),
+        ),
         Some(count) => Check::note(
+            id,
             format!(
                 "{name}: {count} datagrams found no receive buffer since the driver was loaded"
             ),
@@ -268,6 +260,7 @@ fn counters(name: &str, port: &Port) -> Check {
              core",
         ),
         None => Check::note(
+            id,
             format!("{name}: it has no counter of datagrams that found no buffer (out_of_buffer)"),
             "such losses show only as gaps; Soft-RoCE has no such counter",
             "watch missing_datagrams",
@@ -349,25 +342,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::commands::doctor::Verdict;
+    use crate::commands::doctor::check::Verdict;
 
-    #[test]
-    fn memlock_check_reads_limits_and_capabilities() {
-        let limits =
-            |soft: &str| format!("Limit Soft Hard\nMax locked memory {soft} {soft} bytes\n");
-        let none = "Name:\ta\nCapEff:\t0000000000000000\n";
-        let verdict = |soft, status| memlock_of(&limits(soft), status).verdict;
-        assert_eq!(verdict("unlimited", none), Verdict::Ok);
-        assert_eq!(verdict("8388608", none), Verdict::Finding);
-        assert_eq!(verdict("134217728", none), Verdict::Note);
-        let may = "CapEff:\t0000000000004000\n";
-        assert_eq!(verdict("8388608", may), Verdict::Ok);
-        assert_eq!(memlock_of("", none).verdict, Verdict::Note);
-    }
-
-    #[test]
-    fn rdma_port_down_is_a_finding_with_remedy() {
-        let mut port = Port {
+    fn port() -> Port {
+        Port {
             device: "mlx5_0".into(),
             port: 1,
             state: "DOWN".into(),
@@ -376,17 +354,62 @@ mod tests {
             gids: Vec::new(),
             interfaces: Vec::new(),
             hw_counters: BTreeMap::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn rdma_port_down_is_a_finding_with_remedy() {
+        let mut port = port();
         let (checks, works) = look_at(&port, &[], None);
-        assert_eq!((checks[0].verdict, works), (Verdict::Finding, None));
-        assert!(checks[0].remedy.contains("cable"), "{}", checks[0]);
+        assert_eq!((checks[0].verdict(), works), (Verdict::Finding, None));
+        assert!(checks[0].remedy().contains("cable"), "{}", checks[0]);
         port.state = "ACTIVE".into();
         let (checks, _) = look_at(&port, &[], None);
-        assert!(checks[1].remedy.contains("IPoIB"), "{}", checks[1]);
-        assert_eq!(counters("a", &port).verdict, Verdict::Note);
+        assert!(checks[1].remedy().contains("IPoIB"), "{}", checks[1]);
+        assert_eq!(counters("a", &port).verdict(), Verdict::Note);
         port.hw_counters.insert("out_of_buffer".into(), 3);
-        assert!(counters("a", &port).found.contains("3 datagrams"));
+        assert!(counters("a", &port).found().contains("3 datagrams"));
         port.hw_counters.insert("out_of_buffer".into(), 0);
-        assert_eq!(counters("a", &port).verdict, Verdict::Ok);
+        assert_eq!(counters("a", &port).verdict(), Verdict::Ok);
+    }
+    #[test]
+    fn rdma_device_files_without_access_are_reported() {
+        let files = |kind: io::ErrorKind| files_of(Err(kind.into()));
+        let missing = files(io::ErrorKind::NotFound);
+        assert_eq!(missing.verdict(), Verdict::Finding);
+        assert_eq!(missing.commands()[0].run(), "modprobe rdma_ucm");
+        let denied = files(io::ErrorKind::PermissionDenied);
+        assert!(denied.remedy().contains("group rdma"), "{denied}");
+        assert_eq!(files_of(Ok(())).verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn interface_without_an_rdma_device_is_reported() {
+        for name in ["nosuch0", "lo"] {
+            let (checks, working) = look(Some(&Interface::Name(name.into())));
+            let of_interface = |check: &&Check| check.id() == Subject::RdmaInterface;
+            let found = checks.iter().find(of_interface);
+            // Without any device the interface does not matter.
+            let is_listed = ports::all().is_ok_and(|ports| !ports.is_empty());
+            assert_eq!(found.is_some(), is_listed || name == "nosuch0", "{name}");
+            assert!(found.is_none_or(|it| it.verdict() == Verdict::Finding));
+            assert_eq!(working, Vec::<Ipv4Addr>::new());
+        }
+    }
+
+    #[test]
+    fn rdma_packets_that_are_short_are_reported() {
+        let mut port = port();
+        assert_eq!(packets("a", &port, 2048).verdict(), Verdict::Ok);
+        port.link_layer = "Ethernet".into();
+        assert_eq!(packets("a", &port, 2048).verdict(), Verdict::Note);
+        assert_eq!(packets("a", &port, 4096).verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn rdma_datagrams_that_do_not_return_are_reported() {
+        let of = |returned| returned_of("a", Ipv4Addr::LOCALHOST, returned).verdict();
+        assert_eq!(of(Ok(())), Verdict::Ok);
+        assert_eq!(of(Err("none".into())), Verdict::Finding);
     }
 }

@@ -14,7 +14,7 @@ use tickcast_publisher::internal::{Service, preflight};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Interface, Item, Start, Subscriber, Transport};
 
-use super::Check;
+use super::check::{Check, Subject};
 use tickcast_tools::support::digest::Digest;
 
 const CHANNEL: &str = "selftest";
@@ -78,14 +78,15 @@ impl SelfTest {
         let wrong = self.wrong();
         if !wrong.is_empty() {
             return Check::finding(
-                format!("self-test over {}: {}", self.address, wrong.join("; ")),
+                Subject::RdmaSelftest,
+                format!("over {}: {}", self.address, wrong.join("; ")),
                 "data published over this device does not arrive completely",
                 "check the counters of the port and the switch (docs/RDMA.md), and run this again \
                  with --log debug",
             );
         }
-        Check::ok(format!(
-            "self-test over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped, {} of them over reliable connections",
+        let found = format!(
+            "over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped, {} of them over reliable connections",
             self.address,
             self.published_records,
             of(0).missing_datagrams,
@@ -93,7 +94,8 @@ impl SelfTest {
             of(1).missing_datagrams,
             LOSS * 100.0,
             of(1).repaired_over_verbs
-        ))
+        );
+        Check::ok(Subject::RdmaSelftest, found)
     }
 }
 

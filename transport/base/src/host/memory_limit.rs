@@ -9,10 +9,16 @@ use std::path::Path;
 /// operating system reports none of these.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
-    let host = read_to_string("/proc/meminfo").ok();
+    available_bytes_below(Path::new("/"))
+}
+
+/// Returns the bytes of [`available_bytes`], by the files of `/proc` and `/sys` below `root`.
+#[must_use]
+pub fn available_bytes_below(root: &Path) -> Option<u64> {
+    let host = read_to_string(root.join("proc/meminfo")).ok();
     let host = host.and_then(|text| field(&text, "MemAvailable:")?.checked_mul(1024));
-    let groups = read_to_string("/proc/self/cgroup").ok();
-    let group = groups.and_then(|text| left_in_groups(Path::new("/sys/fs/cgroup"), &text));
+    let groups = read_to_string(root.join("proc/self/cgroup")).ok();
+    let group = groups.and_then(|text| left_in_groups(&root.join("sys/fs/cgroup"), &text));
     host.into_iter().chain(group).min()
 }
 

@@ -10,6 +10,7 @@ pub mod idle;
 pub mod interface;
 pub mod mapping;
 pub mod memory_limit;
+pub mod nic_rings;
 pub mod pin;
 pub mod sched;
 mod tsc;

@@ -1,0 +1,330 @@
+//! Checks of network devices: state, MTU, drops, rings.
+
+use std::collections::BTreeSet;
+
+use tickcast_transport::host::nic_rings::NicRings;
+
+use super::super::check::{Check, Fix, Subject};
+use super::tree::{Tree, of_interface};
+use super::wanted::{LOOPBACK, Wanted};
+
+/// Bytes of the IP and UDP headers before a datagram.
+const HEADERS_LEN: u64 = 28;
+/// Bits of an interface's flags (`linux/if.h`).
+const IFF_UP: u64 = 1;
+const IFF_MULTICAST: u64 = 1 << 12;
+/// The backlog between devices and the protocols that `sysctl` sets, in packets: a burst of the line rate
+/// of 10 Gbit/s for about 10 ms.
+const BACKLOG_ENOUGH: u64 = 10_000;
+/// Counters of an interface that grow with each packet lost before the protocols, and their meaning.
+const DROPS: [(&str, &str); 8] = [
+    (
+        "rx_missed_errors",
+        "missed, because the receive ring was full",
+    ),
+    ("rx_fifo_errors", "overran the device"),
+    ("rx_over_errors", "overran the receive ring"),
+    ("rx_crc_errors", "damaged on the cable"),
+    ("rx_frame_errors", "damaged on the cable"),
+    ("rx_dropped", "dropped by driver or kernel"),
+    ("tx_dropped", "not sent, because the send queue was full"),
+    ("tx_fifo_errors", "not sent, because the device underran"),
+];
+
+/// Runs all checks of network devices.
+pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for name in &wanted.interfaces {
+        checks.push(state(tree, name));
+        checks.push(mtu(tree, wanted, name));
+    }
+    for name in judged(tree, wanted) {
+        checks.push(drops(tree, &name));
+        checks.push(rings(&name, NicRings::of(&name).ok().flatten()));
+    }
+    checks.push(backlog(tree));
+    checks
+}
+
+/// Returns the interfaces whose devices are judged: the config's. Without a config: all with hardware that
+/// are up, and the given one.
+pub(super) fn judged(tree: &Tree, wanted: &Wanted) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = wanted.networks().map(str::to_owned).collect();
+    if !wanted.is_configured {
+        let has_hardware = |name: &String| tree.has(&format!("/sys/class/net/{name}/device"));
+        let is_up = |name: &String| flags(tree, name).is_some_and(|flags| flags & IFF_UP != 0);
+        let all = tree.names("/sys/class/net").into_iter();
+        names.extend(all.filter(|name| has_hardware(name) && is_up(name)));
+    }
+    names
+}
+
+/// Returns the flags of an interface.
+fn flags(tree: &Tree, name: &str) -> Option<u64> {
+    let text = tree.word(&of_interface(name, "flags")?)?;
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}
+
+fn state(tree: &Tree, name: &str) -> Check {
+    let id = Subject::Interface;
+    let why = "publishers send to groups through it, and subscribers join them on it";
+    let Some(flags) = flags(tree, name) else {
+        let remedy = "choose one that `ip address` lists (interface in the config, --interface)";
+        return Check::finding(id, format!("this host has no {name}"), why, remedy);
+    };
+    let base = ["ip", "link", "set", "dev", name];
+    let link = |set: &[&str], back: &[&str]| {
+        Fix::command(&[&base[..], set].concat(), &[&base[..], back].concat())
+    };
+    if flags & IFF_UP == 0 {
+        return Check::finding(id, format!("{name} is down"), why, "")
+            .fixed_by([link(&["up"], &["down"])]);
+    }
+    let carrier = of_interface(name, "carrier").and_then(|path| tree.number(&path));
+    if carrier == Some(0) {
+        let remedy = "check the cable, the module, and the switch's port";
+        return Check::finding(id, format!("{name} is up and has no carrier"), why, remedy);
+    }
+    // Loopback delivers groups without the flag.
+    if flags & IFF_MULTICAST == 0 && name != LOOPBACK {
+        return Check::finding(id, format!("{name} has no multicast"), why, "")
+            .fixed_by([link(&["multicast", "on"], &["multicast", "off"])]);
+    }
+    Check::ok(id, format!("{name} is up"))
+}
+
+fn mtu(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
+    let id = Subject::Mtu;
+    let mtu = of_interface(name, "mtu").and_then(|path| tree.number(&path));
+    let Some(mtu) = mtu else {
+        return Check::ok(id, format!("this system does not report that of {name}"));
+    };
+    let found = format!("{name} carries packets of {mtu} bytes");
+    let needed = wanted.datagram_len_max + HEADERS_LEN;
+    if !wanted.sent.iter().any(|line| line.interface == name) || mtu >= needed {
+        return Check::ok(id, found);
+    }
+    let set =
+        |mtu: u64| ["ip", "link", "set", "dev", name, "mtu", &mtu.to_string()].map(str::to_owned);
+    let (set, back) = (set(needed), set(mtu));
+    Check::note(
+        id,
+        format!("{found}, and a slot of this config needs {needed}"),
+        "longer datagrams go in fragments, and the loss of one fragment loses the datagram",
+        "give the switches and all hosts the same MTU, or use a smaller slot_len",
+    )
+    .fixed_by([Fix::command(&set, &back)])
+}
+
+fn drops(tree: &Tree, name: &str) -> Check {
+    let id = Subject::NicDrops;
+    let counted = DROPS.iter().filter_map(|(counter, meaning)| {
+        let count = tree.statistic(name, counter).filter(|count| *count > 0)?;
+        Some(format!("{count} {meaning} ({counter})"))
+    });
+    let counted: Vec<_> = counted.collect();
+    if counted.is_empty() {
+        return Check::ok(
+            id,
+            format!("{name} has dropped nothing, as far as its driver counts"),
+        );
+    }
+    Check::note(
+        id,
+        format!("{name} since it came up: {}", counted.join(", ")),
+        "each such packet of a group was repaired, or lost; packets of other protocols count too",
+        format!(
+            "if `ip -s -s link show dev {name}` still grows: enlarge the rings, move the interrupt to \
+             a core of its own, or change the cable"
+        ),
+    )
+}
+
+fn rings(name: &str, rings: Option<NicRings>) -> Check {
+    let id = Subject::NicRings;
+    let Some(rings) = rings else {
+        return Check::ok(
+            id,
+            format!("{name} has none, or its driver does not report them"),
+        );
+    };
+    let found = format!(
+        "{name} holds {} of {} packets to receive, {} of {} to send",
+        rings.receive, rings.receive_max, rings.send, rings.send_max
+    );
+    if rings.receive >= rings.receive_max {
+        return Check::ok(id, found);
+    }
+    let set = |length: u32| {
+        let length = length.to_string();
+        ["ethtool", "-G", name, "rx", &length].map(str::to_owned)
+    };
+    let (set, back) = (set(rings.receive_max), set(rings.receive));
+    Check::note(
+        id,
+        found,
+        "a burst that exceeds the receive ring before the kernel polls it is dropped by the device; \
+         the change restarts the device",
+        "",
+    )
+    .fixed_by([Fix::command(&set, &back)])
+}
+
+/// Reports packets that found the queue of their core full (`/proc/net/softnet_stat`).
+fn backlog(tree: &Tree) -> Check {
+    let id = Subject::SoftnetDrops;
+    let Some(text) = tree.text("/proc/net/softnet_stat") else {
+        return Check::ok(id, "this system does not report them");
+    };
+    let dropped = text.lines().filter_map(|line| {
+        let dropped = line.split_ascii_whitespace().nth(1)?;
+        u64::from_str_radix(dropped, 16).ok()
+    });
+    let dropped = dropped.fold(0, u64::saturating_add);
+    if dropped == 0 {
+        return Check::ok(id, "no packet found the queue of its core full");
+    }
+    const NAME: &str = "net.core.netdev_max_backlog";
+    let before = tree
+        .number("/proc/sys/net/core/netdev_max_backlog")
+        .unwrap_or(1_000);
+    let check = Check::note(
+        id,
+        format!("{dropped} packets found the queue of their core full since boot"),
+        "each such packet of a group was repaired, or lost",
+        "if `cat /proc/net/softnet_stat` still grows in its second column, also move interrupts to \
+         cores that have time",
+    );
+    if before >= BACKLOG_ENOUGH {
+        return check;
+    }
+    check.fixed_by([Fix::sysctl(NAME, BACKLOG_ENOUGH, before)])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tickcast_subscriber::Interface;
+
+    use super::super::tree::FakedTree;
+    use super::super::wanted::wanted;
+    use super::*;
+    use crate::commands::doctor::check::Verdict;
+
+    fn device(files: &[(&str, &str)]) -> FakedTree {
+        let faked = FakedTree::of(&[]);
+        for (file, text) in files {
+            faked.put(&format!("/sys/class/net/eth0/{file}"), text);
+        }
+        faked
+    }
+
+    fn runs(check: &Check) -> Vec<&str> {
+        check.commands().iter().map(Fix::run).collect()
+    }
+
+    #[test]
+    fn interface_that_can_carry_no_groups_is_reported() {
+        let faked = device(&[("flags", "0x1003\n"), ("carrier", "1\n")]);
+        let check = || state(&faked.tree(), "eth0");
+        assert_eq!(check().verdict(), Verdict::Ok);
+        faked.put("/sys/class/net/eth0/carrier", "0\n");
+        assert_eq!(check().verdict(), Verdict::Finding);
+        faked.put("/sys/class/net/eth0/flags", "0x3\n");
+        faked.put("/sys/class/net/eth0/carrier", "1\n");
+        assert_eq!(runs(&check()), ["ip link set dev eth0 multicast on"]);
+        faked.put("/sys/class/net/eth0/flags", "0x1002\n");
+        assert_eq!(runs(&check()), ["ip link set dev eth0 up"]);
+        for name in ["eth1", "..", "a/b", ""] {
+            let check = state(&faked.tree(), name);
+            assert_eq!(check.verdict(), Verdict::Finding, "{name}");
+        }
+        faked.put("/sys/class/net/lo/flags", "0x9\n");
+        assert_eq!(state(&faked.tree(), "lo").verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn mtu_below_the_slots_is_reported() {
+        let faked = device(&[("mtu", "1499\n")]);
+        let wanted = wanted(json!({}));
+        let check = mtu(&faked.tree(), &wanted, "eth0");
+        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(runs(&check), ["ip link set dev eth0 mtu 1500"]);
+        assert_eq!(check.commands()[0].undo(), "ip link set dev eth0 mtu 1499");
+        let any = mtu(&faked.tree(), &Wanted::default(), "eth0");
+        assert_eq!(any.verdict(), Verdict::Ok);
+        faked.put("/sys/class/net/eth0/mtu", "1500\n");
+        let check = mtu(&faked.tree(), &wanted, "eth0");
+        assert_eq!(check.verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn drops_of_a_device_are_reported() {
+        let faked = device(&[
+            ("statistics/rx_missed_errors", "7\n"),
+            ("statistics/rx_dropped", "0\n"),
+            ("statistics/tx_dropped", "many\n"),
+        ]);
+        let check = drops(&faked.tree(), "eth0");
+        assert_eq!(check.verdict(), Verdict::Note);
+        assert!(check.found().contains("7 missed"), "{check}");
+        assert!(!check.found().contains("tx_dropped"), "{check}");
+        faked.put("/sys/class/net/eth0/statistics/rx_missed_errors", "0\n");
+        assert_eq!(drops(&faked.tree(), "eth0").verdict(), Verdict::Ok);
+        assert_eq!(drops(&faked.tree(), "../../..").verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn receive_ring_below_its_maximum_is_reported() {
+        let of = |receive| NicRings {
+            receive,
+            receive_max: 8192,
+            send: 512,
+            send_max: 8192,
+        };
+        let check = rings("eth0", Some(of(512)));
+        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(runs(&check), ["ethtool -G eth0 rx 8192"]);
+        assert_eq!(check.commands()[0].undo(), "ethtool -G eth0 rx 512");
+        assert_eq!(rings("eth0", Some(of(8192))).verdict(), Verdict::Ok);
+        assert_eq!(rings("eth0", None).verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn full_queues_of_cores_are_reported() {
+        let faked = FakedTree::of(&[
+            (
+                "/proc/net/softnet_stat",
+                "00ff 00000002 0\n0001 0000000a 0\nodd\n",
+            ),
+            ("/proc/sys/net/core/netdev_max_backlog", "1000\n"),
+        ]);
+        let check = backlog(&faked.tree());
+        assert_eq!(check.verdict(), Verdict::Note);
+        assert!(check.found().starts_with("12 packets"), "{check}");
+        assert_eq!(
+            runs(&check),
+            ["sysctl -w net.core.netdev_max_backlog=10000"]
+        );
+        faked.put("/proc/net/softnet_stat", "00ff 00000000 0\n");
+        assert_eq!(backlog(&faked.tree()).verdict(), Verdict::Ok);
+        assert_eq!(backlog(&FakedTree::of(&[]).tree()).verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn devices_without_a_config_are_those_with_hardware() {
+        let faked = device(&[("device/vendor", "0x1\n"), ("flags", "0x1003\n")]);
+        faked.put("/sys/class/net/eth1/device/vendor", "0x1\n");
+        faked.put("/sys/class/net/eth1/flags", "0x1002\n");
+        faked.put("/sys/class/net/veth0/flags", "0x1003\n");
+        let names = |wanted: &Wanted| {
+            judged(&faked.tree(), wanted)
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&Wanted::default()), ["eth0"], "eth1 is down");
+        let given = Wanted::on(&Interface::Name("veth0".into()));
+        assert_eq!(names(&given), ["eth0", "veth0"]);
+        assert_eq!(names(&wanted(json!({ "interface": "veth0" }))), ["veth0"]);
+    }
+}

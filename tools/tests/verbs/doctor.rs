@@ -1,0 +1,224 @@
+//! `tickcast doctor`: findings against a config, the script that fixes them, and multicast between two hosts.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tickcast_test_support::network::{Neighbour, OwnNetwork, own_network};
+use tickcast_test_support::test_name;
+
+use crate::common::{Publisher, Running, group, run, text, tickcast};
+
+/// Writes a config for this group, with further settings.
+fn config(folder: &Path, group: SocketAddrV4, settings: Value) -> PathBuf {
+    let mut config = json!({
+        "name": "a", "control": "127.0.0.1:0",
+        "channels": [{
+            "id": 1, "name": "all", "slots": 1024, "peak_datagrams_per_s": 500,
+            "fan_out": [{ "transport": "udp", "lines": [{ "group": group }] }],
+        }],
+        "inputs": [{ "source": 1, "kind": "simulator", "symbols": 20, "messages": 100 }],
+    });
+    for (key, value) in settings.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let path = folder.join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+/// Returns exit code and report of a doctor.
+fn report(args: &[&str]) -> (Option<i32>, Value) {
+    let done = run(&[&["doctor", "--json"], args].concat());
+    let said = text(&done.stderr);
+    let report = serde_json::from_slice(&done.stdout).expect(&said);
+    (done.status.code(), report)
+}
+
+/// Returns the verdicts of a subject.
+fn verdicts<'a>(report: &'a Value, id: &str) -> Vec<&'a str> {
+    let checks = report["checks"].as_array().unwrap().iter();
+    let own = checks.filter(|check| check["id"] == id);
+    own.map(|check| check["verdict"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn doctor_compares_host_with_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), group(), json!({}));
+    let path = path.to_str().unwrap();
+    let (_, sound) = report(&["--config", path]);
+    for id in [
+        "config",
+        "groups-in-use",
+        "interface",
+        "multicast",
+        "memory",
+    ] {
+        assert_eq!(verdicts(&sound, id), ["ok"], "{id}: {sound:#}");
+    }
+    let impossible = json!({ "threads": { "idle": "spin", "feed_core": 9_999 } });
+    let path = config(folder.path(), group(), impossible);
+    let path = path.to_str().unwrap();
+    let (code, report) = report(&["--config", path]);
+    assert_eq!(code, Some(1), "{report:#}");
+    for id in ["config", "cores"] {
+        assert_eq!(verdicts(&report, id), ["finding"], "{id}: {report:#}");
+    }
+    let missing = run(&["doctor", "--config", "/nonexistent/config.json"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("/nonexistent/config.json"));
+}
+
+#[test]
+fn doctor_reports_another_publisher_on_the_groups() {
+    let mut publisher = Publisher::endless();
+    let folder = tempfile::tempdir().unwrap();
+    let path = config(folder.path(), publisher.group, json!({}));
+    let (code, report) = report(&["--config", path.to_str().unwrap()]);
+    publisher.end();
+    assert_eq!(code, Some(1), "{report:#}");
+    assert_eq!(verdicts(&report, "groups-in-use"), ["finding"]);
+}
+
+#[test]
+fn fix_script_of_this_host_is_valid_for_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = json!({ "threads": { "idle": "spin", "feed_core": 0, "publish_core": 0 } });
+    let path = config(folder.path(), group(), settings);
+    let args = ["doctor", "--fix-script", "--config", path.to_str().unwrap()];
+    let done = run(&args);
+    let script = text(&done.stdout);
+    assert!(script.starts_with("#!/bin/sh\n"), "{script}");
+    assert!(
+        script.contains("\nset -eu\n") && script.contains("\n# cores: "),
+        "{script}"
+    );
+    let mut shell = Command::new("sh")
+        .args(["-n", "-s"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(&done.stdout).unwrap();
+    assert!(shell.wait().unwrap().success(), "{script}");
+}
+
+/// A doctor that answers.
+struct Answering {
+    process: Running,
+    address: String,
+}
+
+impl Answering {
+    /// Starts it, and waits for the line that names its address.
+    fn start(command: &mut Command) -> Self {
+        let mut process = Running::start(command.stdout(Stdio::piped()));
+        let output = process.child().stdout.as_mut().unwrap();
+        let mut line = String::new();
+        // It says no more before a run ends, so nothing is lost with this reader.
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        assert_eq!(words[..2], ["answering", "at"], "{line}");
+        let address = words[2].to_owned();
+        Self { process, address }
+    }
+
+    /// Waits for its end. Returns the exit code.
+    fn end(self) -> Option<i32> {
+        self.process.output().status.code()
+    }
+}
+
+#[test]
+fn doctors_exchange_multicast_among_strangers() {
+    let group = group().to_string();
+    let options = ["--ttl", "0", "--group", &group];
+    let answer = [&["doctor", "--answer", "127.0.0.1:0"], &options[..]].concat();
+    let answering = Answering::start(&mut tickcast(&answer));
+    let hello = json!({ "hello": {
+        "version": 1, "group": group, "run": 1, "interface": "lo", "mtu": 0,
+    } });
+    for bytes in [
+        vec![b'a'; 1 << 20],
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        format!("{hello}\n{{\"receive\":7}}\n").into_bytes(),
+        format!("{hello}\n{}", "{\"send\":64}\n".repeat(1_000)).into_bytes(),
+        b"{\"hello\":".to_vec(),
+    ] {
+        let mut stranger = TcpStream::connect(&answering.address).unwrap();
+        // The doctor may hang up before the end.
+        let _ = stranger.write_all(&bytes);
+    }
+    let peer = [&["--peer", &answering.address], &options[..]].concat();
+    let (code, report) = report(&peer);
+    assert_eq!(verdicts(&report, "peer"), ["ok"; 6], "{report:#}");
+    assert_eq!(report["passages"][5]["arrived"], 10, "{report:#}");
+    assert_eq!((code, answering.end()), (Some(0), Some(0)));
+    let nobody = run(&["doctor", "--peer", "127.0.0.1:1"]);
+    assert_eq!(nobody.status.code(), Some(3));
+    assert!(text(&nobody.stderr).contains("--answer"));
+}
+
+/// Two network namespaces stand for two hosts. Each defect stops datagrams at its stage.
+#[test]
+fn doctor_names_stage_where_multicast_stops() {
+    let name = test_name(module_path!(), "doctor_names_stage_where_multicast_stops");
+    match own_network(&name) {
+        OwnNetwork::Ran => return,
+        OwnNetwork::Inside => {}
+        OwnNetwork::Denied => {
+            eprintln!("SKIPPED: no network of a test's own can be made here");
+            return;
+        }
+    }
+    let Some(host) = Neighbour::new() else {
+        eprintln!("SKIPPED: there are no pairs of network devices here");
+        return;
+    };
+    let here = |script: &str| {
+        let status = Command::new("sh").args(["-ec", script]).status();
+        assert!(status.unwrap().success(), "{script}");
+    };
+    let there = |script: &str| {
+        let status = host.command("sh").args(["-ec", script]).status();
+        assert!(status.unwrap().success(), "{script}");
+    };
+    let ask = |options: &[&str]| {
+        let mut command = host.command(env!("CARGO_BIN_EXE_tickcast"));
+        let answering = Answering::start(command.args(["doctor", "--answer", "10.99.0.2:0"]));
+        let peer = [&["--peer", &answering.address], options].concat();
+        let (code, report) = report(&peer);
+        assert_eq!(answering.end(), Some(0), "{report:#}");
+        let checks = report["checks"].as_array().unwrap().iter();
+        let ids: Vec<_> = checks
+            .map(|it| it["id"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(code, Some(i32::from(ids.iter().any(|id| id != "peer"))));
+        (ids, report)
+    };
+    let (ids, report) = ask(&[]);
+    assert_eq!(ids, ["peer"; 6], "{report:#}");
+    let (ids, report) = ask(&["--ttl", "0"]);
+    assert_eq!(ids[..3], ["peer-sender-interface"; 3], "{report:#}");
+    assert_eq!(ids[3..], ["peer"; 3], "{report:#}");
+    // The neighbour has no route to this source, and then drops it.
+    here("ip address add 10.98.0.1/32 dev veth0");
+    there("echo 1 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
+    let (ids, report) = ask(&["--interface", "10.98.0.1"]);
+    assert_eq!(ids[..3], ["peer-receiver-ip"; 3], "{report:#}");
+    let remedy = report["checks"][0]["do"].as_str().unwrap();
+    assert!(remedy.contains("rp_filter=2"), "{remedy}");
+    there("echo 0 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
+    // A pair of devices drops what the other end does not take.
+    there("ip link set veth1 mtu 1000");
+    let (ids, report) = ask(&[]);
+    assert_eq!(
+        ids[..3],
+        ["peer", "peer-sender-interface", "peer-sender-interface"]
+    );
+    let remedy = report["checks"][1]["do"].as_str().unwrap();
+    assert!(remedy.starts_with("shorter datagrams pass"), "{remedy}");
+}
