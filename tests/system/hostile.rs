@@ -374,7 +374,9 @@ fn forged_end_ends_no_session_and_loss_is_exact() {
     let (status, summary) = publisher.finish();
     let follower = &followers[0];
     follower.assert_balanced();
-    assert!(follower.counters(0).fencing_violations.get() > 0);
+    // Either the genuine datagrams contradict the forged ones, or a STATUS comes before them.
+    let c = follower.counters(0);
+    assert!(c.fencing_violations.get() + c.impostors.get() > 0);
     let fenced = |loss: &Loss| loss.cause == LossCause::Fenced;
     assert!(follower.losses.iter().all(fenced));
     let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
