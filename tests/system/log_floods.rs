@@ -13,7 +13,7 @@ use tickcast_test_support::{
     Follower, Publisher, channel, drive, endless, free_group, one_channel,
 };
 
-use crate::hostile::{Peer, counted, join_frame, join_frame_of, send_from};
+use crate::hostile::{Peer, join_frame, join_frame_of, send_from};
 use crate::hostile_publisher::{Listener, assert_clean, assert_whole, honest};
 use crate::impostor::forge;
 
@@ -61,7 +61,7 @@ fn hostile_names_and_reconnects_leave_the_log_short_and_true() {
         followers[0].poll();
     }
     drive(&mut followers, |_| {
-        counted(&publisher, "joins_rejected") >= REFUSALS as u64
+        publisher.metric("joins_rejected") >= REFUSALS as u64
     });
     for page in ["/metrics", "/status"] {
         let (status, text) = publisher.get(page);

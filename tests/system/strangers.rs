@@ -214,7 +214,7 @@ fn strangers_start_no_input_that_waits_for_names() {
     }
     // An input that had begun would have published by the last of these pages.
     for _ in 0..100 {
-        assert_eq!(counted(&publisher, "published_records"), 0);
+        assert_eq!(publisher.metric_now("published_records"), 0);
         thread::sleep(Duration::from_millis(1));
     }
     let honest = publisher.subscriber().name("honest").channel("all");
