@@ -1,5 +1,5 @@
-//! Strangers that join: a thousand from eight addresses cost an honest subscriber nothing, and none stands for
-//! a subscriber that an input waits for.
+//! Strangers that join: a thousand from eight addresses cost an honest subscriber nothing, and none stands
+//! for a subscriber that an input waits for.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -78,10 +78,13 @@ fn doctor_reports_another_publisher_on_the_groups() {
     let mut publisher = Publisher::endless();
     let folder = tempfile::tempdir().unwrap();
     let path = config(folder.path(), publisher.group, json!({}));
-    let (code, report) = report(&["--config", path.to_str().unwrap()]);
+    // A try listens for some heartbeats only, and a publisher on a busy machine may miss these.
+    let args = ["--config", path.to_str().unwrap()];
+    let mut tries = (0..30).map(|_| report(&args));
+    let found = tries.find(|(_, report)| verdicts(report, "groups-in-use") == ["finding"]);
     publisher.end();
+    let (code, report) = found.expect("the publisher is heard");
     assert_eq!(code, Some(1), "{report:#}");
-    assert_eq!(verdicts(&report, "groups-in-use"), ["finding"]);
 }
 
 #[test]

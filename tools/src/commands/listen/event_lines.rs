@@ -1,5 +1,5 @@
-//! The lines about events on standard error. A stranger on the network causes some kinds of events as often as
-//! it sends, so each kind has a limit of its own.
+//! The lines about events on standard error. A stranger on the network causes some kinds of events as
+//! often as it sends, so each kind has a limit of its own.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
