@@ -295,7 +295,7 @@ impl Run {
         // A number that no field of its type can have ends the connection, as a driver does.
         match Message::read(&frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
             Ok(Some((_, message, _))) => {
-                self.give(SubscriberInput::message(path, ChannelId(0), &message))
+                self.give(SubscriberInput::message(path, ChannelId(0), &message));
             }
             _ => self.give(SubscriberInput::Disconnected(
                 path,
