@@ -374,8 +374,10 @@ impl Gaps {
         let at = usize::try_from(episode.checked_sub(self.first_episode)?).ok()?;
         let entry = self.episodes.get_mut(at)?;
         entry.open -= recovered + lost;
-        entry.resolved.recovered += recovered;
-        entry.resolved.lost += lost;
+        // A rollback lets the same sequences be found, and lost, again.
+        let resolved = &mut entry.resolved;
+        resolved.recovered = resolved.recovered.saturating_add(recovered);
+        resolved.lost = resolved.lost.saturating_add(lost);
         let (origin, resolved) = (
             entry.resolved.origin,
             (entry.open == 0).then_some(entry.resolved),
@@ -450,6 +452,19 @@ mod tests {
         };
         assert_eq!(resolved, Some(expected));
         assert!(gaps.is_empty() && gaps.iter().next().is_none());
+    }
+
+    #[test]
+    fn outcome_of_huge_gap_found_again_saturates() {
+        const LAST: u64 = u64::MAX - 1;
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 1, LAST, 100);
+        gaps.lose(range(3, LAST), |_, _, _| {});
+        found(&mut gaps, 3, LAST, 100);
+        let mut outcome = None;
+        gaps.lose(range(1, LAST), |_, _, resolved| outcome = resolved);
+        assert_eq!(outcome.unwrap().lost, u64::MAX);
+        assert_eq!(gaps.open(Origin::Live), 0);
     }
 
     #[test]

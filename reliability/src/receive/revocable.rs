@@ -85,7 +85,7 @@ impl Revocable {
     pub(crate) fn revoke_source_loss(&mut self, sequence: Sequence, counters: &ReceiverCounters) {
         let all = self.source_losses.iter();
         let forged = all.filter(|(it, _)| *it == sequence);
-        let messages: u64 = forged.map(|(_, messages)| messages).sum();
+        let messages = forged.fold(0, |sum: u64, (_, messages)| sum.saturating_add(*messages));
         self.source_losses.retain(|(it, _)| *it != sequence);
         take_back(&counters.source_messages_lost, messages);
     }
@@ -152,15 +152,19 @@ impl Revocable {
         let base = self.base.take();
         let delivered = match (delivered, base) {
             (None, Some(base)) => {
-                lost = counters.lost_records.get() - base.lost;
-                claimed = counters.source_messages_lost.get() - base.source_messages;
-                let fenced = counters.fenced_records.get() - base.fenced;
-                (counters.delivered_records.get() - base.delivered).saturating_sub(fenced)
+                lost = counters.lost_records.get().saturating_sub(base.lost);
+                let now = counters.source_messages_lost.get();
+                claimed = now.saturating_sub(base.source_messages);
+                let fenced = counters.fenced_records.get().saturating_sub(base.fenced);
+                let delivered = counters.delivered_records.get();
+                delivered
+                    .saturating_sub(base.delivered)
+                    .saturating_sub(fenced)
             }
             (delivered, _) => delivered.unwrap_or(0),
         };
         take_back(&counters.source_messages_lost, claimed);
-        counters.fenced_records.add(delivered + lost);
+        counters.fenced_records.add(delivered.saturating_add(lost));
         delivered
     }
 
@@ -174,13 +178,13 @@ impl Revocable {
     /// Returns how many source messages the events beyond `last` counted.
     fn claimed_beyond(&self, last: Sequence) -> u64 {
         let beyond = self.source_losses.iter().filter(|(it, _)| *it > last);
-        beyond.map(|(_, messages)| messages).sum()
+        beyond.fold(0, |sum, (_, messages)| sum.saturating_add(*messages))
     }
 
     /// Returns how many records the losses beyond `last` counted.
     fn lost_beyond(&self, last: Sequence) -> u64 {
         let beyond = self.losses.iter().filter(|it| it.sequences.first > last);
-        beyond.map(|it| it.records).sum()
+        beyond.fold(0, |sum, it| sum.saturating_add(it.records))
     }
 }
 
@@ -201,6 +205,18 @@ mod tests {
         };
         c.lost_records.add(records);
         of.note_loss(&loss, Some(RecordNumber(first)), Sequence(0));
+    }
+
+    #[test]
+    fn counts_of_a_hostile_publisher_saturate() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        note(&mut of, (5, 6), u64::MAX - 1, &c);
+        note(&mut of, (7, 8), 9, &c);
+        of.count_source_loss(Sequence(7), u64::MAX, Sequence(1), &c);
+        of.count_source_loss(Sequence(8), u64::MAX, Sequence(1), &c);
+        assert_eq!(of.revoke(Sequence(4), Some(7), &c), 7);
+        assert_eq!(c.fenced_records.get(), u64::MAX);
+        assert_eq!(c.source_messages_lost.get(), 0);
     }
 
     #[test]
