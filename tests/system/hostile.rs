@@ -84,7 +84,7 @@ fn foreign_epochs_and_jumps_are_counted_only() {
     );
     let attacks = [
         forged(u64::MAX, 1),
-        forged(u64::MAX, u64::MAX - 1),
+        forged(u64::MAX, u64::MAX),
         forged(epoch - 1, 5),
         forged(epoch, u64::MAX - 1),
         forged(epoch, u64::MAX),
@@ -100,8 +100,8 @@ fn foreign_epochs_and_jumps_are_counted_only() {
     assert_eq!(c.unknown_sender_dropped.get(), 2);
     assert_eq!(c.unknown_epoch_dropped.get(), 2);
     assert_eq!(c.old_epoch_dropped.get(), 1);
-    assert_eq!(c.sequence_jump_dropped.get(), 1);
-    assert!(c.malformed_dropped.get() >= 2);
+    assert_eq!(c.sequence_jump_dropped.get(), 2);
+    assert!(c.malformed_dropped.get() >= 1);
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
     assert!(followers[0].losses.is_empty());
     assert!(!followers[0].saw(|e| matches!(e, tickcast_subscriber::Event::EpochChanged { .. })));

@@ -722,7 +722,7 @@ local BAD_MAGIC = expert_info("tickcast.bad_magic", "Not a datagram of tickcast"
 local BAD_VERSION = expert_info("tickcast.bad_version", "Another wire version", "UNDECODED", "ERROR")
 local BAD_KIND = expert_info("tickcast.bad_kind", "Unknown kind", "MALFORMED", "ERROR")
 local BAD_LENGTH = expert_info("tickcast.bad_length", "Lengths beyond the end", "MALFORMED", "ERROR")
-local NUMBER = expert_info("tickcast.number", "Epoch or sequence that nobody sends", "MALFORMED", "ERROR")
+local ZERO = expert_info("tickcast.zero", "Epoch or sequence 0", "MALFORMED", "ERROR")
 local BAD_CRC = expert_info("tickcast.bad_crc", "Wrong CRC", "CHECKSUM", "ERROR")
 local UNREADABLE = expert_info("tickcast.unreadable", "Unreadable records", "MALFORMED", "ERROR")
 local BAD_BODY = expert_info("tickcast.bad_body", "A body that can't be read", "MALFORMED", "WARN")
@@ -730,7 +730,7 @@ local GAP = expert_info("tickcast.gap", "Missing sequences", "SEQUENCE", "WARN")
 local CUT = expert_info("tickcast.cut", "Not captured as a whole", "UNDECODED", "NOTE")
 
 datagram.experts = {
-    SHORT, BAD_MAGIC, BAD_VERSION, BAD_KIND, BAD_LENGTH, NUMBER, BAD_CRC, UNREADABLE, BAD_BODY, GAP, CUT,
+    SHORT, BAD_MAGIC, BAD_VERSION, BAD_KIND, BAD_LENGTH, ZERO, BAD_CRC, UNREADABLE, BAD_BODY, GAP, CUT,
 }
 
 datagram.prefs.check_crc = Pref.bool("Check the CRC", true, "Computes and compares the CRC of each datagram.")
@@ -912,10 +912,9 @@ local function show_datagram(tvb, pinfo, tree, is_on_line)
         local reason = string.format("The header announces %d bytes, %d were received", len, reported)
         return wrong(BAD_LENGTH, reason)
     end
-    local is_unsent = sequence == UInt64(0) or sequence == UInt64(0xffffffff, 0xffffffff)
-    if epoch == UInt64(0) or is_unsent and kind ~= HEARTBEAT then
+    if epoch == UInt64(0) or sequence == UInt64(0) and kind ~= HEARTBEAT then
         show(root, tvb(60, 4), CRC_FIELD)
-        return wrong(NUMBER, "An epoch or a sequence that nobody sends")
+        return wrong(ZERO, "Epoch or sequence 0, which nobody sends")
     end
     local is_whole = show_crc(root, tvb, len)
     local retained = tvb(48, 4):le_uint()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
 use crate::receive::remembered::RING_SLOTS_MAX;
-use crate::types::{Nanos, RecordNumber, Sequence};
+use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence};
 
 /// Multicast may run ahead of the last confirmation by one half of the ring.
 const AHEAD_SHARE: u64 = 2;
@@ -73,7 +73,7 @@ impl Confirmed {
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
             rolled_back_to: Sequence::NONE,
-            fast_until: Sequence(u64::MAX),
+            fast_until: SEQUENCE_LAST,
             asked: None,
             has_forgotten: false,
         }
@@ -261,7 +261,7 @@ impl Confirmed {
     fn ask_beyond(&mut self, sequence: Sequence) {
         self.asks_beyond = sequence;
         self.fast_until = match self.rolled_back_to {
-            Sequence::NONE => sequence,
+            Sequence::NONE => sequence.min(SEQUENCE_LAST),
             _ => Sequence::NONE,
         };
     }
@@ -308,7 +308,7 @@ mod tests {
             (Sequence(118), Sequence(142))
         );
         of.link_is_down();
-        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        assert_eq!(of.fast_until(), SEQUENCE_LAST);
         of.welcome(Sequence(112), RECORD, Sequence(900));
         assert_eq!(
             of.limit(Nanos(0)),
@@ -341,7 +341,7 @@ mod tests {
         assert!(of.is_blocked(late, Sequence(133)));
         assert_eq!(of.limit(late), Sequence(u64::MAX));
         of.suspend();
-        assert_eq!(of.fast_until(), Sequence(u64::MAX));
+        assert_eq!(of.fast_until(), SEQUENCE_LAST);
         assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
         assert_eq!(of.limit(late), Sequence(137), "it confirms again");
     }

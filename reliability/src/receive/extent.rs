@@ -10,7 +10,7 @@ use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::{Confirmed, Impostor};
 use crate::receive::end::EndState;
 use crate::receive::progress::ProgressState;
-use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
+use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange};
 use crate::wire::{Heartbeat, PublisherState};
 
 /// How far the publisher's stream extends.
@@ -78,8 +78,9 @@ impl Extent {
         leap_max: u64,
     ) -> bool {
         let highest = self.highest_seen();
-        if self.end.is_beyond(sequence) {
-            // The publisher confirmed that nothing follows, so another one sent this.
+        // No publisher sends a sequence without a successor, and delivery could not move past it. Nor does
+        // it send anything beyond an END that it confirmed.
+        if sequence > SEQUENCE_LAST || self.end.is_beyond(sequence) {
             return false;
         }
         let leaps = sequence.since(highest.max(next)) > leap_max;

@@ -19,8 +19,7 @@ pub use self::versions::WireVersions;
 use crate::planted::{Bug, planted};
 use crate::record::{RecordError, Records};
 use crate::types::{
-    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SourceId,
-    SourcePosition,
+    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 use crate::wire::crc::crc32c_of;
 
@@ -161,11 +160,9 @@ pub enum WireError {
         /// Number of bytes.
         len: usize,
     },
-    /// An epoch or sequence that no publisher sends: zero, or a sequence without a successor.
-    #[error(
-        "epoch {epoch} and sequence {sequence}: zero and the sequence 2^64 - 1 are never sent in a sequenced datagram"
-    )]
-    Number {
+    /// An epoch or sequence of zero, which no publisher sends.
+    #[error("epoch {epoch} and sequence {sequence}: zero is never sent in a sequenced datagram")]
+    Zero {
         /// The epoch field.
         epoch: u64,
         /// The sequence field.
@@ -310,10 +307,9 @@ impl<'a> Datagram<'a> {
                 len: bytes.len(),
             });
         }
-        // Delivery could not move past a sequence without a successor.
-        let is_unsent = header.sequence == Sequence::NONE || header.sequence > SEQUENCE_LAST;
-        if header.epoch == Epoch::NONE || (kind.is_sequenced() && is_unsent) {
-            return Err(WireError::Number {
+        if header.epoch == Epoch::NONE || (kind.is_sequenced() && header.sequence == Sequence::NONE)
+        {
+            return Err(WireError::Zero {
                 epoch: header.epoch.0,
                 sequence: header.sequence.0,
             });

@@ -327,18 +327,11 @@ fn malformed_header_is_refused_with_a_specific_error() {
     ));
     assert!(matches!(
         refused(|b| b[8..16].fill(0)),
-        Some(WireError::Number { epoch: 0, .. })
+        Some(WireError::Zero { epoch: 0, .. })
     ));
     assert!(matches!(
         refused(|b| b[16..24].fill(0)),
-        Some(WireError::Number { sequence: 0, .. })
-    ));
-    assert!(matches!(
-        refused(|b| b[16..24].fill(0xff)),
-        Some(WireError::Number {
-            sequence: u64::MAX,
-            ..
-        })
+        Some(WireError::Zero { sequence: 0, .. })
     ));
     let mut heartbeat = header().to_bytes(0);
     heartbeat[3] = 3;

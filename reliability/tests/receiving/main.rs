@@ -23,7 +23,7 @@ use tickcast_reliability::types::{
     ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange,
 };
 use tickcast_reliability::wire::{
-    Heartbeat, Kind, PublisherState, RELAY_OFFSET, crc_of, relay_flags,
+    Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, crc_of, relay_flags,
 };
 
 use world::*;
@@ -237,6 +237,32 @@ fn datagram_of_unconfirmed_epoch_or_jump_is_counted() {
     assert_eq!(c.missing_datagrams.get(), 0);
     world.hear(A, &publisher.publish(1));
     assert_eq!(world.records, [1, 2]);
+}
+
+/// Delivery could not move past the number, in either order.
+#[test]
+fn sequence_without_successor_is_dropped_on_every_path() {
+    for delivery in [Delivery::default(), Delivery::Arrival] {
+        for first in [1, u64::MAX - 1] {
+            let config = ReceiverConfig {
+                delivery,
+                ..immediate()
+            };
+            let mut publisher = Publisher::new(5, first);
+            let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+            alone.hear(A, &publisher.publish(1));
+            let beyond = Header {
+                sequence: Sequence(u64::MAX),
+                ..Publisher::new(5, 1).header(Kind::End, 0, 0)
+            };
+            let beyond = Publisher::seal(&beyond, &[]);
+            alone.hear(A, &beyond);
+            alone.answer(&beyond);
+            let c = alone.counters();
+            assert_eq!(c.sequence_jump_dropped.get(), 2, "{delivery:?} {first}");
+            assert_eq!(c.delivered_datagrams.get(), 1, "{delivery:?} {first}");
+        }
+    }
 }
 
 #[test]

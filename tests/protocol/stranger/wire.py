@@ -47,8 +47,7 @@ def read_datagram(data):
     d = Datagram(*h, data[start:end])
     for fits, why in ((d.magic == 0x4B54, "magic"), (d.version == 1, "version"), (d.kind in KINDS, "kind"),
                       (d.header_len >= 8 and end <= len(data), "length"), (d.epoch, "epoch"),
-                      (0 < d.sequence < 2**64 - 1 or d.kind == HEARTBEAT, "sequence"),
-                      (crc32c(data[:59] + data[64:end]) == d.crc, "crc")):
+                      (d.sequence or d.kind == HEARTBEAT, "sequence"), (crc32c(data[:59] + data[64:end]) == d.crc, "crc")):
         if not fits:
             raise Malformed(why)
     return d

@@ -93,7 +93,7 @@ fn expert_of(error: &WireError) -> &'static str {
         WireError::Version { .. } => "tickcast.bad_version",
         WireError::Kind { .. } => "tickcast.bad_kind",
         WireError::Length { .. } => "tickcast.bad_length",
-        WireError::Number { .. } => "tickcast.number",
+        WireError::Zero { .. } => "tickcast.zero",
         other => panic!("the dissector has no note for {other:?}"),
     }
 }
