@@ -1,9 +1,17 @@
 //! The whole system over UDP on loopback: a publisher process, subscribers behind injected faults, and
 //! digests that must be equal.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::json;
+use tickcast_publisher::record::{RType, RecordHeader, TradeMsg};
+use tickcast_publisher::{Config, Publisher as Api, SourcePosition};
 use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::faults::{Burst, FaultConfig, Reorder, Scripted};
-use tickcast_subscriber::{ChannelBuilder, Delivery, Event, LossCause, ReceiverConfig, Start};
+use tickcast_subscriber::{
+    ChannelBuilder, Delivery, Event, LossCause, ReceiverConfig, Start, Subscriber,
+};
 use tickcast_test_support::{
     Follower, Publisher, channel, drive, drive_to_end, end, endless, free_group, number,
     one_channel, simulated,
@@ -233,34 +241,51 @@ fn late_join_from_oldest_splices_history_to_live() {
 
 #[test]
 fn join_from_oldest_of_full_ring_loses_nothing() {
-    // Slow enough that a busy machine requests the oldest datagram before the ring is past it.
-    let mut config = one_channel(&[free_group()], endless(4_000, 1));
-    config["channels"][0]["slots"] = 8_192.into();
-    let publisher = Publisher::start(&config);
-    let mut followers = vec![Follower::new(
-        publisher.subscriber().name("early").channel("all"),
-    )];
+    // This test is the source, so the ring moves on only once the late subscribers have all of it.
+    const SLOTS: u64 = 1_024;
+    let mut config = one_channel(&[free_group()], json!(null));
+    config["inputs"] = json!([{ "source": 3, "kind": "own" }]);
+    config["channels"][0]["slots"] = SLOTS.into();
+    let config = Config::parse(&config.to_string()).expect("a config");
+    let mut publisher = Api::open(config).expect("a publisher");
+    let control = publisher.control_address().to_string();
+    let mut writer = publisher.channel("all").expect("the channel");
+    // Each record has a datagram of its own.
+    let mut publish = |numbers: RangeInclusive<u64>| {
+        for n in numbers {
+            let trade = TradeMsg {
+                hd: RecordHeader::new::<TradeMsg>(RType::Mbp0 as u8, 1, 1, n),
+                price: n as i64,
+                ..TradeMsg::default()
+            };
+            let at = SourcePosition::new(0, n);
+            writer.publish(&trade, at).expect("there is room");
+            writer.flush();
+        }
+    };
+    publish(1..=3 * SLOTS);
+    let mut followers: Vec<_> = (1..=3)
+        .map(|n| {
+            let late = ChannelBuilder::new("all").start(Start::Oldest);
+            let builder = Subscriber::builder(&*control).name(format!("late-{n}"));
+            Follower::new(builder.channel(late))
+        })
+        .collect();
     drive(&mut followers, |all| {
-        all[0].subscriber.channels()[0].delivered.0 > 9_000
+        (all.iter()).all(|late| late.saw(|event| *event == Event::Live))
     });
-    for name in ["late-1", "late-2", "late-3"] {
-        let late = ChannelBuilder::new("all").start(Start::Oldest);
-        followers.push(Follower::new(
-            publisher.subscriber().name(name).channel(late),
-        ));
-    }
-    drive(&mut followers, |all| {
-        (all[1..].iter()).all(|late| late.records.values().sum::<u64>() > 10_000)
-    });
-    end(&publisher, &mut followers);
-    let (_, summary) = publisher.finish();
-    let published = number(&summary, "published_records");
-    for late in &followers[1..] {
+    publish(3 * SLOTS + 1..=3 * SLOTS + 500);
+    let ended = std::thread::spawn(move || publisher.end_session(Duration::from_secs(60)));
+    drive_to_end(&mut followers);
+    let summary = ended.join().expect("no panic").expect("a whole session");
+    for late in &followers {
         late.assert_balanced();
         assert!(late.losses.is_empty(), "{:?}", late.losses);
         let began = late.first.expect("it got records").record.0;
-        assert!(began > 1, "the ring had moved on");
+        assert!(began > SLOTS, "the ring had moved on: {began}");
+        assert!(began <= 2 * SLOTS + SLOTS / 16, "most of the ring: {began}");
         let delivered = late.counters(0).delivered_records.get();
+        let published = summary.published_records();
         assert_eq!(began - 1 + delivered, published, "all from there on");
     }
 }
@@ -271,9 +296,9 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let control = reserved.local_addr().expect("its address");
     drop(reserved);
-    let builder = tickcast_subscriber::Subscriber::builder(control.to_string());
+    let builder = Subscriber::builder(control.to_string());
     let mut followers = vec![Follower::new(builder.channel("all"))];
-    tickcast_test_support::drive_for(&mut followers, std::time::Duration::from_millis(100));
+    tickcast_test_support::drive_for(&mut followers, Duration::from_millis(100));
     assert!(!followers[0].subscriber.is_joined());
     let mut config = one_channel(&[free_group()], endless(20_000, 1));
     config["control"] = control.to_string().into();
