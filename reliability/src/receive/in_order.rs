@@ -104,6 +104,19 @@ impl InOrder {
         self.remembered.next()
     }
 
+    /// Returns whether this is the number of the first record of the next sequence, as far as delivery knows.
+    #[inline(always)]
+    pub(crate) fn is_next_record(&self, record: RecordNumber) -> bool {
+        self.next_record == Some(record)
+    }
+
+    /// Returns whether a datagram with the next sequence cannot be the publisher's, because its first record
+    /// does not follow the last one delivered. Behind a loss the number is unknown.
+    pub(crate) fn contradicts(&self, first_record: RecordNumber) -> bool {
+        let known = self.next_record.filter(|_| self.pending.is_none());
+        known.is_some_and(|next| next != first_record)
+    }
+
     /// The contents delivered last.
     #[must_use]
     pub(crate) const fn remembered(&self) -> &Remembered {
@@ -316,6 +329,9 @@ impl InOrder {
         (self.revocable).revoke_source_loss(held.sequence, counters);
         if let Some(mirror) = &mut self.mirror {
             mirror.replace(datagram);
+        }
+        if held.sequence.next() == self.next() && self.next_record.is_some() {
+            self.next_record = Some(held.first_record.plus(held.count.into()));
         }
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
