@@ -97,6 +97,11 @@ impl InOrder {
         self.remembered.fit(ring_slots);
     }
 
+    /// Returns how many records of the remembered contents beyond `last` were not delivered.
+    pub(crate) fn undelivered_beyond(&self, last: Sequence) -> u64 {
+        self.revocable.undelivered_beyond(last)
+    }
+
     /// The next sequence to deliver or declare lost.
     #[inline(always)]
     #[must_use]

@@ -17,7 +17,7 @@ use crate::record::Records;
 use crate::types::{
     ChannelId, Continued, Epoch, Lineage, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::{Datagram, Kind};
+use crate::wire::{Datagram, Header, Kind};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
@@ -298,7 +298,8 @@ impl Reassembly {
         let early = early.filter(|held| held.sequence >= stream.next());
         let early: u64 = early.map(|held| u64::from(held.count)).sum();
         let beyond = SequenceRange::new(last.next(), Sequence(u64::MAX));
-        Some(early + beyond.map_or(0, |range| stream.remembered().records_of(range)))
+        let remembered = beyond.map_or(0, |range| stream.remembered().records_of(range));
+        Some((early + remembered).saturating_sub(stream.undelivered_beyond(last)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -352,15 +353,17 @@ impl Reassembly {
         None
     }
 
-    /// Returns whether the content of a datagram of multicast can be delivered, and its record number follows
-    /// if it is the next one.
+    /// Returns whether the content of a datagram can be delivered at all.
     #[must_use]
     pub(crate) fn can_deliver(&self, datagram: &Datagram<'_>) -> bool {
-        let header = datagram.header();
         let fits = datagram.bytes().len() <= self.window.slot_len();
-        let is_next = header.sequence == self.stream.next();
-        fits && (header.kind != Kind::Data || datagram.records().is_ok())
-            && !(is_next && self.stream.contradicts(header.first_record))
+        fits && (datagram.header().kind != Kind::Data || datagram.records().is_ok())
+    }
+
+    /// Returns whether the next datagram cannot be the publisher's, because its record number does not follow.
+    #[must_use]
+    pub(crate) fn contradicts(&self, header: &Header) -> bool {
+        header.sequence == self.stream.next() && self.stream.contradicts(header.first_record)
     }
 
     /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.

@@ -104,8 +104,16 @@ impl Recovery {
     /// Passes everything that is resolved.
     pub(crate) fn advance(&mut self, now: Nanos, on: &mut dyn Deliver) {
         if let Some(dropped) = self.reassembly.advance(&self.counters, on) {
-            self.repair.reopen(dropped, now, &self.counters);
+            self.reopen(dropped, now);
         }
+    }
+
+    /// Notes that a sequence is missing again whose datagram does not follow the one before. Either may be
+    /// forged, so that one is contested.
+    #[cold]
+    fn reopen(&mut self, dropped: Sequence, now: Nanos) {
+        self.repair.reopen(dropped, now, &self.counters);
+        self.contest(dropped.previous());
     }
 
     /// Counts what is open.
@@ -130,7 +138,7 @@ impl Recovery {
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
         if let Some(dropped) = (self.reassembly).offer(datagram, held, &self.counters, on) {
-            (self.repair).reopen(dropped, held.received_at, &self.counters);
+            self.reopen(dropped, held.received_at);
         }
     }
 
@@ -183,7 +191,7 @@ impl Recovery {
     pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
         while let Some(dropped) = self.reassembly.advance(&self.counters, on) {
-            self.repair.reopen(dropped, Nanos::ZERO, &self.counters);
+            self.reopen(dropped, Nanos::ZERO);
             self.lose(ALL, cause);
         }
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);

@@ -181,8 +181,8 @@ impl EpochStream {
         admitted
     }
 
-    /// Drops a datagram of multicast whose content cannot be delivered, or whose record number does not
-    /// follow. The publisher's own copy is requested, because anybody may have sent this one.
+    /// Drops a datagram of multicast that cannot be the publisher's: its own copy is requested, because
+    /// anybody may have sent this one.
     #[cold]
     fn reject_unreadable(&mut self, now: Nanos, sequence: Sequence) {
         self.counters().malformed_dropped.increment();
@@ -235,6 +235,10 @@ impl EpochStream {
             && !self.recovery.reassembly().can_deliver(datagram)
             && !planted(Bug::UnreadableTaken)
         {
+            return self.reject_unreadable(now, sequence);
+        }
+        if anybody && self.recovery.reassembly().contradicts(header) {
+            self.recovery.contest(sequence.previous());
             return self.reject_unreadable(now, sequence);
         }
         let mut held = Held::of(now, arrival.via, datagram);

@@ -154,7 +154,7 @@ fn gap_filled_after_status_is_compared_with_repair_path() {
     world.pass(Nanos::from_ms(150), &publisher);
     answer(&mut world, &publisher);
     world.answer = true;
-    world.pass(Nanos::from_ms(50), &publisher);
+    world.pass(Nanos::from_ms(500), &publisher);
     let fenced: Vec<_> = (world.losses().iter())
         .map(|loss| (loss.sequences.first.0, loss.cause))
         .collect();
