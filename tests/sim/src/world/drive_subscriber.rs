@@ -153,7 +153,8 @@ impl World {
             };
             let (settled, heard) = receiver.progress();
             of.stream.follows(truth, receiver.epoch());
-            of.disturbed |= receiver.counters().impostors.get() > 0;
+            let c = receiver.counters();
+            of.disturbed |= c.impostors.get() > 0 || c.malformed_dropped.get() > 0;
             if of.disturbed {
                 continue;
             }
