@@ -767,7 +767,7 @@ fn unreadable_capture_is_refused_at_startup() {
     ] {
         let input = json!({ "source": 1, "kind": "capture", "file": file });
         std::fs::write(&path, config(group(), input).to_string()).unwrap();
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        let output = Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
             .arg("--config")
             .arg(&path)
             .output()
@@ -818,7 +818,7 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
     let path = folder.path().join("config.json");
     std::fs::write(&path, config.to_string()).unwrap();
     let run = |argument: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
             .args(["--config", path.to_str().unwrap()])
             .args(argument)
             .output()
