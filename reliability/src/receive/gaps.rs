@@ -216,8 +216,8 @@ impl Gaps {
         });
     }
 
-    /// Notes that `sequence`, which was noted before and is not missing, is missing from `now` on. It is a gap
-    /// and an episode of its own.
+    /// Notes that `sequence`, which was noted before and is not missing, is missing from `now` on. It is a
+    /// gap and an episode of its own.
     pub(crate) fn reopen(&mut self, sequence: Sequence, now: Nanos) {
         let range = SequenceRange::one(sequence);
         let first = FirstRequest {

@@ -360,7 +360,8 @@ impl Reassembly {
         fits && (datagram.header().kind != Kind::Data || datagram.records().is_ok())
     }
 
-    /// Returns whether the next datagram cannot be the publisher's, because its record number does not follow.
+    /// Returns whether the next datagram cannot be the publisher's, because its record number does not
+    /// follow.
     #[must_use]
     pub(crate) fn contradicts(&self, header: &Header) -> bool {
         header.sequence == self.stream.next() && self.stream.contradicts(header.first_record)
@@ -450,8 +451,8 @@ impl Reassembly {
         dropped
     }
 
-    /// Drops the datagram that waits for its turn at `next` if it came by multicast and its record number does
-    /// not follow, because anybody may have sent it. Returns its sequence.
+    /// Drops the datagram that waits for its turn at `next` if it came by multicast and its record number
+    /// does not follow, because anybody may have sent it. Returns its sequence.
     fn drop_misnumbered(&mut self, counters: &ReceiverCounters) -> Option<Sequence> {
         let next = self.stream.next();
         let (held, _) = self.window.waiting_at(next)?;

@@ -21,7 +21,7 @@ use crate::types::{
     ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
     SequenceRange,
 };
-use crate::wire::Datagram;
+use crate::wire::{Datagram, Header};
 
 /// The missing sequences, and the delivery that waits for them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -234,6 +234,16 @@ impl Recovery {
             self.repair.contest(held.sequence);
         }
         duplicate
+    }
+
+    /// Returns whether the next datagram does not follow the one before. Either may be forged, so that one is
+    /// contested.
+    pub(crate) fn contradicts(&mut self, header: &Header) -> bool {
+        let contradicts = self.reassembly.contradicts(header);
+        if contradicts {
+            self.contest(header.sequence.previous());
+        }
+        contradicts
     }
 
     /// Contests what was delivered or waits with this sequence.

@@ -231,14 +231,9 @@ impl EpochStream {
             return;
         }
         let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
-        if anybody
-            && !self.recovery.reassembly().can_deliver(datagram)
-            && !planted(Bug::UnreadableTaken)
-        {
-            return self.reject_unreadable(now, sequence);
-        }
-        if anybody && self.recovery.reassembly().contradicts(header) {
-            self.recovery.contest(sequence.previous());
+        let can_deliver = !anybody || self.recovery.reassembly().can_deliver(datagram);
+        let is_readable = can_deliver || planted(Bug::UnreadableTaken);
+        if !is_readable || anybody && self.recovery.contradicts(header) {
             return self.reject_unreadable(now, sequence);
         }
         let mut held = Held::of(now, arrival.via, datagram);
