@@ -389,7 +389,7 @@ fn forged_end_ends_no_session_and_loss_is_exact() {
     assert!(follower.losses.iter().all(fenced));
     let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
     assert_eq!(follower.counters(0).lost_records.get(), lost);
-    // What a rollback made void is delivered again.
+    // A rollback delivers void records again.
     let delivered = c.delivered_records.get() - c.fenced_records.get();
     let published = tickcast_test_support::number(&summary, "published_records");
     assert_eq!(
