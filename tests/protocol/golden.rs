@@ -374,6 +374,7 @@ fn join_messages_match_protocol_page() {
         confirmed_epoch: Epoch(confirmed_epoch),
     };
     let join = Join {
+        authentication: true,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Repair,
@@ -400,6 +401,7 @@ fn join_messages_match_protocol_page() {
     let join = Message::Join(join);
     check_control("control-join.hex", CONNECTION, &join, "JOIN", body);
     let replay = Message::Join(Join {
+        authentication: true,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Replay { session: 77 },
@@ -413,6 +415,7 @@ fn join_messages_match_protocol_page() {
     });
     check_control("control-join-replay.hex", CONNECTION, &replay, "JOIN", body);
     let nack = Message::Join(Join {
+        authentication: true,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Nack { session: 77 },
@@ -426,6 +429,7 @@ fn join_messages_match_protocol_page() {
     });
     check_control("control-join-nack.hex", CONNECTION, &nack, "JOIN", body);
     let read = Message::Join(Join {
+        authentication: true,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Read {
@@ -454,6 +458,7 @@ fn welcome_and_rejected_match_protocol_page() {
         publisher: "nyc-1".into(),
         session: 77,
         channels: vec![ChannelOffer {
+            authentication: None,
             channel: CHANNEL,
             name: "equities".into(),
             epoch: EPOCH,

@@ -10,7 +10,6 @@ use tickcast_reliability::record::{
     RType, RecordBatch, RecordError, RecordHeader, SType, SymbolMappingMsg, WireRecord,
 };
 use tickcast_reliability::types::{SourceId, SourcePosition};
-use tickcast_reliability::wire::HEADER_LEN;
 
 use crate::admin::monitor::PublisherMonitor;
 use crate::error::WriteError;
@@ -70,7 +69,7 @@ impl ChannelWriter {
         Self {
             queue,
             message: RecordBatch::default(),
-            len_max: channel.plan.geometry.slot_len() - HEADER_LEN,
+            len_max: channel.plan.payload_max(),
             shared,
             channel,
             source,

@@ -17,7 +17,8 @@ use tickcast_feeds::itch::TradeDate;
 use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::ring::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
-use tickcast_reliability::wire::WIRE_VERSION;
+use tickcast_reliability::wire::authentication::TAGGED_HEADER_LEN;
+use tickcast_reliability::wire::{HEADER_LEN, WIRE_VERSION};
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
 use xxhash_rust::xxh3::xxh3_64;
@@ -64,9 +65,21 @@ pub struct ChannelPlan {
     pub fan_outs: Vec<FanOutPlan>,
     /// Margin in slots, as in the config.
     pub fan_out_margin_slots: u64,
+    /// Number of datagrams that one key authenticates; `None` when the channel is not authenticated.
+    pub datagrams_per_key: Option<u64>,
 }
 
 impl ChannelPlan {
+    /// Returns the maximum length of a message in bytes.
+    #[must_use]
+    pub fn payload_max(&self) -> usize {
+        let header = match self.datagrams_per_key {
+            Some(_) => TAGGED_HEADER_LEN,
+            None => HEADER_LEN,
+        };
+        self.geometry.slot_len() - header
+    }
+
     /// Returns the file of its ring, if subscribers on this host may map it.
     #[must_use]
     pub fn shared_at(&self) -> Option<&Path> {
@@ -266,6 +279,14 @@ fn channel_plan(
             remedy,
         ));
     }
+    if channel.datagrams_per_key < 1_024 {
+        let remedy = "it must be at least 1024, so that each key is announced before its use";
+        return Err(ConfigError::value(
+            format!("{at}.datagrams_per_key"),
+            channel.datagrams_per_key,
+            remedy,
+        ));
+    }
     let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
     let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
     if holds_s < needed_s {
@@ -295,10 +316,13 @@ fn channel_plan(
             FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }
-    let agreed = serde_json::json!({
+    let mut agreed = serde_json::json!({
         "wire_version": WIRE_VERSION, "id": channel.id, "name": channel.name,
         "slot_len": channel.slot_len, "slots": channel.slots, "symbols": channel.symbols,
     });
+    if channel.authentication {
+        agreed["authentication"] = true.into();
+    }
     Ok(ChannelPlan {
         id: channel.id,
         name: channel.name.clone(),
@@ -307,6 +331,7 @@ fn channel_plan(
         config_hash: ConfigHash(xxh3_64(agreed.to_string().as_bytes())),
         fan_outs,
         fan_out_margin_slots: margin,
+        datagrams_per_key: channel.authentication.then_some(channel.datagrams_per_key),
     })
 }
 

@@ -4,10 +4,12 @@
 //! REJECTED) are JSON, so that both sides can add fields. Messages that are exchanged under loss are
 //! binary.
 
+mod announced;
 mod cursor;
 mod nack;
 mod standby;
 
+pub use self::announced::Announced;
 pub use self::cursor::{
     CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
 };
@@ -26,6 +28,7 @@ use thiserror::Error;
 use crate::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
 };
+use crate::wire::authentication::Authentication;
 
 /// The start position of a subscriber in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -115,6 +118,9 @@ pub struct Join {
     /// The channels that it wants; empty for a replay or NACK connection.
     #[serde(default)]
     pub channels: Vec<JoinChannel>,
+    /// Whether it checks the tags of authenticated channels. Nobody else may join one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub authentication: bool,
 }
 
 /// One line of a UDP fan-out.
@@ -212,6 +218,9 @@ pub struct ChannelOffer {
     /// The available history of those epochs; `None` when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,
+    /// The authentication of its datagrams; `None` when it is not authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<Authentication>,
 }
 
 /// The available history of the epochs that an epoch continues: every sequence from `oldest` on.
@@ -224,6 +233,18 @@ pub struct History {
 }
 
 impl ChannelOffer {
+    /// Replaces the keys, for a copy that others may read.
+    pub fn redact(&mut self) {
+        self.authentication
+            .iter_mut()
+            .for_each(Authentication::redact);
+    }
+
+    /// Returns whether a receiver can check its datagrams, or need not.
+    pub(crate) fn has_keys(&self) -> bool {
+        (self.authentication.as_ref()).is_none_or(|it| it.is_usable(self.newest))
+    }
+
     /// Returns the oldest available sequence of this epoch or one that it continues, and the number of its
     /// first record.
     #[must_use]
@@ -297,6 +318,8 @@ pub enum RejectCode {
     ShuttingDown,
     /// The publisher's operator has banned this peer.
     Banned,
+    /// A channel is authenticated, and the peer does not check tags.
+    Authentication,
     /// A reason that this build does not know.
     #[serde(other)]
     Unknown,
@@ -313,6 +336,7 @@ impl fmt::Display for RejectCode {
             Self::Overflow => "answers not read",
             Self::ShuttingDown => "shutting down",
             Self::Banned => "banned",
+            Self::Authentication => "channel is authenticated",
             Self::Unknown => "unknown code",
         })
     }
@@ -500,6 +524,8 @@ pub enum Message<'a> {
     Mirror(Mirroring),
     /// From the publisher: it does not WRITE there.
     MirrorRefused(MirrorRefused),
+    /// From the publisher: a key of an authenticated channel, ahead of its use.
+    Key(Announced),
 }
 
 /// The reason why bytes are not a control message. The peer is at fault; the connection is closed.
@@ -544,6 +570,7 @@ const LEAVE: u8 = 9;
 const GRANT: u8 = 10;
 const MIRROR: u8 = 11;
 const MIRROR_REFUSED: u8 = 12;
+const KEY: u8 = 13;
 
 impl<'a> Message<'a> {
     /// Appends the message as a frame to `out`.
@@ -562,6 +589,7 @@ impl<'a> Message<'a> {
             Self::Grant(_) => GRANT,
             Self::Mirror(_) => MIRROR,
             Self::MirrorRefused(_) => MIRROR_REFUSED,
+            Self::Key(_) => KEY,
         };
         begin(kind, channel, out);
         match self {
@@ -621,6 +649,7 @@ impl<'a> Message<'a> {
             }
             Self::Mirror(mirroring) => mirroring.write(out),
             Self::MirrorRefused(refused) => refused.write(out),
+            Self::Key(announced) => announced.write(out),
         }
         end(start, out);
     }
@@ -640,7 +669,7 @@ impl<'a> Message<'a> {
         };
         let len = body_len(head);
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
-        if !(JOIN..=MIRROR_REFUSED).contains(&kind) {
+        if !(JOIN..=KEY).contains(&kind) {
             return Err(ControlError::Type { kind });
         }
         if len > body_len_max {
@@ -725,6 +754,7 @@ impl<'a> Message<'a> {
             }
             MIRROR => Self::Mirror(Mirroring::read(body)?),
             MIRROR_REFUSED => Self::MirrorRefused(MirrorRefused::read(body)?),
+            KEY => Self::Key(Announced::read(body)?),
             _ => Self::Leave,
         };
         Ok(Some((channel, message, FRAME_HEAD_LEN + len)))

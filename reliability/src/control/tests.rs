@@ -11,6 +11,7 @@ fn range(first: u64, last: u64) -> SequenceRange {
 fn samples() -> Vec<Message<'static>> {
     vec![
         Message::Join(Join {
+            authentication: true,
             name: "risk-1".into(),
             wire_versions: vec![1],
             purpose: Purpose::Replay { session: u64::MAX },
@@ -25,6 +26,7 @@ fn samples() -> Vec<Message<'static>> {
             publisher: "p".into(),
             session: 77,
             channels: vec![ChannelOffer {
+                authentication: None,
                 channel: ChannelId(4),
                 name: "equities".into(),
                 epoch: Epoch(u64::MAX - 1),
@@ -56,6 +58,7 @@ fn samples() -> Vec<Message<'static>> {
             }],
         }),
         Message::Join(Join {
+            authentication: true,
             name: String::new(),
             wire_versions: vec![1],
             purpose: Purpose::Nack { session: 77 },
@@ -99,6 +102,7 @@ fn samples() -> Vec<Message<'static>> {
         }),
         Message::Leave,
         Message::Join(Join {
+            authentication: true,
             name: "r".into(),
             wire_versions: vec![1],
             purpose: Purpose::Read {

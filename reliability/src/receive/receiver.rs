@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{
-    ChannelOffer, CursorStep, Grant, MirrorRefusal, Progress, Refused, RemoteAccess, Report, Start,
-    Status,
+    Announced, ChannelOffer, CursorStep, Grant, MirrorRefusal, Progress, Refused, RemoteAccess,
+    Report, Start, Status,
 };
 use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Position, StreamState, Via};
 use crate::planted::{Bug, planted};
@@ -29,6 +29,7 @@ use crate::receive::stream::EpochStream;
 use crate::record::AlignedCopy;
 use crate::ring::{Geometry, RingMemory};
 use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters, Sequence, SequenceRange};
+use crate::wire::authentication::Authentication;
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind};
 
 /// The longest interval between heartbeats that is believed, which is the publisher's own bound.
@@ -51,6 +52,10 @@ pub struct Receiver {
     /// The memory that the publisher writes sealed datagrams to, for a standby.
     #[serde(skip)]
     inbox: Option<Inbox>,
+    /// The keys of the epoch that is followed, if the channel is authenticated. No record holds them: the
+    /// verdict on a tag is an input.
+    #[serde(skip)]
+    authentication: Option<Authentication>,
 }
 
 /// The state of a channel beside its stream, which one receiver leaves to the next. The application
@@ -89,6 +94,7 @@ impl Receiver {
             liveness: Liveness::new(limits, now),
             readable: None,
             inbox: None,
+            authentication: None,
         }
     }
 
@@ -207,8 +213,38 @@ impl Receiver {
     #[inline(always)]
     pub fn handle_bytes(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
         match Datagram::checked(bytes, false) {
+            Ok((_, CrcVerdict::Good)) if !self.admits(bytes) => self.count_unauthenticated(bytes),
             Ok((datagram, verdict)) => self.handle_datagram(now, via, &datagram, verdict, on),
             Err(_) => self.counters().count_malformed(),
+        }
+    }
+
+    /// Returns whether the channel is authenticated.
+    pub(crate) const fn is_authenticated(&self) -> bool {
+        self.authentication.is_some()
+    }
+
+    /// Returns whether one of the channel's keys made the tag of a datagram that came on a line, where the
+    /// channel is authenticated.
+    #[inline]
+    pub(crate) fn admits(&self, bytes: &[u8]) -> bool {
+        match &self.authentication {
+            None => true,
+            Some(keys) => Datagram::parse(bytes).is_ok_and(|datagram| keys.admits(&datagram)),
+        }
+    }
+
+    #[cold]
+    fn count_unauthenticated(&self, bytes: &[u8]) {
+        self.counters().count_received(bytes.len());
+        self.counters().unauthenticated_dropped.increment();
+    }
+
+    /// A key was announced, of the epoch that is followed or of another.
+    pub(crate) fn handle_key(&mut self, announced: &Announced) {
+        let is_ours = announced.epoch == self.epoch();
+        if let Some(keys) = self.authentication.as_mut().filter(|_| is_ours) {
+            keys.add(&announced.of);
         }
     }
 
@@ -286,6 +322,9 @@ impl Receiver {
         }
         if verdict == CrcVerdict::Bad && !planted(Bug::CrcIgnored) {
             return self.counters().corrupt_dropped.increment();
+        }
+        if verdict == CrcVerdict::Unauthenticated {
+            return self.counters().unauthenticated_dropped.increment();
         }
         if header.channel != self.channel {
             return self.counters().other_channel_dropped.increment();
@@ -462,6 +501,8 @@ impl Receiver {
             self.counters().old_epoch_dropped.increment();
             return Welcomed::Zombie;
         }
+        // Only now: the keys of a publisher that was replaced must not displace those in use.
+        self.authentication.clone_from(&offer.authentication);
         self.liveness.heard_welcome(now);
         self.stream.link_is_up(now, offer);
         let welcomed = if epoch == Epoch::NONE {

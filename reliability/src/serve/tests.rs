@@ -254,6 +254,7 @@ fn run(first: u64, last: u64) -> SequenceRange {
 
 fn join(channel: &str) -> Join {
     Join {
+        authentication: true,
         name: "risk".into(),
         wire_versions: vec![1, 2],
         purpose: Purpose::Repair,
@@ -267,6 +268,7 @@ fn join(channel: &str) -> Join {
 
 fn further(session: u64) -> Join {
     Join {
+        authentication: true,
         purpose: Purpose::Nack { session },
         ..replay(session)
     }
@@ -274,6 +276,7 @@ fn further(session: u64) -> Join {
 
 fn replay(session: u64) -> Join {
     Join {
+        authentication: true,
         purpose: Purpose::Replay { session },
         channels: Vec::new(),
         ..join("")
@@ -1026,6 +1029,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     assert!(bench.core.all_reached_end());
     // A peer whose connection breaks before END is expected back until it has reached END.
     let named = |name: &str| Join {
+        authentication: true,
         name: name.into(),
         ..join("equities")
     };
@@ -1911,6 +1915,7 @@ fn channels_of_one_publisher_are_kept_apart() {
         confirmed_epoch: EPOCH,
     };
     let both = Join {
+        authentication: true,
         channels: vec![
             wanted(ChannelName::Name("channel 5".into())),
             wanted(ChannelName::Id(ChannelId(6))),
@@ -2256,6 +2261,7 @@ fn join_all(channels: impl Iterator<Item = u16>) -> Join {
         confirmed_epoch: Epoch::NONE,
     });
     Join {
+        authentication: true,
         channels: wanted.collect(),
         ..join("")
     }

@@ -264,6 +264,7 @@ impl Publisher {
             session: 9,
             repairs: vec![],
             channels: vec![ChannelOffer {
+                authentication: None,
                 channel: CHANNEL,
                 name: "c".into(),
                 epoch: self.epoch,

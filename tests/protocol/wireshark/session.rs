@@ -286,6 +286,7 @@ pub(super) fn to_publisher() -> Vec<u8> {
     };
     let join = |purpose, channels| {
         Message::Join(Join {
+            authentication: true,
             name: "risk-1".into(),
             wire_versions: vec![1],
             purpose,
@@ -473,6 +474,7 @@ fn welcome() -> Welcome {
         publisher: "nyc-1".into(),
         session: u64::MAX,
         channels: vec![ChannelOffer {
+            authentication: None,
             channel: CHANNEL,
             name: "equities".into(),
             epoch: EPOCH,
