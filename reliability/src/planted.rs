@@ -31,8 +31,6 @@ pub enum Bug {
     CrcIgnored,
     /// A datagram of an authenticated channel is accepted whatever its tag (§3.3).
     TagIgnored,
-    /// A key that comes into use is not announced before (§6.9).
-    KeyNotAnnounced,
     /// The CRC covers the relay byte, so that it differs in a repaired copy (§3).
     RelayByteCovered,
     /// The repair sets the relay byte in the slot instead of in its copy (§6.3).

@@ -173,6 +173,7 @@ const MENU: [(&str, &[&str]); 50] = [
     ("long-runs", &["drop", "datagrams_stop"]),
     ("impostor", &["attack", "forged", "rollbacks"]),
     ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
+    ("impostor-keys", &["forged", "drop", "reset"]),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

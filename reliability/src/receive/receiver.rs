@@ -54,7 +54,7 @@ pub struct Receiver {
     inbox: Option<Inbox>,
     /// The keys of the epoch that is followed, if the channel is authenticated. No record holds them: the
     /// verdict on a tag is an input.
-    #[serde(skip)]
+    #[serde(with = "crate::wire::authentication::redacted")]
     authentication: Option<Authentication>,
 }
 

@@ -4,6 +4,7 @@ mod continuing;
 mod cursors;
 mod fairness;
 mod granting;
+mod keys;
 mod mirroring;
 
 use rand::{RngExt, SeedableRng};
@@ -12,8 +13,8 @@ use rand_chacha::rand_core::Rng as _;
 
 use super::*;
 use crate::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, MirrorRefused,
-    NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
+    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel,
+    MirrorRefused, NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
 };
 use crate::record::{MboMsg, RecordBatch};
 use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
@@ -43,6 +44,7 @@ enum Got {
     Status(Status),
     Grant(Grant),
     MirrorRefused(MirrorRefused),
+    Key(Announced),
 }
 
 struct Bench {
@@ -207,6 +209,7 @@ impl Bench {
                         Message::Status(status) => Got::Status(status),
                         Message::Grant(grant) => Got::Grant(grant),
                         Message::MirrorRefused(refused) => Got::MirrorRefused(refused),
+                        Message::Key(announced) => Got::Key(announced),
                         message => panic!("{message:?}"),
                     },
                 ));

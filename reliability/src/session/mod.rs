@@ -144,7 +144,6 @@ pub struct SubscriberCore {
     #[serde(skip)]
     versions: WireVersions,
     /// Whether any channel is authenticated.
-    #[serde(skip)]
     is_authenticated: bool,
     #[serde(skip)]
     requests: RepairRequests,

@@ -172,6 +172,28 @@ impl Authentication {
     }
 }
 
+/// Serialisation without the keys.
+pub(crate) mod redacted {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Authentication;
+
+    pub(crate) fn serialize<S: Serializer>(
+        of: &Option<Authentication>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut of = of.clone();
+        of.iter_mut().for_each(Authentication::redact);
+        of.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Authentication>, D::Error> {
+        Option::deserialize(deserializer)
+    }
+}
+
 /// The keys of one channel in one epoch, as its publisher derives them.
 #[derive(Clone, Debug)]
 pub struct ChannelKeys {

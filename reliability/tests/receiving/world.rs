@@ -22,6 +22,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber,
     Sequence, SequenceRange, SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::ChannelKeys;
 use tickcast_reliability::wire::{
     EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent, crc_of,
     relay_flags,
@@ -55,6 +56,8 @@ pub(crate) struct Publisher {
     pub(crate) beat_at: u64,
     /// The epochs that its own epoch continues.
     pub(crate) lineage: Lineage,
+    /// Its keys, if it authenticates the channel.
+    pub(crate) keys: Option<ChannelKeys>,
 }
 
 impl Publisher {
@@ -69,6 +72,7 @@ impl Publisher {
             ended: false,
             beat_at: 1,
             lineage: Lineage::default(),
+            keys: None,
         }
     }
 
@@ -264,7 +268,7 @@ impl Publisher {
             session: 9,
             repairs: vec![],
             channels: vec![ChannelOffer {
-                authentication: None,
+                authentication: self.keys.as_ref().map(|it| it.offer(self.newest())),
                 channel: CHANNEL,
                 name: "c".into(),
                 epoch: self.epoch,
