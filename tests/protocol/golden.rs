@@ -735,8 +735,10 @@ fn progress_status_and_grant_match_protocol_page() {
             key: key(),
         },
     });
-    let words = key().bytes().as_chunks().0.iter().copied();
-    let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
+    let of = key();
+    let words: Vec<u64> = (of.bytes().as_chunks().0.iter())
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
     let body = json!({
         "epoch": EPOCH,
         "number": 3,
