@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_channel_and_epoch_has_own_key() {
+    fn key_differs_by_number_channel_and_epoch() {
         let all = [
             keys().key(0),
             keys().key(1),

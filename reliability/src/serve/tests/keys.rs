@@ -54,7 +54,7 @@ fn welcome_holds_keys_around_newest() {
 }
 
 #[test]
-fn each_key_is_announced_before_its_use() {
+fn keys_are_each_announced_before_their_use() {
     let (mut bench, keys) = authenticated();
     for peer in [1, 2] {
         bench.join(peer);
