@@ -17,8 +17,7 @@ use tickcast_feeds::itch::TradeDate;
 use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::ring::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
-use tickcast_reliability::wire::authentication::TAGGED_HEADER_LEN;
-use tickcast_reliability::wire::{HEADER_LEN, WIRE_VERSION};
+use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
 use xxhash_rust::xxh3::xxh3_64;
@@ -70,16 +69,6 @@ pub struct ChannelPlan {
 }
 
 impl ChannelPlan {
-    /// Returns the maximum length of a message in bytes.
-    #[must_use]
-    pub fn payload_max(&self) -> usize {
-        let header = match self.datagrams_per_key {
-            Some(_) => TAGGED_HEADER_LEN,
-            None => HEADER_LEN,
-        };
-        self.geometry.slot_len() - header
-    }
-
     /// Returns the file of its ring, if subscribers on this host may map it.
     #[must_use]
     pub fn shared_at(&self) -> Option<&Path> {
@@ -281,11 +270,8 @@ fn channel_plan(
     }
     if channel.datagrams_per_key < 1_024 {
         let remedy = "it must be at least 1024, so that each key is announced before its use";
-        return Err(ConfigError::value(
-            format!("{at}.datagrams_per_key"),
-            channel.datagrams_per_key,
-            remedy,
-        ));
+        let at = format!("{at}.datagrams_per_key");
+        return Err(ConfigError::value(at, channel.datagrams_per_key, remedy));
     }
     let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
     let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
