@@ -14,7 +14,8 @@ use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
-    AuditFile, CommandLine, KnownSymbols, Service, ServiceManager, find_others, lines_lost, preflight,
+    AuditFile, CommandLine, KnownSymbols, Service, ServiceManager, find_others, lines_lost,
+    preflight,
 };
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
@@ -121,7 +122,11 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
         });
         write_whole(path, &ready)?;
     }
-    let status = if is_standby { "standing by" } else { "listening" };
+    let status = if is_standby {
+        "standing by"
+    } else {
+        "listening"
+    };
     ServiceManager::from_environment().ready(status, shared.clone())?;
     let (summary, kept) = match publisher.run() {
         Ok(summary) => (summary, Ok(())),

@@ -73,7 +73,7 @@ impl ServiceManager {
         let timeout = self.watchdog.unwrap_or(Duration::MAX);
         let tick = (timeout / TICKS_A_TIMEOUT).min(TICK_MAX);
         // Nobody joins it: it reports until the process is gone.
-        spawn("watchdog", None, move || {
+        spawn::<()>("watchdog", None, move || {
             let mut watch = Watch::new(has_watchdog);
             loop {
                 std::thread::sleep(tick);
@@ -124,7 +124,7 @@ impl Watch {
 
 /// Returns the timeout of the watchdog, if it watches the process `own`.
 fn watchdog(timeout_us: Option<&str>, process: Option<&str>, own: u32) -> Option<Duration> {
-    let is_other = process.is_some_and(|process| process.parse() != Ok(own));
+    let is_other = process.is_some_and(|process| process.parse::<u32>() != Ok(own));
     let timeout_us: u64 = timeout_us?.parse().ok()?;
     (timeout_us > 0 && !is_other).then(|| Duration::from_micros(timeout_us))
 }

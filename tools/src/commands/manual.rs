@@ -2,12 +2,11 @@
 //! files, and users read them there, so the help does not list this verb.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
-use clap_mangen::Man;
 use tickcast_publisher::internal::CommandLine;
 use tickcast_tools::exit::{Exit, ToolError};
 
@@ -32,34 +31,15 @@ pub(crate) fn run(args: &Args, tools: Command) -> Result<Exit, ToolError> {
     Ok(Exit::Whole)
 }
 
-/// Writes the completions of a program for each shell, and a page for it and for each of its verbs.
+/// Writes the completions of a program for each shell, and a page for it and for each verb that it lists.
 fn write_all(folder: &Path, mut program: Command) -> io::Result<()> {
     fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(program.clone(), folder)?;
     let name = program.get_name().to_owned();
     for shell in Shell::value_variants() {
         clap_complete::generate_to(*shell, &mut program, &name, folder)?;
     }
-    let program = program.disable_help_subcommand(true);
-    for (title, page) in pages(&program) {
-        let mut file = fs::File::create(folder.join(format!("{title}.1")))?;
-        Man::new(page).title(title.to_uppercase()).render(&mut file)?;
-        file.flush()?;
-    }
     Ok(())
-}
-
-/// Returns the pages of a program, each with its title: its own, and one for each verb that it lists.
-fn pages(program: &Command) -> Vec<(String, Command)> {
-    let name = program.get_name();
-    let verbs = program.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let verbs = verbs.map(|verb| {
-        let title = format!("{name}-{}", verb.get_name());
-        let page = verb.clone().name(title.clone());
-        let page = page.bin_name(format!("{name} {}", verb.get_name()));
-        (title, page)
-    });
-    let own = (name.to_owned(), program.clone());
-    std::iter::once(own).chain(verbs).collect()
 }
 
 #[cfg(test)]
