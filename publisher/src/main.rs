@@ -127,8 +127,11 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
     } else {
         "listening"
     };
-    ServiceManager::from_environment().ready(status, shared.clone())?;
-    let (summary, kept) = match publisher.run() {
+    let manager = ServiceManager::from_environment();
+    manager.ready(status, shared.clone())?;
+    let ended = publisher.run();
+    manager.stopping();
+    let (summary, kept) = match ended {
         Ok(summary) => (summary, Ok(())),
         Err(EndError::NotKept { summary, source }) => (*summary, Err(*source)),
         Err(EndError::Failed(error)) => return Err(error),

@@ -64,10 +64,14 @@ impl ServiceManager {
     ///
     /// # Errors
     /// Returns [`PublisherError::System`] if the thread can't be started.
-    pub fn ready(self, status: &str, shared: Arc<Shared>) -> Result<(), PublisherError> {
-        let Some(socket) = self.socket else {
+    pub fn ready(&self, status: &str, shared: Arc<Shared>) -> Result<(), PublisherError> {
+        let Some(socket) = &self.socket else {
             return Ok(());
         };
+        let socket = socket.try_clone().map_err(|source| PublisherError::System {
+            what: "notify the service manager",
+            source,
+        })?;
         send(&socket, &format!("READY=1\nSTATUS={status}"));
         let has_watchdog = self.watchdog.is_some();
         let timeout = self.watchdog.unwrap_or(Duration::MAX);
@@ -85,6 +89,14 @@ impl ServiceManager {
             }
         })
         .map(drop)
+    }
+
+    /// Reports that the service ends. The thread of [`Self::ready`] reports it earlier if the end takes time,
+    /// and a service manager accepts both.
+    pub fn stopping(&self) {
+        if let Some(socket) = &self.socket {
+            send(socket, "STOPPING=1");
+        }
     }
 }
 
