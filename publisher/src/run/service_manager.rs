@@ -156,7 +156,7 @@ fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
 
 fn send(socket: &UnixDatagram, state: &str) {
     if let Err(error) = socket.send(state.as_bytes()) {
-        tracing::warn!("the service manager does not take the notification {state:?}: {error}");
+        tracing::warn!("the service manager does not take a notification: {error}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! `tickcast manual`: writes the man pages and shell completions of both programs. The packages ship its
 //! files, and users read them there, so the help does not list this verb.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,7 @@ use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use tickcast_publisher::internal::CommandLine;
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_transport::host::files::create_directory;
 
 /// The folder of the pages and completions.
 #[derive(Debug, clap::Args)]
@@ -20,9 +20,10 @@ pub(crate) struct Args {
 /// Writes the files.
 ///
 /// # Errors
-/// Returns [`ToolError::Write`] if a file can't be written.
+/// Returns [`ToolError`] if the folder or a file in it can't be written.
 pub(crate) fn run(args: &Args, tools: Command) -> Result<Exit, ToolError> {
     let folder = &args.folder;
+    create_directory(folder).map_err(ToolError::File)?;
     let written = write_all(folder, tools).and_then(|()| write_all(folder, CommandLine::command()));
     written.map_err(|source| ToolError::Write {
         path: folder.clone(),
@@ -33,7 +34,6 @@ pub(crate) fn run(args: &Args, tools: Command) -> Result<Exit, ToolError> {
 
 /// Writes the completions of a program for each shell, and a page for it and for each verb that it lists.
 fn write_all(folder: &Path, mut program: Command) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
     clap_mangen::generate_to(program.clone(), folder)?;
     let name = program.get_name().to_owned();
     for shell in Shell::value_variants() {
@@ -44,6 +44,8 @@ fn write_all(folder: &Path, mut program: Command) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::cli::Cli;
 
