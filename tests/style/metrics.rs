@@ -33,7 +33,11 @@ const SECTIONS: [Section; 12] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<name>`",
-        &["PublisherMetrics", "RepairServiceCounters"],
+        &[
+            "PublisherMetrics",
+            "RepairServiceCounters",
+            "LatencyLogMetrics",
+        ],
     ),
     (
         "Publisher: endpoints",

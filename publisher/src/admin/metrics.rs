@@ -197,6 +197,9 @@ pub(crate) fn metrics(shared: &Shared) -> String {
     shared
         .service
         .each(|name, help, value| all.add("", name, help, value));
+    shared
+        .latency_log
+        .each(|name, help, value| all.add("", name, help, value));
     for (endpoint, counters) in shared.endpoints.each() {
         let label = format!("{{endpoint=\"{endpoint}\"}}");
         counters.each(|name, help, value| all.add(&label, name, help, value));

@@ -20,6 +20,7 @@ use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
 
+use crate::admin::latency_log;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
@@ -161,6 +162,7 @@ impl Opened {
         let endpoints = parts.endpoints.start(&parts.shared, sender)?;
         let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
+        let latency = latency_log::start(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
@@ -191,6 +193,7 @@ impl Opened {
                 repair,
                 endpoints,
                 sources,
+                latency,
             },
         })
     }
@@ -208,6 +211,7 @@ impl Opened {
             let (sender, receiver) = command::commands();
             let endpoints = parts.endpoints.start(&parts.shared, sender)?;
             let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
+            let latency = latency_log::start(&config, &shared)?;
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
             let served = Served {
@@ -216,6 +220,7 @@ impl Opened {
                 repair,
                 endpoints,
                 sources: None,
+                latency,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -460,6 +465,8 @@ pub(crate) struct Served {
     endpoints: EndpointThreads,
     /// The thread that keeps the state of live sources.
     sources: Option<Thread<()>>,
+    /// The thread that keeps the latency log.
+    latency: Option<Thread<()>>,
 }
 
 impl Served {
@@ -473,6 +480,9 @@ impl Served {
         result = result.and(self.endpoints.join());
         if let Some(sources) = self.sources {
             result = result.and(join(sources, "sources"));
+        }
+        if let Some(latency) = self.latency {
+            result = result.and(join(latency, "latency"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);

@@ -205,6 +205,16 @@ impl LineCounters {
     }
 }
 
+tickcast_reliability::counters! {
+    /// The latency log.
+    pub struct LatencyLogMetrics {
+        /// Times that an interval could not be written to the latency log; the next one has its samples.
+        latency_log_failures,
+        /// Datagrams whose latency was not recorded, because their slots were overwritten before.
+        latency_log_skipped,
+    }
+}
+
 /// State of a source, shared by all threads.
 pub struct SourceShared {
     /// Number of the source.
@@ -432,6 +442,8 @@ pub struct Shared {
     pub service: Arc<RepairServiceCounters>,
     /// The endpoints' counters.
     pub(crate) endpoints: AllEndpointCounters,
+    /// The counters of the latency log.
+    pub(crate) latency_log: LatencyLogMetrics,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -474,6 +486,7 @@ impl Shared {
             sources,
             service: Arc::default(),
             endpoints: AllEndpointCounters::default(),
+            latency_log: LatencyLogMetrics::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),
