@@ -314,3 +314,49 @@ fn agrees(name: &str, found: &Value, expected: &Interval) {
         );
     }
 }
+
+#[test]
+fn report_page_has_the_percentiles_of_both_logs() {
+    let run = run(10_000, 10_000);
+    let page = run.listener.with_file_name("report.html");
+    let report = |logs: &[&Path]| {
+        let mut command = Command::new(binary("tickcast"));
+        command.arg("report").args(logs).arg("--out").arg(&page);
+        command.output().expect("it runs").status.code()
+    };
+    assert_eq!(report(&[&run.publisher, &run.listener]), Some(0));
+    let text = std::fs::read_to_string(&page).expect("a page");
+    let (of_publisher, of_listener) = (intervals(&run.publisher), intervals(&run.listener));
+    for (letter, log) in [("A", &of_publisher), ("B", &of_listener)] {
+        for (tag, sum) in sums(log) {
+            let heading = format!("<h2>{tag}</h2>");
+            let section = text.split(&heading).nth(1).expect(tag);
+            let row = section
+                .split(&format!("<tr><td>{letter}</td>"))
+                .nth(1)
+                .expect(tag);
+            let row = row.split("</tr>").next().expect("a row");
+            for quantile in [0.5, 0.9, 0.99, 0.999, 0.9999] {
+                let cell = format!("<td data-ns=\"{}\">", sum.value_at_quantile(quantile));
+                assert!(
+                    row.contains(&cell),
+                    "{tag} of {letter}: {cell} is not in {row}"
+                );
+            }
+        }
+    }
+    let received = text.split("<h2>all/received_to_sealed</h2>").nth(1);
+    let received = received.and_then(|it| it.split("<table>").next());
+    for percentile in ["p50: ", "p99: "] {
+        let verdicts = received.expect("a section").matches(percentile).count();
+        assert_eq!(verdicts, 1, "{percentile}");
+    }
+    assert_eq!(
+        report(&[&run.publisher.with_file_name("none.hlog")]),
+        Some(2)
+    );
+    assert_eq!(
+        report(&[&run.publisher.with_file_name("summary.json")]),
+        Some(2)
+    );
+}

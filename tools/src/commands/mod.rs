@@ -9,4 +9,5 @@ pub(crate) mod listen;
 pub(crate) mod plan;
 pub(crate) mod promote;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod simulate;
