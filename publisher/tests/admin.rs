@@ -159,7 +159,14 @@ fn wait_for_count(publisher: &Publisher, endpoint: &str, name: &str, expected: u
 
 /// Returns a count of an endpoint's connections.
 fn count(metrics: &str, endpoint: &str, name: &str) -> u64 {
-    let start = format!("tickcast_publisher_endpoint_{name}{{endpoint=\"{endpoint}\"}} ");
+    let (family, result) = match name {
+        "denied" => ("requests_denied_total", String::new()),
+        "connections" => ("connections_accepted_total", String::new()),
+        "open" => ("connections_open", String::new()),
+        _ => ("connections_closed_total", format!(",result=\"{name}\"")),
+    };
+    let labels = format!("endpoint=\"{endpoint}\"{result}");
+    let start = format!("tickcast_publisher_endpoint_{family}{{{labels}}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
     value.unwrap().parse().unwrap()
 }

@@ -3,11 +3,14 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::net::UdpSocket;
+use std::process::{Command, Stdio};
 
 use common::{Control, Listener, Publisher, Said, config, group, wait_for};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
+use tickcast_metrics::families::PUBLISHER;
 use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
 use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
@@ -186,7 +189,7 @@ fn unwritable_audit_file_is_logged_and_counted() {
         let metrics = publisher.get("/metrics");
         let line = metrics
             .lines()
-            .find_map(|line| line.strip_prefix("tickcast_publisher_audit_lines_lost "));
+            .find_map(|line| line.strip_prefix("tickcast_publisher_audit_lines_lost_total "));
         let lost: u64 = line.expect("the series").parse().expect("a number");
         (lost >= 4).then_some(lost)
     });
@@ -326,9 +329,74 @@ fn garbage_on_the_control_port_closes_that_connection_only() {
     let metrics = publisher.get("/metrics");
     let errors = metrics
         .lines()
-        .find_map(|line| line.strip_prefix("tickcast_publisher_protocol_errors "));
+        .find_map(|line| line.strip_prefix(PROTOCOL_ERRORS));
     assert!(errors.unwrap().parse::<u64>().unwrap() >= 3, "{errors:?}");
 }
+
+/// The body of an answer over HTTP.
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head").1
+}
+
+#[test]
+fn metrics_page_passes_promtool() {
+    let publisher = Publisher::start(&config(group(), simulator(1_000_000)));
+    let mut control = publisher.connect();
+    control.join("a\"} 1\n\\\u{1b}[2J");
+    let page = wait_for("the subscriber's metrics", || {
+        let answer = publisher.get("/metrics");
+        answer.contains("subscriber_sequence{").then_some(answer)
+    });
+    let own = r#"subscriber="a\"} 1\n\\\\u{1b}[2J",peer="#;
+    assert!(page.contains(own), "{page}");
+    assert!(page.contains("tickcast_build_info{version=\""), "{page}");
+    let started = page
+        .lines()
+        .find_map(|line| line.strip_prefix("process_start_time_seconds "));
+    assert!(started.is_some_and(|it| it.parse::<f64>().is_ok_and(|it| it > 1e9)));
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]);
+    let pipes = promtool.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut checker) = pipes.stdout(Stdio::piped()).spawn() else {
+        // To stderr itself: the test harness captures the output of a passing test.
+        let said =
+            "SKIPPED: promtool is not here, so the page is not checked; `make setup` installs it";
+        writeln!(std::io::stderr(), "\n{said}").unwrap();
+        return;
+    };
+    let mut input = checker.stdin.take().unwrap();
+    input.write_all(body(&page).as_bytes()).unwrap();
+    drop(input);
+    let said = checker.wait_with_output().unwrap();
+    let text = [said.stdout, said.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(said.status.success() && text.is_empty(), "{text}\n{page}");
+}
+
+#[test]
+fn metrics_are_open_metrics_where_the_request_accepts_it() {
+    let publisher = Publisher::start(&config(group(), simulator(100)));
+    let asked = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                 Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n\r\n";
+    let open = publisher.admin(asked);
+    let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(open.to_lowercase().contains(kind), "{open}");
+    assert!(body(&open).ends_with("\n# EOF\n"), "{open}");
+    for lines in [
+        "\n# TYPE tickcast_publisher_sealed_bytes counter\n# UNIT tickcast_publisher_sealed_bytes bytes\n\
+         tickcast_publisher_sealed_bytes_total{channel=\"all\"} ",
+        "\n# TYPE tickcast_build info\ntickcast_build_info{version=",
+    ] {
+        assert!(open.contains(lines), "{lines}: {open}");
+    }
+    let plain = publisher.get("/metrics");
+    assert!(plain.contains("\n# TYPE tickcast_publisher_sealed_bytes_total counter\n"));
+    assert!(!plain.contains("# EOF"), "{plain}");
+}
+
+/// The series of connections that the publisher closed for their peer's violation.
+const PROTOCOL_ERRORS: &str =
+    "tickcast_publisher_connections_closed_total{reason=\"protocol_error\"} ";
 
 #[test]
 fn metrics_series_exist_from_start_unknown_path_is_404() {
@@ -338,14 +406,30 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
     assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
     assert!(metrics.contains("text/plain; version=0.0.4"));
     let mut expected = Vec::new();
+    let mut expect = |counter: &str, place: &str| {
+        let (at, own) = PUBLISHER.find(counter).expect("a family");
+        let own = own.map(|(label, value)| format!("{label}=\"{value}\""));
+        let labels: Vec<String> = [place.to_owned()].into_iter().chain(own).collect();
+        let labels = labels.join(",").trim_start_matches(',').to_owned();
+        let labels = (!labels.is_empty()).then(|| format!("{{{labels}}}"));
+        let name = PUBLISHER.families[at].name;
+        expected.push(format!("{name}{}", labels.unwrap_or_default()));
+    };
     let sender = tickcast_reliability::types::SenderCounters::default();
-    sender.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
+    sender.each(|name, _, _| expect(name, "channel=\"all\""));
     let repair = tickcast_reliability::types::RepairCounters::default();
-    repair.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
+    repair.each(|name, _, _| expect(name, "channel=\"all\""));
     let service = tickcast_reliability::types::RepairServiceCounters::default();
-    service.each(|name, _, _| expected.push(name.to_owned()));
+    service.each(|name, _, _| expect(name, ""));
     let source = tickcast_publisher::SourceCounters::default();
-    source.each(|name, _, _| expected.push(format!("{name}{{source=\"7\"}}")));
+    source.each(|name, _, _| expect(name, "source=\"7\""));
+    for series in [
+        "sealed_bytes_total{channel=\"all\"}",
+        "repair_refused_sequences_total{channel=\"all\",reason=\"window\"}",
+        "connections_closed_total{reason=\"protocol_error\"}",
+    ] {
+        assert!(expected.iter().any(|it| it == series), "{series}");
+    }
     for series in expected {
         assert!(
             metrics.contains(&format!("\ntickcast_publisher_{series} ")),
@@ -497,7 +581,7 @@ fn silent_source_is_reported_and_returns_before_its_messages() {
     let metrics = publisher.get("/metrics");
     for series in [
         "source_silent{source=\"9\"} 1",
-        "source_silences{source=\"9\"} 1",
+        "source_silences_total{source=\"9\"} 1",
     ] {
         let series = format!("\ntickcast_publisher_{series}\n");
         assert!(metrics.contains(&series), "{series}");
@@ -683,7 +767,7 @@ fn unreadable_capture_is_refused_at_startup() {
     ] {
         let input = json!({ "source": 1, "kind": "capture", "file": file });
         std::fs::write(&path, config(group(), input).to_string()).unwrap();
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        let output = Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
             .arg("--config")
             .arg(&path)
             .output()
@@ -734,7 +818,7 @@ fn second_publisher_on_a_group_is_refused_unless_forced() {
     let path = folder.path().join("config.json");
     std::fs::write(&path, config.to_string()).unwrap();
     let run = |argument: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
             .args(["--config", path.to_str().unwrap()])
             .args(argument)
             .output()

@@ -147,11 +147,12 @@ fn product_builds_enable_no_planted_bugs() {
 }
 
 /// The crates that each crate may import; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 9] = [
+const IMPORTS: [(&str, &[&str]); 10] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
     ("transport/base", &["reliability"]),
     ("transport/log", &["reliability"]),
+    ("transport/metrics", &["log"]),
     ("transport/verbs", &["reliability", "transport-base"]),
     (
         "transport",
@@ -165,6 +166,7 @@ const IMPORTS: [(&str, &[&str]); 9] = [
             "subscriber",
             "transport",
             "log",
+            "metrics",
             "reliability",
             "journal",
         ],

@@ -7,6 +7,7 @@
 //! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
 //! that generates docs/METRICS.md, [`examples`] those on the libraries' examples.
 
+mod alerts;
 mod code;
 mod docs;
 mod examples;

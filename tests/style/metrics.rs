@@ -1,21 +1,33 @@
-//! docs/METRICS.md is generated from the `counters!` of the code: every counter with unit, type and
-//! meaning. `TICKCAST_BLESS=1` makes the test write it.
+//! docs/METRICS.md is generated from the `counters!` of the code and the table of metrics: every counter
+//! with its metric, unit, type and meaning. `TICKCAST_BLESS=1` makes the test write it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::source::{Tree, pattern, root};
 use crate::{Violation, none, violation};
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../transport/metrics/src/families.rs"]
+pub(crate) mod families;
+
+use families::{PARTS, PUBLISHER, Part, STANDBY};
+
 const PATH: &str = "docs/METRICS.md";
+const TABLE: &str = "transport/metrics/src/families.rs";
 
 const INTRODUCTION: &str = "# Metrics and counters
 
 The test `metrics_document_matches_the_code` generates this page from the code: `TICKCAST_BLESS=1` writes it.
 
 Every series exists from the start of the process. A *counter* only grows until the process ends; a *gauge* also falls.
-`GET /metrics` on the admin port of a publisher serves the series below in Prometheus' text format. A counter of the
-subscriber library is a field of `Subscriber::channels()` and of the JSON that `tickcast listen --summary` writes.
-[OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
+The column *name* is the counter in JSON, C and Rust; the column *metric* is its series for Prometheus. `GET /metrics` on
+the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. A
+counter of the subscriber library is a field of `Subscriber::channels()` and of the JSON that `tickcast listen --summary`
+writes. [OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
+
+Metrics are in base units: times in seconds, sizes in bytes. Every page begins with `tickcast_build_info{version}`, which
+is 1, and `process_start_time_seconds`.
 
 Sums that always hold, per channel of a subscriber:
 
@@ -26,38 +38,49 @@ Sums that always hold, per channel of a subscriber:
 - `nacked` (publisher) = `answered` + `answered_by_multicast` + all `refused_…` + `repairs_cancelled` + `pending`
 ";
 
-/// A heading, the series' form, and the structs of counters below it.
-type Section = (&'static str, &'static str, &'static [&'static str]);
+/// A heading, the series' form, the table of their metrics, and the structs of counters below it.
+type Section = (
+    &'static str,
+    &'static str,
+    Option<&'static Part>,
+    &'static [&'static str],
+);
 
 const SECTIONS: [Section; 12] = [
     (
         "Publisher: process",
-        "`tickcast_publisher_<name>`",
+        "`tickcast_publisher_<metric>`",
+        Some(&PUBLISHER),
         &["PublisherMetrics", "RepairServiceCounters"],
     ),
     (
         "Publisher: endpoints",
-        "`tickcast_publisher_<name>{endpoint}`; `endpoint` is `admin`, `command_socket` or `command_port`",
+        "`tickcast_publisher_<metric>{endpoint}`; `endpoint` is `admin`, `command_socket` or `command_port`",
+        Some(&PUBLISHER),
         &["EndpointCounters"],
     ),
     (
         "Publisher: channel",
-        "`tickcast_publisher_<name>{channel}`",
+        "`tickcast_publisher_<metric>{channel}`",
+        Some(&PUBLISHER),
         &["RingMetrics", "SenderCounters"],
     ),
     (
         "Publisher: repair",
-        "`tickcast_publisher_<name>{channel}`",
+        "`tickcast_publisher_<metric>{channel}`",
+        Some(&PUBLISHER),
         &["RepairCounters"],
     ),
     (
         "Publisher: lines",
-        "`tickcast_publisher_<name>{channel, fan_out, line, role}`; `role` is `data` or `repair`",
+        "`tickcast_publisher_<metric>{channel, fan_out, line, role}`; `role` is `data` or `repair`",
+        Some(&PUBLISHER),
         &["LineCounters"],
     ),
     (
         "Publisher: sources",
-        "`tickcast_publisher_<name>{source}`; `source_messages_by_type` has a label `type` too",
+        "`tickcast_publisher_<metric>{source}`; `source_messages_by_type_total` has a label `type` too",
+        Some(&PUBLISHER),
         &[
             "SourceCounters",
             "SourceHearingMetrics",
@@ -66,32 +89,38 @@ const SECTIONS: [Section; 12] = [
     ),
     (
         "Publisher: lines of sources",
-        "`tickcast_publisher_<name>{source, line}`, lines in the order of the config",
+        "`tickcast_publisher_<metric>{source, line}`, lines in the order of the config",
+        Some(&PUBLISHER),
         &["InputLineCounters", "InputLineHearingMetrics"],
     ),
     (
         "Publisher: its subscribers",
-        "`tickcast_publisher_<name>{subscriber, peer, channel}`, as subscribers report themselves",
+        "`tickcast_publisher_<metric>{subscriber, peer, channel}`, as subscribers report themselves",
+        Some(&PUBLISHER),
         &["SubscriberMetrics"],
     ),
     (
         "Standby: process",
-        "`tickcast_standby_<name>`; a promoted standby adds the publisher's series",
+        "`tickcast_standby_<metric>`; a promoted standby adds the publisher's series",
+        Some(&STANDBY),
         &["StandbyMetrics", "StandbyCounters"],
     ),
     (
         "Standby: channel",
-        "`tickcast_standby_<name>{channel}`",
+        "`tickcast_standby_<metric>{channel}`",
+        Some(&STANDBY),
         &["MirrorMetrics"],
     ),
     (
         "Subscriber: channel",
         "`ChannelReport::counters`",
+        None,
         &["ReceiverCounters"],
     ),
     (
         "Subscriber: delivery",
         "`ChannelReport::handed`; with `split` the local ring counts as delivery",
+        None,
         &["HandedCounters"],
     ),
 ];
@@ -100,6 +129,9 @@ const SECTIONS: [Section; 12] = [
 const UNITS: &str = "1 Bytes Calls Connections Cursors Datagrams Epoch Epochs Error Errors Events Files Frames \
      Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Packets Quantities READs Records Refusals \
      Reports Rings Runs Sequence Sequences Slots Source Subscribers Times WELCOMEs";
+
+/// Ends the meaning of a gauge.
+const GAUGE: &str = " (a gauge)";
 
 /// One counter as it is declared.
 #[derive(Debug)]
@@ -124,16 +156,31 @@ impl Counter {
         })
     }
 
-    fn row(&self) -> String {
-        let gauge = " (a gauge)";
-        let kind = if self.meaning.contains(gauge) {
-            "gauge"
-        } else {
-            "counter"
-        };
-        let meaning = self.meaning.replace(gauge, "");
+    fn is_gauge(&self) -> bool {
+        self.meaning.contains(GAUGE)
+    }
+
+    /// The metric that it feeds, with the label that it has there.
+    fn metric(&self, part: &Part) -> Option<String> {
+        let (at, label) = part.find(&self.name)?;
+        let label = label.map(|(label, value)| format!("{{{label}=\"{value}\"}}"));
+        let name = part.families[at].name;
+        Some(format!("{name}{}", label.unwrap_or_default()))
+    }
+
+    fn row(&self, part: Option<&Part>) -> String {
+        let kind = if self.is_gauge() { "gauge" } else { "counter" };
+        let meaning = self.meaning.replace(GAUGE, "");
         let unit = self.unit().unwrap_or_default();
-        format!("| `{}` | {unit} | {kind} | {meaning} |\n", self.name)
+        let metric = part.map(|part| match self.metric(part) {
+            Some(metric) => format!(" `{metric}` |"),
+            None => " none |".into(),
+        });
+        let metric = metric.unwrap_or_default();
+        format!(
+            "| `{}` |{metric} {unit} | {kind} | {meaning} |\n",
+            self.name
+        )
     }
 }
 
@@ -174,13 +221,16 @@ fn counters(tree: &Tree) -> Vec<Counter> {
 /// The document that these counters make.
 fn document(counters: &[Counter]) -> String {
     let mut text = INTRODUCTION.to_owned();
-    for (heading, series, structs) in SECTIONS {
+    for (heading, series, part, structs) in SECTIONS {
         // Writing to a string can't fail.
         let _ = write!(text, "\n## {heading}\n\n{series}\n\n");
-        text.push_str("| name | unit | type | meaning |\n|---|---|---|---|\n");
+        text.push_str(match part {
+            Some(_) => "| name | metric | unit | type | meaning |\n|---|---|---|---|---|\n",
+            None => "| name | unit | type | meaning |\n|---|---|---|---|\n",
+        });
         for name in structs {
             let of_it = counters.iter().filter(|counter| counter.within == *name);
-            text.extend(of_it.map(Counter::row));
+            text.extend(of_it.map(|counter| counter.row(part)));
         }
     }
     text
@@ -197,12 +247,73 @@ fn undescribed(counters: &[Counter]) -> Vec<(String, Violation)> {
                 counter.name
             ));
         }
-        let has_section = |(_, _, structs): &Section| structs.contains(&counter.within.as_str());
-        if !SECTIONS.iter().any(has_section) {
+        let has_it = |(_, _, _, structs): &&Section| structs.contains(&counter.within.as_str());
+        let Some((_, _, part, _)) = SECTIONS.iter().find(has_it) else {
             wrong(format!("`{}` has no section in {PATH}", counter.within));
+            continue;
+        };
+        let Some(part) = part else { continue };
+        match part.find(&counter.name) {
+            None => wrong(format!("`{}` has no family in {TABLE}", counter.name)),
+            Some((at, _)) if part.families[at].is_counter() == counter.is_gauge() => {
+                wrong(format!("`{}` and its family differ in type", counter.name));
+            }
+            Some(_) => {}
         }
     }
     found
+}
+
+/// Rows of the table that break the rules of names, or that no counter feeds.
+fn wrong_families(counters: &[Counter]) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in PARTS {
+        let of_part = |(_, _, own, _): &&Section| own.is_some_and(|own| std::ptr::eq(own, part));
+        let structs: Vec<&str> = (SECTIONS.iter().filter(of_part))
+            .flat_map(|(_, _, _, structs)| *structs)
+            .copied()
+            .collect();
+        let mut fed = BTreeSet::new();
+        for counter in counters {
+            if structs.contains(&counter.within.as_str())
+                && let Some((at, label)) = part.find(&counter.name)
+                && !fed.insert((at, label))
+            {
+                found.push(format!("{} is fed twice", part.families[at].name));
+            }
+        }
+        let mut stems = BTreeSet::new();
+        for (at, family) in part.families.iter().enumerate() {
+            let series = match family.feed {
+                families::FedBy::One(_) => 1,
+                families::FedBy::By { counters, .. } => counters.len(),
+            };
+            if fed.iter().filter(|(of, _)| *of == at).count() != series {
+                found.push(format!(
+                    "{} has a series that no counter feeds",
+                    family.name
+                ));
+            }
+            if !stems.insert(family.stem()) {
+                found.push(format!("{} differs only in its suffix", family.name));
+            }
+            let is_time = match family.feed {
+                families::FedBy::One(counter) => counter.ends_with("_us"),
+                families::FedBy::By { counters, .. } => counters[0].0.ends_with("_us"),
+            };
+            if is_time != family.stem().ends_with("_seconds") || family.stem().ends_with("_us") {
+                found.push(format!("{} is not in seconds", family.name));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn family_is_fed_and_named_by_the_rules() {
+    let wrong = wrong_families(&counters(Tree::read()));
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(!wrong_families(&[]).is_empty());
 }
 
 /// The first line in which the document differs from the code.
@@ -244,9 +355,9 @@ fn counters_without_unit_section_or_row_are_found() {
     let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["rings", "open", "sent"]);
     let page = document(&all);
-    assert!(page.contains("| `rings` | times | counter | Times that it rang. |\n"));
+    assert!(page.contains("| `rings` | none | times | counter | Times that it rang. |\n"));
     let places: Vec<usize> = undescribed(&all).iter().map(|(_, v)| v.line).collect();
-    assert_eq!(places, [9, 15]);
+    assert_eq!(places, [6, 9, 9, 15]);
     assert_eq!(outdated(&all, &page), []);
     let line = |page: &str| outdated(&all, page)[0].1.line;
     let row = page.lines().position(|l| l.contains("rang")).unwrap() + 1;

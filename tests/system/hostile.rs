@@ -184,7 +184,7 @@ fn join_claiming_higher_epoch_is_only_counted() {
     assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
     peer.say(0, &Message::Leave);
     drop(peer);
-    assert_eq!(publisher.metric_now("higher_epoch_claims"), 1);
+    assert_eq!(publisher.metric_now("higher_epoch_claims_total"), 1);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -229,10 +229,10 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
         peer.0.write_all(bytes).expect("written");
         assert!(peer.is_closed(), "{bytes:?}");
     }
-    assert_eq!(publisher.metric_now("joins_rejected"), 3);
-    assert_eq!(publisher.metric_now("unknown_sessions"), 1);
+    assert_eq!(publisher.metric_now("joins_rejected_total"), 3);
+    assert_eq!(publisher.metric_now("unknown_sessions_total"), 1);
     assert_eq!(
-        publisher.metric_now("protocol_errors"),
+        publisher.metric_now("connections_closed_total{reason=\"protocol_error\"}"),
         garbage.len() as u64
     );
     end(&publisher, &mut followers);
@@ -303,9 +303,12 @@ fn nack_of_any_range_or_epoch_is_answered() {
     assert!(had > 1, "what was sent is repaired");
     peer.say(0, &Message::Leave);
     // The follower may have sent NACKs as well.
-    assert_eq!(publisher.metric_now("refused_epoch"), 1);
-    assert!(publisher.metric_now("refused_ahead") > ahead.len());
-    assert!(publisher.metric_now("answered") > had);
+    assert_eq!(
+        publisher.metric_now("repair_refused_sequences_total{reason=\"epoch\"}"),
+        1
+    );
+    assert!(publisher.metric_now("repair_refused_sequences_total{reason=\"ahead\"}") > ahead.len());
+    assert!(publisher.metric_now("repair_answered_sequences_total{path=\"unicast\"}") > had);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -344,11 +347,16 @@ fn nack_flood_by_non_reading_peer_is_disconnected() {
         }
         is_closed
     });
-    assert_eq!(publisher.metric_now("overflow_disconnects"), 1);
+    assert_eq!(
+        publisher.metric_now("connections_closed_total{reason=\"answers_unread\"}"),
+        1
+    );
     peer.0.set_nonblocking(false).expect("it can be");
     assert!(peer.is_closed());
     // Unread answers to the closed connection are no longer counted as pending.
-    drive(&mut followers, |_| publisher.metric("pending") == 0);
+    drive(&mut followers, |_| {
+        publisher.metric("repair_pending_sequences") == 0
+    });
     assert_eq!(publisher.metric_now("subscribers"), 1);
     nobody_else_noticed(publisher, followers);
 }
@@ -469,9 +477,12 @@ fn trickled_join_is_disconnected_others_undisturbed() {
         });
     }
     drive(&mut followers, |_| {
-        publisher.metric("silent_disconnects") >= cut_off
+        publisher.metric("connections_closed_total{reason=\"silent\"}") >= cut_off
     });
-    assert_eq!(publisher.metric_now("silent_disconnects"), cut_off);
+    assert_eq!(
+        publisher.metric_now("connections_closed_total{reason=\"silent\"}"),
+        cut_off
+    );
     nobody_else_noticed(publisher, followers);
 }
 
@@ -505,8 +516,8 @@ fn connection_flood_is_bounded_follower_undisturbed() {
     }
     assert!(welcomed <= 8, "{welcomed} were welcomed");
     assert_eq!(welcomed + rejected, 400);
-    assert!(publisher.metric_now("joins_rejected") > 0);
-    let of_address = publisher.metric_now("connections_per_address_refused");
+    assert!(publisher.metric_now("joins_rejected_total") > 0);
+    let of_address = publisher.metric_now("connections_per_address_refused_total");
     assert_eq!(of_address, 0, "no host had more than its share");
     // The allowed connections, those that may still join or be refused by the core, and those that are being
     // closed, but not one for each of the flood.
@@ -540,7 +551,10 @@ fn repeated_join_ends_connection_or_opens_session() {
     assert!(matches!(session(&mut twice), Some(Some(_))));
     twice.0.write_all(&frame).expect("written");
     assert!(twice.is_closed());
-    assert_eq!(publisher.metric_now("protocol_errors"), 1);
+    assert_eq!(
+        publisher.metric_now("connections_closed_total{reason=\"protocol_error\"}"),
+        1
+    );
     // A replayed JOIN on other connections: each is another session, and there are no more than allowed.
     let hosts = (1..=20).map(|n| Ipv4Addr::new(127, 0, 1, n));
     let mut again: Vec<Peer> = (hosts.map(|host| Peer::connect_from(host, &publisher))).collect();
@@ -556,9 +570,9 @@ fn repeated_join_ends_connection_or_opens_session() {
     assert_eq!(sessions.len(), count, "no two have one session");
     let rejected = 20 - count as u64;
     drive(&mut followers, |_| {
-        publisher.metric("joins_rejected") >= rejected
+        publisher.metric("joins_rejected_total") >= rejected
     });
-    assert_eq!(publisher.metric_now("joins_rejected"), rejected);
+    assert_eq!(publisher.metric_now("joins_rejected_total"), rejected);
     drop(again);
     drive(&mut followers, |_| open() <= before);
     // A second replay connection of a session replaces the first, and the session goes on.

@@ -61,7 +61,7 @@ fn hostile_names_and_reconnects_leave_the_log_short_and_true() {
         followers[0].poll();
     }
     drive(&mut followers, |_| {
-        publisher.metric("joins_rejected") >= REFUSALS as u64
+        publisher.metric("joins_rejected_total") >= REFUSALS as u64
     });
     for page in ["/metrics", "/status"] {
         let (status, text) = publisher.get(page);

@@ -133,7 +133,9 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         });
         followers[0].poll();
     }
-    drive(&mut followers, |_| publisher.metric("connected") > 1_000);
+    drive(&mut followers, |_| {
+        publisher.metric("connections_open") > 1_000
+    });
     let (stop, open) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
@@ -152,13 +154,16 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         }
     });
     // The attack lasts until the honest subscriber has seen and repaired enough of the stream beside it.
-    let (from, nacks) = (received(&followers), publisher.metric_now("nack_messages"));
+    let (from, nacks) = (
+        received(&followers),
+        publisher.metric_now("nacks_received_total"),
+    );
     let mut most = before;
     drive(&mut followers, |all| {
         most = most.max(resident(publisher.id()));
         received(all) > from + 8_000
             && all[0].counters(0).missing_datagrams.get() > 10
-            && publisher.metric("nack_messages") > nacks + 50_000
+            && publisher.metric("nacks_received_total") > nacks + 50_000
     });
     let still_open = open.load(Ordering::Relaxed);
     let reader = Follower::new(publisher.subscriber().channel("all"));
@@ -214,7 +219,7 @@ fn strangers_start_no_input_that_waits_for_names() {
     }
     // An input that had begun would have published by the last of these pages.
     for _ in 0..100 {
-        assert_eq!(publisher.metric_now("published_records"), 0);
+        assert_eq!(publisher.metric_now("published_records_total"), 0);
         thread::sleep(Duration::from_millis(1));
     }
     let honest = publisher.subscriber().name("honest").channel("all");

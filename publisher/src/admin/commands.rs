@@ -225,6 +225,7 @@ mod tests {
         let asked = Asked {
             client: Client::User(0),
             path: path.into(),
+            accept: String::new(),
             body: Bytes::from(body.to_owned()),
         };
         let answer = runtime.block_on(handler.carry_out(asked));

@@ -1,17 +1,18 @@
-//! The publisher's metrics as text for Prometheus (format 0.0.4). Every series exists from the
-//! start. Series of one name are together, and peers' texts can't leave their label.
+//! The publisher's metrics: each counter with the labels of its place. Every series exists from the
+//! start. The names are in the table of `tickcast_metrics`.
 
-use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tickcast_log::is_control;
+use tickcast_metrics::families::{PUBLISHER, STANDBY};
+use tickcast_metrics::{Labels, Page};
 use tickcast_reliability::counters;
+use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::Nanos;
 
 use crate::state::audit_log;
 use crate::state::hearing::Hearing;
 use crate::state::standby::StandbyState;
-use crate::state::{Shared, thread};
+use crate::state::{ChannelShared, Shared, SourceShared, thread};
 
 counters! {
     /// The publisher as a whole.
@@ -117,174 +118,120 @@ counters! {
     }
 }
 
-/// One metric: its series must stand together under one head.
-struct Family {
-    part: &'static str,
-    name: &'static str,
-    help: &'static str,
-    series: String,
-}
-
-/// Families in the order they first appeared.
+/// The series of a publisher, as they are added to a page.
 #[derive(Default)]
-struct Families(Vec<Family>);
+struct PublisherPage(Page);
 
-impl Families {
-    fn add(&mut self, labels: &str, name: &'static str, help: &'static str, value: u64) {
-        self.add_of("publisher", labels, name, help, value);
+impl PublisherPage {
+    /// Returns what adds a counter with these labels: the argument of the counters' `each`.
+    fn at<'a>(&'a mut self, place: &'a Labels) -> impl FnMut(&'static str, &'static str, u64) + 'a {
+        |counter, meaning, value| self.0.add(&PUBLISHER, place, counter, meaning, value)
     }
 
-    /// Adds a series of a part other than the publisher.
-    fn add_of(
-        &mut self,
-        part: &'static str,
-        labels: &str,
-        name: &'static str,
-        help: &'static str,
-        value: u64,
-    ) {
-        let is_it = |family: &Family| (family.part, family.name) == (part, name);
-        let at = self.0.iter().position(is_it).unwrap_or_else(|| {
-            let series = String::new();
-            self.0.push(Family {
-                part,
-                name,
-                help,
-                series,
-            });
-            self.0.len() - 1
-        });
-        let series = &mut self.0[at].series;
-        // Writing to a string can't fail.
-        let _ = writeln!(series, "tickcast_{part}_{name}{labels} {value}");
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for Family {
-            part,
-            name,
-            help,
-            series,
-        } in &self.0
-        {
-            let kind = if help.contains("(a gauge)") {
-                "gauge"
-            } else {
-                "counter"
-            };
-            let _ = write!(
-                text,
-                "# HELP tickcast_{part}_{name} {help}\n# TYPE tickcast_{part}_{name} {kind}\n{series}"
-            );
+    /// Adds how long ago a live source and its lines were heard.
+    fn add_ages(&mut self, place: &Labels, hearing: &Hearing, now: Nanos) {
+        let source = SourceHearingMetrics::default();
+        source
+            .source_silent
+            .set(hearing.silent_since().is_some().into());
+        source.source_age_us.set(hearing.age(now).as_us());
+        source.each(self.at(place));
+        for (line, age) in hearing.line_ages(now).enumerate() {
+            let of_line = InputLineHearingMetrics::default();
+            of_line.input_line_age_us.set(age.as_us());
+            of_line.each(self.at(&place.with("line", line)));
         }
-        text
     }
-}
 
-/// Returns all series of a publisher, in Prometheus' text format.
-#[must_use]
-pub(crate) fn metrics(shared: &Shared) -> String {
-    let mut all = Families::default();
-    let publisher = PublisherMetrics::default();
-    publisher.epoch.set(shared.epoch.0);
-    publisher.ended.set(shared.is_ended().into());
-    publisher.audit_lines_lost.set(audit_log::lines_lost());
-    publisher
-        .hand_overs_refused
-        .set(shared.hand_overs_refused.load(Relaxed));
-    publisher.each(|name, help, value| all.add("", name, help, value));
-    shared
-        .service
-        .each(|name, help, value| all.add("", name, help, value));
-    for (endpoint, counters) in shared.endpoints.each() {
-        let label = format!("{{endpoint=\"{endpoint}\"}}");
-        counters.each(|name, help, value| all.add(&label, name, help, value));
+    fn add_process(&mut self, shared: &Shared) {
+        let process = Labels::default();
+        let publisher = PublisherMetrics::default();
+        publisher.epoch.set(shared.epoch.0);
+        publisher.ended.set(shared.is_ended().into());
+        publisher.audit_lines_lost.set(audit_log::lines_lost());
+        publisher
+            .hand_overs_refused
+            .set(shared.hand_overs_refused.load(Relaxed));
+        publisher.each(self.at(&process));
+        shared.service.each(self.at(&process));
+        for (endpoint, counters) in shared.endpoints.each() {
+            counters.each(self.at(&process.with("endpoint", endpoint)));
+        }
+        if let Some(standby) = &shared.standby {
+            each_standby_metric(standby, |counter, meaning, channel, value| {
+                let channel = channel.map(|channel| process.with("channel", channel));
+                let place = channel.as_ref().unwrap_or(&process);
+                self.0.add(&STANDBY, place, counter, meaning, value);
+            });
+        }
     }
-    if let Some(standby) = &shared.standby {
-        each_standby_metric(standby, |name, help, channel, value| {
-            let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));
-            all.add_of("standby", &label.unwrap_or_default(), name, help, value);
-        });
-    }
-    for channel in &shared.channels {
-        let label = format!("{{channel=\"{}\"}}", channel.plan.name);
+
+    fn add_channel(&mut self, channel: &ChannelShared) {
+        let place = Labels::default().with("channel", &channel.plan.name);
         let ring = RingMetrics::default();
         ring.sealed_sequence.set(channel.ring.sealed().0);
         ring.oldest_sequence.set(channel.ring.oldest().0);
-        ring.each(|name, help, value| all.add(&label, name, help, value));
-        channel
-            .sender
-            .each(|name, help, value| all.add(&label, name, help, value));
-        channel
-            .repair
-            .each(|name, help, value| all.add(&label, name, help, value));
+        ring.each(self.at(&place));
+        channel.sender.each(self.at(&place));
+        channel.repair.each(self.at(&place));
         for (role, fan_outs) in [("data", &channel.lines), ("repair", &channel.repair_lines)] {
             for (fan_out, lines) in fan_outs.iter().enumerate() {
+                let place = place.with("fan_out", fan_out);
                 for (line, counters) in lines.iter().enumerate() {
-                    let label = format!(
-                        "{{channel=\"{}\",fan_out=\"{fan_out}\",line=\"{}\",role=\"{role}\"}}",
-                        channel.plan.name,
-                        tickcast_reliability::delivery::LineId(line as u8),
-                    );
-                    counters.each(|name, help, value| all.add(&label, name, help, value));
+                    let place = place.with("line", LineId(line as u8)).with("role", role);
+                    counters.each(self.at(&place));
                 }
             }
         }
     }
-    for source in &shared.sources {
-        let label = format!("{{source=\"{}\"}}", source.source);
-        source
-            .counters
-            .each(|name, help, value| all.add(&label, name, help, value));
+
+    fn add_source(&mut self, source: &SourceShared) {
+        let place = Labels::default().with("source", source.source);
+        source.counters.each(self.at(&place));
         for (line, counters) in source.lines.iter().enumerate() {
-            let label = format!("{{source=\"{}\",line=\"{line}\"}}", source.source);
-            counters.each(|name, help, value| all.add(&label, name, help, value));
+            counters.each(self.at(&place.with("line", line)));
         }
         if let Some(hearing) = source.hearing() {
-            add_ages(&mut all, &label, hearing, thread::now().monotonic);
+            self.add_ages(&place, hearing, thread::now().monotonic);
         }
         for (kind, count) in source.types() {
-            let kind = escaped(&kind);
-            let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
             let of_type = MessageTypeMetrics::default();
             of_type.source_messages_by_type.set(count);
-            of_type.each(|name, help, value| all.add(&label, name, help, value));
+            of_type.each(self.at(&place.with("type", kind)));
         }
     }
-    // The repair thread waits for this lock, so it is released before anything is formatted.
-    let subscribers = shared.subscribers().list();
-    for status in subscribers.iter().filter(|s| s.joined) {
-        let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
-        let label = format!(
-            "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",
-            escaped(&status.name),
-            status.peer,
-            channel.map_or("", |c| &c.plan.name)
-        );
-        let subscriber = SubscriberMetrics::default();
-        subscriber.subscriber_sequence.set(status.sequence);
-        subscriber.subscriber_lag.set(status.lag);
-        subscriber.subscriber_lost_records.set(status.lost_records);
-        subscriber.each(|name, help, value| all.add(&label, name, help, value));
+
+    fn add_subscribers(&mut self, shared: &Shared) {
+        // The repair thread waits for this lock, so it is released before anything is formatted.
+        let subscribers = shared.subscribers().list();
+        for status in subscribers.iter().filter(|s| s.joined) {
+            let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
+            let place = Labels::default()
+                .with("subscriber", &status.name)
+                .with("peer", status.peer)
+                .with("channel", channel.map_or("", |c| &c.plan.name));
+            let subscriber = SubscriberMetrics::default();
+            subscriber.subscriber_sequence.set(status.sequence);
+            subscriber.subscriber_lag.set(status.lag);
+            subscriber.subscriber_lost_records.set(status.lost_records);
+            subscriber.each(self.at(&place));
+        }
     }
-    all.text()
 }
 
-/// Adds how long ago a live source and its lines were heard.
-fn add_ages(all: &mut Families, source_label: &str, hearing: &Hearing, now: Nanos) {
-    let source = SourceHearingMetrics::default();
-    source
-        .source_silent
-        .set(hearing.silent_since().is_some().into());
-    source.source_age_us.set(hearing.age(now).as_us());
-    source.each(|name, help, value| all.add(source_label, name, help, value));
-    for (line, age) in hearing.line_ages(now).enumerate() {
-        let label = source_label.replace('}', &format!(",line=\"{line}\"}}"));
-        let of_line = InputLineHearingMetrics::default();
-        of_line.input_line_age_us.set(age.as_us());
-        of_line.each(|name, help, value| all.add(&label, name, help, value));
+/// Returns all series of a publisher.
+#[must_use]
+pub(crate) fn metrics(shared: &Shared) -> Page {
+    let mut all = PublisherPage::default();
+    all.add_process(shared);
+    for channel in &shared.channels {
+        all.add_channel(channel);
     }
+    for source in &shared.sources {
+        all.add_source(source);
+    }
+    all.add_subscribers(shared);
+    all.0
 }
 
 /// Passes on every metric of a standby: name, help text, channel if it has one, and value.
@@ -327,45 +274,12 @@ fn each_standby_metric(
     }
 }
 
-/// Escapes a label's value, so that a peer's text neither ends it early nor controls a terminal.
-fn escaped(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            // The format has no escape for these, so the value itself has a backslash.
-            c if is_control(c) => {
-                text.push('\\');
-                text.extend(c.escape_default());
-            }
-            c => text.push(c),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use tickcast_metrics::PageFormat;
+
     use super::*;
     use crate::state::hearing::Silence;
-
-    #[test]
-    fn series_of_one_name_stand_together_under_one_head() {
-        let mut all = Families::default();
-        for label in ["{channel=\"a\"}", "{channel=\"b\"}"] {
-            all.add(label, "sealed", "Sealed.", 1);
-            all.add(label, "joined", "Joined (a gauge).", 2);
-        }
-        assert_eq!(
-            all.text(),
-            "# HELP tickcast_publisher_sealed Sealed.\n# TYPE tickcast_publisher_sealed counter\n\
-             tickcast_publisher_sealed{channel=\"a\"} 1\ntickcast_publisher_sealed{channel=\"b\"} 1\n\
-             # HELP tickcast_publisher_joined Joined (a gauge).\n# TYPE tickcast_publisher_joined gauge\n\
-             tickcast_publisher_joined{channel=\"a\"} 2\ntickcast_publisher_joined{channel=\"b\"} 2\n"
-        );
-    }
 
     #[test]
     fn silent_source_and_its_lines_show_their_ages() {
@@ -374,25 +288,19 @@ mod tests {
         hearing.line_heard(1, s(12));
         hearing.heard(s(11));
         hearing.set(Silence::Begun { since: s(1) });
-        let mut all = Families::default();
-        add_ages(&mut all, "{source=\"7\"}", &hearing, s(15));
-        let text = all.text();
+        let mut all = PublisherPage::default();
+        all.add_ages(&Labels::default().with("source", 7), &hearing, s(15));
+        let text = all.0.encode(PageFormat::Prometheus);
         for series in [
             "source_silent{source=\"7\"} 1",
-            "source_age_us{source=\"7\"} 4000000",
-            "input_line_age_us{source=\"7\",line=\"0\"} 5000000",
-            "input_line_age_us{source=\"7\",line=\"1\"} 3000000",
+            "source_age_seconds{source=\"7\"} 4.0",
+            "input_line_age_seconds{source=\"7\",line=\"0\"} 5.0",
+            "input_line_age_seconds{source=\"7\",line=\"1\"} 3.0",
         ] {
             assert!(
                 text.contains(&format!("\ntickcast_publisher_{series}\n")),
                 "{text}"
             );
         }
-    }
-
-    #[test]
-    fn metric_label_value_is_escaped() {
-        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
-        assert_eq!(escaped("\x1b[2J\r\u{202e}é"), r"\\u{1b}[2J\\r\\u{202e}é");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_metrics::PageFormat;
 use tickcast_reliability::types::{ChannelId, Epoch, RepairCounters, SenderCounters, Sequence};
 
 use crate::admin::metrics::metrics;
@@ -159,6 +160,6 @@ impl PublisherMonitor {
     /// ```
     #[must_use]
     pub fn metrics(&self) -> String {
-        metrics(&self.shared)
+        metrics(&self.shared).encode(PageFormat::Prometheus)
     }
 }

@@ -1,5 +1,5 @@
-//! The pages of the admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON,
-//! `/healthz`, `/readyz`, and on a standby `/standby`.
+//! The pages of the admin port: `/metrics` for Prometheus (text format 0.0.4, or OpenMetrics where the
+//! request accepts it), `/status` as JSON, `/healthz`, `/readyz`, and on a standby `/standby`.
 //!
 //! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
 //! at most ten times a second, and all its readers share the bytes.
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
+use tickcast_metrics::PageFormat;
 use tickcast_reliability::types::{Nanos, Now};
 
 use crate::admin::metrics::metrics;
@@ -33,9 +34,15 @@ const RENDERS_MAX: usize = 4;
 /// The path of a page, and how it is rendered; `None` if this publisher has no such page.
 type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
 
-const PAGES: [Rendering; 5] = [
+/// Stands for the metrics in OpenMetrics. No path of a request equals it.
+const OPEN_METRICS: &str = "OpenMetrics";
+
+const PAGES: [Rendering; 6] = [
     ("/metrics", |shared, _| {
-        Some(Page::text(StatusCode::OK, metrics(shared.current())))
+        Some(metrics_page(shared, PageFormat::Prometheus))
+    }),
+    (OPEN_METRICS, |shared, _| {
+        Some(metrics_page(shared, PageFormat::OpenMetrics))
     }),
     ("/status", |shared, _| {
         let summary = PublisherSummary::of(shared.current());
@@ -53,6 +60,11 @@ const PAGES: [Rendering; 5] = [
     }),
     ("/healthz", |_, _| Some(Page::text(StatusCode::OK, "ok\n"))),
 ];
+
+fn metrics_page(shared: &Shared, format: PageFormat) -> Page {
+    let text = metrics(shared.current()).encode(format);
+    Page::new(StatusCode::OK, format.content_type(), text)
+}
 
 /// The last renders of one page.
 #[derive(Debug, Default)]
@@ -114,7 +126,13 @@ impl Handler for Pages {
     }
 
     fn answer(&self, asked: Asked) -> Answering<'_> {
-        Box::pin(ready(Answer::from(self.page(&asked.path, thread::now()))))
+        let path = match &asked.path[..] {
+            "/metrics" if PageFormat::accepted(&asked.accept) == PageFormat::OpenMetrics => {
+                OPEN_METRICS
+            }
+            path => path,
+        };
+        Box::pin(ready(Answer::from(self.page(path, thread::now()))))
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, WWW_AUTHENTICATE,
+    ACCEPT, ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, WWW_AUTHENTICATE,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -63,6 +63,8 @@ pub(crate) struct Asked {
     pub(crate) client: Client,
     /// Path, without the query.
     pub(crate) path: String,
+    /// Formats that the client accepts; empty where it does not say.
+    pub(crate) accept: String,
     /// Body of a `POST`; otherwise empty.
     pub(crate) body: Bytes,
 }
@@ -99,13 +101,15 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Creates a page of text in a format of its own.
+    pub(crate) fn new(status: StatusCode, kind: &'static str, body: String) -> Self {
+        let body = body.into();
+        Self { status, kind, body }
+    }
+
     /// Creates a page of plain text.
     pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> Self {
-        Self {
-            status,
-            kind: TEXT,
-            body: body.into().into(),
-        }
+        Self::new(status, TEXT, body.into())
     }
 
     /// Creates a page of JSON.
@@ -404,6 +408,9 @@ impl Gate {
             return denial.into();
         }
         let path = request.uri().path().to_owned();
+        let accept = request.headers().get(ACCEPT);
+        let accept = accept.and_then(|accept| accept.to_str().ok());
+        let accept = accept.unwrap_or_default().to_owned();
         let body = match (self.handler.accepts(), request.method()) {
             (Accepts::Gets, &Method::GET | &Method::HEAD) => Bytes::new(),
             (Accepts::Posts, &Method::POST) => match posted(request).await {
@@ -424,7 +431,13 @@ impl Gate {
             self.table.borrow_mut().set(at.id, State::Working);
         }
         let client = at.client;
-        self.handler.answer(Asked { client, path, body }).await
+        let asked = Asked {
+            client,
+            path,
+            accept,
+            body,
+        };
+        self.handler.answer(asked).await
     }
 
     async fn respond(

@@ -170,7 +170,7 @@ impl Publisher {
     pub fn wait_until_read(&self, packets: u64) {
         wait_for("the packets to be read", || {
             let metrics = self.get("/metrics");
-            let series = "tickcast_publisher_source_packets{";
+            let series = "tickcast_publisher_source_received_packets_total{";
             let line = metrics.lines().find(|line| line.starts_with(series))?;
             let read: u64 = line.rsplit(' ').next()?.parse().ok()?;
             (read >= packets).then_some(())

@@ -159,7 +159,6 @@ impl Gaps {
         origin: Origin,
         joins: bool,
     ) {
-        *self.open_of(origin) += range.len();
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
             && last.attempts == 0
@@ -173,8 +172,22 @@ impl Gaps {
             if let Some(episode) = self.episodes.get_mut(at as usize) {
                 episode.open += range.len();
             }
+            *self.open_of(origin) += range.len();
             return;
         }
+        self.push(range, now, first, class, origin);
+    }
+
+    /// Adds a gap with an episode of its own.
+    fn push(
+        &mut self,
+        range: SequenceRange,
+        now: Nanos,
+        first: FirstRequest,
+        class: NackClass,
+        origin: Origin,
+    ) {
+        *self.open_of(origin) += range.len();
         let resolved = GapOutcome {
             first: range.first,
             recovered: 0,
@@ -201,6 +214,21 @@ impl Gaps {
             is_scout: first.is_scout,
             episode,
         });
+    }
+
+    /// Notes that `sequence`, which was noted before and is not missing, is missing from `now` on. It is a
+    /// gap and an episode of its own.
+    pub(crate) fn reopen(&mut self, sequence: Sequence, now: Nanos) {
+        let range = SequenceRange::one(sequence);
+        let first = FirstRequest {
+            at: now,
+            is_scout: false,
+        };
+        let at = self.runs.partition_point(|gap| gap.range.last < sequence);
+        let above = self.runs.split_off(at);
+        // A gap that ends right below and was found just now must not take the sequence in.
+        self.push(range, now, first, NackClass::Repair, Origin::Live);
+        self.runs.extend(above);
     }
 
     /// Returns the length of the newest gap; 0 without gaps.

@@ -97,11 +97,29 @@ impl InOrder {
         self.remembered.fit(ring_slots);
     }
 
+    /// Returns how many records of the remembered contents beyond `last` were not delivered.
+    pub(crate) fn undelivered_beyond(&self, last: Sequence) -> u64 {
+        self.revocable.undelivered_beyond(last)
+    }
+
     /// The next sequence to deliver or declare lost.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn next(&self) -> Sequence {
         self.remembered.next()
+    }
+
+    /// Returns whether this is the number of the first record of the next sequence, as far as delivery knows.
+    #[inline(always)]
+    pub(crate) fn is_next_record(&self, record: RecordNumber) -> bool {
+        self.next_record == Some(record)
+    }
+
+    /// Returns whether a datagram with the next sequence cannot be the publisher's, because its first record
+    /// does not follow the last one delivered. Behind a loss the number is unknown.
+    pub(crate) fn contradicts(&self, first_record: RecordNumber) -> bool {
+        let known = self.next_record.filter(|_| self.pending.is_none());
+        known.is_some_and(|next| next != first_record)
     }
 
     /// The contents delivered last.
@@ -316,6 +334,9 @@ impl InOrder {
         (self.revocable).revoke_source_loss(held.sequence, counters);
         if let Some(mirror) = &mut self.mirror {
             mirror.replace(datagram);
+        }
+        if held.sequence.next() == self.next() && self.next_record.is_some() {
+            self.next_record = Some(held.first_record.plus(held.count.into()));
         }
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),

@@ -17,7 +17,7 @@ use crate::record::Records;
 use crate::types::{
     ChannelId, Continued, Epoch, Lineage, ReceiverCounters, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::{Datagram, Kind};
+use crate::wire::{Datagram, Header, Kind};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
@@ -190,7 +190,9 @@ impl Reassembly {
             }
             Some(_) => counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the ring remembers.
-            None if planted(Bug::LostAndDelivered) => self.offer(datagram, *held, counters, on),
+            None if planted(Bug::LostAndDelivered) => {
+                let _ = self.offer(datagram, *held, counters, on);
+            }
             None if self.stream.remembered().is_within(sequence) => {
                 counters.late_dropped.increment();
             }
@@ -296,7 +298,8 @@ impl Reassembly {
         let early = early.filter(|held| held.sequence >= stream.next());
         let early: u64 = early.map(|held| u64::from(held.count)).sum();
         let beyond = SequenceRange::new(last.next(), Sequence(u64::MAX));
-        Some(early + beyond.map_or(0, |range| stream.remembered().records_of(range)))
+        let remembered = beyond.map_or(0, |range| stream.remembered().records_of(range));
+        Some((early + remembered).saturating_sub(stream.undelivered_beyond(last)))
     }
 
     /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
@@ -315,7 +318,8 @@ impl Reassembly {
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers
-    /// what can be delivered.
+    /// what can be delivered. Returns the sequence that is missing again, as
+    /// [`Reassembly::advance`] does.
     #[inline]
     pub(crate) fn offer(
         &mut self,
@@ -323,7 +327,7 @@ impl Reassembly {
         held: Held,
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
-    ) {
+    ) -> Option<Sequence> {
         if datagram.bytes().len() > self.window.slot_len() {
             // Longer than the slot size of WELCOME: no repair will bring anything else.
             counters.malformed_dropped.increment();
@@ -340,13 +344,13 @@ impl Reassembly {
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
             if in_turn {
                 self.stream.pass(&held);
-                self.advance(counters, on);
-            } else {
-                self.window.delivered(held);
+                return self.advance(counters, on);
             }
+            self.window.delivered(held);
         } else {
             self.window.hold(held, datagram.bytes());
         }
+        None
     }
 
     /// Returns whether the content of a datagram can be delivered at all.
@@ -354,6 +358,13 @@ impl Reassembly {
     pub(crate) fn can_deliver(&self, datagram: &Datagram<'_>) -> bool {
         let fits = datagram.bytes().len() <= self.window.slot_len();
         fits && (datagram.header().kind != Kind::Data || datagram.records().is_ok())
+    }
+
+    /// Returns whether the next datagram cannot be the publisher's, because its record number does not
+    /// follow.
+    #[must_use]
+    pub(crate) fn contradicts(&self, header: &Header) -> bool {
+        header.sequence == self.stream.next() && self.stream.contradicts(header.first_record)
     }
 
     /// Returns whether nothing precedes `next`: no loss, no other epoch, no held datagram.
@@ -398,8 +409,15 @@ impl Reassembly {
         note(&mut self.floor, self.stream.next(), (oldest, record));
     }
 
-    /// Passes everything that is resolved: delivered early, held, or lost.
-    pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
+    /// Passes everything that is resolved: delivered early, held, or lost. Returns the next sequence if its
+    /// datagram waited and was dropped, because its record number does not follow: it is missing again.
+    #[must_use]
+    pub(crate) fn advance(
+        &mut self,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) -> Option<Sequence> {
+        let mut dropped = None;
         loop {
             if let Some(&(range, cause)) = self.lost.front()
                 && range.first <= self.stream.next()
@@ -416,8 +434,11 @@ impl Reassembly {
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
                 self.pass_waiting(&held);
-            } else if !self.deliver_waiting(counters, on) {
-                break;
+            } else {
+                dropped = self.drop_misnumbered(counters);
+                if dropped.is_some() || !self.deliver_waiting(counters, on) {
+                    break;
+                }
             }
         }
         if self.stream.has_pending() {
@@ -427,6 +448,21 @@ impl Reassembly {
             }
         }
         self.stream.enter_next_epoch(on);
+        dropped
+    }
+
+    /// Drops the datagram that waits for its turn at `next` if it came by multicast and its record number
+    /// does not follow, because anybody may have sent it. Returns its sequence.
+    fn drop_misnumbered(&mut self, counters: &ReceiverCounters) -> Option<Sequence> {
+        let next = self.stream.next();
+        let (held, _) = self.window.waiting_at(next)?;
+        let is_publishers = held.via == Via::Repair || self.window.is_decided(next);
+        if is_publishers || !self.stream.contradicts(held.first_record) {
+            return None;
+        }
+        counters.malformed_dropped.increment();
+        self.window.forget(next);
+        Some(next)
     }
 
     /// Delivers the datagram that waits for its turn at `next`, if there is one.
@@ -546,9 +582,19 @@ mod tests {
                 received_at: Nanos(2),
                 missing_for: Nanos(u64::from(sequence == 12)),
             };
+            let mut dropped = None;
             self.tell(|reassembly, counters, mut on| {
-                reassembly.offer(&datagram, held, counters, &mut on);
+                dropped = reassembly.offer(&datagram, held, counters, &mut on);
             });
+            assert_eq!(dropped, None);
+        }
+
+        fn advance(&mut self) {
+            let mut dropped = None;
+            self.tell(|reassembly, counters, mut on| {
+                dropped = reassembly.advance(counters, &mut on);
+            });
+            assert_eq!(dropped, None);
         }
 
         fn data(&mut self, sequence: u64, record: u64, count: u16) {
@@ -560,7 +606,7 @@ mod tests {
         fn lose(&mut self, first: u64, last: u64, cause: LossCause) {
             let range = SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
             self.reassembly.lose(range, cause);
-            self.tell(|reassembly, counters, mut on| reassembly.advance(counters, &mut on));
+            self.advance();
         }
 
         /// Epoch `from` is continued by the one whose lineage this is, newest first: each epoch with
@@ -582,7 +628,7 @@ mod tests {
         fn fact(&mut self, sequence: u64, record: u64) {
             self.reassembly
                 .set_anchor(Sequence(sequence), RecordNumber(record));
-            self.tell(|reassembly, counters, mut on| reassembly.advance(counters, &mut on));
+            self.advance();
         }
     }
 

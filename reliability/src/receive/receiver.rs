@@ -665,7 +665,7 @@ impl Receiver {
                 ReadSlot::Lapped(found) => {
                     self.stream
                         .recovery_mut()
-                        .handle_lapped_read(found, geometry.slots(), on);
+                        .handle_lapped_read(now, found, geometry.slots(), on);
                     self.handle_timeout(now, on);
                 }
                 ReadSlot::Torn => self.stream.recovery_mut().handle_torn_read(now, sequence),

@@ -21,7 +21,7 @@ use crate::types::{
     ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
     SequenceRange,
 };
-use crate::wire::Datagram;
+use crate::wire::{Datagram, Header};
 
 /// The missing sequences, and the delivery that waits for them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,8 +102,18 @@ impl Recovery {
     }
 
     /// Passes everything that is resolved.
-    pub(crate) fn advance(&mut self, on: &mut dyn Deliver) {
-        self.reassembly.advance(&self.counters, on);
+    pub(crate) fn advance(&mut self, now: Nanos, on: &mut dyn Deliver) {
+        if let Some(dropped) = self.reassembly.advance(&self.counters, on) {
+            self.reopen(dropped, now);
+        }
+    }
+
+    /// Notes that a sequence is missing again whose datagram does not follow the one before. Either may be
+    /// forged, so that one is contested.
+    #[cold]
+    fn reopen(&mut self, dropped: Sequence, now: Nanos) {
+        self.repair.reopen(dropped, now, &self.counters);
+        self.contest(dropped.previous());
     }
 
     /// Counts what is open.
@@ -127,7 +137,9 @@ impl Recovery {
     /// Takes a datagram that is neither delivered nor held and lies within the window.
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
-        self.reassembly.offer(datagram, held, &self.counters, on);
+        if let Some(dropped) = (self.reassembly).offer(datagram, held, &self.counters, on) {
+            self.reopen(dropped, held.received_at);
+        }
     }
 
     /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
@@ -178,7 +190,10 @@ impl Recovery {
     /// Declares everything that is open lost, even where nobody knows how many records that costs.
     pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
-        self.advance(on);
+        while let Some(dropped) = self.reassembly.advance(&self.counters, on) {
+            self.reopen(dropped, Nanos::ZERO);
+            self.lose(ALL, cause);
+        }
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);
     }
 
@@ -187,7 +202,7 @@ impl Recovery {
         while let Some((range, cause)) = self.repair.overdue(now) {
             self.lose(range, cause);
         }
-        self.advance(on);
+        self.advance(now, on);
     }
 
     /// Nothing of these sequences is missing any more, and nothing of them is lost.
@@ -219,6 +234,16 @@ impl Recovery {
             self.repair.contest(held.sequence);
         }
         duplicate
+    }
+
+    /// Returns whether the next datagram does not follow the one before. Either may be forged, so that one is
+    /// contested.
+    pub(crate) fn contradicts(&mut self, header: &Header) -> bool {
+        let contradicts = self.reassembly.contradicts(header);
+        if contradicts {
+            self.contest(header.sequence.previous());
+        }
+        contradicts
     }
 
     /// Contests what was delivered or waits with this sequence.
@@ -258,12 +283,18 @@ impl Recovery {
     /// A READ found `found` in the place of an earlier sequence. The ring no longer holds what lies a
     /// whole round before.
     #[cold]
-    pub(crate) fn handle_lapped_read(&mut self, found: Sequence, slots: u64, on: &mut dyn Deliver) {
+    pub(crate) fn handle_lapped_read(
+        &mut self,
+        now: Nanos,
+        found: Sequence,
+        slots: u64,
+        on: &mut dyn Deliver,
+    ) {
         let gone = found.minus(slots);
         self.counters.reads_lapped.increment();
         self.reassembly.note_floor(gone.next(), RecordNumber(0));
         self.lose_below(gone.next());
-        self.advance(on);
+        self.advance(now, on);
     }
 
     /// A READ brought a slot that was being written, or is damaged.

@@ -179,6 +179,14 @@ impl Repair {
         too_big && origin == Origin::Live && !self.settings.delivery.waits_for_repair()
     }
 
+    /// Notes that a sequence is missing whose datagram waited and was dropped. It is requested at once.
+    #[cold]
+    pub(crate) fn reopen(&mut self, sequence: Sequence, now: Nanos, counters: &ReceiverCounters) {
+        counters.missing_datagrams.increment();
+        counters.gaps.increment();
+        self.gaps.reopen(sequence, now);
+    }
+
     /// A datagram arrived. Returns the gap that it fills, and the outcome of the jump of the sequence
     /// whose last missing sequence this was; `None` if the sequence was not missing. Where the datagram
     /// answers a request, takes a sample of the round trip.

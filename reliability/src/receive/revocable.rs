@@ -175,6 +175,16 @@ impl Revocable {
         self.base = None;
     }
 
+    /// Returns how many records the losses beyond `last` counted whose sequences are remembered with their
+    /// contents although these were not delivered.
+    pub(crate) fn undelivered_beyond(&self, last: Sequence) -> u64 {
+        let beyond = self.losses.iter().filter(|it| {
+            it.sequences.first > last
+                && matches!(it.cause, LossCause::Fenced | LossCause::Unreadable)
+        });
+        beyond.fold(0, |sum, it| sum.saturating_add(it.records))
+    }
+
     /// Returns how many source messages the events beyond `last` counted.
     fn claimed_beyond(&self, last: Sequence) -> u64 {
         let beyond = self.source_losses.iter().filter(|(it, _)| *it > last);

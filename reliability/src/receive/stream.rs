@@ -124,6 +124,7 @@ impl EpochStream {
         let (header, next) = (datagram.header(), self.recovery.next());
         header.sequence == next
             && self.extent.is_newest(next)
+            && self.recovery.stream().is_next_record(header.first_record)
             && header.kind == Kind::Data
             && header.relay & relay_flags::RETRANSMITTED == 0
             && self.join.is_of_line(header)
@@ -180,8 +181,8 @@ impl EpochStream {
         admitted
     }
 
-    /// Drops a datagram of multicast whose content cannot be delivered: the publisher's own copy is
-    /// requested, because anybody may have sent this one.
+    /// Drops a datagram of multicast that cannot be the publisher's: its own copy is requested, because
+    /// anybody may have sent this one.
     #[cold]
     fn reject_unreadable(&mut self, now: Nanos, sequence: Sequence) {
         self.counters().malformed_dropped.increment();
@@ -230,10 +231,9 @@ impl EpochStream {
             return;
         }
         let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
-        if anybody
-            && !self.recovery.reassembly().can_deliver(datagram)
-            && !planted(Bug::UnreadableTaken)
-        {
+        let can_deliver = !anybody || self.recovery.reassembly().can_deliver(datagram);
+        let is_readable = can_deliver || planted(Bug::UnreadableTaken);
+        if !is_readable || anybody && self.recovery.contradicts(header) {
             return self.reject_unreadable(now, sequence);
         }
         let mut held = Held::of(now, arrival.via, datagram);
@@ -305,7 +305,7 @@ impl EpochStream {
             last: sequence.minus(self.recovery.reassembly().window().span()),
         };
         self.recovery.lose(fallen_out, LossCause::Window);
-        self.recovery.advance(on);
+        self.recovery.advance(now, on);
         true
     }
 
@@ -371,7 +371,7 @@ impl EpochStream {
         self.extent.note_of_ring(range.last);
         self.note_sent(range.last, now, Origin::Live);
         self.recovery.lose(range, LossCause::Window);
-        self.recovery.advance(on);
+        self.recovery.advance(now, on);
     }
 
     /// Declares lost what the clock says, and does what follows from the new state.
@@ -531,7 +531,7 @@ impl EpochStream {
         self.recovery.lose_below(offer.oldest_of_all().0);
         self.recovery.repair_mut().request_all_again(now);
         self.recovery.requery(ALL, now);
-        self.recovery.advance(on);
+        self.recovery.advance(now, on);
     }
 
     /// Ends the epoch that is followed: declares lost what is open of it, and reports its end or its
@@ -669,7 +669,7 @@ impl EpochStream {
                 self.recovery.requery(refused.range, now.after(wait));
             }
         }
-        self.recovery.advance(on);
+        self.recovery.advance(now, on);
         true
     }
 
@@ -736,7 +736,7 @@ impl EpochStream {
         if let Some(range) = since {
             self.recovery.contest_all(range);
         }
-        self.recovery.advance(on);
+        self.recovery.advance(now, on);
         self.recovery.count_open();
         self.extent.progress_mut().query_soon(now);
     }

@@ -271,6 +271,16 @@ impl Window {
         }
     }
 
+    /// Forgets the datagram that waits with this sequence.
+    pub(crate) fn forget(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        if entry.state == State::Waiting && entry.held.sequence == sequence {
+            *entry = EMPTY;
+            self.waiting -= 1;
+        }
+    }
+
     /// Returns the entry with this sequence, and whether it was delivered.
     #[must_use]
     pub(crate) fn seen(&self, sequence: Sequence) -> Option<(&Held, bool)> {

@@ -90,7 +90,7 @@ counters! {
         duplicates,
         /// Datagrams dropped because of a wrong CRC.
         corrupt_dropped,
-        /// Datagrams dropped because they could not be parsed.
+        /// Datagrams dropped because they could not be parsed, or cannot be the publisher's.
         malformed_dropped,
         /// Datagrams dropped because neither WELCOME nor the config names their sender.
         unknown_sender_dropped,

@@ -462,9 +462,9 @@ fn fencing_violation_is_nacked_immediately_and_once() {
 fn fencing_violations_are_nacked_in_few_ranges() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
-    let mut impostor = Publisher::new(5, 1);
     for n in 1..=100 {
-        let (wrong, right) = (impostor.publish(2), publisher.publish(1));
+        let right = publisher.publish(1);
+        let wrong = forged(&right);
         if n != 50 {
             alone.hear(A, &wrong);
         }
@@ -477,7 +477,7 @@ fn fencing_violations_are_nacked_in_few_ranges() {
     }
     assert_eq!(alone.counters().lost_records.get(), 99);
     // The sequence is decided: further forged copies trigger no NACK.
-    alone.hear(A, &impostor.sent[&7]);
+    alone.hear(A, &forged(&publisher.sent[&7]));
     assert_eq!(alone.asks(), []);
 }
 
@@ -485,10 +485,10 @@ fn fencing_violations_are_nacked_in_few_ranges() {
 fn contested_sequence_is_requeried_after_refusal() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
-    let mut impostor = Publisher::new(5, 1);
     for _ in 0..3 {
-        alone.hear(A, &impostor.publish(2));
-        alone.hear(A, &publisher.publish(1));
+        let right = publisher.publish(1);
+        alone.hear(A, &forged(&right));
+        alone.hear(A, &right);
     }
     assert_eq!(alone.asks(), [run(1, 3)]);
     alone.answer(&publisher.sent[&1]);
@@ -498,15 +498,17 @@ fn contested_sequence_is_requeried_after_refusal() {
     alone.later(5_000);
     assert_eq!(alone.asks(), [run(2, 3)]);
     // A refusal of other sequences delays nothing.
-    alone.hear(A, &impostor.publish(2));
-    alone.hear(A, &publisher.publish(1));
+    let right = publisher.publish(1);
+    alone.hear(A, &forged(&right));
+    alone.hear(A, &right);
     alone.refuse(&publisher, (5, 9), RefusalReason::Budget, 5_000);
     assert_eq!(alone.asks(), [run(4, 4)]);
     alone.answer(&publisher.sent[&2]);
     alone.answer(&publisher.sent[&4]);
     alone.receiver.handle_link_down(LinkDownReason::Closed);
-    alone.hear(A, &impostor.publish(2));
-    alone.hear(A, &publisher.publish(1));
+    let right = publisher.publish(1);
+    alone.hear(A, &forged(&right));
+    alone.hear(A, &right);
     assert_eq!(alone.asks(), [], "nobody can be asked");
     let offer = publisher.welcome(1).channels.remove(0);
     let welcome = |alone: &mut Alone| {

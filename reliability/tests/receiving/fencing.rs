@@ -154,7 +154,7 @@ fn gap_filled_after_status_is_compared_with_repair_path() {
     world.pass(Nanos::from_ms(150), &publisher);
     answer(&mut world, &publisher);
     world.answer = true;
-    world.pass(Nanos::from_ms(50), &publisher);
+    world.pass(Nanos::from_ms(500), &publisher);
     let fenced: Vec<_> = (world.losses().iter())
         .map(|loss| (loss.sequences.first.0, loss.cause))
         .collect();
@@ -368,6 +368,8 @@ fn late_forged_copies_of_rolled_back_run_are_contested() {
     world.hear(A, &publisher.publish(1));
     let mut impostor = impostor_of(&publisher);
     let late = [impostor.publish(2), impostor.publish(2)];
+    // Its number follows the publisher's own copies of 2 and 3.
+    impostor.next_record = 4;
     world.hear(A, &impostor.publish(1));
     world.answer = false;
     world.pass(Nanos::from_ms(150), &publisher);
@@ -391,6 +393,95 @@ fn late_forged_copies_of_rolled_back_run_are_contested() {
     let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
     assert_eq!(causes, [LossCause::Fenced; 2]);
     assert_eq!(balance(&world), 3);
+}
+
+#[test]
+fn forged_record_number_in_turn_is_dropped_and_repaired() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(2));
+    let mut impostor = impostor_of(&publisher);
+    impostor.next_record = 1 << 40;
+    world.hear(A, &impostor.publish(2));
+    assert_eq!(world.records, [1, 2], "its number does not follow");
+    assert_eq!(world.counters().malformed_dropped.get(), 1);
+    publisher.publish(3);
+    world.settle(&publisher);
+    assert_eq!(world.records, [1, 2, 3, 4, 5]);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn forged_record_number_that_waited_is_dropped_and_repaired() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(2));
+    let missing = publisher.publish(2);
+    let mut impostor = impostor_of(&publisher);
+    impostor.next_record = 1 << 40;
+    world.hear(A, &impostor.publish(2));
+    publisher.publish(1);
+    world.answer = false;
+    world.hear(A, &missing);
+    assert_eq!(world.records, [1, 2, 3, 4]);
+    let c = world.counters();
+    assert_eq!((c.malformed_dropped.get(), c.missing_open.get()), (1, 1));
+    world.hear(A, &publisher.publish(1));
+    world.answer = true;
+    world.settle(&publisher);
+    assert_eq!(world.records, [1, 2, 3, 4, 5, 6]);
+    let c = world.counters();
+    assert_eq!(
+        (c.missing_datagrams.get(), c.missing_recovered.get()),
+        (2, 2)
+    );
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn forged_record_number_does_not_silence_next_epoch() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    for _ in 0..3 {
+        world.hear(A, &publisher.publish(2));
+    }
+    let mut impostor = impostor_of(&publisher);
+    impostor.next_record = 1 << 40;
+    world.answer = false;
+    world.hear(A, &impostor.publish(2));
+    // The standby has all of it, and continues with the records that follow.
+    let mut promoted = publisher.promoted(6, 3);
+    let copies: Vec<_> = (0..3).map(|_| promoted.publish(2)).collect();
+    world.answer = true;
+    world.tell(Path::Repair, &Message::Welcome(promoted.welcome(2)));
+    for copy in &copies {
+        world.hear(A, copy);
+    }
+    world.settle(&promoted);
+    assert_eq!(world.records, numbers(1..=12));
+    assert_eq!(world.counters().records_already_delivered.get(), 0);
+    assert!(world.losses().is_empty());
+}
+
+#[test]
+fn fenced_copy_says_which_record_follows() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    world.hear(A, &impostor.publish(3));
+    world.hear(A, &publisher.publish(2));
+    world.settle(&publisher);
+    let causes: Vec<_> = world.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [LossCause::Fenced]);
+    world.answer = false;
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(
+        world.records.last(),
+        Some(&4),
+        "it follows the publisher's copy"
+    );
+    assert_eq!(world.counters().malformed_dropped.get(), 0);
 }
 
 #[test]

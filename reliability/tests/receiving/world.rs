@@ -23,8 +23,8 @@ use tickcast_reliability::types::{
     Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
-    EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent, crc_of,
-    relay_flags,
+    Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent,
+    crc_of, relay_flags,
 };
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(7);
@@ -55,6 +55,17 @@ pub(crate) struct Publisher {
     pub(crate) beat_at: u64,
     /// The epochs that its own epoch continues.
     pub(crate) lineage: Lineage,
+}
+
+/// Returns an impostor's datagram with the numbers of this one and another content.
+pub(crate) fn forged(bytes: &[u8]) -> Vec<u8> {
+    let mut aligned = AlignedCopy::default();
+    let datagram = Datagram::parse(aligned.of(bytes)).expect("a datagram");
+    let header = Header {
+        sent_at: Nanos(2),
+        ..*datagram.header()
+    };
+    Publisher::seal(&header, datagram.payload())
 }
 
 impl Publisher {

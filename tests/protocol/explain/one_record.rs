@@ -428,7 +428,6 @@ fn source_loss_event_names_its_origin() {
             instruments: Vec::new(),
         };
         stage.bytes(0, &event(13, &lost));
-        stage.hear(0, 14..=15);
         let explained = stage.explain();
         let found = only(&explained);
         assert_eq!((found.origin, found.fate), (origin, Fate::Unrepairable));

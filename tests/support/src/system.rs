@@ -262,7 +262,7 @@ impl Publisher {
     }
 
     /// Returns a metric by its name without the prefix, at most 100 ms old: to wait for a value.
-    /// `name` may end with labels; of several series, the first counts.
+    /// `name` may end with some of the labels; of several series, the first counts.
     pub fn metric(&self, name: &str) -> u64 {
         series(&self.metrics(), name)
     }
@@ -299,13 +299,16 @@ impl Publisher {
 
 /// Returns the value of the first series of this name, without the prefix of publishers.
 fn series(metrics: &str, name: &str) -> u64 {
-    let whole = format!("tickcast_publisher_{name}");
+    let (family, labels) = name.split_once('{').unwrap_or((name, "}"));
+    let labels = labels.trim_end_matches('}').split(',');
+    let whole = format!("tickcast_publisher_{family}");
     let line = metrics.lines().find(|line| {
         let rest = line.strip_prefix(whole.as_str());
-        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+        let is_of = |rest: &str| labels.clone().all(|label| rest.contains(label));
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']) && is_of(rest))
     });
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.unwrap_or_else(|| panic!("no {whole} in {metrics}"))
+    value.unwrap_or_else(|| panic!("no {name} in {metrics}"))
 }
 
 impl Drop for Publisher {

@@ -119,7 +119,7 @@ impl Drop for Listener {
 fn lag(publisher: &Publisher) -> Option<u64> {
     let metrics = publisher.metrics();
     let name = format!("\"{STOPPED}\"");
-    let is_it = |line: &&str| line.contains("subscriber_lag{") && line.contains(&name);
+    let is_it = |line: &&str| line.contains("subscriber_lag_sequences{") && line.contains(&name);
     let line = metrics.lines().find(is_it)?;
     line.rsplit(' ').next()?.parse().ok()
 }

@@ -83,7 +83,7 @@ impl Run {
                 self.feed.send_to(packet, self.to).expect("it is sent");
             }
             self.sent += some.len() as u64;
-            self.follow(|run| run.publisher.metric("source_packets") >= run.sent);
+            self.follow(|run| run.publisher.metric("source_received_packets_total") >= run.sent);
         }
     }
 
@@ -168,8 +168,8 @@ impl Run {
 
     /// Returns the messages that this publisher counts as decoded or missing.
     fn accounted_now(&self) -> u64 {
-        let messages = self.publisher.metric_now("source_messages");
-        messages + self.publisher.metric_now("source_missing_messages")
+        let messages = self.publisher.metric_now("source_messages_total");
+        messages + self.publisher.metric_now("source_missing_messages_total")
     }
 
     fn end(&mut self) {
@@ -217,7 +217,13 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     // Messages 5 to 9 are missed, one of which names D. Message 4 was published before.
     run.send(&[segment(7, 4, &["A"]), segment(7, 10, &["E", "C", "D"])]);
     run.follow(is_at(at(0, 12)));
-    let counts = ["messages", "missing_messages", "duplicates", "gaps"];
+    let surplus = "surplus_messages_total{reason=\"duplicate\"}";
+    let counts = [
+        "messages_total",
+        "missing_messages_total",
+        surplus,
+        "gaps_total",
+    ];
     let counts = counts.map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [3, 5, 1, 1], "9 messages since message 3");
     // Nothing is missed.
@@ -279,8 +285,12 @@ fn count_that_venue_restarted_meanwhile_is_another_run() {
     std::thread::sleep(Duration::from_millis(110));
     run.send(&[segment(7, 6, &["C"]), segment(7, 7, &["A"])]);
     run.follow(is_at(at(1, 7)));
-    let counts = ["resets", "duplicates", "gaps"]
-        .map(|name| run.publisher.metric_now(&format!("source_{name}")));
+    let counts = [
+        "session_changes_total{change=\"reset\"}",
+        "surplus_messages_total{reason=\"duplicate\"}",
+        "gaps_total",
+    ];
+    let counts = counts.map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [1, 1, 2]);
     run.end();
     let lost = |ordinal, from, messages| Heard::Lost(at(ordinal, from), messages, Vec::new());
@@ -376,7 +386,11 @@ fn killed_live_publisher_delivers_or_reports_each_message() {
             run.restart();
         }
     }
-    assert!(run.publisher.metric_now("source_unknown_orders") > 0);
+    assert!(
+        run.publisher
+            .metric_now("source_message_faults_total{reason=\"unknown_order\"}")
+            > 0
+    );
     run.end();
     let (mut delivered, mut lost, mut begun_anew) = (BTreeSet::new(), BTreeSet::new(), 0);
     for heard in &run.heard {

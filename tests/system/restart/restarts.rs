@@ -74,7 +74,7 @@ fn killed_publisher_continues_without_loss_or_double() {
     }
     // An earlier end would stop the replay of what was sealed before, and leave no digest.
     drive(&mut followers, |_| {
-        publisher.metric("published_records") > 0
+        publisher.metric("published_records_total") > 0
     });
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();

@@ -139,7 +139,8 @@ impl Setting {
 /// Returns how many messages a promoted standby counts as published again.
 fn published_again(standby: &Publisher) -> u64 {
     let metrics = standby.metrics_now();
-    let is_it = |line: &&str| line.contains("published_again_messages") && !line.starts_with('#');
+    let is_it =
+        |line: &&str| line.contains("published_again_messages_total") && !line.starts_with('#');
     let line = metrics.lines().find(is_it);
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     value.unwrap_or_else(|| panic!("{line:?}"))

@@ -259,7 +259,7 @@ fn standby_with_late_feed_repeats_nothing() {
     // Independent of the standby's lead at the beginning.
     let heard = |b: &Publisher| {
         let metrics = b.metrics();
-        let series = "tickcast_publisher_source_messages{source=\"1\"} ";
+        let series = "tickcast_publisher_source_messages_total{source=\"1\"} ";
         let value = metrics.lines().find_map(|line| line.strip_prefix(series));
         value.map_or(0, |value| value.parse::<u64>().expect("a number"))
     };
@@ -378,7 +378,7 @@ fn impostor_of_standby_is_refused_beside_the_genuine_one() {
         assert!(text.contains("does not come from"), "{text}");
     }
     get_on(&mut followers, 1_000);
-    let refused = "tickcast_publisher_hand_overs_refused 4";
+    let refused = "tickcast_publisher_hand_overs_refused_total 4";
     let metrics = a.metrics_now();
     assert!(metrics.contains(refused), "{metrics}");
     followers.pop();
@@ -440,7 +440,7 @@ fn standby_on_another_host_hands_over_with_token_only() {
     get_on(&mut followers, 1_000);
     // The check and the promotion.
     drive(&mut followers, |_| {
-        a.metric("endpoint_denied{endpoint=\"command_port\"}") >= 2
+        a.metric("endpoint_requests_denied_total{endpoint=\"command_port\"}") >= 2
     });
     wrong.kill();
     let b = start(&mut followers, "the-token-of-publisher-a");
@@ -490,7 +490,8 @@ fn command_socket_serves_its_user_only() {
     refused("gave no answer");
     let metrics = a.metrics_now();
     for (name, count) in [("refused", 1), ("answered", 1), ("failed", 0)] {
-        let series = format!("endpoint_{name}{{endpoint=\"command_socket\"}} {count}");
+        let labels = format!("endpoint=\"command_socket\",result=\"{name}\"");
+        let series = format!("endpoint_connections_closed_total{{{labels}}} {count}");
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
 }
@@ -687,9 +688,9 @@ fn standby_series_exist_from_start_and_follow() {
         "tickcast_standby_publisher_alive 0",
         "tickcast_standby_mirrored_sequence{channel=\"all\"} 0",
         "tickcast_standby_lag_sequences{channel=\"all\"} 0",
-        "tickcast_standby_lag_us{channel=\"all\"} 0",
-        "tickcast_standby_holes{channel=\"all\"} 0",
-        "tickcast_standby_promotions_refused 0",
+        "tickcast_standby_lag_seconds{channel=\"all\"} 0",
+        "tickcast_standby_holes_total{channel=\"all\"} 0",
+        "tickcast_standby_promotions_refused_total 0",
     ] {
         assert!(metrics.contains(series), "{series} is not in\n{metrics}");
     }

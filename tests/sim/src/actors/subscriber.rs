@@ -56,8 +56,8 @@ pub struct Following {
     pub loss_reason: LossReasonCheck,
     /// Check that gaps are requested, and given up, in time.
     pub first_nack: FirstNackCheck,
-    /// Whether an impostor was proven, after which requests follow from forged datagrams and are not
-    /// checked.
+    /// Whether an impostor was proven, or a twin is about and a datagram was dropped because its record
+    /// number does not follow. From then on requests follow from wrong datagrams and are not checked.
     pub disturbed: bool,
     /// Alarms emitted during the current input.
     pub alarms: Vec<Alarm>,

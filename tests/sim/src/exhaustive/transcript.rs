@@ -146,7 +146,8 @@ impl Said {
         if sequence == Sequence::NONE {
             return None;
         }
-        let record = ring.record_at(sequence) + sequence.since(newest.next());
+        // The record follows those published, because one that does not follow is dropped in its turn.
+        let record = ring.record_at(sequence);
         let (bytes, _) = forged_datagram(forged.kind, epoch, (sequence, record), BEGIN);
         let id = self.packet(&bytes);
         self.forged.insert(id);

@@ -53,6 +53,7 @@ impl World {
             Some(Tamper::DelayOthers(late_us)) => Nanos::from_us(late_us),
             _ => Nanos::ZERO,
         };
+        let has_twin = self.faults.contains_key("start_twin");
         let mut wrong = None;
         let subscriber = &mut self.subscribers[number];
         for of in &mut subscriber.following {
@@ -153,7 +154,8 @@ impl World {
             };
             let (settled, heard) = receiver.progress();
             of.stream.follows(truth, receiver.epoch());
-            of.disturbed |= receiver.counters().impostors.get() > 0;
+            let c = receiver.counters();
+            of.disturbed |= c.impostors.get() > 0 || has_twin && c.malformed_dropped.get() > 0;
             if of.disturbed {
                 continue;
             }

@@ -62,7 +62,12 @@ impl World {
     fn forge_one(&mut self, kind: Kind, (sequence, record): (Sequence, u64)) -> (Sequence, u64) {
         let epoch = self.publishers[self.endpoint].epoch;
         let sent_at = Nanos(self.now.0);
-        let (bytes, count) = forged_datagram(kind, epoch, (sequence, record), sent_at);
+        // Some record numbers do not follow, and would put every later one in the past.
+        let number = match sequence.0 % 5 {
+            3 => record + (1 << 40),
+            _ => record,
+        };
+        let (bytes, count) = forged_datagram(kind, epoch, (sequence, number), sent_at);
         let crc = Datagram::parse(&bytes).map_or(0, |it| it.crc());
         self.impostor.sent.insert((sequence.0, crc));
         self.count("forged");

@@ -72,7 +72,7 @@ pub(super) fn published_at(admin: SocketAddr) -> Option<u64> {
     // A timeout may have cut off the text; the part that arrived may suffice.
     let _ = stream.read_to_string(&mut text);
     let of_line = |line: &str| {
-        let value = line.strip_prefix("tickcast_publisher_published_records{")?;
+        let value = line.strip_prefix("tickcast_publisher_published_records_total{")?;
         value.rsplit_once(' ')?.1.parse::<u64>().ok()
     };
     text.lines().filter_map(of_line).reduce(|all, n| all + n)

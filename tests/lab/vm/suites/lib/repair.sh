@@ -32,11 +32,11 @@ JSON
     pids=($!)
 }
 
-# metric NAME: prints the publisher's present counter.
+# metric NAME [LABEL]: prints the publisher's present counter, by a label such as reason="window".
 metric() {
     exec 3<>/dev/tcp/$control/7480 || return
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    sed -n "s/^tickcast_publisher_$1\({[^}]*}\)\{0,1\} \([0-9]*\).*/\2/p" <&3 | head -n 1
+    grep "^tickcast_publisher_$1[{ ]" <&3 | grep -F -- "${2:-}" | sed -n '1s/.* //p'
     exec 3>&-
 }
 
@@ -44,7 +44,7 @@ metric() {
 # machine packs more into one datagram, and losses are of datagrams.
 counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() {
-    local messages=$(metric published_messages) datagrams=$(metric sealed_datagrams)
+    local messages=$(metric published_messages_total) datagrams=$(metric sealed_datagrams_total)
     until_so counted published_messages $((messages + $1))
     until_so counted sealed_datagrams $((datagrams + $1 / 6))
 }
