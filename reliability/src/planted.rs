@@ -29,6 +29,8 @@ pub enum Bug {
     UnreadableTaken,
     /// A datagram with a wrong CRC is accepted (§3).
     CrcIgnored,
+    /// A datagram of an authenticated channel is accepted whatever its tag (§3.3).
+    TagIgnored,
     /// The CRC covers the relay byte, so that it differs in a repaired copy (§3).
     RelayByteCovered,
     /// The repair sets the relay byte in the slot instead of in its copy (§6.3).

@@ -532,6 +532,10 @@ enum TickcastLinkDownReason
      This subscriber closed the connection to rejoin a channel.
      */
     TICKCAST_LINK_DOWN_REASON_REJOINING = 7,
+    /*
+     The publisher authenticates a channel and gave no key that this subscriber can use.
+     */
+    TICKCAST_LINK_DOWN_REASON_NO_KEY = 8,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument,
-    Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress,
-    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start,
-    Status, UdpLine, Welcome,
+    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History,
+    Instrument, Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass,
+    Progress, Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer,
+    Start, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
@@ -21,6 +21,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
     SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::{Key, NumberedKey, TAGGED_HEADER_LEN};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, SourceLossReason,
     StreamEvent, crc_of, datagram_flags, relay_flags,
@@ -215,6 +216,35 @@ fn data_datagram_matches_protocol_page() {
     check("datagram-data.hex", &header, &[], &payload, body);
 }
 
+/// The key of the bytes 0 to 31.
+fn key() -> Key {
+    Key::new(std::array::from_fn(|n| n as u8))
+}
+
+#[test]
+fn tagged_datagram_matches_protocol_page() {
+    let trade = trade();
+    let header = Header {
+        count: 1,
+        flags: datagram_flags::TAGGED,
+        header_len: TAGGED_HEADER_LEN as u16,
+        payload_len: trade.as_ref().len() as u16,
+        ..header(Kind::Data, 1002, 5004)
+    };
+    let tag = key().tag(&header.to_bytes(0), trade.as_ref());
+    let body = Some(("records", json!([hex(trade.as_ref())])));
+    let file = "datagram-data-tagged.hex";
+    check(file, &header, &tag, trade.as_ref(), body);
+    let bytes = bytes_of(file);
+    let aligned = Aligned::of(&bytes);
+    let read = Datagram::parse(&aligned.0).expect("its structure is whole");
+    assert!(key().made(&read));
+    // The example of the page: a header of zeros, and nothing behind the tag.
+    let page = include_str!("../../docs/PROTOCOL.md");
+    let example = format!("`{}`", hex(&key().tag(&[0; 64], &[])));
+    assert!(page.contains(&example), "the tag of the page is {example}");
+}
+
 #[test]
 fn unknown_extensions_are_skipped_under_the_crc() {
     let header = Header {
@@ -374,6 +404,7 @@ fn join_messages_match_protocol_page() {
         confirmed_epoch: Epoch(confirmed_epoch),
     };
     let join = Join {
+        authentication: false,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Repair,
@@ -400,6 +431,7 @@ fn join_messages_match_protocol_page() {
     let join = Message::Join(join);
     check_control("control-join.hex", CONNECTION, &join, "JOIN", body);
     let replay = Message::Join(Join {
+        authentication: false,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Replay { session: 77 },
@@ -413,6 +445,7 @@ fn join_messages_match_protocol_page() {
     });
     check_control("control-join-replay.hex", CONNECTION, &replay, "JOIN", body);
     let nack = Message::Join(Join {
+        authentication: false,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Nack { session: 77 },
@@ -426,6 +459,7 @@ fn join_messages_match_protocol_page() {
     });
     check_control("control-join-nack.hex", CONNECTION, &nack, "JOIN", body);
     let read = Message::Join(Join {
+        authentication: false,
         name: "risk-1".into(),
         wire_versions: vec![1],
         purpose: Purpose::Read {
@@ -454,6 +488,7 @@ fn welcome_and_rejected_match_protocol_page() {
         publisher: "nyc-1".into(),
         session: 77,
         channels: vec![ChannelOffer {
+            authentication: None,
             channel: CHANNEL,
             name: "equities".into(),
             epoch: EPOCH,
@@ -693,6 +728,26 @@ fn progress_status_and_grant_match_protocol_page() {
         "MIRROR_REFUSED",
         body,
     );
+    let announced = Message::Key(Announced {
+        epoch: EPOCH,
+        of: NumberedKey {
+            number: 3,
+            key: key(),
+        },
+    });
+    let of = key();
+    let words: Vec<u64> = (of.bytes().as_chunks().0.iter())
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
+    let body = json!({
+        "epoch": EPOCH,
+        "number": 3,
+        "key_0": words[0],
+        "key_1": words[1],
+        "key_2": words[2],
+        "key_3": words[3],
+    });
+    check_control("control-key.hex", CHANNEL, &announced, "KEY", body);
     check_control(
         "control-leave.hex",
         CONNECTION,

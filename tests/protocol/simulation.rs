@@ -96,7 +96,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
 ];
 
 /// Faults that must have happened in the runs of each profile.
-const MENU: [(&str, &[&str]); 50] = [
+const MENU: [(&str, &[&str]); 51] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
     ("one-receiver", &["drop", "stall", "reset"]),
@@ -173,6 +173,7 @@ const MENU: [(&str, &[&str]); 50] = [
     ("long-runs", &["drop", "datagrams_stop"]),
     ("impostor", &["attack", "forged", "rollbacks"]),
     ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
+    ("impostor-keys", &["forged", "drop", "reset"]),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

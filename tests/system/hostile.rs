@@ -139,6 +139,7 @@ impl Peer {
 
     fn join(&mut self, confirmed_epoch: u64, versions: &[u8], channel: &str) {
         let join = Join {
+            authentication: true,
             name: "peer".into(),
             wire_versions: versions.to_vec(),
             purpose: Purpose::Repair,
@@ -209,6 +210,7 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
     assert!(rejection(&|peer| peer.join(0, &[200], "all")).contains("version"));
     let stray_replay = rejection(&|peer| {
         let join = Join {
+            authentication: true,
             name: "peer".into(),
             wire_versions: vec![1],
             purpose: Purpose::Replay { session: 12_345 },
@@ -444,6 +446,7 @@ pub(crate) fn join_frame(name: &str) -> Vec<u8> {
 /// Returns a JOIN of a channel.
 pub(crate) fn join_frame_of(name: &str, channel: &str) -> Vec<u8> {
     let join = Join {
+        authentication: true,
         name: name.into(),
         wire_versions: vec![1],
         purpose: Purpose::Repair,
@@ -582,6 +585,7 @@ fn repeated_join_ends_connection_or_opens_session() {
     let replay = |session| {
         let mut peer = Peer::connect(&publisher);
         let join = Join {
+            authentication: true,
             name: "peer".into(),
             wire_versions: vec![1],
             purpose: Purpose::Replay { session },

@@ -101,6 +101,7 @@ fn welcome(path: &Path, (slot_len, slots): (u32, u64)) -> Message<'static> {
         boot_id: boot_id.iter().map(|byte| format!("{byte:02x}")).collect(),
     };
     let offer = ChannelOffer {
+        authentication: None,
         channel: ChannelId(1),
         name: "all".into(),
         epoch: Epoch(7),

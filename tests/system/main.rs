@@ -3,6 +3,7 @@
 //! Tests run side by side. A test that needs the machine for itself takes the machine lock
 //! ([`tickcast_test_support::machine`]).
 
+mod authentication;
 mod end_to_end;
 mod hostile;
 mod hostile_publisher;

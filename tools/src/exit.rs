@@ -201,7 +201,10 @@ impl ToolError {
             | Self::Address { .. }
             | Self::Process { code: Some(2), .. } => Exit::Usage,
             // These rejections are the caller's fault; all others may succeed later.
-            Self::Rejected(RejectCode::UnknownChannel | RejectCode::WireVersion, _) => Exit::Usage,
+            Self::Rejected(
+                RejectCode::UnknownChannel | RejectCode::WireVersion | RejectCode::Authentication,
+                _,
+            ) => Exit::Usage,
             Self::Unreachable(_) | Self::Rejected(..) | Self::Process { code: Some(3), .. } => {
                 Exit::Unreachable
             }

@@ -223,6 +223,7 @@ local MESSAGE_NAMES = {
     "GRANT",
     "MIRROR",
     "MIRROR_REFUSED",
+    "KEY",
 }
 
 local CLASS_NAMES = { "repair", "replay" }
@@ -646,7 +647,7 @@ local HEADER = layout(datagram, "tickcast.", {
     { "retained", "u32" },
     { "source", "u16" },
     { "payload_len", "u16" },
-    { "flags", "x16", bits = { { "snapshot", 0x0001 }, { "last_of_burst", 0x0002 } } },
+    { "flags", "x16", bits = { { "snapshot", 0x0001 }, { "last_of_burst", 0x0002 }, { "tagged", 0x0004 } } },
     { "header_len", "u8", note = function(range)
         return string.format("%d bytes", 8 * range:uint())
     end },
@@ -704,6 +705,8 @@ local function bytes_of(proto, name)
     return register(proto, name, name:match("[^.]+$"), ftypes.BYTES)
 end
 
+local TAG = bytes_of(datagram, "tickcast.tag")
+local TAG_LEN, TAGGED = 16, 0x0004
 local EXTENSIONS = bytes_of(datagram, "tickcast.extensions")
 local PAYLOAD = bytes_of(datagram, "tickcast.payload")
 local LATER = bytes_of(datagram, "tickcast.later_fields")
@@ -926,7 +929,13 @@ local function show_datagram(tvb, pinfo, tree, is_on_line)
     if len > captured then
         wrong(CUT, "Not captured as a whole")
     else
-        show_bytes(root, tvb, HEADER_LEN, header_len, EXTENSIONS)
+        local extensions = HEADER_LEN
+        local is_tagged = bit.band(tvb(56, 2):le_uint(), TAGGED) ~= 0
+        if is_tagged and header_len >= HEADER_LEN + TAG_LEN then
+            extensions = HEADER_LEN + TAG_LEN
+            show_bytes(root, tvb, HEADER_LEN, extensions, TAG)
+        end
+        show_bytes(root, tvb, extensions, header_len, EXTENSIONS)
         local count = tvb(6, 2):le_uint()
         if kind == DATA then
             show_records(root, tvb, header_len, len, count, tvb(24, 8):le_uint64())
@@ -1061,6 +1070,11 @@ local MESSAGES = {
         { "attempt", "u64" },
         { "mirror_refusal", "u8", labels = MIRROR_REFUSALS },
         { "reserved7" },
+    } },
+    { max = TO_SUBSCRIBER_MAX, min = 48, fields = body {
+        { "epoch", "u64" },
+        { "number", "u64" },
+        { "key", "bytes32" },
     } },
 }
 local JOIN, REJECTED, NACK, DATAGRAM, REFUSED, MIRROR_REFUSED = 1, 3, 4, 5, 6, 12

@@ -11,6 +11,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
+use tickcast_reliability::wire::authentication::TAGGED_HEADER_LEN;
 
 use crate::admin::monitor::PublisherMonitor;
 use crate::error::WriteError;
@@ -67,10 +68,14 @@ impl ChannelWriter {
         alive: Arc<()>,
     ) -> Self {
         let channel = shared.channels[place].clone();
+        let header_len = match channel.plan.datagrams_per_key {
+            Some(_) => TAGGED_HEADER_LEN,
+            None => HEADER_LEN,
+        };
         Self {
             queue,
             message: RecordBatch::default(),
-            len_max: channel.plan.geometry.slot_len() - HEADER_LEN,
+            len_max: channel.plan.geometry.slot_len() - header_len,
             shared,
             channel,
             source,

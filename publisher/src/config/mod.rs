@@ -221,6 +221,13 @@ pub struct ChannelConfig {
     /// Margin in slots: a fan-out that leaves no more than this free is torn down; 0: an eighth.
     #[serde(default)]
     pub fan_out_margin_slots: u64,
+    /// Whether every datagram carries a tag under a key that only subscribers get, so that nobody
+    /// else on the network can forge one. Subscribers that do not check tags can't join.
+    #[serde(default)]
+    pub authentication: bool,
+    /// Number of datagrams that one key authenticates, 1024 or more. The next key is announced before.
+    #[serde(default = "datagrams_per_key_default")]
+    pub datagrams_per_key: u64,
     /// All fan-outs, at least one.
     pub fan_out: Vec<FanOutConfig>,
 }
@@ -436,6 +443,11 @@ const fn slots_default() -> u64 {
 
 const fn peak_default() -> u64 {
     50_000
+}
+
+/// Four seconds at a million datagrams a second.
+const fn datagrams_per_key_default() -> u64 {
+    1 << 22
 }
 
 const fn linger_default() -> u64 {

@@ -64,6 +64,8 @@ pub struct ChannelPlan {
     pub fan_outs: Vec<FanOutPlan>,
     /// Margin in slots, as in the config.
     pub fan_out_margin_slots: u64,
+    /// Number of datagrams that one key authenticates; `None` when the channel is not authenticated.
+    pub datagrams_per_key: Option<u64>,
 }
 
 impl ChannelPlan {
@@ -266,6 +268,11 @@ fn channel_plan(
             remedy,
         ));
     }
+    if channel.datagrams_per_key < 1_024 {
+        let remedy = "it must be at least 1024, so that each key is announced before its use";
+        let at = format!("{at}.datagrams_per_key");
+        return Err(ConfigError::value(at, channel.datagrams_per_key, remedy));
+    }
     let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
     let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
     if holds_s < needed_s {
@@ -295,10 +302,13 @@ fn channel_plan(
             FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }
-    let agreed = serde_json::json!({
+    let mut agreed = serde_json::json!({
         "wire_version": WIRE_VERSION, "id": channel.id, "name": channel.name,
         "slot_len": channel.slot_len, "slots": channel.slots, "symbols": channel.symbols,
     });
+    if channel.authentication {
+        agreed["authentication"] = true.into();
+    }
     Ok(ChannelPlan {
         id: channel.id,
         name: channel.name.clone(),
@@ -307,6 +317,7 @@ fn channel_plan(
         config_hash: ConfigHash(xxh3_64(agreed.to_string().as_bytes())),
         fan_outs,
         fan_out_margin_slots: margin,
+        datagrams_per_key: channel.authentication.then_some(channel.datagrams_per_key),
     })
 }
 

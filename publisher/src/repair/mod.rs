@@ -22,6 +22,7 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, PeerOrigin};
+use tickcast_reliability::wire::authentication::ChannelKeys;
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 use tickcast_transport::host::clock::{Clock, SystemClock};
@@ -103,7 +104,7 @@ impl RepairService {
             };
             (info, channel.ring.clone(), channel.repair.clone())
         });
-        let secret = secret()?;
+        let secret = random_secret()?;
         let service = shared.service.clone();
         let name = shared.name.clone();
         let core = RepairCore::new(config, name, channels.collect(), service, secret, now);
@@ -149,6 +150,15 @@ impl RepairService {
     #[must_use]
     pub(crate) fn denying(mut self, file: Option<PathBuf>) -> Self {
         self.access.deny(file);
+        self
+    }
+
+    /// Gives subscribers the keys of these channels, and refuses those that do not check tags.
+    #[must_use]
+    pub(crate) fn authenticating(mut self, keys: Vec<(ChannelId, ChannelKeys)>) -> Self {
+        for (channel, keys) in keys {
+            self.core.authenticate(channel, keys);
+        }
         self
     }
 
@@ -594,8 +604,11 @@ impl RepairService {
     }
 }
 
-/// Returns the secret of the session numbers, unique to this run.
-fn secret() -> Result<[u8; 32], PublisherError> {
+/// Returns a secret from the system, unique to this run.
+///
+/// # Errors
+/// Returns [`PublisherError::System`] if the system gives no randomness.
+pub(crate) fn random_secret() -> Result<[u8; 32], PublisherError> {
     let mut secret = [0; 32];
     let mut rest = &mut secret[..];
     while !rest.is_empty() {

@@ -71,6 +71,7 @@ impl Bench {
     fn join_over(&mut self, mut peer: TcpStream) -> TcpStream {
         let before = self.shared.channels[0].repair.joins.get();
         let join = Join {
+            authentication: true,
             name: "peer".into(),
             wire_versions: vec![1],
             purpose: Purpose::Repair,

@@ -9,6 +9,7 @@ use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::types::{ChannelId, Now};
+use tickcast_reliability::wire::authentication::{ChannelKeys, Key};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{BacklogHint, ControlServer, ShareId};
 use tickcast_transport::host::mapping::SharedMapping;
@@ -18,8 +19,8 @@ use crate::error::{ConfigError, PublisherError};
 use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
 use crate::publish::channel::ChannelDriver;
-use crate::repair::audit;
 use crate::repair::{RepairService, server_config};
+use crate::repair::{audit, random_secret};
 use crate::state::journal;
 use crate::state::thread::{StopOnFailure, Thread, spawn};
 use crate::state::{ChannelShared, Shared};
@@ -42,6 +43,8 @@ pub(crate) struct Serving {
     /// The rings that may be READ.
     shares: Vec<(ChannelId, ShareId)>,
     multicast: Vec<FanOuts>,
+    /// The keys of the authenticated channels.
+    keys: Vec<(ChannelId, ChannelKeys)>,
 }
 
 impl Channels {
@@ -62,8 +65,14 @@ impl Channels {
             }
         }
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
-        let mut shares = Vec::new();
-        for (channel, ring) in rings {
+        let (mut shares, mut keys) = (Vec::new(), Vec::new());
+        // Drawn anew at each start: subscribers get the keys that follow from it with their WELCOME.
+        let secret = Key::new(random_secret()?);
+        for (channel, mut ring) in rings {
+            if let Some(datagrams) = channel.datagrams_per_key {
+                ring.authenticate(secret.clone(), datagrams);
+                keys.extend(ring.keys().map(|of| (channel.id, of.clone())));
+            }
             share(
                 &mut server,
                 &mut offers,
@@ -98,6 +107,7 @@ impl Channels {
                 offers,
                 shares,
                 multicast,
+                keys,
             },
         })
     }
@@ -144,6 +154,7 @@ impl Serving {
                 .offering(self.offers, self.shares)
                 .banning(config.banned.clone())
                 .denying(denied)
+                .authenticating(self.keys)
                 .mirrored_by(config.hand_over_to.clone())
                 .recording(journal::of_repair(config));
         Ok(service)

@@ -229,6 +229,7 @@ impl Control {
         self.send(
             0,
             &Message::Join(Join {
+                authentication: true,
                 name: name.into(),
                 wire_versions: vec![1],
                 purpose: Purpose::Repair,

@@ -118,7 +118,7 @@ pub(super) enum EntryKind {
     Posted = 17,
     /// The transport of fan-out `a` completed all posted datagrams up to a sequence.
     Completed = 18,
-    /// A heartbeat sent on fan-out `a`, whole.
+    /// A heartbeat sent on fan-out `a`, without its tag.
     Beat = 19,
     /// A [`Published`].
     Published = 20,
@@ -176,6 +176,8 @@ pub(super) mod of_line {
     pub(crate) const BAD: u8 = 2;
     /// The datagram's records were invalid. This is noted once the core has not delivered them.
     pub(crate) const UNREADABLE: u8 = 4;
+    /// The datagram carried no tag of a known key.
+    pub(crate) const UNAUTHENTICATED: u8 = 8;
 }
 
 /// An event that the core emitted.

@@ -305,7 +305,7 @@ impl JournaledPublisher {
         recorder.make_room_for_call(core, self.now);
         let transmit = core.poll_transmit(fan_out)?;
         if let Transmit::Heartbeat(bytes) = &transmit {
-            recorder.fixed(self.now, (EntryKind::Beat, fan_out.0, 0), bytes);
+            recorder.fixed(self.now, (EntryKind::Beat, fan_out.0, 0), &bytes.plain());
         }
         Some(transmit)
     }

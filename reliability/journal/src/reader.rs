@@ -474,8 +474,9 @@ impl<'a> Entries<'a> {
         let datagram = |kept| EntryBody::Datagram {
             channel: ChannelId(b),
             line: LineId(u8::from(a & of_line::B != 0)),
-            verdict: match a & of_line::BAD {
+            verdict: match a & (of_line::BAD | of_line::UNAUTHENTICATED) {
                 0 => CrcVerdict::Good,
+                of_line::UNAUTHENTICATED => CrcVerdict::Unauthenticated,
                 _ => CrcVerdict::Bad,
             },
             readable: a & of_line::UNREADABLE == 0,

@@ -99,7 +99,7 @@ impl Run {
             }
             EntryBody::Completed(fan_out, up_to) => self.core.handle_completed(*fan_out, *up_to),
             EntryBody::Beat(fan_out, bytes) => match self.core.poll_transmit(*fan_out) {
-                Some(Transmit::Heartbeat(again)) if again == **bytes => {}
+                Some(Transmit::Heartbeat(again)) if again.plain() == **bytes => {}
                 _ => return Err("the heartbeat to send"),
             },
             EntryBody::Published(published) => self.published(published)?,

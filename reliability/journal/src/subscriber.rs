@@ -43,7 +43,7 @@ impl Journaled<SubscriberCore> {
         let Some(journal) = &mut self.journal else {
             return self.core.handle_bytes(now, at, bytes, whole, on);
         };
-        match Datagram::checked(bytes, whole) {
+        match self.core.checked(at.0, bytes, whole) {
             Ok((datagram, verdict)) => {
                 let entry = journal.datagram(&self.core, now, at, &datagram, verdict);
                 let mut on = journal.witness(on);
@@ -146,6 +146,7 @@ impl JournalWriter {
         let bad = match verdict {
             CrcVerdict::Good => 0,
             CrcVerdict::Bad => of_line::BAD,
+            CrcVerdict::Unauthenticated => of_line::UNAUTHENTICATED,
         };
         match bytes.first_chunk::<HEADER_LEN>() {
             Some(header) if headers_only::is_enough(datagram) => {

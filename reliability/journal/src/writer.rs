@@ -15,6 +15,7 @@ use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::Records;
 use tickcast_reliability::types::{ChannelId, Nanos, State};
 use tickcast_reliability::wire::HEADER_LEN;
+use tickcast_reliability::wire::authentication::Key;
 
 /// Memory that holds a record. Other processes may read it concurrently through the file behind it.
 pub trait Area: Send {
@@ -410,9 +411,16 @@ impl JournalWriter {
         frame.clear();
         if let Message::Welcome(welcome) = message {
             let mut welcome = welcome.clone();
-            let offers = welcome.channels.iter_mut();
-            offers.for_each(|offer| offer.directory.clear());
+            for offer in &mut welcome.channels {
+                offer.directory.clear();
+                offer.redact();
+            }
             Message::Welcome(welcome).write(channel, &mut frame);
+        } else if let Message::Key(announced) = message {
+            // A record holds no key: a replay takes the verdicts on tags from it.
+            let mut announced = announced.clone();
+            announced.of.key = Key::REDACTED;
+            Message::Key(announced).write(channel, &mut frame);
         } else {
             message.write(channel, &mut frame);
         }

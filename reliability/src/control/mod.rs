@@ -4,21 +4,24 @@
 //! REJECTED) are JSON, so that both sides can add fields. Messages that are exchanged under loss are
 //! binary.
 
+mod announced;
 mod cursor;
 mod nack;
+mod rejected;
 mod standby;
 
+pub use self::announced::Announced;
 pub use self::cursor::{
     CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
 };
 pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
 
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 pub use self::nack::read_cut_nack;
 pub use self::nack::write_nack;
 use self::nack::{nack_body, read_nack};
+pub use self::rejected::{RejectCode, Rejected};
 pub use self::standby::{MirrorRefusal, MirrorRefused, Mirroring};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -26,6 +29,7 @@ use thiserror::Error;
 use crate::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
 };
+use crate::wire::authentication::Authentication;
 
 /// The start position of a subscriber in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -115,6 +119,9 @@ pub struct Join {
     /// The channels that it wants; empty for a replay or NACK connection.
     #[serde(default)]
     pub channels: Vec<JoinChannel>,
+    /// Whether it checks the tags of authenticated channels. Nobody else may join one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub authentication: bool,
 }
 
 /// One line of a UDP fan-out.
@@ -212,6 +219,9 @@ pub struct ChannelOffer {
     /// The available history of those epochs; `None` when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,
+    /// The authentication of its datagrams; `None` when it is not authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<Authentication>,
 }
 
 /// The available history of the epochs that an epoch continues: every sequence from `oldest` on.
@@ -224,6 +234,18 @@ pub struct History {
 }
 
 impl ChannelOffer {
+    /// Replaces the keys, for a copy that others may read.
+    pub fn redact(&mut self) {
+        self.authentication
+            .iter_mut()
+            .for_each(Authentication::redact);
+    }
+
+    /// Returns whether a receiver can check its datagrams, or need not.
+    pub(crate) fn has_keys(&self) -> bool {
+        (self.authentication.as_ref()).is_none_or(|it| it.is_usable(self.newest))
+    }
+
     /// Returns the oldest available sequence of this epoch or one that it continues, and the number of its
     /// first record.
     #[must_use]
@@ -274,73 +296,6 @@ pub struct Welcome {
     /// The addresses for NACK connections, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<RepairOffer>,
-}
-
-/// The reason why a JOIN was rejected or a connection is being closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RejectCode {
-    /// No wire version in common.
-    WireVersion,
-    /// A channel that does not exist.
-    UnknownChannel,
-    /// A session that does not exist.
-    UnknownSession,
-    /// Too many connections; a later retry may succeed.
-    TooMany,
-    /// The peer violated the protocol.
-    Protocol,
-    /// The peer did not read its answers.
-    Overflow,
-    /// The publisher is shutting down.
-    ShuttingDown,
-    /// The publisher's operator has banned this peer.
-    Banned,
-    /// A reason that this build does not know.
-    #[serde(other)]
-    Unknown,
-}
-
-impl fmt::Display for RejectCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WireVersion => "no common wire version",
-            Self::UnknownChannel => "unknown channel",
-            Self::UnknownSession => "unknown session",
-            Self::TooMany => "too many connections",
-            Self::Protocol => "protocol error",
-            Self::Overflow => "answers not read",
-            Self::ShuttingDown => "shutting down",
-            Self::Banned => "banned",
-            Self::Unknown => "unknown code",
-        })
-    }
-}
-
-/// REJECTED: the publisher's last message on a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rejected {
-    /// The reason for programs.
-    pub code: RejectCode,
-    /// The reason for people: the error and the remedy.
-    pub text: String,
-    /// Delay after which a retry makes sense; 0 when none does without a change.
-    #[serde(default)]
-    pub retry_after_ms: u64,
-}
-
-impl Rejected {
-    /// Bytes of the text that a receiver keeps.
-    pub(crate) const TEXT_LEN_MAX: usize = 1_024;
-    /// The text for the further connections of a session whose subscriber is gone.
-    pub(crate) const SESSION_OVER: &str = "the session of this connection is over";
-
-    /// Returns whether the connection only ends with the publisher or its session: the peer made no error.
-    #[must_use]
-    pub fn is_end(&self) -> bool {
-        self.code == RejectCode::ShuttingDown || self.text == Self::SESSION_OVER
-    }
 }
 
 /// The reason why sequences of a NACK are not sent.
@@ -500,6 +455,8 @@ pub enum Message<'a> {
     Mirror(Mirroring),
     /// From the publisher: it does not WRITE there.
     MirrorRefused(MirrorRefused),
+    /// From the publisher: a key of an authenticated channel, ahead of its use.
+    Key(Announced),
 }
 
 /// The reason why bytes are not a control message. The peer is at fault; the connection is closed.
@@ -544,6 +501,7 @@ const LEAVE: u8 = 9;
 const GRANT: u8 = 10;
 const MIRROR: u8 = 11;
 const MIRROR_REFUSED: u8 = 12;
+const KEY: u8 = 13;
 
 impl<'a> Message<'a> {
     /// Appends the message as a frame to `out`.
@@ -562,6 +520,7 @@ impl<'a> Message<'a> {
             Self::Grant(_) => GRANT,
             Self::Mirror(_) => MIRROR,
             Self::MirrorRefused(_) => MIRROR_REFUSED,
+            Self::Key(_) => KEY,
         };
         begin(kind, channel, out);
         match self {
@@ -621,6 +580,7 @@ impl<'a> Message<'a> {
             }
             Self::Mirror(mirroring) => mirroring.write(out),
             Self::MirrorRefused(refused) => refused.write(out),
+            Self::Key(announced) => announced.write(out),
         }
         end(start, out);
     }
@@ -640,7 +600,7 @@ impl<'a> Message<'a> {
         };
         let len = body_len(head);
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
-        if !(JOIN..=MIRROR_REFUSED).contains(&kind) {
+        if !(JOIN..=KEY).contains(&kind) {
             return Err(ControlError::Type { kind });
         }
         if len > body_len_max {
@@ -725,6 +685,7 @@ impl<'a> Message<'a> {
             }
             MIRROR => Self::Mirror(Mirroring::read(body)?),
             MIRROR_REFUSED => Self::MirrorRefused(MirrorRefused::read(body)?),
+            KEY => Self::Key(Announced::read(body)?),
             _ => Self::Leave,
         };
         Ok(Some((channel, message, FRAME_HEAD_LEN + len)))

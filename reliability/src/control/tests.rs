@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::types::Continued;
+use crate::wire::authentication::{Key, NumberedKey};
 use proptest::prelude::*;
 
 fn range(first: u64, last: u64) -> SequenceRange {
@@ -11,6 +12,7 @@ fn range(first: u64, last: u64) -> SequenceRange {
 fn samples() -> Vec<Message<'static>> {
     vec![
         Message::Join(Join {
+            authentication: true,
             name: "risk-1".into(),
             wire_versions: vec![1],
             purpose: Purpose::Replay { session: u64::MAX },
@@ -25,6 +27,7 @@ fn samples() -> Vec<Message<'static>> {
             publisher: "p".into(),
             session: 77,
             channels: vec![ChannelOffer {
+                authentication: None,
                 channel: ChannelId(4),
                 name: "equities".into(),
                 epoch: Epoch(u64::MAX - 1),
@@ -56,6 +59,7 @@ fn samples() -> Vec<Message<'static>> {
             }],
         }),
         Message::Join(Join {
+            authentication: true,
             name: String::new(),
             wire_versions: vec![1],
             purpose: Purpose::Nack { session: 77 },
@@ -99,6 +103,7 @@ fn samples() -> Vec<Message<'static>> {
         }),
         Message::Leave,
         Message::Join(Join {
+            authentication: true,
             name: "r".into(),
             wire_versions: vec![1],
             purpose: Purpose::Read {
@@ -135,6 +140,13 @@ fn samples() -> Vec<Message<'static>> {
             epoch: Epoch(1),
             attempt: u64::MAX,
             reason: MirrorRefusal::Impossible,
+        }),
+        Message::Key(Announced {
+            epoch: Epoch(1),
+            of: NumberedKey {
+                number: u64::MAX,
+                key: Key::new(std::array::from_fn(|n| n as u8)),
+            },
         }),
     ]
 }
@@ -330,6 +342,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
         Some((72, 48)),
         Some((40, 40)),
         Some((24, 24)),
+        Some((48, 48)),
     ]) {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);
@@ -349,7 +362,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
             assert!(matches!(read(&frame), Err(ControlError::Body { .. })));
         }
     }
-    for kind in [0, 13, 255] {
+    for kind in [0, 14, 255] {
         let unknown = Err(ControlError::Type { kind });
         assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
     }

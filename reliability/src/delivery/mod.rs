@@ -278,6 +278,8 @@ pub enum LinkDownReason {
     OldEpoch,
     /// We closed it to rejoin a channel.
     Rejoining,
+    /// The publisher authenticates a channel and gave us no key that we can use.
+    NoKey,
 }
 
 impl fmt::Display for LinkDownReason {
@@ -290,6 +292,7 @@ impl fmt::Display for LinkDownReason {
             Self::Protocol => "protocol error",
             Self::OldEpoch => "old epoch",
             Self::Rejoining => "rejoining",
+            Self::NoKey => "no key of an authenticated channel",
         })
     }
 }

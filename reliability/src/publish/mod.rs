@@ -6,10 +6,12 @@
 //! are `poll_transmit` (datagrams to send), `poll_timeout` (when to call again) and `poll` (events). It is
 //! deterministic: same inputs, same outputs. Source: docs/PROTOCOL.md §4.1 (heartbeats), §9 (the ring).
 
+mod beat;
 mod heartbeat;
 mod sequencer;
 mod snapshot;
 
+pub use self::beat::{HEARTBEAT_LEN, HeartbeatDatagram};
 pub use self::heartbeat::{HeartbeatConfig, HeartbeatConfigError};
 pub use self::sequencer::{PublishError, Sequencer};
 
@@ -27,10 +29,7 @@ use crate::types::{
     FanOutId, Nanos, Now, RecordNumber, SenderCounters, Sequence, SequenceRange, SourceId,
     SourcePosition,
 };
-use crate::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, StreamEvent, crc_of};
-
-/// Length of a heartbeat datagram in bytes.
-pub const HEARTBEAT_LEN: usize = HEADER_LEN + Heartbeat::LEN;
+use crate::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, StreamEvent};
 
 /// Maximum number of queued events; further lost messages are only counted.
 const EVENTS_MAX: usize = 1024;
@@ -53,7 +52,7 @@ pub enum Transmit {
     /// them.
     Slots(SequenceRange),
     /// A heartbeat to send. It is returned once.
-    Heartbeat([u8; HEARTBEAT_LEN]),
+    Heartbeat(HeartbeatDatagram),
 }
 
 /// An event for the driver.
@@ -448,7 +447,7 @@ impl PublisherCore {
         state.map_or(Sequence::NONE, |state| state.completed)
     }
 
-    fn heartbeat(&self, posted: Sequence, due: DueHeartbeat) -> [u8; HEARTBEAT_LEN] {
+    fn heartbeat(&self, posted: Sequence, due: DueHeartbeat) -> HeartbeatDatagram {
         let ring = self.sequencer.ring();
         let identity = ring.identity();
         let body = Heartbeat {
@@ -463,8 +462,7 @@ impl PublisherCore {
                 PublisherState::Live
             },
             config_hash: identity.config_hash,
-        }
-        .to_bytes();
+        };
         let header = Header {
             kind: Kind::Heartbeat,
             channel: identity.channel,
@@ -481,11 +479,7 @@ impl PublisherCore {
             header_len: HEADER_LEN as u16,
             relay: 0,
         };
-        let crc = crc_of(&header.to_bytes(0), &body);
-        let mut bytes = [0; HEARTBEAT_LEN];
-        bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes(crc));
-        bytes[HEADER_LEN..].copy_from_slice(&body);
-        bytes
+        HeartbeatDatagram::new(header, &body, ring.keys())
     }
 
     /// Tears down the fan-outs that hold the ring until it is nearly full. One input seals at most two

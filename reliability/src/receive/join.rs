@@ -254,6 +254,7 @@ mod tests {
             next_record: RecordNumber(201),
         };
         ChannelOffer {
+            authentication: None,
             channel: ChannelId(1),
             name: String::new(),
             epoch: Epoch(5),

@@ -394,6 +394,7 @@ mod tests {
 
     fn offer(epoch: u64, oldest: u64, oldest_record: u64) -> ChannelOffer {
         ChannelOffer {
+            authentication: None,
             channel: ChannelId(3),
             name: "c".into(),
             epoch: Epoch(epoch),

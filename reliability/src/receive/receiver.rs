@@ -5,6 +5,8 @@
 //! [`Receiver`] composes the stream of sequences ([`EpochStream`]), the lines, the liveness of the
 //! publisher, and the memory that is shared by RDMA.
 
+mod bytes;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,7 @@ use crate::receive::stream::EpochStream;
 use crate::record::AlignedCopy;
 use crate::ring::{Geometry, RingMemory};
 use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters, Sequence, SequenceRange};
+use crate::wire::authentication::Authentication;
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind};
 
 /// The longest interval between heartbeats that is believed, which is the publisher's own bound.
@@ -51,6 +54,10 @@ pub struct Receiver {
     /// The memory that the publisher writes sealed datagrams to, for a standby.
     #[serde(skip)]
     inbox: Option<Inbox>,
+    /// The keys of the epoch that is followed, if the channel is authenticated. No record holds them: the
+    /// verdict on a tag is an input.
+    #[serde(with = "crate::wire::authentication::redacted")]
+    authentication: Option<Authentication>,
 }
 
 /// The state of a channel beside its stream, which one receiver leaves to the next. The application
@@ -89,6 +96,7 @@ impl Receiver {
             liveness: Liveness::new(limits, now),
             readable: None,
             inbox: None,
+            authentication: None,
         }
     }
 
@@ -202,30 +210,6 @@ impl Receiver {
         changes.for_each(|change| self.report_line(change));
     }
 
-    /// Takes bytes as they arrived, aligned as records are: checks them, and delivers what can be
-    /// delivered.
-    #[inline(always)]
-    pub fn handle_bytes(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
-        match Datagram::checked(bytes, false) {
-            Ok((datagram, verdict)) => self.handle_datagram(now, via, &datagram, verdict, on),
-            Err(_) => self.counters().count_malformed(),
-        }
-    }
-
-    /// Takes bytes that arrived on a connection, as [`Receiver::handle_bytes`] does.
-    pub(crate) fn handle_answer(
-        &mut self,
-        now: Nanos,
-        path: ArrivalPath,
-        bytes: &[u8],
-        on: &mut dyn Deliver,
-    ) {
-        match Datagram::checked(bytes, false) {
-            Ok((datagram, verdict)) => self.handle_repair(now, path, &datagram, verdict, on),
-            Err(_) => self.counters().count_malformed(),
-        }
-    }
-
     /// Takes a datagram whose structure and CRC were checked, and delivers what can be delivered.
     // The fast path is always inlined down to the delivery. Left to itself, the compiler stops inlining
     // when a journal adds a second caller, and each call costs the saving of registers.
@@ -286,6 +270,9 @@ impl Receiver {
         }
         if verdict == CrcVerdict::Bad && !planted(Bug::CrcIgnored) {
             return self.counters().corrupt_dropped.increment();
+        }
+        if verdict == CrcVerdict::Unauthenticated {
+            return self.counters().unauthenticated_dropped.increment();
         }
         if header.channel != self.channel {
             return self.counters().other_channel_dropped.increment();
@@ -462,6 +449,8 @@ impl Receiver {
             self.counters().old_epoch_dropped.increment();
             return Welcomed::Zombie;
         }
+        // Only now: the keys of a publisher that was replaced must not displace those in use.
+        self.authentication.clone_from(&offer.authentication);
         self.liveness.heard_welcome(now);
         self.stream.link_is_up(now, offer);
         let welcomed = if epoch == Epoch::NONE {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{HeapMemory, RingWriter, slot, words_of};
 use crate::ring::layout::{FAN_OUTS_MAX, Geometry, RingIdentity, offset};
 use crate::types::{ChannelId, ConfigHash, Epoch, RecordNumber, Sequence};
+use crate::wire::authentication::Key;
 use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
 
 /// Maximum size of a rebuilt ring, because a damaged record may ask for any.
@@ -27,6 +28,8 @@ pub(crate) struct RingState {
     sealed: Sequence,
     oldest: Sequence,
     next_record: RecordNumber,
+    /// Whether the channel is authenticated. Its keys are in no record, and no decision depends on them.
+    is_authenticated: bool,
     /// The headers of the last sequences sealed.
     headers: Vec<Vec<u8>>,
 }
@@ -49,6 +52,7 @@ impl RingWriter {
             sealed: self.sealed,
             oldest: self.oldest,
             next_record: self.next_record,
+            is_authenticated: self.tagger.is_some(),
             headers: headers.map(<[u8]>::to_vec).collect(),
         }
     }
@@ -81,6 +85,9 @@ impl RingWriter {
             (offset::NEXT_RECORD, state.next_record.0),
         ] {
             ring.words.store(offset, value);
+        }
+        if state.is_authenticated {
+            ring.authenticate(Key::REDACTED, u64::MAX);
         }
         for header in &state.headers {
             let sequence = header[SEQUENCE_OFFSET..].first_chunk()?;

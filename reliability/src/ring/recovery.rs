@@ -62,6 +62,7 @@ impl RingWriter {
             oldest,
             next_record,
             open: None,
+            tagger: None,
             sources,
             kept: None,
         })

@@ -18,7 +18,8 @@ use crate::ring::layout::{
 use crate::types::{
     FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SourceId, SourcePosition,
 };
-use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of};
+use crate::wire::authentication::{ChannelKeys, Key, TAG_LEN, Tagger};
+use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of, datagram_flags};
 
 /// The caller's part of a datagram's header. The ring fills in the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct RingWriter {
     pub(super) oldest: Sequence,
     pub(super) next_record: RecordNumber,
     pub(super) open: Option<OpenSlot>,
+    /// Makes the tags of an authenticated channel.
+    pub(super) tagger: Option<Box<Tagger>>,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
     /// The source of the last checkpoint, its place, and its check without the position.
     pub(super) kept: Option<(SourceId, usize, u64)>,
@@ -138,6 +141,7 @@ impl RingWriter {
             oldest: identity.first_sequence,
             next_record: identity.first_record,
             open: None,
+            tagger: None,
             sources: [None; CHECKPOINTS_MAX],
             kept: None,
         })
@@ -171,7 +175,7 @@ impl RingWriter {
         let begin = slot + HEADER_WORDS;
         self.open = Some(OpenSlot {
             begin,
-            at: begin,
+            at: begin + self.tag_len() / WORD,
             end: slot + len,
         });
         Ok(sequence)
@@ -187,7 +191,16 @@ impl RingWriter {
     #[must_use]
     #[inline]
     pub fn payload_max(&self) -> usize {
-        self.words.0.geometry.slot_len() - HEADER_LEN
+        self.words.0.geometry.slot_len() - HEADER_LEN - self.tag_len()
+    }
+
+    /// Returns the length of a tag if the channel is authenticated, else 0.
+    #[inline]
+    const fn tag_len(&self) -> usize {
+        match self.tagger {
+            Some(_) => TAG_LEN,
+            None => 0,
+        }
     }
 
     /// Returns whether a slot is open.
@@ -281,7 +294,7 @@ impl RingWriter {
     pub(crate) fn seal_open(&mut self, seal: Seal) -> Result<(Sequence, usize), RingError> {
         let open = self.open.take().ok_or(RingError::NotOpen)?;
         let (len, sequence) = (open.len(), self.sealed.next());
-        let header = Header {
+        let mut header = Header {
             kind: seal.kind,
             channel: self.identity.channel,
             count: seal.count,
@@ -297,6 +310,17 @@ impl RingWriter {
             header_len: HEADER_LEN as u16,
             relay: 0,
         };
+        if let Some(tagger) = &mut self.tagger {
+            let behind = open.begin + TAG_LEN / WORD;
+            header.payload_len -= TAG_LEN as u16;
+            header.header_len += TAG_LEN as u16;
+            header.flags |= datagram_flags::TAGGED;
+            let tag = tagger.tag(&header, self.words.bytes_at(behind, len - TAG_LEN));
+            slot::put(
+                self.words.at_mut(open.begin, TAG_LEN / WORD),
+                words_of(&tag),
+            );
+        }
         let crc = crc_of(&header.to_bytes(0), self.words.bytes_at(open.begin, len));
         let head = self.words.header_at(open.begin - HEADER_WORDS);
         slot::put_header(head, header.to_words(crc).map(u64::to_le));
@@ -306,6 +330,20 @@ impl RingWriter {
         self.words.store(offset::NEXT_RECORD, self.next_record.0);
         self.words.store(offset::SEALED, sequence.0);
         Ok((sequence, len))
+    }
+
+    /// Authenticates all datagrams sealed from now on, with keys that follow from `secret` and serve this
+    /// number of sequences each. No slot is open.
+    pub fn authenticate(&mut self, secret: Key, datagrams_per_key: u64) {
+        let (channel, epoch) = (self.identity.channel, self.identity.epoch);
+        let keys = ChannelKeys::new(secret, datagrams_per_key, channel, epoch);
+        self.tagger = Some(Box::new(Tagger::new(keys)));
+    }
+
+    /// Returns the keys of an authenticated channel.
+    #[must_use]
+    pub fn keys(&self) -> Option<&ChannelKeys> {
+        self.tagger.as_ref().map(|tagger| tagger.keys())
     }
 
     /// Returns the datagram of a sealed slot, to send it; `None` when the ring does not hold it.

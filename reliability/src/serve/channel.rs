@@ -15,6 +15,7 @@ use crate::types::{
     ChannelId, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange,
 };
 use crate::wire::PublisherState;
+use crate::wire::authentication::{ChannelKeys, NumberedKey};
 
 /// A channel's name, and all the ways to receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,9 @@ pub(crate) struct Channel {
     measured_at: Nanos,
     measured: Sequence,
     live_bytes_per_s: Option<u64>,
+    /// The keys of an authenticated channel, and the number of the last one that joiners and subscribers
+    /// were given.
+    pub(crate) keys: Option<(ChannelKeys, u64)>,
 }
 
 impl fmt::Debug for Channel {
@@ -91,6 +95,7 @@ impl Channel {
             pending: 0,
             measured_at: now,
             live_bytes_per_s: None,
+            keys: None,
         }
     }
 
@@ -125,6 +130,19 @@ impl Channel {
         }
     }
 
+    /// Returns the keys to announce: those up to the next one that no subscriber was given yet.
+    pub(crate) fn keys_to_announce(&mut self) -> Vec<NumberedKey> {
+        let newest = self.view().newest;
+        let Some((keys, given)) = &mut self.keys else {
+            return Vec::new();
+        };
+        let next = keys.number_of(newest).saturating_add(1);
+        // Of several at once, all but the last two are over already.
+        let first = given.saturating_add(1).max(next.saturating_sub(1));
+        *given = next.max(*given);
+        (first..=next).map(|number| keys.key(number)).collect()
+    }
+
     pub(crate) fn offer(&self) -> ChannelOffer {
         let view = self.view();
         let geometry = self.ring.geometry();
@@ -155,6 +173,7 @@ impl Channel {
             directory: self.info.directory.clone(),
             continues: self.ring.lineage().clone(),
             history,
+            authentication: self.keys.as_ref().map(|(keys, _)| keys.offer(view.newest)),
         }
     }
 

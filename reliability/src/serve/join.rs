@@ -54,6 +54,13 @@ impl RepairCore {
                 let text = format!("the JOIN names channel {name} twice");
                 return Err(rejected(RejectCode::Protocol, text));
             }
+            if self.channels[index].keys.is_some() && !join.authentication {
+                let name = &self.channels[index].info.name;
+                let text = format!(
+                    "channel {name} is authenticated, and this subscriber does not check tags; upgrade it, or join another channel"
+                );
+                return Err(rejected(RejectCode::Authentication, text));
+            }
             indices.push(index);
         }
         let origin = self.peers.get(&peer).map(|state| state.origin);

@@ -44,7 +44,8 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::control::{
-    FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected, RepairOffer,
+    Announced, FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected,
+    RepairOffer,
 };
 use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
@@ -58,6 +59,7 @@ use crate::types::{
     ChannelId, Epoch, Nanos, Now, PeerOrigin, RepairCounters, RepairServiceCounters,
 };
 use crate::wire::WireVersions;
+use crate::wire::authentication::ChannelKeys;
 
 /// How long the service waits for a subscriber whose connection broke. Subscribers reconnect at least
 /// once a second.
@@ -468,6 +470,7 @@ impl RepairCore {
             channel.measure(now.monotonic);
             channel.log.handle_timeout(now.monotonic);
         }
+        self.announce_keys();
         let join_timeout = Nanos::from_us(self.config.join_timeout_us);
         let silent_timeout = Nanos::from_us(self.config.silent_timeout_us);
         let silent: Vec<PeerId> = (self.peers.iter())
@@ -622,6 +625,40 @@ impl RepairCore {
     pub fn set_directory(&mut self, channel: ChannelId, directory: Vec<Instrument>) {
         if let Some(at) = self.by_id.get(&channel) {
             self.channels[*at].info.directory = directory;
+        }
+    }
+
+    /// Authenticates a channel with the keys that seal its datagrams ([`RingWriter::keys`]), from the next
+    /// joiner on.
+    ///
+    /// [`RingWriter::keys`]: crate::ring::RingWriter::keys
+    pub fn authenticate(&mut self, channel: ChannelId, keys: ChannelKeys) {
+        if let Some(at) = self.by_id.get(&channel) {
+            let channel = &mut self.channels[*at];
+            let next = keys.number_of(channel.view().newest).saturating_add(1);
+            channel.keys = Some((keys, next));
+        }
+    }
+
+    /// Sends each key to the subscribers when the one before it comes into use.
+    fn announce_keys(&mut self) {
+        for at in 0..self.channels.len() {
+            let keys = self.channels[at].keys_to_announce();
+            if keys.is_empty() {
+                continue;
+            }
+            let (channel, epoch) = (self.channels[at].id, self.channels[at].epoch);
+            let follows = |peer: &Peer| peer.channels().iter().any(|of| of.channel == at);
+            let peers = self
+                .peers
+                .iter()
+                .filter(|(_, it)| it.is_subscriber() && follows(it));
+            for peer in peers.map(|(id, _)| *id).collect::<Vec<_>>() {
+                for of in &keys {
+                    let of = of.clone();
+                    self.say(peer, channel, &Message::Key(Announced { epoch, of }));
+                }
+            }
         }
     }
 

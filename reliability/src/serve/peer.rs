@@ -374,6 +374,7 @@ mod tests {
             confirmed_epoch: Epoch::NONE,
         };
         Join {
+            authentication: true,
             name: "x".repeat(NAME_LEN_MAX),
             wire_versions: vec![WIRE_VERSION],
             purpose,
@@ -400,6 +401,7 @@ mod tests {
             join(replay, 1),
             join(nack, 1),
             Join {
+                authentication: true,
                 name: "x".repeat(NAME_LEN_MAX + 1),
                 ..join(replay, 0)
             },
@@ -407,6 +409,7 @@ mod tests {
             assert_eq!(refused(wrong), Some(RejectCode::Protocol));
         }
         let old = Join {
+            authentication: true,
             wire_versions: vec![WIRE_VERSION + 1],
             ..join(replay, 0)
         };

@@ -4,6 +4,7 @@ mod continuing;
 mod cursors;
 mod fairness;
 mod granting;
+mod keys;
 mod mirroring;
 
 use rand::{RngExt, SeedableRng};
@@ -12,8 +13,8 @@ use rand_chacha::rand_core::Rng as _;
 
 use super::*;
 use crate::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, MirrorRefused,
-    NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
+    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel,
+    MirrorRefused, NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
 };
 use crate::record::{MboMsg, RecordBatch};
 use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
@@ -43,6 +44,7 @@ enum Got {
     Status(Status),
     Grant(Grant),
     MirrorRefused(MirrorRefused),
+    Key(Announced),
 }
 
 struct Bench {
@@ -207,6 +209,7 @@ impl Bench {
                         Message::Status(status) => Got::Status(status),
                         Message::Grant(grant) => Got::Grant(grant),
                         Message::MirrorRefused(refused) => Got::MirrorRefused(refused),
+                        Message::Key(announced) => Got::Key(announced),
                         message => panic!("{message:?}"),
                     },
                 ));
@@ -254,6 +257,7 @@ fn run(first: u64, last: u64) -> SequenceRange {
 
 fn join(channel: &str) -> Join {
     Join {
+        authentication: true,
         name: "risk".into(),
         wire_versions: vec![1, 2],
         purpose: Purpose::Repair,
@@ -267,6 +271,7 @@ fn join(channel: &str) -> Join {
 
 fn further(session: u64) -> Join {
     Join {
+        authentication: true,
         purpose: Purpose::Nack { session },
         ..replay(session)
     }
@@ -274,6 +279,7 @@ fn further(session: u64) -> Join {
 
 fn replay(session: u64) -> Join {
     Join {
+        authentication: true,
         purpose: Purpose::Replay { session },
         channels: Vec::new(),
         ..join("")
@@ -1026,6 +1032,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     assert!(bench.core.all_reached_end());
     // A peer whose connection breaks before END is expected back until it has reached END.
     let named = |name: &str| Join {
+        authentication: true,
         name: name.into(),
         ..join("equities")
     };
@@ -1911,6 +1918,7 @@ fn channels_of_one_publisher_are_kept_apart() {
         confirmed_epoch: EPOCH,
     };
     let both = Join {
+        authentication: true,
         channels: vec![
             wanted(ChannelName::Name("channel 5".into())),
             wanted(ChannelName::Id(ChannelId(6))),
@@ -2256,6 +2264,7 @@ fn join_all(channels: impl Iterator<Item = u16>) -> Join {
         confirmed_epoch: Epoch::NONE,
     });
     Join {
+        authentication: true,
         channels: wanted.collect(),
         ..join("")
     }

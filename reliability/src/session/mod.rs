@@ -37,7 +37,7 @@ pub use crate::session::read_link::{ReadLimits, RemoteRequest};
 use crate::timing::Link;
 pub use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters};
-use crate::wire::{CrcVerdict, Datagram, WireVersions};
+use crate::wire::{CrcVerdict, Datagram, WireError, WireVersions};
 
 /// A connection to the publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,6 +143,8 @@ pub struct SubscriberCore {
     /// The wire versions that this subscriber speaks.
     #[serde(skip)]
     versions: WireVersions,
+    /// Whether any channel is authenticated.
+    is_authenticated: bool,
     #[serde(skip)]
     requests: RepairRequests,
     #[serde(skip)]
@@ -197,6 +199,7 @@ impl SubscriberCore {
             out_repair: Vec::new(),
             out_replay: Vec::new(),
             versions: WireVersions::default(),
+            is_authenticated: false,
             requests: RepairRequests::default(),
             aligned: AlignedCopy::default(),
         };
@@ -284,12 +287,38 @@ impl SubscriberCore {
         whole: bool,
         on: &mut impl Deliver,
     ) {
-        match Datagram::checked(bytes, whole) {
+        match self.checked(channel, bytes, whole) {
             Ok((datagram, verdict)) => {
                 self.handle_datagram(now, (channel, line), &datagram, verdict, on);
             }
             Err(_) => self.handle(now, SubscriberInput::malformed(channel, line, bytes), on),
         }
+    }
+
+    /// Parses bytes that came on a line of this channel, and returns the verdict on their CRC and their tag.
+    /// Neither is computed for `whole` bytes, which are known to be exactly what was sealed.
+    ///
+    /// # Errors
+    /// [`WireError`] under the conditions of [`Datagram::parse`].
+    #[inline(always)]
+    pub fn checked<'a>(
+        &self,
+        channel: ChannelId,
+        bytes: &'a [u8],
+        whole: bool,
+    ) -> Result<(Datagram<'a>, CrcVerdict), WireError> {
+        let (datagram, verdict) = Datagram::checked(bytes, whole)?;
+        let is_suspect = self.is_authenticated && !whole && verdict == CrcVerdict::Good;
+        match is_suspect && !self.is_admitted(channel, bytes) {
+            true => Ok((datagram, CrcVerdict::Unauthenticated)),
+            false => Ok((datagram, verdict)),
+        }
+    }
+
+    // It parses the bytes again, so that the header of the caller stays in registers.
+    #[inline(never)]
+    fn is_admitted(&self, channel: ChannelId, bytes: &[u8]) -> bool {
+        self.receiver(channel).is_none_or(|it| it.admits(bytes))
     }
 
     /// Handles [`SubscriberInput::Datagram`] like [`handle`](Self::handle). It is compiled for each kind of
@@ -353,6 +382,7 @@ impl SubscriberCore {
             wire_versions: self.versions.all(),
             purpose,
             channels,
+            authentication: true,
         });
         // JOIN goes before all frames that wait already.
         let (_, out) = self.link_mut(path);
@@ -460,6 +490,11 @@ impl SubscriberCore {
                     self.replay_used_at = now;
                 }
             }
+            Message::Key(announced) if path == Path::Repair => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.handle_key(announced);
+                }
+            }
             Message::Refused(refused) => {
                 if path == Path::Nack {
                     self.nack.answered();
@@ -490,6 +525,8 @@ impl SubscriberCore {
                 }
             }
             Message::MirrorRefused(refused) => self.mirror_refused(channel, refused),
+            // A key that comes another way than its WELCOME serves no purpose.
+            Message::Key(_) => {}
             // Only subscribers send these, so the peer is no publisher.
             Message::Join(_)
             | Message::Nack { .. }

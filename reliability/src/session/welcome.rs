@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::{Action, Path, SubscriberCore};
-use crate::control::{ChannelOffer, FanOutOffer, RepairOffer, Start, Welcome};
+use crate::control::{
+    ChannelOffer, FanOutOffer, RejectCode, Rejected, RepairOffer, Start, Welcome,
+};
 use crate::delivery::{Deliver, LinkDownReason, LossCause};
 use crate::receive::{Receiver, Welcomed};
 use crate::types::{Epoch, Nanos};
@@ -12,6 +14,8 @@ use crate::wire::WireVersions;
 
 /// Longest slot that a WELCOME may announce, in bytes.
 const SLOT_LEN_MAX: u32 = 65_536;
+/// Reported wait before the next attempt after a WELCOME without a usable key.
+const NO_KEY_RETRY_MS: u64 = 1_000;
 
 impl SubscriberCore {
     /// Sets the wire versions that this core speaks, instead of the versions of this code.
@@ -35,6 +39,18 @@ impl SubscriberCore {
             && welcome.channels.iter().all(is_possible);
         if !fits {
             return self.refuse_welcome(now, LinkDownReason::Protocol, on);
+        }
+        if let Some(without) = welcome.channels.iter().find(|it| !it.has_keys()) {
+            let text = format!(
+                "the publisher authenticates channel {} and gave no key for its newest datagram; upgrade the older side",
+                without.channel
+            );
+            self.actions.push_back(Action::Rejected(Rejected {
+                code: RejectCode::Authentication,
+                text,
+                retry_after_ms: NO_KEY_RETRY_MS,
+            }));
+            return self.refuse_welcome(now, LinkDownReason::NoKey, on);
         }
         self.repair.up();
         self.session = welcome.session;
@@ -81,9 +97,13 @@ impl SubscriberCore {
                     entry.health = Some(receiver.health());
                 }
             } else {
-                self.actions.push_back(Action::Listen(offer.clone()));
+                let mut offer = offer.clone();
+                offer.redact();
+                self.actions.push_back(Action::Listen(offer));
             }
         }
+        let is_authenticated = self.receivers().any(Receiver::is_authenticated);
+        self.is_authenticated = is_authenticated;
         let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
         let nack = welcome.repairs.iter().find(known).copied();
         if self.wants(|ladder| ladder.nacks()) {

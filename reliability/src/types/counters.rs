@@ -90,6 +90,8 @@ counters! {
         duplicates,
         /// Datagrams dropped because of a wrong CRC.
         corrupt_dropped,
+        /// Datagrams dropped because no key of their authenticated channel made their tag.
+        unauthenticated_dropped,
         /// Datagrams dropped because they could not be parsed, or cannot be the publisher's.
         malformed_dropped,
         /// Datagrams dropped because neither WELCOME nor the config names their sender.

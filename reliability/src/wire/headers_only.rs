@@ -25,9 +25,13 @@ pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
     let mut head = *bytes;
     let payload_len = u16::from_le_bytes([head[54], head[55]]);
     head[54..56].fill(0);
+    let header_len = u16::from(head[58]) * 8;
+    // Neither payload nor extensions are here.
+    head[58] = head[58].min((HEADER_LEN / 8) as u8);
     let header = *Datagram::parse(&head).ok()?.header();
     Some(Header {
         payload_len,
+        header_len,
         ..header
     })
 }

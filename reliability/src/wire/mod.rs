@@ -5,6 +5,7 @@
 //! CRC is a separate step ([`Datagram::verdict`]), because the verdict is an input of the cores: a
 //! recorded run can be replayed without the payload.
 
+pub mod authentication;
 mod crc;
 pub mod headers_only;
 mod versions;
@@ -73,6 +74,8 @@ pub mod datagram_flags {
     pub const SNAPSHOT: u16 = 1 << 0;
     /// No more messages were waiting when this datagram was sealed.
     pub const LAST_OF_BURST: u16 = 1 << 1;
+    /// The extensions begin with a tag ([`super::authentication`]).
+    pub const TAGGED: u16 = 1 << 2;
 }
 
 /// Bits of the header's `relay` byte.
@@ -170,13 +173,16 @@ pub enum WireError {
     },
 }
 
-/// Whether a datagram's CRC matches its bytes: an input of the receiving core.
+/// Whether a datagram is what was sealed, as its CRC and its tag show: an input of the receiving core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrcVerdict {
     /// The bytes are unchanged since they were sealed.
     Good,
     /// The bytes were altered: the datagram is dropped and counted.
     Bad,
+    /// The CRC is right, but the channel is authenticated, and none of its known keys made the tag: the
+    /// datagram is dropped and counted.
+    Unauthenticated,
 }
 
 fn u16_at(bytes: &[u8; HEADER_LEN], at: usize) -> u16 {

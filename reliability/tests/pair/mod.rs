@@ -69,6 +69,7 @@ pub(crate) fn subscriber(
         &mut |_: Item<'_>| (),
     );
     let offer = ChannelOffer {
+        authentication: None,
         channel: CHANNEL,
         name: "c".into(),
         epoch: EPOCH,

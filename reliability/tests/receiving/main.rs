@@ -2,6 +2,7 @@
 //! a publisher made of a list of datagrams.
 
 mod asking;
+mod authenticating;
 mod continuing;
 mod cursor;
 mod fencing;

@@ -22,6 +22,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber,
     Sequence, SequenceRange, SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::ChannelKeys;
 use tickcast_reliability::wire::{
     Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent,
     crc_of, relay_flags,
@@ -55,6 +56,8 @@ pub(crate) struct Publisher {
     pub(crate) beat_at: u64,
     /// The epochs that its own epoch continues.
     pub(crate) lineage: Lineage,
+    /// Its keys, if it authenticates the channel.
+    pub(crate) keys: Option<ChannelKeys>,
 }
 
 /// Returns an impostor's datagram with the numbers of this one and another content.
@@ -80,6 +83,7 @@ impl Publisher {
             ended: false,
             beat_at: 1,
             lineage: Lineage::default(),
+            keys: None,
         }
     }
 
@@ -275,6 +279,7 @@ impl Publisher {
             session: 9,
             repairs: vec![],
             channels: vec![ChannelOffer {
+                authentication: self.keys.as_ref().map(|it| it.offer(self.newest())),
                 channel: CHANNEL,
                 name: "c".into(),
                 epoch: self.epoch,

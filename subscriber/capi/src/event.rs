@@ -225,12 +225,14 @@ pub enum LinkDownReason {
     OldEpoch = 6,
     /// This subscriber closed the connection to rejoin a channel.
     Rejoining = 7,
+    /// The publisher authenticates a channel and gave no key that this subscriber can use.
+    NoKey = 8,
 }
 
 causes! {
     LinkDownReason, rust::LinkDownReason {
         Unreachable = 1, Closed = 2, Unanswered = 3, Rejected = 4, Protocol = 5, OldEpoch = 6,
-        Rejoining = 7,
+        Rejoining = 7, NoKey = 8,
     }
 }
 

@@ -502,6 +502,7 @@ mod tests {
 
     pub(super) fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
         let offer = |channel: u16| ChannelOffer {
+            authentication: None,
             channel: ChannelId(channel),
             name: String::new(),
             epoch: Epoch(epoch),

@@ -365,6 +365,7 @@ mod tests {
     fn offer(sender: Ipv4Addr) -> ChannelOffer {
         let group = "239.255.7.1:7500".parse().unwrap();
         ChannelOffer {
+            authentication: None,
             channel: ChannelId(1),
             name: "all".into(),
             epoch: Epoch(1),

@@ -81,9 +81,10 @@ def heartbeat_body(d):
 
 HEAD = struct.Struct("<IBBH")
 MESSAGES = {1: "JOIN", 2: "WELCOME", 3: "REJECTED", 4: "NACK", 5: "DATAGRAM", 6: "REFUSED", 7: "PROGRESS", 8: "STATUS",
-            9: "LEAVE", 10: "GRANT", 11: "MIRROR", 12: "MIRROR_REFUSED"}
+            9: "LEAVE", 10: "GRANT", 11: "MIRROR", 12: "MIRROR_REFUSED",
+            13: "KEY"}
 (JOIN, WELCOME, REJECTED, NACK, DATAGRAM, REFUSED, PROGRESS, STATUS, LEAVE, GRANT, MIRROR,
- MIRROR_REFUSED) = MESSAGES
+ MIRROR_REFUSED, KEY) = MESSAGES
 NACK_BODY, REPAIR, REPLAY = struct.Struct("<QBBHI"), 1, 2
 LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldest_record retry_after_us reason"),
            PROGRESS: (struct.Struct("<QQQQQQ"), "epoch settled lost_records heard clock read_bytes"),
@@ -91,7 +92,8 @@ LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldes
            GRANT: (struct.Struct("<QQQQQI4xQQI4x"),
                    "epoch attempt address length tokens rkey cursor_address cursor_length cursor_rkey"),
            MIRROR: (struct.Struct("<QQQQI4x"), "epoch attempt address length rkey"),
-           MIRROR_REFUSED: (struct.Struct("<QQB7x"), "epoch attempt reason")}
+           MIRROR_REFUSED: (struct.Struct("<QQB7x"), "epoch attempt reason"),
+           KEY: (struct.Struct("<QQQQQQ"), "epoch number key_0 key_1 key_2 key_3")}
 REASONS = {1: "window", 2: "ahead", 3: "budget", 4: "too_slow", 5: "epoch", 6: "malformed"}
 
 

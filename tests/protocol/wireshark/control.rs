@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, CURSOR_LEN, FRAME_HEAD_LEN, Grant, Message, MirrorRefused,
-    Mirroring, Progress, Refused, RemoteAccess, Status,
+    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, CURSOR_LEN, FRAME_HEAD_LEN, Grant, Message,
+    MirrorRefused, Mirroring, Progress, Refused, RemoteAccess, Status,
 };
 use tickcast_reliability::types::{RecordNumber, SequenceRange};
 
@@ -186,6 +186,13 @@ fn show(message: &Message<'_>, body: &[u8], expected: &mut Expected) {
             expected.text(&field("inbox_key"), format_args!("{:#010x}", inbox.key));
             expected.bytes(&field("reserved"), &body[36..40]);
             expected.bytes(&field("later_fields"), &body[40..]);
+        }
+        Message::Key(announced) => {
+            let Announced { epoch, of } = announced;
+            expected.text(&field("epoch"), *epoch);
+            expected.text(&field("number"), of.number);
+            expected.bytes(&field("key"), of.key.bytes());
+            expected.bytes(&field("later_fields"), &body[48..]);
         }
         Message::MirrorRefused(refused) => {
             let MirrorRefused {

@@ -4,6 +4,7 @@ use tickcast_reliability::record::{AlignedCopy, RecordError, Records};
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::TAG_LEN;
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, HEADER_LEN, Header, Heartbeat, Kind, MAGIC, StreamEvent, WIRE_VERSION,
     WireError, crc_of, datagram_flags, relay_flags,
@@ -72,6 +73,14 @@ pub(super) fn expected(bytes: &[u8], captured: usize) -> Expected {
         return expected;
     }
     let extensions = &datagram.bytes()[HEADER_LEN..datagram.header().header_len.into()];
+    let is_tagged = datagram.header().flags & datagram_flags::TAGGED != 0;
+    let extensions = match extensions.split_first_chunk::<TAG_LEN>() {
+        Some((tag, behind)) if is_tagged => {
+            expected.bytes("tickcast.tag", tag);
+            behind
+        }
+        _ => extensions,
+    };
     expected.bytes("tickcast.extensions", extensions);
     match datagram.header().kind {
         Kind::Data => show_records(&datagram, &mut expected),
@@ -162,6 +171,7 @@ fn show_header(datagram: &Datagram<'_>, cut: bool, expected: &mut Expected) {
         "tickcast.flags.last_of_burst",
         flags & datagram_flags::LAST_OF_BURST != 0,
     );
+    expected.flag("tickcast.flags.tagged", flags & datagram_flags::TAGGED != 0);
     expected.noted(
         "tickcast.header_len",
         header_len / 8,
@@ -177,7 +187,7 @@ fn show_header(datagram: &Datagram<'_>, cut: bool, expected: &mut Expected) {
     match datagram.verdict() {
         _ if cut => expected.noted("tickcast.crc", crc, "not checked"),
         CrcVerdict::Good => expected.noted("tickcast.crc", crc, "right"),
-        CrcVerdict::Bad => {
+        CrcVerdict::Bad | CrcVerdict::Unauthenticated => {
             expected.noted("tickcast.crc", crc, "wrong");
             expected.any_text("tickcast.bad_crc");
         }

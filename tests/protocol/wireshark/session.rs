@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument, Join, JoinChannel, Message,
-    MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress, Purpose, RefusalReason, Refused,
-    RejectCode, Rejected, RemoteAccess, RepairOffer, Start, Status, UdpLine, VerbsLine, Welcome,
+    Announced, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument, Join,
+    JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress, Purpose,
+    RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start, Status,
+    UdpLine, VerbsLine, Welcome,
 };
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
@@ -15,6 +16,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, FanOutId, Lineage, Nanos, Now, RecordNumber, Sequence,
     SequenceRange, SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::{Key, NumberedKey};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, datagram_flags,
     relay_flags,
@@ -159,6 +161,10 @@ pub(super) fn unusual_datagrams() -> Vec<Vec<u8>> {
         body.resize(len, 0xab);
         of_kind(Kind::Event, &body)
     };
+    let tagged = |extensions: &[u8]| {
+        let flags = datagram_flags::TAGGED;
+        encoded(&Header { flags, ..base }, extensions, &trade)
+    };
     vec![
         // Sent again by a relay, with padding, with an extension, and sent again beyond a gap.
         with(&|bytes| bytes[RELAY_OFFSET] |= relay_flags::RETRANSMITTED | 5),
@@ -171,6 +177,10 @@ pub(super) fn unusual_datagrams() -> Vec<Vec<u8>> {
             &[0xcc; 24],
             &trade,
         ),
+        // With a tag, one with a further extension, and with the flag alone.
+        tagged(&[0xdd; 16]),
+        tagged(&[0xdd; 24]),
+        tagged(&[0xdd; 8]),
         encoded(
             &Header {
                 relay: relay_flags::RETRANSMITTED,
@@ -286,6 +296,7 @@ pub(super) fn to_publisher() -> Vec<u8> {
     };
     let join = |purpose, channels| {
         Message::Join(Join {
+            authentication: true,
             name: "risk-1".into(),
             wire_versions: vec![1],
             purpose,
@@ -454,6 +465,11 @@ pub(super) fn to_subscriber() -> Vec<u8> {
         };
         messages.push((CHANNEL, Message::MirrorRefused(refused)));
     }
+    let of = NumberedKey {
+        number: 7,
+        key: Key::new([0xab; 32]),
+    };
+    messages.push((CHANNEL, Message::Key(Announced { epoch: EPOCH, of })));
     frames(&messages)
 }
 
@@ -473,6 +489,7 @@ fn welcome() -> Welcome {
         publisher: "nyc-1".into(),
         session: u64::MAX,
         channels: vec![ChannelOffer {
+            authentication: None,
             channel: CHANNEL,
             name: "equities".into(),
             epoch: EPOCH,

@@ -31,7 +31,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. The bounds are measured, with a margin for changes in how seeds are interpreted.
-const HUNTS: [Hunt; 76] = [
+const HUNTS: [Hunt; 77] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 60),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
@@ -40,6 +40,7 @@ const HUNTS: [Hunt; 76] = [
     hunt(Bug::LeapBelieved, "forger", 5),
     hunt(Bug::ImpostorIgnored, "impostor", 60),
     hunt(Bug::UnreadableTaken, "impostor", 10),
+    hunt(Bug::TagIgnored, "impostor-keys", 5),
     hunt(Bug::CrcIgnored, "corrupt", 5),
     hunt(Bug::RelayByteCovered, "iid", 3),
     hunt(Bug::RelayByteInSlot, "iid", 3),

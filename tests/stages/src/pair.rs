@@ -24,6 +24,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };
+use tickcast_reliability::wire::authentication::{KEY_LEN, Key};
 use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of, relay_flags};
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::boot_id;
@@ -35,6 +36,8 @@ pub(crate) const LINE: LineId = LineId(0);
 pub(crate) const UTC: Nanos = Nanos(1_700_000_000_000_000_000);
 /// Records of a full datagram.
 pub(crate) const RECORDS: u16 = 25;
+/// Records of a full datagram with a tag.
+pub(crate) const TAGGED_RECORDS: u16 = 24;
 /// Slot length for an MTU of 1500.
 const SLOT_LEN: u32 = 1472;
 const SLOTS: u64 = 1024;
@@ -104,6 +107,13 @@ pub(crate) fn ring_in(memory: Arc<dyn RingMemory>, fan_outs: u8) -> RingWriter {
 pub(crate) fn ring(fan_outs: u8) -> RingWriter {
     let memory = SharedMapping::memfd("stages", geometry().bytes());
     ring_in(Arc::new(memory.expect("there is memory")), fan_outs)
+}
+
+/// Returns a ring in memory whose datagrams carry tags.
+pub(crate) fn tagged_ring() -> RingWriter {
+    let mut ring = ring(0);
+    ring.authenticate(Key::new([7; KEY_LEN]), 1 << 22);
+    ring
 }
 
 /// An application that reads each delivered record.

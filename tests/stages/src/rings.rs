@@ -13,7 +13,10 @@ use tickcast_transport::Receive;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig, boot_id, tail_len};
 
-use crate::pair::{CHANNEL, EPOCH, LINE, RECORDS, SOURCE, UTC, geometry, records, ring, ring_in};
+use crate::pair::{
+    CHANNEL, EPOCH, LINE, RECORDS, SOURCE, TAGGED_RECORDS, UTC, geometry, records, ring, ring_in,
+    tagged_ring,
+};
 use crate::{Opened, steps};
 
 /// Datagrams of a run.
@@ -76,7 +79,7 @@ pub(crate) fn pack_one() -> Opened {
 }
 
 /// Writes and seals a full datagram from existing records.
-fn seal(ring: &mut RingWriter, payload: &[u8], count: u16) -> Sequence {
+pub(crate) fn seal(ring: &mut RingWriter, payload: &[u8], count: u16) -> Sequence {
     ring.open().expect("sequences are left");
     ring.append(payload).expect("it fits");
     let seal = Seal {
@@ -99,6 +102,17 @@ pub(crate) fn write() -> Opened {
         DATAGRAMS
     }
     steps((ring(0), records(RECORDS)), |_| (), run)
+}
+
+/// Writes and seals a full datagram with a tag.
+pub(crate) fn write_tagged() -> Opened {
+    fn run((ring, records): &mut (RingWriter, RecordBatch)) -> u64 {
+        for _ in 0..DATAGRAMS {
+            black_box(seal(ring, black_box(records.bytes()), TAGGED_RECORDS));
+        }
+        DATAGRAMS
+    }
+    steps((tagged_ring(), records(TAGGED_RECORDS)), |_| (), run)
 }
 
 /// Copies a full datagram out of the ring.

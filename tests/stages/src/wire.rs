@@ -1,11 +1,13 @@
-//! The header, and the CRC of a datagram.
+//! The header, the CRC and the tag of a datagram.
 
 use std::hint::black_box;
 
 use tickcast_reliability::record::words_as_bytes;
+use tickcast_reliability::wire::authentication::Authentication;
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header};
 
-use crate::pair::{RECORDS, datagram};
+use crate::pair::{self, RECORDS, TAGGED_RECORDS, datagram, tagged_ring};
+use crate::rings::seal;
 use crate::{Opened, steps};
 
 const TIMES: u64 = 1_000;
@@ -57,4 +59,33 @@ pub(crate) fn crc_full() -> Opened {
 /// Checks the CRC of a datagram of one record.
 pub(crate) fn crc_one() -> Opened {
     crc(1)
+}
+
+/// Checks the tag of a datagram of this many records.
+fn tag(records: u16) -> Opened {
+    type Checking = (Vec<u64>, Authentication, u64);
+    fn run((words, keys, good): &mut Checking) -> u64 {
+        let datagram = parse(words);
+        for _ in 0..TIMES {
+            *good += u64::from(keys.admits(black_box(&datagram)));
+        }
+        TIMES
+    }
+    let mut ring = tagged_ring();
+    let sequence = seal(&mut ring, pair::records(records).bytes(), records);
+    let bytes = ring.slot(sequence).expect("it is sealed");
+    let words = bytes.as_chunks::<8>().0.iter();
+    let words = words.map(|word| u64::from_ne_bytes(*word)).collect();
+    let keys = ring.keys().expect("it has keys").offer(sequence);
+    steps((words, keys, 0), |_| (), run)
+}
+
+/// Checks the tag of a full datagram.
+pub(crate) fn tag_full() -> Opened {
+    tag(TAGGED_RECORDS)
+}
+
+/// Checks the tag of a datagram of one record.
+pub(crate) fn tag_one() -> Opened {
+    tag(1)
 }

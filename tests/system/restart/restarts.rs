@@ -96,6 +96,34 @@ fn killed_publisher_continues_without_loss_or_double() {
     );
 }
 
+#[test]
+fn killed_publisher_continues_with_other_keys() {
+    let mut kept = Kept::new(4_000, 2);
+    kept.config = crate::authentication::authenticated(kept.config);
+    let mut publisher = kept.start();
+    let mut followers = [follower(&publisher, 0.0), follower(&publisher, 0.01)];
+    for _ in 0..3 {
+        get_on(&mut followers, 3_000);
+        publisher.kill();
+        publisher = kept.start();
+        let log = publisher.log();
+        assert!(log.contains("continues the previous epoch"), "{log}");
+        get_on(&mut followers, 1);
+    }
+    // An earlier end would stop the replay of what was sealed before, and leave no digest.
+    drive(&mut followers, |_| {
+        publisher.metric("published_records") > 0
+    });
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    for follower in &followers {
+        assert_eq!(channel(&summary)["digest"], json!(follower.digest(1)));
+        assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+        follower.assert_balanced();
+    }
+}
+
 /// An open order: whether it buys, its price in billionths, its shares.
 type Order = (bool, i64, u32);
 

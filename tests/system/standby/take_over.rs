@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::authentication::authenticated;
+
 use super::pair::{
     RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,
     standby_of, told, until_it_mirrors,
@@ -80,6 +82,23 @@ fn hand_over_under_load_delivers_once() {
 #[test]
 fn hand_over_at_two_percent_loss_delivers_once() {
     hand_over(Some(loses(9)), &[Some(loses(1)), None, Some(loses(2))]);
+}
+
+#[test]
+fn authenticated_channel_is_handed_over_without_loss() {
+    let (a, b) = pair(2, |first, _| *first = authenticated(first.take()));
+    let mut followers = following(&a, &b, &[Some(loses(1)), None]);
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
+    let (ended, summary) = a.finish();
+    assert!(ended.success(), "{summary}");
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    assert_whole(&followers);
 }
 
 #[test]

@@ -91,6 +91,7 @@ pub fn foreign_datagrams_are_dropped_and_counted(bench: Bench) -> Verdict {
 
 fn joins(epoch: u64) -> Message<'static> {
     Message::Join(Join {
+        authentication: true,
         name: "hostile".into(),
         wire_versions: vec![WIRE_VERSION],
         purpose: Purpose::Repair,

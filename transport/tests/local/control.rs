@@ -19,6 +19,7 @@ use tickcast_transport::host::pin::{Core, pin_to};
 
 fn join(name: &str) -> Message<'static> {
     Message::Join(Join {
+        authentication: true,
         name: name.into(),
         wire_versions: vec![1],
         purpose: Purpose::Repair,

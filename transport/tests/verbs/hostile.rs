@@ -348,6 +348,7 @@ fn subscriber_reading_beyond_grant_is_cut_off() {
     };
     let join = |purpose, channels| {
         Message::Join(Join {
+            authentication: true,
             name: "intruder".into(),
             wire_versions: vec![1],
             purpose,

@@ -242,6 +242,10 @@ impl Evidence {
                 if *verdict == CrcVerdict::Bad {
                     return of.damaged.push((at, *line, header.sequence));
                 }
+                if *verdict == CrcVerdict::Unauthenticated {
+                    // Anybody may have sent it, so it is evidence of nothing.
+                    return;
+                }
                 self.on_lines[usize::from(line.0)] += 1;
                 if header.channel == *channel {
                     of.datagram(at, *line, &header, taken);

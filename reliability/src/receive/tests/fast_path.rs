@@ -33,6 +33,7 @@ impl Bench {
             ..ReceiverConfig::default()
         };
         let offer = ChannelOffer {
+            authentication: None,
             channel: ChannelId(1),
             name: String::new(),
             epoch: EPOCH,

@@ -23,6 +23,7 @@ pub(super) fn poor() -> RepairConfig {
 
 pub(super) fn reader(session: u64, attempt: u64) -> Join {
     Join {
+        authentication: true,
         purpose: Purpose::Read { session, attempt },
         ..replay(session)
     }

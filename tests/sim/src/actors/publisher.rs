@@ -117,6 +117,11 @@ impl Publisher {
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
         let mut repair = JournaledServer::new(repair);
+        for feed in &feeds {
+            if let Some(keys) = feed.core.ring().keys() {
+                repair.authenticate(feed.channel, keys.clone());
+            }
+        }
         if plan.recorded.is_some() {
             flight_record::record_repair(&mut repair, now);
         }

@@ -113,6 +113,8 @@ pub struct Plan {
     pub timed: bool,
     /// Whether an impostor multicasts forged datagrams with right CRCs.
     pub impostor: bool,
+    /// Number of datagrams that one key authenticates; `None` when the channels are not authenticated.
+    pub datagrams_per_key: Option<u64>,
     /// Bandwidth of the publishers' host in bytes per second, shared by multicast and all connections,
     /// which are sent one after the other. `None`: unlimited.
     pub uplink_bytes_per_s: Option<u64>,
@@ -222,6 +224,7 @@ impl Plan {
             absent: 0..0,
             timed: false,
             impostor: false,
+            datagrams_per_key: None,
             uplink_bytes_per_s: None,
         }
     }

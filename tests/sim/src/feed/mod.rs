@@ -17,6 +17,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Now, RecordNumber, RepairCounters, SenderCounters, Sequence,
     SequenceRange, SourceId, SourcePosition,
 };
+use tickcast_reliability::wire::authentication::{KEY_LEN, Key};
 use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
 
 use self::publisher_output::OutputCheck;
@@ -87,13 +88,20 @@ impl Feed {
     #[must_use]
     pub fn on(
         plan: &Plan,
-        (ring, nth): (RingWriter, usize),
+        (mut ring, nth): (RingWriter, usize),
         (key, output): (ContentKey, OutputCheck),
         now: Now,
     ) -> Self {
         let (channel, epoch) = (ring.identity().channel, ring.identity().epoch);
         let (sealed, number) = (ring.sealed(), ring.next_record().0);
         let reader = ring.reader();
+        if let Some(datagrams) = plan.datagrams_per_key {
+            // Another secret for each process.
+            let mut secret = [nth as u8; KEY_LEN];
+            secret[..8].copy_from_slice(&(plan.seed ^ epoch.0).to_le_bytes());
+            secret[8..16].copy_from_slice(&now.monotonic.0.to_le_bytes());
+            ring.authenticate(Key::new(secret), datagrams);
+        }
         let config = PublisherConfig {
             heartbeat: plan.heartbeat,
             fan_out_margin_slots: 0,

@@ -110,6 +110,7 @@ impl Stage {
     /// Passes a WELCOME with these newest and oldest sequences to the core.
     pub fn welcome(&mut self, epoch: Epoch, newest: u64, oldest: u64) {
         let offer = ChannelOffer {
+            authentication: None,
             channel: CHANNEL,
             name: "staged".into(),
             epoch,

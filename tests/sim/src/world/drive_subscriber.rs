@@ -269,6 +269,13 @@ impl World {
         }
         let subscriber = &mut self.subscribers[number];
         let receiver = subscriber.core.receiver(header.channel)?;
+        if line.is_some() {
+            // A datagram without the right tag must not change any expectation.
+            let checked = subscriber.core.checked(header.channel, bytes, false);
+            if !matches!(checked, Ok((_, CrcVerdict::Good))) {
+                return None;
+            }
+        }
         let (delivered, heard) = receiver.progress();
         let beyond_the_end = receiver.ended() && header.sequence > heard;
         let mut following = subscriber.following.iter_mut();

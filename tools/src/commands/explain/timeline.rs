@@ -152,6 +152,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
                 CrcVerdict::Good if *readable => "",
                 CrcVerdict::Good => ", with invalid records",
                 CrcVerdict::Bad => ", with a wrong CRC",
+                CrcVerdict::Unauthenticated => ", not authenticated",
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }

@@ -29,7 +29,7 @@ impl Plan {
     ) -> bool {
         match profile {
             "impostor" => {}
-            "impostor-loss" => {
+            "impostor-loss" | "impostor-keys" => {
                 self.weather(Whom::Each, |w| {
                     (w.drop, w.duplicate, w.late) = (share, share, Some((share, us(500))));
                 });
@@ -40,7 +40,12 @@ impl Plan {
             }
             _ => return false,
         }
-        (self.impostor, self.mode) = (true, Mode::Liveness);
+        self.mode = Mode::Liveness;
+        // With keys, no check makes allowance for the impostor.
+        match profile {
+            "impostor-keys" => self.datagrams_per_key = Some(pick(rng, &[64, 512, 1 << 22])),
+            _ => self.impostor = true,
+        }
         // A publisher at its peak fills the ring no faster than the repair connection answers.
         self.ring_slots = pick(rng, &[256, 1024]);
         // Another start or number would join later, in the midst of the attacks.

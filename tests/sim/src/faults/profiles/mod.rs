@@ -18,7 +18,7 @@ use crate::faults::plan::{ms, pick, subscriber};
 use crate::faults::weather::{Weather, Whom};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 51] = [
+pub const PROFILES: [&str; 52] = [
     "calm",
     "iid",
     "burst",
@@ -70,6 +70,7 @@ pub const PROFILES: [&str; 51] = [
     "long-runs",
     "impostor",
     "impostor-loss",
+    "impostor-keys",
 ];
 
 /// Chaos draws from this many first profiles, because adding a later one would change the meaning of
@@ -108,7 +109,7 @@ fn settles_within(profile: &str) -> Nanos {
         "one-receiver" => 75,
         "lapped-mid-copy" | "forger" | "near-2-32" | "near-2-64" => 200,
         "promotion" => 250,
-        "impostor" | "impostor-loss" => 2_250,
+        "impostor" | "impostor-loss" | "impostor-keys" => 2_250,
         "fencing" | "outage" | "swizzle" | "two-publishers" | "common" | "partition-two-way"
         | "stall" | "resets" | "zombie" => 550,
         "join-storm" | "truncate" | "membership" | "duplicate" | "long-runs" => 750,
