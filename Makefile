@@ -3,6 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate lines planted small-worlds grid fuzz restarts promotions chaos witnesses
 .PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
+.PHONY: package package-test package-same image sbom
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -72,6 +73,8 @@ check-configs: setup ## check the example configs of the publisher with the serv
 	$(BUILD_SERVICE)
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" && bin='$(abspath $(BIN))' && \
 	"$$bin/tickcast" simulate market.pcap --messages 2000 && \
+	sed "s|/var/lib/tickcast|$$folder/state|" '$(CURDIR)/configs/package/publisher.json' >package.json && \
+	"$$bin/tickcast-publisher" --config package.json --check && \
 	n=0; for f in $$(grep -ls '"\$$schema": *"publisher.schema.json"' '$(CURDIR)'/configs/*.json | xargs grep -L '"verbs"'); do \
 		echo "checking $$f"; "$$bin/tickcast-publisher" --config $$f --check || exit 1; n=$$((n + 1)); \
 	done; echo "$$n configs are sound"
@@ -215,6 +218,26 @@ bench-peers: setup ## build the peers that bench measures beside: Aeron C and ic
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
 	features=$$(.ci/features tickcast-c) && $(CARGO) build --release $(LOCKED) -p tickcast-c $$features && \
 	subscriber/capi/install $(BIN)/libtickcast.a $${features:+RDMA=yes} DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local)
+
+package: setup ## Debian packages in target/packages, checked by lintian (needs cargo-deb, lintian)
+	CARGO="$(CARGO)" configs/package/build
+
+PACKAGES = $(TARGET)/packages
+package-test: package ## install, start, upgrade and purge the packages in a bare chroot (needs root, mmdebstrap)
+	rm -rf $(PACKAGES)/old $(PACKAGES)/new && mkdir $(PACKAGES)/old $(PACKAGES)/new
+	mv $(PACKAGES)/*.deb $(PACKAGES)/old
+	BUILT=1 configs/package/build 99.0.0-1 && mv $(PACKAGES)/*_99.0.0-1_*.deb $(PACKAGES)/new
+	cp $(PACKAGES)/old/*.deb $(PACKAGES)
+	configs/package/test $(PACKAGES)/old $(PACKAGES)/new
+
+package-same: package ## build the packages again in another folder, and compare the bytes
+	configs/package/same
+
+image: package ## an OCI image from scratch in target/packages (needs root, buildah)
+	configs/package/image
+
+sbom: setup ## the CycloneDX bill of materials in target/packages (needs cargo-cyclonedx)
+	configs/package/sbom
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \

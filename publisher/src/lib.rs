@@ -58,9 +58,11 @@ pub mod internal {
     pub use crate::ingest::announced::KnownSymbols;
     pub use crate::plan::Plan;
     pub use crate::publish::channel::ChannelDriver;
+    pub use crate::run::command_line::CommandLine;
     pub use crate::run::others::find as find_others;
     pub use crate::run::preflight::preflight;
     pub use crate::run::service::Service;
+    pub use crate::run::service_manager::ServiceManager;
     pub use crate::state::ChannelShared;
     pub use crate::state::audit_log::{AuditFile, lines_lost};
 

@@ -2,7 +2,7 @@
 //! usage or config, 3 unreachable, 4 internal.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,8 @@ use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
-    AuditFile, KnownSymbols, Service, find_others, lines_lost, preflight,
+    AuditFile, CommandLine, KnownSymbols, Service, ServiceManager, find_others, lines_lost,
+    preflight,
 };
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
@@ -25,40 +26,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// Publishes market data by multicast, and repairs the gaps of subscribers.
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
-    /// Path of the JSON config (configs/publisher.schema.json describes its fields).
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Explain the config and its doubtful values, then exit.
-    #[arg(long, conflicts_with = "print_effective")]
-    check: bool,
-    /// Start although another publisher sends to a group of this config. Subscribers of each
-    /// publisher then drop the datagrams of the other.
-    #[arg(long, conflicts_with_all = ["check", "print_effective"])]
-    force: bool,
-    /// Print the config with all defaults filled in, then exit.
-    #[arg(long)]
-    print_effective: bool,
-    /// Write the summary of the run into this file, as JSON.
-    #[arg(long, value_name = "FILE")]
-    summary: Option<PathBuf>,
-    /// Write the listening addresses into this file, as JSON, once the ports are open.
-    #[arg(long, value_name = "FILE")]
-    ready_file: Option<PathBuf>,
-    /// Format of log lines; RUST_LOG selects them.
-    #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
-    /// Append each admission, memory grant, refusal and ban, with its reason, to this file: one
-    /// JSON object a line, independent of RUST_LOG. SIGHUP reopens the file.
-    #[arg(long, value_name = "FILE")]
-    audit: Option<PathBuf>,
-}
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = CommandLine::parse();
     // A write above the limit of file sizes then fails, instead of ending the process. Without the handler
     // only the message is missing.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
@@ -84,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
+fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
     let plan = preflight(Config::read(&cli.config)?)?;
     if cli.check {
         let symbols = KnownSymbols::of(&plan.config.inputs)?;
@@ -153,7 +122,16 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         });
         write_whole(path, &ready)?;
     }
-    let (summary, kept) = match publisher.run() {
+    let status = if is_standby {
+        "standing by"
+    } else {
+        "listening"
+    };
+    let manager = ServiceManager::from_environment();
+    manager.ready(status, shared.clone())?;
+    let ended = publisher.run();
+    manager.stopping();
+    let (summary, kept) = match ended {
         Ok(summary) => (summary, Ok(())),
         Err(EndError::NotKept { summary, source }) => (*summary, Err(*source)),
         Err(EndError::Failed(error)) => return Err(error),

@@ -5,9 +5,10 @@ mod common;
 
 use std::io::Write as _;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use common::{Control, Listener, Publisher, Said, config, group, wait_for};
+use common::{Control, Listener, PATIENCE, Publisher, Said, config, group, wait_for};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_metrics::families::PUBLISHER;
@@ -891,4 +892,30 @@ fn flapping_peer_fills_audit_but_not_log() {
         log.contains("log lines about connections were suppressed"),
         "{log}"
     );
+}
+
+#[test]
+fn service_manager_hears_of_start_life_and_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let variables = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "400000"),
+    ];
+    let mut config = config(group(), simulator(1_000_000));
+    config["linger_ms"] = json!(0);
+    let publisher = Publisher::start_in(&config, &[], &variables);
+    let next = || {
+        let mut bytes = [0; 256];
+        let len = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    assert_eq!(next(), "READY=1\nSTATUS=listening");
+    assert_eq!(next(), "WATCHDOG=1");
+    assert_eq!(next(), "WATCHDOG=1");
+    publisher.terminate();
+    let stopping = std::iter::repeat_with(next).find(|state| state != "WATCHDOG=1");
+    assert_eq!(stopping.as_deref(), Some("STOPPING=1"));
 }

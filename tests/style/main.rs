@@ -5,7 +5,8 @@
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
 //! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
 //! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
-//! that generates docs/METRICS.md, [`examples`] those on the libraries' examples.
+//! that generates docs/METRICS.md, [`examples`] those on the libraries' examples, [`packages`] those
+//! on the service's unit.
 
 mod alerts;
 mod code;
@@ -15,6 +16,7 @@ mod layers;
 mod layout;
 mod metrics;
 mod names;
+mod packages;
 mod prose;
 mod source;
 mod threats;

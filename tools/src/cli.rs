@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{
-    demo, doctor, explain, inject, inspect, listen, plan, promote, replay, simulate,
+    demo, doctor, explain, inject, inspect, listen, manual, plan, promote, replay, simulate,
 };
 
 /// Moves market data, injects faults, and reports every loss exactly.
@@ -46,6 +46,9 @@ pub(crate) enum Command {
     Explain(explain::Args),
     /// Checks this host for tickcast, and reports findings, reasons and remedies.
     Doctor(doctor::Args),
+    /// Writes the man pages and shell completions of both programs into a folder, for packages.
+    #[command(hide = true)]
+    Manual(manual::Args),
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod commands;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use cli::{Cli, Command};
 use tickcast_tools::exit::run_program;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             Command::Promote(args) => commands::promote::run(&args),
             Command::Explain(args) => commands::explain::run(&args),
             Command::Doctor(args) => commands::doctor::run(&args),
+            Command::Manual(args) => commands::manual::run(&args, Cli::command()),
         }
     })
 }

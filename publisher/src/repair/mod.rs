@@ -192,6 +192,7 @@ impl RepairService {
         }
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
+            self.shared.rounds.repaired();
         }
         self.is_ending = true;
         match self.shared.handed_over_to.get() {

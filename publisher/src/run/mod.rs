@@ -2,12 +2,14 @@
 //! handlers in the process. A thread that fails ends all others, and every resource is closed.
 
 mod assemble;
+pub(crate) mod command_line;
 pub(crate) mod commands;
 pub(crate) mod endpoints;
 pub(crate) mod others;
 pub(crate) mod preflight;
 mod promotion;
 pub(crate) mod service;
+pub(crate) mod service_manager;
 mod standby;
 pub(crate) mod threads;
 pub(crate) mod yield_to_repair;

@@ -201,6 +201,7 @@ impl Candidate {
                 join(mirrors, "mirror")?;
                 return Ok(None);
             }
+            base.rounds.published();
             commands.poll(base);
             if let Some(reason) = self.state.ordered() {
                 break reason;

@@ -165,6 +165,7 @@ pub(crate) fn publish(
         .collect();
     let mut is_closing = false;
     loop {
+        shared.rounds.published();
         if is_handed_over(&mut to, shared, &mut commands, &mut idle)? {
             return finish(to, shared, commands, idle);
         }
@@ -213,6 +214,7 @@ fn is_handed_over(
 ) -> Result<bool, PublisherError> {
     commands.poll(shared);
     while commands.is_handing_over() {
+        shared.rounds.published();
         let now = now();
         to.flush(now);
         to.drive(now)?;
@@ -260,6 +262,7 @@ pub(crate) fn inline(
 ) -> Result<(), PublisherError> {
     let mut ended = vec![false; inputs.len()];
     loop {
+        shared.rounds.published();
         if is_handed_over(&mut to, shared, &mut commands, &mut idle)? {
             return finish(to, shared, commands, idle);
         }
@@ -353,6 +356,7 @@ pub(crate) fn finish(
     tracing::info!("the session has ended; waiting for subscribers to reach its end");
     let until = began.monotonic.after(shared.linger());
     loop {
+        shared.rounds.published();
         commands.poll(shared);
         let now = now();
         let worked = to.drive(now)?;

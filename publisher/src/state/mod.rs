@@ -8,6 +8,7 @@ pub(crate) mod hand_over;
 pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod positions;
+pub(crate) mod rounds;
 pub(crate) mod source_loss;
 pub(crate) mod source_memory;
 pub(crate) mod standby;
@@ -34,6 +35,7 @@ use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
+use crate::state::rounds::Rounds;
 use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
 use crate::state::subscribers::Subscribers;
@@ -432,6 +434,8 @@ pub struct Shared {
     pub service: Arc<RepairServiceCounters>,
     /// The endpoints' counters.
     pub(crate) endpoints: AllEndpointCounters,
+    /// Progress of the publish and the repair thread.
+    pub(crate) rounds: Rounds,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -474,6 +478,7 @@ impl Shared {
             sources,
             service: Arc::default(),
             endpoints: AllEndpointCounters::default(),
+            rounds: Rounds::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),

@@ -82,6 +82,11 @@ impl Publisher {
 
     /// Starts the publisher with further arguments.
     pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
+        Self::start_in(config, arguments, &[])
+    }
+
+    /// Starts the publisher with further arguments and variables of its environment.
+    pub fn start_in(config: &Value, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("config.json"), config.to_string()).unwrap();
@@ -94,6 +99,7 @@ impl Publisher {
             .arg("--summary")
             .arg(path("summary.json"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .stderr(Stdio::from(log))
             .spawn()
             .unwrap();

@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod inject;
 pub(crate) mod inspect;
 pub(crate) mod listen;
+pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod promote;
 pub(crate) mod replay;
