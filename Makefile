@@ -207,10 +207,11 @@ BENCH_GRID = $(if $(filter-out --quick,$(ARGS)),,1)
 bench: setup ## measure tickcast beside a raw floor and its peers, in one run; make bench ARGS=--quick
 	$(BUILD_LAB)
 	$(if $(BENCH_GRID),$(BUILD_BINS))
-	$(BIN)/lab bench --summary $(BIN)/bench.json --html $(BIN)/bench.html $(ARGS)
+	rm -f $(BIN)/bench.hlog
+	$(BIN)/lab bench --summary $(BIN)/bench.json --html $(BIN)/bench.html --hlog $(BIN)/bench.hlog $(ARGS)
 	$(if $(BENCH_GRID),$(BIN)/grid --receivers-max $(if $(ARGS),10,1000) > $(BIN)/bench-grid.md)
 	$(if $(BENCH_GRID),@cat $(BIN)/bench-grid.md)
-	@echo "written: $(BIN)/bench.json, $(BIN)/bench.html$(if $(BENCH_GRID), and $(BIN)/bench-grid.md)"
+	@echo "written: $(BIN)/bench.json, $(BIN)/bench.html, $(BIN)/bench.hlog$(if $(BENCH_GRID), and $(BIN)/bench-grid.md)"
 
 bench-peers: setup ## build the peers that bench measures beside: Aeron C and iceoryx2
 	@LOCKED=$(LOCKED) tests/lab/peers/build $(BIN)

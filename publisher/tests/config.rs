@@ -678,6 +678,46 @@ fn flight_record_needs_tmpfs_and_valid_size() {
 }
 
 #[test]
+fn latency_log_needs_a_directory_and_valid_interval() {
+    for (log, expected) in [
+        (
+            json!({ "path": "/no/such/directory/a.hlog" }),
+            "latency_log.path: /no/such/directory/a.hlog can't be used: ",
+        ),
+        (
+            json!({ "path": "/tmp/a.hlog", "interval_ms": 99 }),
+            "latency_log.interval_ms: 99 can't be used: it must be from 100 to 86400000",
+        ),
+        (
+            json!({ "path": "/tmp/a.hlog", "interval_ms": 86_400_001 }),
+            "latency_log.interval_ms",
+        ),
+        (
+            json!({ "path": "/tmp/a.hlog", "interval": 1 }),
+            "unknown field `interval`",
+        ),
+        (json!({ "interval_ms": 100 }), "missing field `path`"),
+    ] {
+        let mut config = good();
+        config["latency_log"] = log;
+        let error = plan(&config).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hlog");
+    let mut config = good();
+    config["latency_log"] = json!({ "path": path, "interval_ms": 100 });
+    assert!(plan(&config).is_ok());
+    assert!(!path.exists(), "a check creates nothing");
+    let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    assert!(validator.is_valid(&config));
+    config["latency_log"]["interval_ms"] = json!(99);
+    assert!(!validator.is_valid(&config));
+}
+
+#[test]
 fn example_configs_pass_check_and_schema() {
     let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();

@@ -1642,6 +1642,19 @@ int32_t tickcast_builder_join_limit(TickcastBuilder *builder, uint64_t limit_ms)
 int32_t tickcast_builder_latency(TickcastBuilder *builder, int32_t on);
 
 /*
+ Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,
+ channel and stage. The range of `interval_ms` is 100 to 86,400,000. A thread of the library writes the
+ log; it inherits the cores of the thread that calls tickcast_builder_build. The end of the subscriber
+ writes the last interval and waits for that.
+
+ # Safety
+ `path` is NULL or a text.
+ */
+int32_t tickcast_builder_interval_log(TickcastBuilder *builder,
+                                      const char *path,
+                                      uint64_t interval_ms);
+
+/*
  Drops this share (0 to 1) of datagrams at random, to test an application on a bad network. A seed
  always gives the same drops.
  */

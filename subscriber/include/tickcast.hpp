@@ -524,6 +524,9 @@ public:
         return set(tickcast_builder_join_limit(raw_.get(), detail::millis(limit)));
     }
     Builder &latency(bool on) { return set(tickcast_builder_latency(raw_.get(), on)); }
+    Builder &interval_log(const std::string &path, std::chrono::milliseconds interval) {
+        return set(tickcast_builder_interval_log(raw_.get(), path.c_str(), detail::millis(interval)));
+    }
     Builder &drop(double share, std::uint64_t seed) {
         return set(tickcast_builder_inject_loss(raw_.get(), share, seed));
     }

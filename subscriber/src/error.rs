@@ -11,6 +11,7 @@ use tickcast_reliability::receive::ReceiverConfigError;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::host::files::FileError;
 use tickcast_transport::host::interface::InterfaceError;
 use tickcast_transport::host::mapping::MappingError;
 use tickcast_transport::host::pin::PinError;
@@ -72,6 +73,24 @@ pub enum SubscribeError {
         path: PathBuf,
         /// The reason.
         source: JournalError,
+    },
+    /// The interval log can't be opened.
+    #[error("can't open the interval log: {source}")]
+    IntervalLog {
+        /// The reason.
+        source: FileError,
+    },
+    /// A setting of the interval log is invalid or contradicts another.
+    #[error("the interval log can't be written: {problem}")]
+    IntervalLogSetting {
+        /// The problem, and its remedy.
+        problem: &'static str,
+    },
+    /// The thread of the interval log can't be started.
+    #[error("can't start the thread of the interval log: {source}; raise the limit of threads")]
+    IntervalLogThread {
+        /// The error of the operating system.
+        source: io::Error,
     },
     /// This host does not have the interface.
     #[error("interface {interface}: {source}")]

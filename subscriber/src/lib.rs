@@ -66,6 +66,12 @@ pub use split::{Reader, ReaderReport, Running};
 pub use subscriber::Subscriber;
 pub use sync::wake::Wake;
 
+/// Parts for the publisher. They may change at any time.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::observe::sealed::SealedLatency;
+}
+
 pub use hdrhistogram::Histogram;
 pub use tickcast_reliability::control::{ChannelName, Start};
 pub use tickcast_reliability::delivery::{

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use tickcast_hlog::{IntervalLog, IntervalLogging};
 use tickcast_reliability::control::Start;
 #[cfg(feature = "testing")]
 use tickcast_reliability::delivery::LineId;
@@ -80,6 +81,8 @@ pub struct Subscriber {
     poisoned: bool,
     /// Whether monitors show the current problem.
     problem_reported: bool,
+    /// Writes the interval log until it is dropped.
+    interval_logging: Option<IntervalLogging>,
 }
 
 /// Rounds of one poll on a conflated channel. More datagrams in one poll mean fewer records for the closure.
@@ -131,7 +134,22 @@ impl Subscriber {
             totals,
             poisoned: false,
             problem_reported: false,
+            interval_logging: None,
         }
+    }
+
+    /// Starts the thread that writes the interval log.
+    fn start_interval_log(&mut self, log: IntervalLog) -> io::Result<()> {
+        let setting = self.driver.builder.interval_log.as_ref();
+        let Some((_, interval)) = setting else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&self.dispatcher.shared);
+        let failures = Arc::clone(&shared.interval_log_failures);
+        let totals = move || shared.latency_series();
+        let logging = IntervalLogging::start(log, *interval, failures, totals)?;
+        self.interval_logging = Some(logging);
+        Ok(())
     }
 
     /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Never blocks.
@@ -683,8 +701,14 @@ impl SubscriberBuilder {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
-        let parts = self.check()?;
-        Ok(Subscriber::new(self, parts))
+        let mut parts = self.check()?;
+        let interval_log = parts.interval_log.take();
+        let mut subscriber = Subscriber::new(self, parts);
+        if let Some(log) = interval_log {
+            let started = subscriber.start_interval_log(log);
+            started.map_err(|source| SubscribeError::IntervalLogThread { source })?;
+        }
+        Ok(subscriber)
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tempfile::TempDir;
 use tickcast::{abi, event, item, monitor, reader};
+use tickcast_hlog::read_intervals;
 use tickcast_subscriber::record;
 use tickcast_test_support::system_calls::{calls_are_receiving, once};
 use tickcast_test_support::{
@@ -465,6 +466,12 @@ fn follow_every_way(options: &[&str], runner: &[&str], name: &str, messages: u64
         );
         assert!(said["instruments"] >= 20 && said["events"] > 3, "{way}");
         assert_eq!(&digest_of(&file(way)), digest, "{way}");
+        let log = std::fs::read(file(&format!("{way}.hlog"))).expect("an interval log");
+        let delivered = |tag: &str| tag == "all/sealed_to_delivered" || tag == "all/replayed";
+        let intervals = read_intervals(&log).expect("whole lines").into_iter();
+        let delivered = intervals.filter(|it| delivered(&it.tag));
+        let logged: u64 = delivered.map(|it| it.samples.len()).sum();
+        assert_eq!(logged, published, "{way}");
     }
     assert_eq!(numbers(&said[1])["other_records"], published);
     assert_eq!(

@@ -147,12 +147,13 @@ fn product_builds_enable_no_planted_bugs() {
 }
 
 /// The crates that each crate may import; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 10] = [
+const IMPORTS: [(&str, &[&str]); 11] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
     ("transport/base", &["reliability"]),
     ("transport/log", &["reliability"]),
     ("transport/metrics", &["log"]),
+    ("transport/hlog", &["reliability", "transport-base", "log"]),
     ("transport/verbs", &["reliability", "transport-base"]),
     (
         "transport",
@@ -167,11 +168,15 @@ const IMPORTS: [(&str, &[&str]); 10] = [
             "transport",
             "log",
             "metrics",
+            "hlog",
             "reliability",
             "journal",
         ],
     ),
-    ("subscriber", &["transport", "reliability", "journal"]),
+    (
+        "subscriber",
+        &["transport", "hlog", "reliability", "journal"],
+    ),
 ];
 
 /// Crates that the core must not depend on.

@@ -51,7 +51,11 @@ const SECTIONS: [Section; 12] = [
         "Publisher: process",
         "`tickcast_publisher_<metric>`",
         Some(&PUBLISHER),
-        &["PublisherMetrics", "RepairServiceCounters"],
+        &[
+            "PublisherMetrics",
+            "RepairServiceCounters",
+            "LatencyLogMetrics",
+        ],
     ),
     (
         "Publisher: endpoints",

@@ -8,6 +8,7 @@ mod end_to_end;
 mod hostile;
 mod hostile_publisher;
 mod impostor;
+mod interval_logs;
 mod isolation;
 mod log_floods;
 mod own_handler;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{
-    demo, doctor, explain, inject, inspect, listen, manual, plan, promote, replay, simulate,
+    demo, doctor, explain, inject, inspect, listen, manual, plan, promote, replay, report, simulate,
 };
 
 /// Moves market data, injects faults, and reports every loss exactly.
@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Promote(promote::Args),
     /// Reports from flight records where each missing datagram was lost, and replays them.
     Explain(explain::Args),
+    /// Plots interval logs of latency on one page, and compares two of them.
+    Report(report::Args),
     /// Checks this host for tickcast, and reports findings, reasons and remedies.
     Doctor(doctor::Args),
     /// Writes the man pages and shell completions of both programs into a folder, for packages.

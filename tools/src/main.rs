@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             Command::Inject(args) => commands::inject::run(&args),
             Command::Promote(args) => commands::promote::run(&args),
             Command::Explain(args) => commands::explain::run(&args),
+            Command::Report(args) => commands::report::run(&args),
             Command::Doctor(args) => commands::doctor::run(&args),
             Command::Manual(args) => commands::manual::run(&args, Cli::command()),
         }

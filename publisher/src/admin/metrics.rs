@@ -154,6 +154,7 @@ impl PublisherPage {
             .set(shared.hand_overs_refused.load(Relaxed));
         publisher.each(self.at(&process));
         shared.service.each(self.at(&process));
+        shared.latency_log.each(self.at(&process));
         for (endpoint, counters) in shared.endpoints.each() {
             counters.each(self.at(&process.with("endpoint", endpoint)));
         }

@@ -5,6 +5,7 @@ mod commands;
 mod fan_out;
 pub(crate) mod input;
 pub(crate) mod journal;
+pub(crate) mod latency_log;
 mod standby;
 
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ pub use crate::config::input::{
     RecordsInputConfig, SimulatorInputConfig, UdpInputConfig, WaitForSubscribers,
 };
 pub use crate::config::journal::FlightRecordConfig;
+pub use crate::config::latency_log::LatencyLogConfig;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
 pub use crate::http::EndpointAddress;
@@ -94,6 +96,9 @@ pub struct Config {
     /// Flight records of publishing and repair; null: none.
     #[serde(default)]
     pub flight_record: Option<FlightRecordConfig>,
+    /// Interval log of the latency up to the sealed datagram; null: none.
+    #[serde(default)]
+    pub latency_log: Option<LatencyLogConfig>,
     /// The channels that are published.
     pub channels: Vec<ChannelConfig>,
     /// The sources of the messages.

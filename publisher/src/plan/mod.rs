@@ -23,11 +23,11 @@ use tickcast_transport::host::mapping::SharedMapping;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::input::PATH_LEN_MAX;
-use crate::config::journal;
 use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace,
     ThreadMode, WaitForSubscribers,
 };
+use crate::config::{journal, latency_log};
 use crate::error::ConfigError;
 use crate::http::EndpointAddress;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
@@ -145,6 +145,7 @@ impl Plan {
         timers(&config, &mut warnings)?;
         ring_dir(&config, &channels, &mut warnings)?;
         journal::check(&config)?;
+        latency_log::check(&config)?;
         if !(2..=1 << 20).contains(&config.threads.queue_batches) {
             let remedy = "it must be from 2 to 1048576";
             return Err(ConfigError::value(

@@ -22,6 +22,7 @@ use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
 
+use crate::admin::latency_log;
 use crate::admin::summary::{EndError, PublisherSummary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
@@ -163,6 +164,7 @@ impl Opened {
         let endpoints = parts.endpoints.start(&parts.shared, sender)?;
         let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
+        let latency = latency_log::start(&config, &shared)?;
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
@@ -193,6 +195,7 @@ impl Opened {
                 repair,
                 endpoints,
                 sources,
+                latency,
             },
         })
     }
@@ -210,6 +213,7 @@ impl Opened {
             let (sender, receiver) = command::commands();
             let endpoints = parts.endpoints.start(&parts.shared, sender)?;
             let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
+            let latency = latency_log::start(&config, &shared)?;
             let hand_over = HandOver::without_rest(config.hand_over_to);
             let commands = Commands::new(receiver, hand_over, None);
             let served = Served {
@@ -218,6 +222,7 @@ impl Opened {
                 repair,
                 endpoints,
                 sources: None,
+                latency,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -462,6 +467,8 @@ pub(crate) struct Served {
     endpoints: EndpointThreads,
     /// The thread that keeps the state of live sources.
     sources: Option<Thread<()>>,
+    /// The thread that keeps the latency log.
+    latency: Option<Thread<()>>,
 }
 
 impl Served {
@@ -475,6 +482,9 @@ impl Served {
         result = result.and(self.endpoints.join());
         if let Some(sources) = self.sources {
             result = result.and(join(sources, "sources"));
+        }
+        if let Some(latency) = self.latency {
+            result = result.and(join(latency, "latency"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);

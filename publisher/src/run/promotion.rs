@@ -11,6 +11,7 @@ use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 
+use crate::admin::latency_log;
 use crate::config::Config;
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
@@ -80,6 +81,8 @@ pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
     pub(crate) epoch: EpochState,
     pub(crate) repair: Thread<()>,
+    /// The thread that keeps the latency log.
+    pub(crate) latency: Option<Thread<()>>,
     pub(crate) config: Config,
     pub(crate) promoted: Promoted,
 }
@@ -151,6 +154,7 @@ impl Candidate {
         to.drive(began)?;
         base.promote(shared.clone());
         let repair = serving.start(&config, &shared)?;
+        let latency = latency_log::start(&config, &shared)?;
         let before = published(&shared);
         for (n, (source, entry)) in entries.enumerate() {
             let now = now();
@@ -174,6 +178,7 @@ impl Candidate {
             shared,
             epoch: continued.epoch,
             repair,
+            latency,
             config,
             promoted,
         };

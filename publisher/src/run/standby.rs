@@ -169,6 +169,9 @@ impl Standby {
         let opened = published?;
         if let Some(opened) = opened {
             result = result.and(join(opened.repair, "repair"));
+            if let Some(latency) = opened.latency {
+                result = result.and(join(latency, "latency"));
+            }
             kept = opened.epoch.close_if_ended(&opened.shared);
         }
         result = result.and(endpoints.join());

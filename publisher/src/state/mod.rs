@@ -207,6 +207,16 @@ impl LineCounters {
     }
 }
 
+tickcast_reliability::counters! {
+    /// The latency log.
+    pub struct LatencyLogMetrics {
+        /// Times that an interval could not be written to the latency log; the next one has its samples.
+        latency_log_failures,
+        /// Datagrams whose latency was not recorded, because their slots were overwritten before.
+        latency_log_skipped,
+    }
+}
+
 /// State of a source, shared by all threads.
 pub struct SourceShared {
     /// Number of the source.
@@ -436,6 +446,8 @@ pub struct Shared {
     pub(crate) endpoints: AllEndpointCounters,
     /// Progress of the publish and the repair thread.
     pub(crate) rounds: Rounds,
+    /// The counters of the latency log.
+    pub(crate) latency_log: LatencyLogMetrics,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -479,6 +491,7 @@ impl Shared {
             service: Arc::default(),
             endpoints: AllEndpointCounters::default(),
             rounds: Rounds::default(),
+            latency_log: LatencyLogMetrics::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),

@@ -280,6 +280,26 @@ pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i3
     edit(builder, |it| Ok(it.latency(on != 0)))
 }
 
+/// Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,
+/// channel and stage. The range of `interval_ms` is 100 to 86,400,000. A thread of the library writes the
+/// log; it inherits the cores of the thread that calls tickcast_builder_build. The end of the subscriber
+/// writes the last interval and waits for that.
+///
+/// # Safety
+/// `path` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_interval_log(
+    builder: *mut Builder,
+    path: *const c_char,
+    interval_ms: u64,
+) -> i32 {
+    edit(builder, |it| {
+        // SAFETY: as for `text`.
+        let path = unsafe { text(path, "path") }?;
+        Ok(it.interval_log(path, Duration::from_millis(interval_ms)))
+    })
+}
+
 /// Drops this share (0 to 1) of datagrams at random, to test an application on a bad network. A seed
 /// always gives the same drops.
 #[unsafe(no_mangle)]

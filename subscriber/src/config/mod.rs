@@ -4,9 +4,11 @@ pub(crate) mod endpoints;
 pub(crate) mod filter;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tickcast_hlog::IntervalLog;
 use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter};
 use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX, Start};
 use tickcast_reliability::delivery::Delivery;
@@ -231,12 +233,17 @@ pub enum RepairTransport {
     Tcp,
 }
 
+/// The lengths that an interval of an interval log may have.
+const INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(24 * 60 * 60);
+
 /// The parts of a checked description.
 pub(crate) struct Parts {
     pub(crate) settings: SubscriberSettings,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) waker: Waker,
     pub(crate) recorder: Option<JournalWriter>,
+    pub(crate) interval_log: Option<IntervalLog>,
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`](crate::Subscriber::builder).
@@ -268,6 +275,7 @@ pub struct SubscriberBuilder {
     pub(crate) join_limit: Option<Duration>,
     pub(crate) repair: RepairTransport,
     journal: Option<(PathBuf, usize)>,
+    pub(crate) interval_log: Option<(PathBuf, Duration)>,
     link: LinkTimers,
     seed: Option<u64>,
 }
@@ -289,6 +297,7 @@ impl SubscriberBuilder {
             join_limit: None,
             repair: RepairTransport::Auto,
             journal: None,
+            interval_log: None,
             link: LinkTimers::default(),
             seed: None,
         }
@@ -317,6 +326,22 @@ impl SubscriberBuilder {
     #[must_use]
     pub fn journal(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
         self.journal = Some((path.into(), bytes));
+        self
+    }
+
+    /// Appends the latency histograms to an interval log (HdrHistogram log 1.3): a line an interval, channel
+    /// and stage with samples, of 100 ms to a day. A thread of its own writes the log. It inherits the
+    /// cores of the caller of [`build`](Self::build), so build before you pin. A drop of the subscriber
+    /// writes the last interval and waits for that.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").interval_log("risk-1.hlog", Duration::from_secs(1));
+    /// ```
+    #[must_use]
+    pub fn interval_log(mut self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+        self.interval_log = Some((path.into(), interval));
         self
     }
 
@@ -533,11 +558,29 @@ impl SubscriberBuilder {
             addresses,
             waker,
             recorder: recorder.transpose()?,
+            interval_log: self.open_interval_log()?,
         })
     }
 }
 
 impl SubscriberBuilder {
+    /// Opens the interval log.
+    fn open_interval_log(&self) -> Result<Option<IntervalLog>, SubscribeError> {
+        let Some((path, interval)) = &self.interval_log else {
+            return Ok(None);
+        };
+        let refused = |problem| Err(SubscribeError::IntervalLogSetting { problem });
+        if !INTERVALS.contains(interval) {
+            return refused("its interval must be from 100 ms to a day");
+        }
+        if !self.latency {
+            return refused("it has the latency, so leave `latency` on");
+        }
+        let log = IntervalLog::open(path, &self.name, SystemClock.utc());
+        let log = log.map_err(|source| SubscribeError::IntervalLog { source })?;
+        Ok(Some(log))
+    }
+
     /// Returns the writer of a journal in this file.
     fn recorder(&self, path: &Path, bytes: usize) -> Result<JournalWriter, SubscribeError> {
         let origin = JournalOrigin {

@@ -59,6 +59,7 @@ impl Driver {
             addresses,
             waker,
             recorder,
+            ..
         }: Parts,
         now: Nanos,
     ) -> Self {

@@ -6,6 +6,7 @@
 //! separately: a negative sample counts as zero, and a sample of more than an hour is discarded.
 
 use hdrhistogram::Histogram;
+use tickcast_hlog::Series;
 use tickcast_reliability::delivery::Position;
 use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, Records, StatMsg, StatusMsg,
@@ -33,6 +34,43 @@ pub enum Stage {
     /// From the sealed datagram until delivery, for records sealed before the subscriber had caught up with
     /// the live stream. This is the age of replayed records, not a latency.
     Replayed,
+}
+
+impl Stage {
+    /// All stages.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelLatency, Stage};
+    /// # fn f(latency: &ChannelLatency) {
+    /// for stage in Stage::ALL {
+    ///     println!("{}: {} samples", stage.name(), latency.stage(stage).len());
+    /// }
+    /// # }
+    /// ```
+    pub const ALL: [Self; STAGES] = [
+        Self::EventToReceived,
+        Self::ReceivedToSealed,
+        Self::SealedToDelivered,
+        Self::Repair,
+        Self::Replayed,
+    ];
+
+    /// Returns the name of the stage in interval logs.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Stage;
+    /// assert_eq!(Stage::SealedToDelivered.name(), "sealed_to_delivered");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EventToReceived => "event_to_received",
+            Self::ReceivedToSealed => "received_to_sealed",
+            Self::SealedToDelivered => "sealed_to_delivered",
+            Self::Repair => "repair",
+            Self::Replayed => "replayed",
+        }
+    }
 }
 
 /// A copy of one channel's histograms, in nanoseconds.
@@ -83,6 +121,12 @@ impl ChannelLatency {
     #[must_use]
     pub const fn stage(&self, stage: Stage) -> &Histogram<u64> {
         &self.stages[stage as usize]
+    }
+
+    /// Returns the series of an interval log, one for each stage.
+    pub(crate) fn into_series(self, channel: &str) -> impl Iterator<Item = Series> {
+        let stages = Stage::ALL.into_iter().zip(self.stages);
+        stages.map(move |(stage, total)| Series::new(channel, stage.name(), total))
     }
 }
 
@@ -188,6 +232,24 @@ impl LatencyRecorder {
             Stage::SealedToDelivered
         };
         self.record(stage, sealed, at.0, count);
+    }
+
+    /// Records the stamps of all records of a datagram, in order.
+    #[inline(always)]
+    pub(super) fn all_stamped(&self, position: &Position, records: Records<'_>) {
+        // In a run of one type, the stamps have a fixed offset, so no record needs a search for them.
+        macro_rules! of_types {
+            ($($record:ty),+) => {
+                $(if let Some(records) = records.all_of::<$record>() {
+                    return self.stamped_alike(position, records, |record| Stamps {
+                        event: record.hd.ts_event,
+                        received: record.ts_recv,
+                    });
+                })+
+            };
+        }
+        of_types!(MboMsg, TradeMsg, Mbp1Msg);
+        self.stamped(position, records.filter_map(stamps));
     }
 
     /// Records the stamps of a datagram whose records are all of one type. Records of one message all have
@@ -302,19 +364,7 @@ impl Meter {
     ) {
         self.begin(latency, first, utc);
         latency.delivered(first, self.delivered_at, records.len() as u64);
-        // In a run of one type, the stamps have a fixed offset, so no record needs a search for them.
-        macro_rules! of_types {
-            ($($record:ty),+) => {
-                $(if let Some(records) = records.all_of::<$record>() {
-                    return latency.stamped_alike(first, records, |record| Stamps {
-                        event: record.hd.ts_event,
-                        received: record.ts_recv,
-                    });
-                })+
-            };
-        }
-        of_types!(MboMsg, TradeMsg, Mbp1Msg);
-        latency.stamped(first, records.filter_map(stamps));
+        latency.all_stamped(first, records);
     }
 
     #[inline]

@@ -5,12 +5,14 @@ pub(crate) mod directory;
 pub(crate) mod latency;
 pub(crate) mod others;
 pub(crate) mod polled;
+pub(crate) mod sealed;
 pub(crate) mod summary;
 pub(crate) mod totals;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tickcast_hlog::Series;
 use tickcast_reliability::counters;
 use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, Sequence};
 
@@ -190,6 +192,21 @@ impl Monitor {
         locked(&self.shared.problem).clone()
     }
 
+    /// Returns the number of intervals that could not be written to the interval log. Their samples are in
+    /// the next interval that was written.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if monitor.interval_log_failures() > 0 {
+    ///     eprintln!("the interval log could not be written at times");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn interval_log_failures(&self) -> u64 {
+        self.shared.interval_log_failures.get()
+    }
+
     /// Returns a copy of the known symbols and ids.
     ///
     /// ```
@@ -214,9 +231,18 @@ pub(crate) struct Shared {
     /// Whether there is a problem; readable without the lock.
     pub(crate) has_problem: AtomicBool,
     pub(crate) directory: Mutex<Directory>,
+    pub(crate) interval_log_failures: Arc<Counter>,
 }
 
 impl Shared {
+    /// Returns the series of an interval log, all stages of all channels.
+    pub(crate) fn latency_series(&self) -> Vec<Series> {
+        let channels = self.channels.iter();
+        let measured = channels.filter_map(|it| Some((&it.name, it.latency.as_ref()?.snapshot())));
+        let series = measured.flat_map(|(name, latency)| latency.into_series(name));
+        series.collect()
+    }
+
     pub(crate) fn of(&self, channel: ChannelId) -> Option<&ChannelShared> {
         self.channels.iter().find(|it| it.id() == Some(channel))
     }

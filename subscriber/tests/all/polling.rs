@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use crate::common::{
     CHANNEL, PATIENCE, Publisher, Seen, core, joined, mapping, order, poll_until, quote, trade,
 };
+use tickcast_hlog::read_intervals;
 use tickcast_reliability::control::{FanOutOffer, VerbsLine};
 use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_subscriber::{
     ChannelBuilder, ChannelError, Event, FilterError, Idle, InstrumentFilter, Item, LinkDownReason,
-    LossCause, ReceiverConfig, SpawnError, Start, SubscribeError, Subscriber, Transport, Wake,
-    faults::FaultConfig,
+    LossCause, ReceiverConfig, SpawnError, Stage, Start, SubscribeError, Subscriber, Transport,
+    Wake, faults::FaultConfig,
 };
 
 #[test]
@@ -663,4 +664,75 @@ fn unoffered_transport_is_reported_as_problem() {
         said.contains("does not offer the requested transport"),
         "{said}"
     );
+}
+
+#[test]
+fn interval_log_adds_up_to_the_histograms_when_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("risk-1.hlog");
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let builder = publisher.subscriber().channel("all");
+    let builder = builder.interval_log(&path, Duration::from_millis(100));
+    let mut subscriber = joined(builder, &mut seen);
+    let intervals = || read_intervals(&std::fs::read(&path).unwrap()).unwrap();
+    for (published, is_last) in [(500, false), (800, true)] {
+        let before = u32::try_from(seen.records.len()).unwrap();
+        publisher.quotes(3, before..published);
+        poll_until(&mut subscriber, &mut seen, |_, seen| {
+            let has_all = seen.records.len() == published as usize;
+            // The thread writes without a poll. The last interval is written by leaving.
+            has_all && (is_last || !intervals().is_empty())
+        });
+    }
+    let expected = subscriber.latency(CHANNEL).unwrap();
+    let monitor = subscriber.monitor();
+    subscriber.leave();
+    let mut count = 0;
+    for stage in Stage::ALL {
+        let tag = format!("all/{}", stage.name());
+        let mut sum = expected.stage(stage).clone();
+        sum.reset();
+        for interval in intervals().iter().filter(|it| it.tag == tag) {
+            sum.add(&interval.samples).unwrap();
+        }
+        assert_eq!(&sum, expected.stage(stage), "{tag}");
+        count += sum.len();
+    }
+    assert!(count >= 800, "{count} samples");
+    assert_eq!(monitor.interval_log_failures(), 0);
+}
+
+#[test]
+fn interval_log_with_impossible_settings_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("risk-1.hlog");
+    let second = Duration::from_secs(1);
+    let builder = || Subscriber::builder("127.0.0.1:7400").channel("all");
+    for (builder, expected) in [
+        (
+            builder().interval_log(&path, Duration::ZERO),
+            "from 100 ms to a day",
+        ),
+        (
+            builder().interval_log(&path, 86_401 * second),
+            "from 100 ms to a day",
+        ),
+        (
+            builder().interval_log(&path, second).latency(false),
+            "leave `latency` on",
+        ),
+        (
+            builder().interval_log(path.join("below"), second),
+            "can't open the interval log",
+        ),
+        (
+            builder().interval_log("/dev/full", second),
+            "can't write to /dev/full",
+        ),
+    ] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(!path.exists(), "a refused subscriber leaves no file");
 }

@@ -128,6 +128,9 @@ int main(int argc, char **argv) {
     tickcast_builder_receive_buffer(builder, 8 << 20);
     tickcast_builder_join_limit(builder, 60000);
     tickcast_builder_latency(builder, 1);
+    char interval_log[4096];
+    snprintf(interval_log, sizeof interval_log, "%s.hlog", argv[3]);
+    tickcast_builder_interval_log(builder, interval_log, 100);
     tickcast_builder_inject_loss(builder, 0.05, 7);
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     MUST(subscriber);

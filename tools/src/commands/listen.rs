@@ -110,6 +110,13 @@ pub(crate) struct Args {
     /// Keep a flight record in this file on tmpfs, of this many MiB; `tickcast explain` reads it.
     #[arg(long, value_name = "FILE[:MIB]", value_parser = recording)]
     record: Option<(PathBuf, usize)>,
+    /// Append the latency of every channel and stage to this interval log (HdrHistogram log 1.3).
+    #[arg(long, value_name = "FILE")]
+    hlog: Option<PathBuf>,
+    /// Length of an interval in --hlog: 0.1 to 86400.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    #[arg(requires = "hlog")]
+    hlog_interval_s: Duration,
     /// Do not report recovered gaps one by one.
     #[arg(long)]
     quiet: bool,
@@ -324,6 +331,9 @@ fn describe(
     }
     if let Some((path, bytes)) = &args.record {
         builder = builder.journal(path, *bytes);
+    }
+    if let Some(path) = &args.hlog {
+        builder = builder.interval_log(path, args.hlog_interval_s);
     }
     for interface in &args.interfaces {
         builder = builder.interface(interface.clone());

@@ -10,4 +10,5 @@ pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod promote;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod simulate;

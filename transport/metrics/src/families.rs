@@ -103,6 +103,8 @@ pub static PUBLISHER: Part = Part {
         one("ended", "ended"),
         one("audit_lines_lost_total", "audit_lines_lost"),
         one("hand_overs_refused_total", "hand_overs_refused"),
+        one("latency_log_failures_total", "latency_log_failures"),
+        one("latency_log_skipped_total", "latency_log_skipped"),
         one("subscribers_short_of_end", "subscribers_short_of_end"),
         one("connections_accepted_total", "connections"),
         one("connections_open", "connected"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::contender::Program;
 use super::html;
+use super::latency_log::LatencyLog;
 use super::marks;
 use super::plan::{Measure, Place, Size, all, chosen};
 use super::protocol::Task;
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// Write a page with tables and plots to this file.
     #[arg(long, value_name = "FILE", overrides_with = "html")]
     html: Option<PathBuf>,
+    /// Append the latency of every turn to this interval log (HdrHistogram log 1.3).
+    #[arg(long, value_name = "FILE", overrides_with = "hlog")]
+    hlog: Option<PathBuf>,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -132,8 +136,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let turns: usize = measures.iter().map(turns_at).sum();
     let mut progress = ProgressReport::new("bench", Some(turns as u64), args.quiet);
     let mut done = 0;
-    let of = Bench {
+    let latency_log = args.hlog.as_deref().map(LatencyLog::open).transpose()?;
+    let mut of = Bench {
         args,
+        latency_log,
         programs: &programs,
         cores: if args.no_pins {
             &[]
@@ -153,6 +159,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         ended
     });
     progress.finish();
+    let unwritten = of.latency_log.map_or(0, |log| log.failures());
+    if unwritten > 0 {
+        eprintln!("lab: the interval log lacked room {unwritten} times; turns share an interval");
+    }
     results.is_interrupted = ended.is_err();
     results.marks = marks::judge(&results.measures);
     // Files come first, because the reader of the table may close the pipe.
@@ -307,6 +317,7 @@ impl Programs {
 
 struct Bench<'a> {
     args: &'a Args,
+    latency_log: Option<LatencyLog>,
     programs: &'a Programs,
     cores: &'a [usize],
     stop: &'a Stop,
@@ -324,7 +335,7 @@ impl Bench<'_> {
 
     /// Runs the turns of all contenders in alternation: A B C A B C.
     fn take_turns(
-        &self,
+        &mut self,
         measure: &Measure,
         rows: &mut [Row],
         mut tell: impl FnMut(&str),
@@ -356,7 +367,12 @@ impl Bench<'_> {
                     // A signal to the whole process group also ends the processes: that is no failure of
                     // theirs.
                     Err(_) if self.stop.asked() => return Err(ToolError::Interrupted),
-                    turn => row.add(turn.map_err(|error| error.to_string())),
+                    turn => {
+                        if let (Some(log), Ok(turn)) = (&mut self.latency_log, &turn) {
+                            log.add(measure.id, name, turn);
+                        }
+                        row.add(turn.map_err(|error| error.to_string()));
+                    }
                 }
             }
         }

@@ -10,11 +10,12 @@
 //! | [`side`], [`protocol`] | the code of a measured process, shared by all contenders |
 //! | [`sides`] | this program's own contenders |
 //! | [`statistics`], [`results`], [`marks`] | the results and how they are judged |
-//! | [`tables`], [`html`] | the presentation of the results |
+//! | [`tables`], [`html`], [`latency_log`] | the presentation of the results |
 
 pub(crate) mod command;
 pub(crate) mod contender;
 pub(crate) mod html;
+pub(crate) mod latency_log;
 pub(crate) mod marks;
 pub(crate) mod plan;
 pub(crate) mod protocol;

@@ -219,6 +219,9 @@ pub(crate) struct Latency {
     pub(crate) max: u64,
     /// Quantiles for a plot, each with its value.
     pub(crate) curve: Vec<(f64, u64)>,
+    /// The whole distribution: values, each with its count.
+    #[serde(default)]
+    pub(crate) counts: Vec<(u64, u64)>,
 }
 
 /// One tick.

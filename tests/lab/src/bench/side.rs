@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use super::protocol::{Latency, Load, Order, Outcome, Part, Task, Tick, Word};
 
 /// The longest latency that the histogram resolves.
-const LATENCY_MAX_NS: u64 = 60_000_000_000;
+pub(crate) const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// How long a receiver waits for published ticks that have not arrived.
 const MISSING_AFTER_NS: u64 = 3_000_000_000;
 /// How long a process lives after the bench closed its orders.
@@ -499,6 +499,9 @@ fn latency(of: &Histogram<u64>) -> Option<Latency> {
         p999: of.value_at_quantile(0.999),
         max: of.max(),
         curve: curve.map(|q| (q, of.value_at_quantile(q))).to_vec(),
+        counts: (of.iter_recorded())
+            .map(|it| (it.value_iterated_to(), it.count_at_value()))
+            .collect(),
     })
 }
 

@@ -1,0 +1,184 @@
+//! The contents of interval logs, by channel and stage, one log beside another.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tickcast_hlog::Interval;
+use tickcast_subscriber::Histogram;
+
+use super::statistics::{Verdict, verdict};
+
+/// The compared percentiles of intervals.
+pub(crate) const COMPARED: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
+/// An interval with fewer samples has no percentile to compare: its p99 would be its maximum.
+pub(crate) const SAMPLES_MIN: u64 = 100;
+
+/// One interval, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// Middle of the interval, in seconds since the log's first interval.
+    pub(crate) at_s: f64,
+    pub(crate) samples: u64,
+    /// The values of [`COMPARED`].
+    pub(crate) compared: [u64; COMPARED.len()],
+    pub(crate) max: u64,
+}
+
+/// One channel and stage of one log.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    pub(crate) total: Histogram<u64>,
+    pub(crate) points: Vec<Point>,
+}
+
+/// One channel and stage of all logs; `None` where a log lacks it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) tag: String,
+    pub(crate) sides: Vec<Option<Side>>,
+    /// The verdict on each of [`COMPARED`], if two logs have the row.
+    pub(crate) verdicts: Option<[Verdict; COMPARED.len()]>,
+}
+
+/// One log, or two side by side.
+#[derive(Clone, Debug)]
+pub(crate) struct Comparison {
+    pub(crate) rows: Vec<Row>,
+    /// The number of verdicts.
+    pub(crate) verdicts: usize,
+    /// The time from the first to the last interval of each log.
+    pub(crate) spans: Vec<Duration>,
+}
+
+impl Comparison {
+    /// Orders the intervals of one or two logs.
+    pub(crate) fn of(logs: Vec<Vec<Interval>>) -> Self {
+        let mut by_tag = BTreeMap::<String, Vec<Option<Side>>>::new();
+        let (count, mut spans) = (logs.len(), Vec::new());
+        for (at, log) in logs.into_iter().enumerate() {
+            let first = log.iter().map(|it| it.begin).min().unwrap_or_default();
+            let last = log.iter().map(|it| it.begin + it.length).max();
+            spans.push(last.unwrap_or_default().saturating_sub(first));
+            for interval in log {
+                let sides = by_tag.entry(interval.tag.clone());
+                let sides = sides.or_insert_with(|| vec![None; count]);
+                let side = sides[at].get_or_insert_with(|| Side {
+                    total: Histogram::new_from(&interval.samples),
+                    points: Vec::new(),
+                });
+                side.take(&interval, first);
+            }
+        }
+        let both = |sides: &[Option<Side>]| count == 2 && sides.iter().all(Option::is_some);
+        let compared = by_tag.values().filter(|sides| both(sides)).count();
+        let verdicts = compared * COMPARED.len();
+        let rows = by_tag.into_iter().map(|(tag, sides)| Row {
+            verdicts: match &sides[..] {
+                [Some(a), Some(b)] => Some(std::array::from_fn(|at| {
+                    verdict(&a.compared(at), &b.compared(at), verdicts)
+                })),
+                _ => None,
+            },
+            tag,
+            sides,
+        });
+        Self {
+            rows: rows.collect(),
+            verdicts,
+            spans,
+        }
+    }
+}
+
+impl Side {
+    fn take(&mut self, interval: &Interval, first: Duration) {
+        let samples = &interval.samples;
+        // A log of another program may have other bounds.
+        self.total.auto(true);
+        let _ = self.total.add(samples);
+        let middle = interval.begin + interval.length / 2;
+        self.points.push(Point {
+            at_s: middle.saturating_sub(first).as_secs_f64(),
+            samples: samples.len(),
+            compared: COMPARED.map(|(_, quantile)| samples.value_at_quantile(quantile)),
+            max: samples.max(),
+        });
+    }
+
+    /// Returns a compared percentile of every interval with enough samples.
+    pub(crate) fn compared(&self, at: usize) -> Vec<u64> {
+        let enough = self.points.iter().filter(|it| it.samples >= SAMPLES_MIN);
+        enough.map(|it| it.compared[at]).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a log of 20 intervals of a second: 200 samples around `ns` each.
+    pub(crate) fn log(tag: &str, ns: u64) -> Vec<Interval> {
+        let interval = |n: u64| {
+            let mut samples = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
+            for sample in 0..200 {
+                samples.record(ns + 10 * (n % 4) + sample / 2).unwrap();
+            }
+            Interval {
+                tag: tag.into(),
+                begin: Duration::from_secs(1_700_000_000 + n),
+                length: Duration::from_secs(1),
+                samples,
+            }
+        };
+        (0..20).map(interval).collect()
+    }
+
+    #[test]
+    fn rows_pair_the_tags_of_two_logs() {
+        let a = [log("all/repair", 5_000), log("all/old", 9_000)].concat();
+        let b = [log("all/repair", 6_000), log("all/new", 9_000)].concat();
+        let comparison = Comparison::of(vec![a.clone(), b]);
+        let rows = comparison.rows.iter();
+        let rows: Vec<_> = rows
+            .map(|row| {
+                (
+                    row.tag.as_str(),
+                    row.sides.iter().map(Option::is_some).collect::<Vec<_>>(),
+                )
+            })
+            .collect();
+        let expected = [
+            ("all/new", vec![false, true]),
+            ("all/old", vec![true, false]),
+            ("all/repair", vec![true, true]),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(comparison.verdicts, 2);
+        let repair = &comparison.rows[2];
+        assert!(matches!(
+            repair.verdicts,
+            Some([Verdict::Higher(_), Verdict::Higher(_)])
+        ));
+        let side = repair.sides[0].as_ref().unwrap();
+        assert_eq!((side.total.len(), side.points.len()), (4_000, 20));
+        assert_eq!((side.points[0].at_s, side.points[19].at_s), (0.5, 19.5));
+        assert_eq!(comparison.spans, [Duration::from_secs(20); 2]);
+        let same = Comparison::of(vec![a.clone(), a]);
+        let verdicts = same.rows[1].verdicts.unwrap();
+        let is_noise = |it: &Verdict| matches!(it, Verdict::Noise(p) if *p > 0.999);
+        assert!(verdicts.iter().all(is_noise), "{verdicts:?}");
+    }
+
+    #[test]
+    fn thin_intervals_are_shown_and_not_compared() {
+        let mut a = log("all/repair", 5_000);
+        for interval in &mut a[4..] {
+            interval.samples.reset();
+            interval.samples.record_n(9, SAMPLES_MIN - 1).unwrap();
+        }
+        let comparison = Comparison::of(vec![a, log("all/repair", 5_000)]);
+        let row = &comparison.rows[0];
+        assert_eq!(row.verdicts, Some([Verdict::TooFew; 2]));
+        assert_eq!(row.sides[0].as_ref().unwrap().points.len(), 20);
+    }
+}

@@ -1,0 +1,280 @@
+//! An interval log as it is read.
+
+use std::str::from_utf8;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use thiserror::Error;
+
+/// One line of an interval log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interval {
+    /// The tag, `channel/stage`; empty without one.
+    pub tag: String,
+    /// The beginning, since 1970 if the log has no base time.
+    pub begin: Duration,
+    /// The length of the interval.
+    pub length: Duration,
+    /// The samples.
+    pub samples: Histogram<u64>,
+}
+
+/// Reason that an interval log can't be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum IntervalLogError {
+    /// A line is none of an interval log.
+    #[error(
+        "line {line} is none of an interval log; give a file that tickcast or another HdrHistogram writer wrote"
+    )]
+    Line {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// The histogram of a line is damaged.
+    #[error("the histogram of {tag:?} at {begin_s:.3} s is damaged ({reason}); remove its line")]
+    Histogram {
+        /// The tag of the line.
+        tag: String,
+        /// The beginning of the interval, in seconds.
+        begin_s: f64,
+        /// The error of the decoder.
+        reason: String,
+    },
+}
+
+/// Returns the intervals of a log, in its order. Times with a base time become times since 1970. An
+/// incomplete last line is left out.
+///
+/// # Errors
+/// [`IntervalLogError`] names the first line that can't be read.
+pub fn read_intervals(bytes: &[u8]) -> Result<Vec<Interval>, IntervalLogError> {
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
+    let bytes = &bytes[..whole.map_or(0, |at| at + 1)];
+    let (mut all, mut base) = (Vec::new(), Duration::ZERO);
+    let mut deserializer = Deserializer::new();
+    for entry in IntervalLogIterator::new(bytes) {
+        let entry = entry.map_err(|error| {
+            let hdrhistogram::serialization::interval_log::LogIteratorError::ParseError { offset } =
+                error;
+            let before = from_utf8(&bytes[..offset.min(bytes.len())]).unwrap_or_default();
+            IntervalLogError::Line {
+                line: before.matches('\n').count() + 1,
+            }
+        })?;
+        let line = match entry {
+            LogEntry::StartTime(_) => continue,
+            LogEntry::BaseTime(time) => {
+                base = time;
+                continue;
+            }
+            LogEntry::Interval(line) => line,
+        };
+        let tag = line.tag().map_or("", |tag| tag.as_str()).to_owned();
+        let begin = base.saturating_add(line.start_timestamp());
+        let damaged = |reason: String| IntervalLogError::Histogram {
+            tag: tag.clone(),
+            begin_s: begin.as_secs_f64(),
+            reason,
+        };
+        let coded = STANDARD.decode(line.encoded_histogram());
+        let coded = coded.map_err(|error| damaged(error.to_string()))?;
+        let samples = deserializer.deserialize(&mut coded.as_slice());
+        let samples = samples.map_err(|error| damaged(error.to_string()))?;
+        all.push(Interval {
+            tag,
+            begin,
+            length: line.duration(),
+            samples,
+        });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use tickcast_reliability::types::{Counter, Nanos};
+
+    use super::*;
+    use crate::log::{IntervalLog, Series};
+
+    const BEGAN: Nanos = Nanos(1_700_000_000_250_000_000);
+
+    fn histogram(values: &[(u64, u64)]) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
+        for (value, count) in values {
+            histogram.record_n(*value, *count).unwrap();
+        }
+        histogram
+    }
+
+    fn at(seconds: u64) -> Nanos {
+        BEGAN.after(Nanos::from_secs(seconds))
+    }
+
+    fn read(path: &Path) -> Vec<Interval> {
+        read_intervals(&fs::read(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn interval_has_counts_bounds_and_percentiles_of_its_samples() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.hlog");
+        let failed = Counter::default();
+        let mut log = IntervalLog::open(&path, "test", BEGAN).unwrap();
+        let first = [(0, 1), (100, 90), (2_000, 8), (7_000_000, 1)];
+        let total = histogram(&first);
+        log.write(
+            at(1),
+            vec![Series::new("all", "repair", total.clone())],
+            &failed,
+        );
+        let second = [(5_000, 3), (3_600_000_000_000, 1)];
+        let both = histogram(&[&first[..], &second[..]].concat());
+        log.write(
+            at(3),
+            vec![Series::new("all", "repair", both.clone())],
+            &failed,
+        );
+        let intervals = read(&path);
+        let [one, two] = &intervals[..] else {
+            panic!("{intervals:?}");
+        };
+        assert_eq!(
+            (one.begin, one.length),
+            (Duration::from_nanos(BEGAN.0), Duration::from_secs(1))
+        );
+        assert_eq!(
+            (two.begin, two.length),
+            (Duration::from_nanos(at(1).0), Duration::from_secs(2))
+        );
+        assert_eq!((one.samples.len(), one.samples.min()), (100, 0));
+        for quantile in [0.0, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let expected = total.value_at_quantile(quantile);
+            assert_eq!(
+                one.samples.value_at_quantile(quantile),
+                expected,
+                "{quantile}"
+            );
+        }
+        assert_eq!(one.samples.max(), total.max());
+        assert_eq!(two.samples, histogram(&second));
+        let mut sum = one.samples.clone();
+        sum.add(&two.samples).unwrap();
+        assert_eq!(sum, both, "the intervals add up to the total");
+    }
+
+    #[test]
+    fn lines_name_channel_and_stage_and_skip_silence() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.hlog");
+        let failed = Counter::default();
+        let mut log = IntervalLog::open(&path, "test", BEGAN).unwrap();
+        let all = |counts: [u64; 3]| {
+            let names = [
+                ("a-l", "repair"),
+                ("a-l", "replayed"),
+                ("m, z/%\u{a0}", "repair"),
+            ];
+            let all = names.iter().zip(counts);
+            all.map(|((channel, stage), n)| Series::new(channel, stage, histogram(&[(9, n)])))
+                .collect::<Vec<_>>()
+        };
+        log.write(at(1), all([1, 0, 2]), &failed);
+        log.write(at(2), all([1, 0, 2]), &failed);
+        log.write(at(3), all([1, 4, 3]), &failed);
+        let found: Vec<_> = read(&path)
+            .into_iter()
+            .map(|it| (it.tag, it.begin.as_nanos() as u64, it.samples.len()))
+            .collect();
+        let z = "m%2C%20z%2F%25%C2%A0/repair".to_owned();
+        assert_eq!(
+            found,
+            [
+                ("a-l/repair".into(), at(0).0, 1),
+                (z.clone(), at(0).0, 2),
+                ("a-l/replayed".into(), at(2).0, 4),
+                (z, at(2).0, 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn log_has_the_head_of_version_1_3_once_per_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.hlog");
+        drop(IntervalLog::open(&path, "a \"name\"\nof two lines", BEGAN).unwrap());
+        let head = "#[Logged by a \\\"name\\\"\\nof two lines, values in nanoseconds, times in UTC]\n\
+             #[Histogram log format version 1.3]\n\
+             #[StartTime: 1700000000.250 (seconds since epoch), 2023-11-14T22:13:20.250Z]\n\
+             \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), head);
+        let mut log = IntervalLog::open(&path, "second", at(5)).unwrap();
+        let series = || vec![Series::new("all", "repair", histogram(&[(9, 1)]))];
+        log.write(at(6), series(), &Counter::default());
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text.matches("#[Histogram log format version 1.3]").count(),
+            2
+        );
+        assert!(
+            text.contains("Tag=all/repair,1700000005.250,1.000,9.000,HISTF"),
+            "{text}"
+        );
+        // A moved file keeps its lines, and later lines go to a new file with a head.
+        fs::rename(&path, folder.path().join("a.hlog.1")).unwrap();
+        let more = vec![Series::new("all", "repair", histogram(&[(9, 3)]))];
+        log.write(at(7), more, &Counter::default());
+        assert_eq!(read(&path)[0].samples.len(), 2);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("#[Logged by second"), "{text}");
+    }
+
+    #[test]
+    fn samples_of_a_failed_write_are_in_the_next_interval() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.hlog");
+        let failed = Counter::default();
+        let mut log = IntervalLog::open(&path, "test", BEGAN).unwrap();
+        let series = |n| vec![Series::new("all", "repair", histogram(&[(9, n)]))];
+        log.write(at(1), series(1), &failed);
+        fs::remove_file(&path).unwrap();
+        symlink("/dev/full", &path).unwrap();
+        log.write(at(2), series(3), &failed);
+        log.write(at(3), series(4), &failed);
+        assert_eq!(failed.get(), 2);
+        fs::remove_file(&path).unwrap();
+        log.write(at(4), series(6), &failed);
+        assert_eq!(failed.get(), 2, "the path is opened again");
+        let intervals = read(&path);
+        let spans: Vec<_> = intervals
+            .iter()
+            .map(|it| (it.length, it.samples.len()))
+            .collect();
+        assert_eq!(spans, [(Duration::from_secs(3), 5)]);
+    }
+
+    #[test]
+    fn damaged_log_is_refused_with_its_line() {
+        let error = read_intervals(b"#x\nTag=a/b,1.000,1.000,1.000,AAAA\n").unwrap_err();
+        assert!(
+            matches!(&error, IntervalLogError::Histogram { tag, .. } if tag == "a/b"),
+            "{error}"
+        );
+        let error = read_intervals(b"#x\n\nno line\n").unwrap_err();
+        assert!(
+            matches!(error, IntervalLogError::Line { line: 2 }),
+            "{error}"
+        );
+        assert_eq!(read_intervals(b"#x\nTag=a/b,1.0").unwrap(), []);
+        assert_eq!(read_intervals(b"").unwrap(), []);
+    }
+}
