@@ -68,10 +68,12 @@ impl ServiceManager {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
-        let socket = socket.try_clone().map_err(|source| PublisherError::System {
-            what: "notify the service manager",
-            source,
-        })?;
+        let socket = socket
+            .try_clone()
+            .map_err(|source| PublisherError::System {
+                what: "notify the service manager",
+                source,
+            })?;
         send(&socket, &format!("READY=1\nSTATUS={status}"));
         let has_watchdog = self.watchdog.is_some();
         let timeout = self.watchdog.unwrap_or(Duration::MAX);
@@ -208,7 +210,11 @@ mod tests {
             (Some("soon"), Some("7")),
             (None, Some("7")),
         ] {
-            assert_eq!(watchdog(timeout, process, 7), None, "{timeout:?} {process:?}");
+            assert_eq!(
+                watchdog(timeout, process, 7),
+                None,
+                "{timeout:?} {process:?}"
+            );
         }
     }
 
