@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Runs the whole system on this host, under loss, and proves that nothing is missing.
     Demo(demo::Args),
     /// Joins a live publisher, and prints or counts its records.
-    Listen(listen::Args),
+    Listen(Box<listen::Args>),
     /// Paces a capture into a publisher's live UDP input.
     Replay(replay::Args),
     /// Decodes a recording and says what became of each frame and byte.
