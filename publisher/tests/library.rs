@@ -445,7 +445,10 @@ fn accepted_before_end_is_published_beside_threads() {
 fn dropping_a_publisher_sends_what_was_published_and_no_end() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut publisher = open(&config(group));
+    // No other test listens on this address, so none can take over the port.
+    let mut config = config(group);
+    config["control"] = "127.88.1.1:0".into();
+    let mut publisher = open(&config);
     let (mut control, _) = follow(&publisher);
     let address = publisher.control_address();
     let mut channel = publisher.channel("all").unwrap();

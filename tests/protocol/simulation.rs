@@ -84,7 +84,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
     ("answers by multicast", 1_000),
     ("STATUS", 10_000),
     ("refusals", 10_000),
-    ("refusals heeded", 4_000),
+    ("refusals heeded", 500),
     ("rungs that gave way", 200),
     ("joined", 1_000),
     ("live", 1_000),

@@ -164,7 +164,8 @@ fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
     let start = Fix::command(
         &["systemctl", "enable", "--now", "chronyd"],
         &["systemctl", "disable", "--now", "chronyd"],
-    );
+    )
+    .or_say("chronyd does not start: install chrony or linuxptp, then run this command again");
     Check::note(
         id,
         format!("no program keeps the clock; {devices}"),
@@ -231,6 +232,14 @@ mod tests {
         assert_eq!(chrony(&lost), Verdict::Note);
         assert_eq!(chrony("506 Cannot talk to daemon"), Verdict::Note);
         assert_eq!(with(&["chronyd"], None).verdict(), Verdict::Ok);
+    }
+
+    /// A fix script goes on where chronyd is not installed.
+    #[test]
+    fn start_of_missing_clock_program_ends_no_script() {
+        let check = agreement(&FakedTree::of(&[]).tree(), None);
+        let run = check.commands()[0].run();
+        assert!(run.contains("|| echo 'chronyd does not start"), "{run}");
     }
 
     #[test]
