@@ -42,11 +42,11 @@ metric() {
 
 # flowing N: waits until N more messages were published, in datagrams of at most six on average. A slow
 # machine packs more into one datagram, and losses are of datagrams.
-counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
+counted() { [ "$(metric "$1" "${3:-}" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() {
     local messages=$(metric published_messages_total) datagrams=$(metric sealed_datagrams_total)
-    until_so counted published_messages $((messages + $1))
-    until_so counted sealed_datagrams $((datagrams + $1 / 6))
+    until_so counted published_messages_total $((messages + $1))
+    until_so counted sealed_datagrams_total $((datagrams + $1 / 6))
 }
 
 # subscribe NAME N DROP ARGUMENT…: starts a listener with loss; its output, in $format, is /tmp/NAME-N.out.
