@@ -261,6 +261,12 @@ public:
             return tickcast_monitor_problem(raw_.get(), out, size);
         });
     }
+    // Returns all counters and latencies as text for Prometheus, or in OpenMetrics.
+    std::string metrics_text(bool open_metrics = false) const {
+        return detail::text([&](char *out, std::size_t size) {
+            return tickcast_monitor_metrics_text(raw_.get(), open_metrics, out, size);
+        });
+    }
     std::size_t channels() const {
         return static_cast<std::size_t>(detail::checked(tickcast_monitor_channels(raw_.get())));
     }

@@ -175,7 +175,7 @@ const IMPORTS: [(&str, &[&str]); 11] = [
     ),
     (
         "subscriber",
-        &["transport", "hlog", "reliability", "journal"],
+        &["transport", "hlog", "metrics", "reliability", "journal"],
     ),
 ];
 

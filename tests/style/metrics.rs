@@ -11,7 +11,7 @@ use crate::{Violation, none, violation};
 #[path = "../../transport/metrics/src/families.rs"]
 pub(crate) mod families;
 
-use families::{PARTS, PUBLISHER, Part, STANDBY};
+use families::{FedBy, PARTS, PUBLISHER, Part, STANDBY, SUBSCRIBER};
 
 const PATH: &str = "docs/METRICS.md";
 const TABLE: &str = "transport/metrics/src/families.rs";
@@ -22,9 +22,10 @@ The test `metrics_document_matches_the_code` generates this page from the code: 
 
 Every series exists from the start of the process. A *counter* only grows until the process ends; a *gauge* also falls.
 The column *name* is the counter in JSON, C and Rust; the column *metric* is its series for Prometheus. `GET /metrics` on
-the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. A
-counter of the subscriber library is a field of `Subscriber::channels()` and of the JSON that `tickcast listen --summary`
-writes. [OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
+the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. For a
+subscriber, `Monitor::metrics_text()` (C: `tickcast_monitor_metrics_text`) returns the same page for the application to
+serve. Its counters are also fields of `Subscriber::channels()` and of the JSON that `tickcast listen --summary` writes.
+[OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
 
 Metrics are in base units: times in seconds, sizes in bytes. Every page begins with `tickcast_build_info{version}`, which
 is 1, and `process_start_time_seconds`.
@@ -46,7 +47,7 @@ type Section = (
     &'static [&'static str],
 );
 
-const SECTIONS: [Section; 12] = [
+const SECTIONS: [Section; 14] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<metric>`",
@@ -116,15 +117,28 @@ const SECTIONS: [Section; 12] = [
         &["MirrorMetrics"],
     ),
     (
+        "Subscriber: process",
+        "`tickcast_subscriber_<metric>`",
+        Some(&SUBSCRIBER),
+        &["MembershipMetrics"],
+    ),
+    (
         "Subscriber: channel",
-        "`ChannelReport::counters`",
-        None,
+        "`tickcast_subscriber_<metric>{channel}`",
+        Some(&SUBSCRIBER),
+        &["FollowedMetrics"],
+    ),
+    (
+        "Subscriber: protocol",
+        "`tickcast_subscriber_<metric>{channel}`; in Rust `ChannelReport::counters`",
+        Some(&SUBSCRIBER),
         &["ReceiverCounters"],
     ),
     (
         "Subscriber: delivery",
-        "`ChannelReport::handed`; with `split` the local ring counts as delivery",
-        None,
+        "`tickcast_subscriber_<metric>{channel}`; in Rust `ChannelReport::handed`; with `split` the local ring counts \
+         as delivery",
+        Some(&SUBSCRIBER),
         &["HandedCounters"],
     ),
 ];
@@ -132,7 +146,7 @@ const SECTIONS: [Section; 12] = [
 /// Words that a meaning may open with: its unit.
 const UNITS: &str = "1 Bytes Calls Connections Cursors Datagrams Epoch Epochs Error Errors Events Files Frames \
      Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Packets Quantities READs Records Refusals \
-     Reports Rings Runs Sequence Sequences Slots Source Subscribers Times WELCOMEs";
+     Reports Rings Runs Samples Sequence Sequences Slots Source Subscribers Times WELCOMEs";
 
 /// Ends the meaning of a gauge.
 const GAUGE: &str = " (a gauge)";
@@ -237,6 +251,21 @@ fn document(counters: &[Counter]) -> String {
             text.extend(of_it.map(|counter| counter.row(part)));
         }
     }
+    text.push_str(
+        "\n## Histograms\n\nOf each channel and stage; docs/EMBEDDING.md explains the stages.\n\n",
+    );
+    text.push_str("| metric | meaning |\n|---|---|\n");
+    for part in PARTS {
+        for family in part.families {
+            if let FedBy::Histograms(help) = family.feed {
+                let _ = writeln!(
+                    text,
+                    "| `{}{}{{channel, stage}}` | {help} |",
+                    part.prefix, family.name
+                );
+            }
+        }
+    }
     text
 }
 
@@ -289,8 +318,9 @@ fn wrong_families(counters: &[Counter]) -> Vec<String> {
         let mut stems = BTreeSet::new();
         for (at, family) in part.families.iter().enumerate() {
             let series = match family.feed {
-                families::FedBy::One(_) => 1,
-                families::FedBy::By { counters, .. } => counters.len(),
+                FedBy::One(_) => 1,
+                FedBy::By { counters, .. } => counters.len(),
+                FedBy::Histograms(_) => 0,
             };
             if fed.iter().filter(|(of, _)| *of == at).count() != series {
                 found.push(format!(
@@ -302,8 +332,9 @@ fn wrong_families(counters: &[Counter]) -> Vec<String> {
                 found.push(format!("{} differs only in its suffix", family.name));
             }
             let is_time = match family.feed {
-                families::FedBy::One(counter) => counter.ends_with("_us"),
-                families::FedBy::By { counters, .. } => counters[0].0.ends_with("_us"),
+                FedBy::One(counter) => counter.ends_with("_us"),
+                FedBy::By { counters, .. } => counters[0].0.ends_with("_us"),
+                FedBy::Histograms(_) => true,
             };
             if is_time != family.stem().ends_with("_seconds") || family.stem().ends_with("_us") {
                 found.push(format!("{} is not in seconds", family.name));

@@ -11,6 +11,7 @@ mod impostor;
 mod interval_logs;
 mod isolation;
 mod log_floods;
+mod metrics;
 mod own_handler;
 mod resources;
 mod restart;

@@ -82,6 +82,35 @@ pub unsafe extern "C" fn tickcast_monitor_problem(
     })
 }
 
+/// Writes all counters and latencies as text for Prometheus: in OpenMetrics if `open_metrics` is not 0,
+/// else in the text format 0.0.4. Returns the length of the whole text. It takes milliseconds, so call it
+/// at each scrape.
+///
+/// ```c
+/// char page[1 << 16];
+/// int64_t length = tickcast_monitor_metrics_text(monitor, 0, page, sizeof page);
+/// ```
+///
+/// # Safety
+/// `out` is NULL or has `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_monitor_metrics_text(
+    monitor: *const Monitor,
+    open_metrics: u32,
+    out: *mut c_char,
+    size: usize,
+) -> i64 {
+    number(|| {
+        let format = match open_metrics {
+            0 => rust::PageFormat::Prometheus,
+            _ => rust::PageFormat::OpenMetrics,
+        };
+        let text = watch(monitor)?.metrics_text(format);
+        // SAFETY: as for `write_text`.
+        Ok(unsafe { write_text(&text, out, size) })
+    })
+}
+
 /// Returns the number of channels.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_channels(monitor: *const Monitor) -> i32 {

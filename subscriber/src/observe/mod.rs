@@ -3,6 +3,7 @@
 
 pub(crate) mod directory;
 pub(crate) mod latency;
+pub(crate) mod metrics;
 pub(crate) mod others;
 pub(crate) mod polled;
 pub(crate) mod sealed;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tickcast_hlog::Series;
+use tickcast_metrics::PageFormat;
 use tickcast_reliability::counters;
 use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, Sequence};
 
@@ -205,6 +207,21 @@ impl Monitor {
     #[must_use]
     pub fn interval_log_failures(&self) -> u64 {
         self.shared.interval_log_failures.get()
+    }
+
+    /// Returns all counters and latencies as text for Prometheus. It takes milliseconds, so call it at each
+    /// scrape. docs/METRICS.md lists the series. Programs that serve a page of their own append their
+    /// series to the text of [`PageFormat::Prometheus`].
+    ///
+    /// ```
+    /// # use tickcast_subscriber::PageFormat;
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// let page = monitor.metrics_text(PageFormat::Prometheus);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn metrics_text(&self, format: PageFormat) -> String {
+        metrics::page(&self.shared).encode(format)
     }
 
     /// Returns a copy of the known symbols and ids.

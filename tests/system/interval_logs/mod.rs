@@ -27,7 +27,16 @@ fn run(messages: u64, messages_per_s: u64) -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let (of_publisher, of_listener) = (path("publisher.hlog"), path("listener.hlog"));
-    let mut config = one_channel(&[free_group()], simulated(messages, messages_per_s, 1));
+    let mut input = simulated(messages, messages_per_s, 1);
+    // The histograms reach one hour, so the simulated day has to be today, half an hour ago.
+    let today = jiff::Zoned::now()
+        .in_tz("America/New_York")
+        .expect("the venue's time zone");
+    let midnight = today.start_of_day().expect("a midnight");
+    let second = (today.timestamp() - midnight.timestamp()).get_seconds();
+    input["trade_date"] = today.date().to_string().into();
+    input["begins_at_s"] = (second - 1_800).max(0).into();
+    let mut config = one_channel(&[free_group()], input);
     config["latency_log"] = json!({ "path": of_publisher, "interval_ms": 100 });
     let publisher = Publisher::start(&config);
     let control = publisher.control.to_string();

@@ -3,7 +3,7 @@
 //! A name says its type and unit: a counter ends in `_total`, bytes in `_bytes`, time in `_seconds`.
 //! Counters of time are in microseconds. docs/METRICS.md is generated from this table.
 
-/// The counters of a family.
+/// The counters or histograms of a family.
 #[derive(Clone, Copy, Debug)]
 pub enum FedBy {
     /// One counter; its meaning is the help text.
@@ -17,6 +17,8 @@ pub enum FedBy {
         /// Each counter, with its value of the label.
         counters: &'static [(&'static str, &'static str)],
     },
+    /// Histograms of time, with this help text.
+    Histograms(&'static str),
 }
 
 /// A family of series with one name.
@@ -24,7 +26,7 @@ pub enum FedBy {
 pub struct Family {
     /// Name, without the prefix of the part.
     pub name: &'static str,
-    /// The counters that feed it.
+    /// The counters or histograms that feed it.
     pub feed: FedBy,
 }
 
@@ -53,6 +55,7 @@ impl Family {
                 .iter()
                 .find(|(name, _)| *name == counter)
                 .map(|(_, value)| Some((label, *value))),
+            FedBy::Histograms(_) => None,
         }
     }
 }
@@ -91,6 +94,11 @@ const fn by(
         help,
         counters,
     };
+    Family { name, feed }
+}
+
+const fn histograms(name: &'static str, help: &'static str) -> Family {
+    let feed = FedBy::Histograms(help);
     Family { name, feed }
 }
 
@@ -423,5 +431,175 @@ pub static STANDBY: Part = Part {
     ],
 };
 
+/// Families of a subscriber.
+pub static SUBSCRIBER: Part = Part {
+    prefix: "tickcast_subscriber_",
+    families: &[
+        one("joined", "joined"),
+        one("epoch", "epoch"),
+        one("delivered_sequence", "delivered_sequence"),
+        one("lag_sequences", "lag_sequences"),
+        one("ended", "ended"),
+        histograms(
+            LATENCY,
+            "Seconds of latency by stage. A stage between two hosts includes the difference of their clocks.",
+        ),
+        one("latency_clock_skewed_samples_total", "clock_skewed_samples"),
+        one("received_datagrams_total", "received_datagrams"),
+        one("received_bytes_total", "received_bytes"),
+        one("received_heartbeats_total", "heartbeats"),
+        one("delivered_datagrams_total", "delivered_datagrams"),
+        one("delivered_records_total", "delivered_records"),
+        by(
+            "dropped_datagrams_total",
+            "reason",
+            "Datagrams received and dropped.",
+            &[
+                ("duplicates", "duplicate"),
+                ("corrupt_dropped", "corrupt"),
+                ("unauthenticated_dropped", "unauthenticated"),
+                ("malformed_dropped", "malformed"),
+                ("unknown_sender_dropped", "unknown_sender"),
+                ("other_channel_dropped", "other_channel"),
+                ("unknown_epoch_dropped", "unknown_epoch"),
+                ("old_epoch_dropped", "old_epoch"),
+                ("sequence_jump_dropped", "sequence_jump"),
+                ("window_full_dropped", "window_full"),
+                ("fenced_dropped", "fenced"),
+                ("late_dropped", "late"),
+                ("epoch_change_dropped", "epoch_change"),
+                ("kernel_dropped", "kernel"),
+            ],
+        ),
+        // Gaps and losses.
+        one("gaps_total", "gaps"),
+        one("missing_datagrams_total", "missing_datagrams"),
+        by(
+            "missing_settled_datagrams_total",
+            "outcome",
+            "Datagrams found missing whose fate is settled.",
+            &[
+                ("missing_recovered", "recovered"),
+                ("missing_lost", "lost"),
+                ("missing_superseded", "superseded"),
+            ],
+        ),
+        one("missing_open_datagrams", "missing_open"),
+        one("replay_requested_datagrams_total", "replay_requested"),
+        by(
+            "replay_settled_datagrams_total",
+            "outcome",
+            "Datagrams of the replay whose fate is settled.",
+            &[
+                ("replay_received", "received"),
+                ("replay_lost", "lost"),
+                ("replay_superseded", "superseded"),
+            ],
+        ),
+        one("replay_open_datagrams", "replay_open"),
+        one("loss_events_total", "loss_events"),
+        one("lost_records_total", "lost_records"),
+        one("losses_of_unknown_size_total", "losses_of_unknown_size"),
+        one("stream_events_total", "stream_events"),
+        one("source_lost_messages_total", "source_messages_lost"),
+        // Repair.
+        one("nacks_total", "nacks_sent"),
+        one("nacked_sequences_total", "nacked_sequences"),
+        one("nack_link_nacks_total", "nack_link_nacks_sent"),
+        one(
+            "nack_link_nacked_sequences_total",
+            "nack_link_nacked_sequences",
+        ),
+        one("reads_total", "reads"),
+        one("read_sequences_total", "read_sequences"),
+        by(
+            "read_discarded_slots_total",
+            "reason",
+            "Slots read from the publisher's ring and discarded.",
+            &[("reads_torn", "torn"), ("reads_lapped", "lapped")],
+        ),
+        one("control_page_reads_total", "page_reads"),
+        by(
+            "request_timeouts_total",
+            "path",
+            "Sequences not answered in time on one path, then requested on another.",
+            &[
+                ("nack_link_timeouts", "nack_link"),
+                ("read_timeouts", "read"),
+            ],
+        ),
+        one("repaired_datagrams_total", "repairs_received"),
+        one(
+            "nack_link_repaired_datagrams_total",
+            "nack_link_repairs_received",
+        ),
+        one("read_repaired_datagrams_total", "read_repairs_received"),
+        one(
+            "multicast_repaired_datagrams_total",
+            "multicast_repairs_received",
+        ),
+        one("refusals_total", "refusals_received"),
+        // Proofs of an impostor.
+        one("fencing_violations_total", "fencing_violations"),
+        one("fenced_records_total", "fenced_records"),
+        one("impostors_total", "impostors"),
+        // Lines and links.
+        one("multicast_lost_total", "multicast_lost"),
+        one("lines_down_total", "line_down"),
+        by(
+            "links_up_total",
+            "link",
+            "Times that a connection to the publisher was established.",
+            &[
+                ("repair_links_up", "repair"),
+                ("nack_links_up", "nack"),
+                ("read_links_up", "read"),
+            ],
+        ),
+        by(
+            "links_down_total",
+            "link",
+            "Times that a connection to the publisher was lost.",
+            &[
+                ("repair_links_down", "repair"),
+                ("nack_links_down", "nack"),
+                ("read_links_down", "read"),
+            ],
+        ),
+        by(
+            "cursor_claims_total",
+            "result",
+            "Cursors in the publisher's memory that were claimed, or held by another subscriber.",
+            &[
+                ("cursors_claimed", "claimed"),
+                ("cursors_foreign", "foreign"),
+            ],
+        ),
+        one("cursor_reports_total", "cursor_reports"),
+        one("inbox_datagrams_total", "inbox_received"),
+        one("inbox_first_datagrams_total", "inbox_first"),
+        one("inbox_torn_slots_total", "inbox_torn"),
+        one("inbox_skipped_sequences_total", "inbox_skipped"),
+        one("inboxes_refused_total", "inboxes_refused"),
+        one("gro_lines", "gro_lines"),
+        one("gro_runs_total", "gro_runs"),
+        // Epochs.
+        one("epochs_total", "epochs"),
+        one("epochs_continued_total", "epochs_continued"),
+        one(
+            "already_delivered_records_total",
+            "records_already_delivered",
+        ),
+        // Delivery to the application.
+        one("handed_records_total", "handed_records"),
+        one("handed_events_total", "handed_events"),
+        one("filtered_records_total", "filtered_records"),
+        one("conflated_records_total", "conflated_records"),
+    ],
+};
+
+/// Name of a family of latencies by stage, without its prefix.
+pub const LATENCY: &str = "latency_seconds";
+
 /// All parts.
-pub static PARTS: [&Part; 2] = [&PUBLISHER, &STANDBY];
+pub static PARTS: [&Part; 3] = [&PUBLISHER, &STANDBY, &SUBSCRIBER];

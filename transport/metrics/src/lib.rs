@@ -18,4 +18,4 @@ mod process;
 
 pub use families::{Family, FedBy, Part};
 pub use labels::Labels;
-pub use page::{Page, PageFormat};
+pub use page::{Page, PageFormat, TimeBuckets};

@@ -41,12 +41,82 @@ impl PageFormat {
     }
 }
 
+/// Upper bounds of a histogram's buckets in nanoseconds: from 1 us to 10 s, by 1, 2.5 and 5.
+const BOUNDS_NS: [u64; 22] = [
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// Samples of time, counted in buckets.
+///
+/// ```
+/// # use tickcast_metrics::TimeBuckets;
+/// let mut buckets = TimeBuckets::default();
+/// buckets.record(1_500, 2);
+/// assert_eq!(buckets.count(), 2);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TimeBuckets {
+    /// Samples in each bucket, and above the last bound.
+    counts: [u64; BOUNDS_NS.len() + 1],
+    /// Sum in nanoseconds.
+    sum: f64,
+}
+
+impl TimeBuckets {
+    /// Adds `count` samples of this many nanoseconds.
+    pub fn record(&mut self, value_ns: u64, count: u64) {
+        self.counts[BOUNDS_NS.partition_point(|bound| *bound < value_ns)] += count;
+        self.sum += value_ns as f64 * count as f64;
+    }
+
+    /// Returns the number of samples.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        let bounds = BOUNDS_NS.iter().map(|bound| *bound as f64 / 1e9);
+        let bounds = bounds.chain([f64::MAX]);
+        let buckets: Vec<_> = bounds.zip(self.counts).collect();
+        encoder.encode_histogram::<NoLabelSet>(self.sum / 1e9, self.count(), &buckets, None)
+    }
+}
+
+/// The value of a series.
+#[derive(Debug)]
+enum Value {
+    Number(u64),
+    Times(Box<TimeBuckets>),
+}
+
 /// One series.
 #[derive(Debug)]
 struct Series {
     place: Labels,
     own: Option<(&'static str, &'static str)>,
-    value: u64,
+    value: Value,
 }
 
 /// The series of one family.
@@ -67,9 +137,10 @@ impl Entry {
             Some((stem, unit)) => (stem, Some(unit)),
             None => (stem, None),
         };
-        let kind = match self.family.is_counter() {
-            true => MetricType::Counter,
-            false => MetricType::Gauge,
+        let kind = match self.family.feed {
+            FedBy::Histograms(_) => MetricType::Histogram,
+            _ if self.family.is_counter() => MetricType::Counter,
+            _ => MetricType::Gauge,
         };
         let name = format!("{}{stem}", self.prefix);
         let mut help = self.help.replace(" (a gauge)", "");
@@ -83,9 +154,12 @@ impl Entry {
                 own: series.own,
             };
             let encoder = encoder.encode_family(&labels)?;
-            match unit {
-                Some(Unit::Seconds) => self.encode_value(encoder, series.value as f64 / 1e6)?,
-                _ => self.encode_value(encoder, series.value)?,
+            match (&series.value, &unit) {
+                (Value::Times(times), _) => times.encode(encoder)?,
+                (Value::Number(us), Some(Unit::Seconds)) => {
+                    self.encode_value(encoder, *us as f64 / 1e6)?;
+                }
+                (Value::Number(number), _) => self.encode_value(encoder, *number)?,
             }
         }
         Ok(())
@@ -134,6 +208,43 @@ impl Page {
             return;
         };
         let family = &part.families[at];
+        let value = Value::Number(value);
+        self.entry(part, family, meaning).series.push(Series {
+            place: place.clone(),
+            own,
+            value,
+        });
+    }
+
+    /// Adds a histogram to a family of the part. Ignores one that the part's table does not know.
+    pub fn add_times(
+        &mut self,
+        part: &'static Part,
+        place: &Labels,
+        name: &str,
+        times: TimeBuckets,
+    ) {
+        let found = part.families.iter().find_map(|family| match family.feed {
+            FedBy::Histograms(help) if family.name == name => Some((family, help)),
+            _ => None,
+        });
+        let Some((family, help)) = found else {
+            debug_assert!(false, "{name} is no histogram of {}", part.prefix);
+            return;
+        };
+        self.entry(part, family, help).series.push(Series {
+            place: place.clone(),
+            own: None,
+            value: Value::Times(Box::new(times)),
+        });
+    }
+
+    fn entry(
+        &mut self,
+        part: &'static Part,
+        family: &'static Family,
+        meaning: &'static str,
+    ) -> &mut Entry {
         let is_it = |entry: &Entry| std::ptr::eq(entry.family, family);
         let at = self.entries.iter().position(is_it).unwrap_or_else(|| {
             self.entries.push(Entry {
@@ -141,17 +252,13 @@ impl Page {
                 family,
                 help: match family.feed {
                     FedBy::One(_) => meaning,
-                    FedBy::By { help, .. } => help,
+                    FedBy::By { help, .. } | FedBy::Histograms(help) => help,
                 },
                 series: Vec::new(),
             });
             self.entries.len() - 1
         });
-        self.entries[at].series.push(Series {
-            place: place.clone(),
-            own,
-            value,
-        });
+        &mut self.entries[at]
     }
 
     /// Returns the page as text.
@@ -185,5 +292,36 @@ impl Collector for Page {
         }
         let mut entries = self.entries.iter();
         entries.try_for_each(|entry| entry.encode(&mut encoder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::{LATENCY, SUBSCRIBER};
+
+    #[test]
+    fn bucket_includes_its_bound_and_buckets_add_up() {
+        let mut times = TimeBuckets::default();
+        for (value_ns, count) in [(0, 1), (1_000, 1), (1_001, 3), (10_000_000_001, 2)] {
+            times.record(value_ns, count);
+        }
+        let mut page = Page::default();
+        let place = Labels::default().with("stage", "repair");
+        page.add_times(&SUBSCRIBER, &place, LATENCY, times);
+        let text = page.encode(PageFormat::Prometheus);
+        let value = |series: &str| {
+            let series = format!("tickcast_subscriber_latency_seconds_{series} ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&*series));
+            line.unwrap_or_else(|| panic!("no {series} in {text}"))
+                .to_owned()
+        };
+        let bucket = |le: &str| value(&format!("bucket{{stage=\"repair\",le=\"{le}\"}}"));
+        assert_eq!(bucket("1e-06"), "2");
+        assert_eq!(bucket("2.5e-06"), "5");
+        assert_eq!(bucket("10"), "5");
+        assert_eq!(bucket("+Inf"), "7");
+        assert_eq!(value("count{stage=\"repair\"}"), "7");
+        assert!(value("sum{stage=\"repair\"}").starts_with("20.00000400"));
     }
 }
