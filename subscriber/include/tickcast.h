@@ -1773,6 +1773,24 @@ int64_t tickcast_monitor_problem(const TickcastMonitor *monitor,
                                  size_t size);
 
 /*
+ Writes all counters and latencies as text for Prometheus: in OpenMetrics if `open_metrics` is not 0,
+ else in the text format 0.0.4. Returns the length of the whole text. It takes milliseconds, so call it
+ at each scrape.
+
+ ```c
+ char page[1 << 16];
+ int64_t length = tickcast_monitor_metrics_text(monitor, 0, page, sizeof page);
+ ```
+
+ # Safety
+ `out` is NULL or has `size` bytes.
+ */
+int64_t tickcast_monitor_metrics_text(const TickcastMonitor *monitor,
+                                      uint32_t open_metrics,
+                                      char *out,
+                                      size_t size);
+
+/*
  Returns the number of channels.
  */
 int32_t tickcast_monitor_channels(const TickcastMonitor *monitor);

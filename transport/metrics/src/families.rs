@@ -469,6 +469,8 @@ pub static SUBSCRIBER: Part = Part {
                 ("late_dropped", "late"),
                 ("epoch_change_dropped", "epoch_change"),
                 ("kernel_dropped", "kernel"),
+                ("oversize_dropped", "oversize"),
+                ("q_key_dropped", "q_key"),
             ],
         ),
         // Gaps and losses.
@@ -583,6 +585,9 @@ pub static SUBSCRIBER: Part = Part {
         one("inboxes_refused_total", "inboxes_refused"),
         one("gro_lines", "gro_lines"),
         one("gro_runs_total", "gro_runs"),
+        one("gro_datagrams_total", "gro_datagrams"),
+        one("receive_restarts_total", "receive_restarts"),
+        one("welcomes_invalid_total", "welcomes_invalid"),
         // Epochs.
         one("epochs_total", "epochs"),
         one("epochs_continued_total", "epochs_continued"),
