@@ -249,7 +249,12 @@ fn changed(bytes: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
 }
 
 /// Polls until the follower counted one datagram more as not authenticated.
-fn is_dropped(followers: &mut [Follower], group: SocketAddrV4, name: &str, forged: Vec<Vec<u8>>) {
+fn assert_dropped(
+    followers: &mut [Follower],
+    group: SocketAddrV4,
+    name: &str,
+    forged: Vec<Vec<u8>>,
+) {
     assert!(!forged.is_empty(), "{name}");
     let count = |of: &Follower| of.counters(0).unauthenticated_dropped.get();
     let before = count(&followers[0]);
@@ -267,6 +272,7 @@ fn captured_tags_open_nothing_but_duplicates() {
     drive(&mut followers, |all| all[0].last(1).is_some());
     let genuine = captured(group, 8);
     let foreign = captured(others, 8);
+    drop(other);
     let of_kind = |all: &[Vec<u8>], sequenced: bool| -> Vec<Vec<u8>> {
         let is_of =
             |it: &&Vec<u8>| Datagram::parse(it).unwrap().header().kind.is_sequenced() == sequenced;
@@ -301,12 +307,12 @@ fn captured_tags_open_nothing_but_duplicates() {
     ];
     for (name, change) in changes {
         let forged = genuine.iter().map(|it| changed(it, change)).collect();
-        is_dropped(&mut followers, group, name, forged);
+        assert_dropped(&mut followers, group, name, forged);
     }
     let beats = of_kind(&genuine, false);
     let beat = |change: &dyn Fn(&mut Header)| beats.iter().map(|it| changed(it, change)).collect();
     let ahead = beat(&|it| it.sequence = it.sequence.plus(100));
-    is_dropped(&mut followers, group, "heartbeat ahead", ahead);
+    assert_dropped(&mut followers, group, "heartbeat ahead", ahead);
     let untagged = of_kind(&genuine, true);
     let untagged = untagged.iter().map(|it| {
         let datagram = Datagram::parse(it).unwrap();
@@ -314,18 +320,18 @@ fn captured_tags_open_nothing_but_duplicates() {
         let at = (header.epoch, newest.sequence.plus(1), newest.record.plus(1));
         forge(Kind::Data, at, header.count, datagram.payload())
     });
-    is_dropped(&mut followers, group, "downgraded", untagged.collect());
+    assert_dropped(&mut followers, group, "downgraded", untagged.collect());
     // Another publisher's keys have the same numbers, and open nothing.
-    is_dropped(&mut followers, group, "foreign", foreign.clone());
+    assert_dropped(&mut followers, group, "foreign", foreign.clone());
     let moved = |it: &mut Header| it.epoch = newest.epoch;
     let moved = foreign.iter().map(|it| changed(it, moved)).collect();
-    is_dropped(&mut followers, group, "foreign, of this epoch", moved);
+    assert_dropped(&mut followers, group, "foreign, of this epoch", moved);
     // A key that rolled over long ago is forgotten.
     drive(&mut followers, |all| {
         let at = all[0].last(1).map_or(Sequence(0), |at| at.sequence);
         at.0 > last.0 + 5 * PER_KEY
     });
-    is_dropped(&mut followers, group, "forgotten key", copies);
+    assert_dropped(&mut followers, group, "forgotten key", copies);
     assert_eq!(followers[0].counters(0).impostors.get(), 0);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
@@ -367,7 +373,7 @@ fn tagged_datagrams_come_by_repair_replay_and_memory() {
         });
     };
     at_least(&mut followers, PER_KEY + 100);
-    let late = ChannelBuilder::new("all").start(tickcast_subscriber::Start::Oldest);
+    let late = ChannelBuilder::new("all").start(Start::Oldest);
     followers.push(follow("late", late, Transport::Udp));
     at_least(&mut followers, 4 * PER_KEY);
     end(&publisher, &mut followers);
@@ -377,6 +383,7 @@ fn tagged_datagrams_come_by_repair_replay_and_memory() {
         assert_eq!(channel(&summary)["digest"], json!(follower.digest(1)));
         assert!(follower.losses.is_empty(), "{:?}", follower.losses);
         follower.assert_balanced();
+        assert!(follower.counters(0).heartbeats.get() > 0);
     }
     assert!(followers[0].counters(0).missing_recovered.get() > 0);
     assert!(followers[2].counters(0).replay_received.get() > 0);
