@@ -155,6 +155,21 @@ fn invalid_config_error_names_path_value_and_remedy() {
             &["fan_out_margin_slots", "eighth"],
         ),
         (
+            "/channels/0/datagrams_per_key",
+            json!(1023),
+            &["channels[0].datagrams_per_key", "1023", "at least 1024"],
+        ),
+        (
+            "/channels/0/datagrams_per_key",
+            json!(-1),
+            &["channels[0].datagrams_per_key", "-1", "u64"],
+        ),
+        (
+            "/channels/0/authentication",
+            json!("yes"),
+            &["channels[0].authentication", "yes", "a boolean"],
+        ),
+        (
             "/channels/0/fan_out",
             json!([]),
             &["channels[0].fan_out", "from 1 to 8"],
@@ -650,6 +665,42 @@ fn short_ring_is_warning_with_needed_length() {
     config["subscribers"] = json!({ "gap_deadline_us": 1_000_000 });
     let plan = self::plan(&config).unwrap();
     assert!(plan.warnings[0].contains("4.00 s"), "{:?}", plan.warnings);
+}
+
+#[test]
+fn short_key_is_warning_with_needed_number() {
+    let mut config = good();
+    config["channels"][0]["datagrams_per_key"] = json!(2_048);
+    let keys = |config: &Value| {
+        let plan = plan(config).unwrap();
+        (plan.channels[0].datagrams_per_key, plan.warnings.join("\n"))
+    };
+    assert_eq!(keys(&config), (None, String::new()), "it has no keys");
+    config["channels"][0]["authentication"] = json!(true);
+    let (datagrams, said) = keys(&config);
+    assert_eq!(datagrams, Some(2_048));
+    assert!(said.contains("0.04 s") && said.contains("65536"), "{said}");
+    config["channels"][0]["datagrams_per_key"] = json!(65_536);
+    assert_eq!(keys(&config), (Some(65_536), String::new()));
+    config["channels"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("datagrams_per_key");
+    assert_eq!(keys(&config), (Some(1 << 22), String::new()), "default");
+}
+
+#[test]
+fn authentication_is_part_of_what_a_pair_agrees_on() {
+    let hash = |authentication: bool, datagrams: u64| {
+        let mut config = good();
+        config["channels"][0]["authentication"] = json!(authentication);
+        config["channels"][0]["datagrams_per_key"] = json!(datagrams);
+        plan(&config).unwrap().channels[0].config_hash
+    };
+    assert_ne!(hash(false, 65_536), hash(true, 65_536));
+    assert_eq!(hash(true, 65_536), hash(true, 1 << 22));
+    let plain = plan(&good()).unwrap().channels[0].config_hash;
+    assert_eq!(hash(false, 65_536), plain);
 }
 
 #[test]

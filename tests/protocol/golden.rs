@@ -21,7 +21,9 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
     SourceId, SourcePosition,
 };
-use tickcast_reliability::wire::authentication::{Key, NumberedKey, TAGGED_HEADER_LEN};
+use tickcast_reliability::wire::authentication::{
+    Authentication, Key, NumberedKey, TAGGED_HEADER_LEN,
+};
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, SourceLossReason,
     StreamEvent, crc_of, datagram_flags, relay_flags,
@@ -428,6 +430,14 @@ fn join_messages_match_protocol_page() {
             { "channel": 6, "start": { "at": [9, 1001] }, "confirmed_epoch": 9 },
         ],
     });
+    let checking = Message::Join(Join {
+        authentication: true,
+        ..join.clone()
+    });
+    let mut checks = body.clone();
+    checks["authentication"] = true.into();
+    let file = "control-join-authentication.hex";
+    check_control(file, CONNECTION, &checking, "JOIN", checks);
     let join = Message::Join(join);
     check_control("control-join.hex", CONNECTION, &join, "JOIN", body);
     let replay = Message::Join(Join {
@@ -561,6 +571,23 @@ fn welcome_and_rejected_match_protocol_page() {
     let message = Message::Welcome(continuing);
     let file = "control-welcome-continues.hex";
     check_control(file, CONNECTION, &message, "WELCOME", continued);
+    let mut authenticated = welcome.clone();
+    let numbered = |number, key| NumberedKey { number, key };
+    authenticated.channels[0].authentication = Some(Authentication {
+        datagrams_per_key: 4_096,
+        keys: vec![numbered(0, key()), numbered(1, Key::new([0xab; 32]))],
+    });
+    let mut with_keys = body.clone();
+    with_keys["channels"][0]["authentication"] = json!({
+        "datagrams_per_key": 4_096,
+        "keys": [
+            { "number": 0, "key": hex(key().bytes()) },
+            { "number": 1, "key": "ab".repeat(32) },
+        ],
+    });
+    let message = Message::Welcome(authenticated);
+    let file = "control-welcome-keys.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", with_keys);
     welcome.repairs = vec![RepairOffer::Verbs {
         read: true,
         mirror: false,

@@ -3,6 +3,7 @@
 
 mod endpoints;
 pub(crate) mod fan_out;
+mod keys;
 pub(crate) mod routing;
 
 use std::fmt;
@@ -269,11 +270,7 @@ fn channel_plan(
             remedy,
         ));
     }
-    if channel.datagrams_per_key < 1_024 {
-        let remedy = "it must be at least 1024, so that each key is announced before its use";
-        let at = format!("{at}.datagrams_per_key");
-        return Err(ConfigError::value(at, channel.datagrams_per_key, remedy));
-    }
+    let datagrams_per_key = keys::datagrams_per_key(channel, at, warnings)?;
     let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
     let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
     if holds_s < needed_s {
@@ -318,7 +315,7 @@ fn channel_plan(
         config_hash: ConfigHash(xxh3_64(agreed.to_string().as_bytes())),
         fan_outs,
         fan_out_margin_slots: margin,
-        datagrams_per_key: channel.authentication.then_some(channel.datagrams_per_key),
+        datagrams_per_key,
     })
 }
 

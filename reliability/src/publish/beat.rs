@@ -77,3 +77,50 @@ impl HeartbeatDatagram {
         plain
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{
+        ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
+    };
+    use crate::wire::authentication::Key;
+    use crate::wire::{CrcVerdict, Kind, PublisherState};
+
+    #[test]
+    fn heartbeat_under_keys_carries_tag_of_its_sequence() {
+        let header = Header {
+            kind: Kind::Heartbeat,
+            channel: ChannelId(3),
+            count: 0,
+            epoch: Epoch(5),
+            sequence: Sequence(25),
+            first_record: RecordNumber(1),
+            source_position: SourcePosition(2),
+            sent_at: Nanos(3),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: Heartbeat::LEN as u16,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let body = Heartbeat {
+            next_interval_us: 100,
+            hold_off_us: 0,
+            subscribers: 1,
+            state: PublisherState::Live,
+            config_hash: ConfigHash(1),
+        };
+        let keys = ChannelKeys::new(Key::new([7; 32]), 10, ChannelId(3), Epoch(5));
+        let tagged = HeartbeatDatagram::new(header, &body, Some(&keys));
+        let datagram = Datagram::parse(&tagged).unwrap();
+        assert_eq!(datagram.verdict(), CrcVerdict::Good);
+        assert_eq!(datagram.payload(), body.to_bytes());
+        assert!(keys.key(2).key.made(&datagram));
+        assert!(!keys.key(1).key.made(&datagram));
+        let plain = HeartbeatDatagram::new(header, &body, None);
+        assert_eq!((plain.len(), &plain.plain()[..]), (HEARTBEAT_LEN, &*plain));
+        assert_eq!(tagged.plain(), plain.plain(), "it is recorded without tag");
+    }
+}

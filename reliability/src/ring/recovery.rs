@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::reader::{Place, damaged};
-use super::{OwnWords, RingMemory, RingReader, RingWriter, WORD, slot};
+use super::{HEADER_WORDS, OwnWords, RingMemory, RingReader, RingWriter, WORD, slot};
 use crate::record::words_as_bytes;
 use crate::ring::layout::{CHECKPOINTS_MAX, RingError, offset};
 use crate::types::{FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition};
@@ -63,6 +63,7 @@ impl RingWriter {
             next_record,
             open: None,
             tagger: None,
+            payload_word: HEADER_WORDS,
             sources,
             kept: None,
         })

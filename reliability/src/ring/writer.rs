@@ -18,7 +18,7 @@ use crate::ring::layout::{
 use crate::types::{
     FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SourceId, SourcePosition,
 };
-use crate::wire::authentication::{ChannelKeys, Key, TAG_LEN, Tagger};
+use crate::wire::authentication::{ChannelKeys, Key, TAG_LEN, TAGGED_HEADER_LEN, Tagger};
 use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of, datagram_flags};
 
 /// The caller's part of a datagram's header. The ring fills in the rest.
@@ -70,6 +70,8 @@ pub struct RingWriter {
     pub(super) open: Option<OpenSlot>,
     /// Makes the tags of an authenticated channel.
     pub(super) tagger: Option<Box<Tagger>>,
+    /// Place of the payload in a slot, in words: behind the header, and behind the tag if there is one.
+    pub(super) payload_word: usize,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
     /// The source of the last checkpoint, its place, and its check without the position.
     pub(super) kept: Option<(SourceId, usize, u64)>,
@@ -142,6 +144,7 @@ impl RingWriter {
             next_record: identity.first_record,
             open: None,
             tagger: None,
+            payload_word: HEADER_WORDS,
             sources: [None; CHECKPOINTS_MAX],
             kept: None,
         })
@@ -172,10 +175,9 @@ impl RingWriter {
             geometry.slot_len() / WORD,
         );
         slot::open(self.words.at_mut(slot, len));
-        let begin = slot + HEADER_WORDS;
         self.open = Some(OpenSlot {
-            begin,
-            at: begin + self.tag_len() / WORD,
+            begin: slot + HEADER_WORDS,
+            at: slot + self.payload_word,
             end: slot + len,
         });
         Ok(sequence)
@@ -191,16 +193,7 @@ impl RingWriter {
     #[must_use]
     #[inline]
     pub fn payload_max(&self) -> usize {
-        self.words.0.geometry.slot_len() - HEADER_LEN - self.tag_len()
-    }
-
-    /// Returns the length of a tag if the channel is authenticated, else 0.
-    #[inline]
-    const fn tag_len(&self) -> usize {
-        match self.tagger {
-            Some(_) => TAG_LEN,
-            None => 0,
-        }
+        self.words.0.geometry.slot_len() - self.payload_word * WORD
     }
 
     /// Returns whether a slot is open.
@@ -293,8 +286,23 @@ impl RingWriter {
     #[inline(always)]
     pub(crate) fn seal_open(&mut self, seal: Seal) -> Result<(Sequence, usize), RingError> {
         let open = self.open.take().ok_or(RingError::NotOpen)?;
-        let (len, sequence) = (open.len(), self.sealed.next());
-        let mut header = Header {
+        let len = open.len();
+        let sequence = match self.tagger {
+            None => self.seal_header(self.header_of(&seal, len), open),
+            Some(_) => self.seal_tagged(seal, open),
+        };
+        self.sealed = sequence;
+        self.next_record = self.next_record.plus(seal.count.into());
+        self.words.store(offset::NEXT_RECORD, self.next_record.0);
+        self.words.store(offset::SEALED, sequence.0);
+        Ok((sequence, len))
+    }
+
+    /// Returns the header of the next datagram, without a tag and with this length behind the header.
+    #[inline(always)]
+    fn header_of(&self, seal: &Seal, len: usize) -> Header {
+        let sequence = self.sealed.next();
+        Header {
             kind: seal.kind,
             channel: self.identity.channel,
             count: seal.count,
@@ -309,27 +317,37 @@ impl RingWriter {
             flags: seal.flags,
             header_len: HEADER_LEN as u16,
             relay: 0,
+        }
+    }
+
+    /// Stores the header with its CRC, and the sequence last. Returns the sequence.
+    #[inline(always)]
+    fn seal_header(&self, header: Header, open: OpenSlot) -> Sequence {
+        let bytes = self.words.bytes_at(open.begin, open.len());
+        let crc = crc_of(&header.to_bytes(0), bytes);
+        let head = self.words.header_at(open.begin - HEADER_WORDS);
+        slot::put_header(head, header.to_words(crc).map(u64::to_le));
+        slot::seal(head, header.sequence.0);
+        header.sequence
+    }
+
+    /// Stores the tag, then the header as [`seal_header`](Self::seal_header) does.
+    // Apart, so that the other channels' header stays in registers.
+    #[inline(never)]
+    fn seal_tagged(&mut self, seal: Seal, open: OpenSlot) -> Sequence {
+        let len = open.len() - TAG_LEN;
+        let header = Header {
+            flags: seal.flags | datagram_flags::TAGGED,
+            header_len: TAGGED_HEADER_LEN as u16,
+            ..self.header_of(&seal, len)
         };
         if let Some(tagger) = &mut self.tagger {
             let behind = open.begin + TAG_LEN / WORD;
-            header.payload_len -= TAG_LEN as u16;
-            header.header_len += TAG_LEN as u16;
-            header.flags |= datagram_flags::TAGGED;
-            let tag = tagger.tag(&header, self.words.bytes_at(behind, len - TAG_LEN));
-            slot::put(
-                self.words.at_mut(open.begin, TAG_LEN / WORD),
-                words_of(&tag),
-            );
+            let tag = tagger.tag(&header, self.words.bytes_at(behind, len));
+            let place = self.words.at_mut(open.begin, TAG_LEN / WORD);
+            slot::put(place, words_of(&tag));
         }
-        let crc = crc_of(&header.to_bytes(0), self.words.bytes_at(open.begin, len));
-        let head = self.words.header_at(open.begin - HEADER_WORDS);
-        slot::put_header(head, header.to_words(crc).map(u64::to_le));
-        slot::seal(head, sequence.0);
-        self.sealed = sequence;
-        self.next_record = self.next_record.plus(seal.count.into());
-        self.words.store(offset::NEXT_RECORD, self.next_record.0);
-        self.words.store(offset::SEALED, sequence.0);
-        Ok((sequence, len))
+        self.seal_header(header, open)
     }
 
     /// Authenticates all datagrams sealed from now on, with keys that follow from `secret` and serve this
@@ -338,6 +356,7 @@ impl RingWriter {
         let (channel, epoch) = (self.identity.channel, self.identity.epoch);
         let keys = ChannelKeys::new(secret, datagrams_per_key, channel, epoch);
         self.tagger = Some(Box::new(Tagger::new(keys)));
+        self.payload_word = TAGGED_HEADER_LEN / WORD;
     }
 
     /// Returns the keys of an authenticated channel.

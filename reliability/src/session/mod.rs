@@ -307,18 +307,21 @@ impl SubscriberCore {
         bytes: &'a [u8],
         whole: bool,
     ) -> Result<(Datagram<'a>, CrcVerdict), WireError> {
-        let (datagram, verdict) = Datagram::checked(bytes, whole)?;
-        let is_suspect = self.is_authenticated && !whole && verdict == CrcVerdict::Good;
-        match is_suspect && !self.is_admitted(channel, bytes) {
-            true => Ok((datagram, CrcVerdict::Unauthenticated)),
-            false => Ok((datagram, verdict)),
+        let (datagram, mut verdict) = Datagram::checked(bytes, whole)?;
+        if self.is_authenticated && !whole && verdict == CrcVerdict::Good {
+            verdict = self.verdict_on_tag(channel, bytes);
         }
+        Ok((datagram, verdict))
     }
 
     // It parses the bytes again, so that the header of the caller stays in registers.
+    #[cold]
     #[inline(never)]
-    fn is_admitted(&self, channel: ChannelId, bytes: &[u8]) -> bool {
-        self.receiver(channel).is_none_or(|it| it.admits(bytes))
+    fn verdict_on_tag(&self, channel: ChannelId, bytes: &[u8]) -> CrcVerdict {
+        match self.receiver(channel).is_none_or(|it| it.admits(bytes)) {
+            true => CrcVerdict::Good,
+            false => CrcVerdict::Unauthenticated,
+        }
     }
 
     /// Handles [`SubscriberInput::Datagram`] like [`handle`](Self::handle). It is compiled for each kind of

@@ -289,6 +289,11 @@ mod tests {
 
     /// Returns a datagram of this sequence with the tag of the given key.
     fn tagged(sequence: u64, key: &Key, payload: &[u8]) -> Vec<u8> {
+        flagged(datagram_flags::TAGGED, sequence, key, payload)
+    }
+
+    /// Returns such a datagram with these flags.
+    fn flagged(flags: u16, sequence: u64, key: &Key, payload: &[u8]) -> Vec<u8> {
         let header = Header {
             kind: Kind::Event,
             channel: ChannelId(3),
@@ -301,7 +306,7 @@ mod tests {
             retained: 1,
             source: SourceId(1),
             payload_len: payload.len() as u16,
-            flags: datagram_flags::TAGGED,
+            flags,
             header_len: TAGGED_HEADER_LEN as u16,
             relay: 0,
         };
@@ -349,6 +354,8 @@ mod tests {
             let other = with_right_crc(other);
             assert!(!offer.admits(&Datagram::parse(&other).unwrap()), "{at}");
         }
+        let unflagged = flagged(0, 4, &keys().key(0).key, &[9; 24]);
+        assert!(!offer.admits(&Datagram::parse(&unflagged).unwrap()));
         offer.keys.clear();
         assert!(!offer.admits(&Datagram::parse(&good).unwrap()));
     }

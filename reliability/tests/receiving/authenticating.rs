@@ -243,16 +243,13 @@ fn keys_stay_when_zombie_is_refused() {
     let mut world = World::joined(immediate(), &publisher);
     world.hear(A, &publish(&mut publisher, 1));
     world.cut(LinkDownReason::Closed);
-    let mut zombies = authenticated(4, 2).welcome(1);
-    for _ in 0..2 {
-        world.connectable = false;
-        world.pass(Nanos::from_secs(3), &publisher);
-        world.give(SubscriberInput::Connected(Path::Repair));
-        world.tell(Path::Repair, &Message::Welcome(zombies.clone()));
+    // The second zombie does not authenticate at all.
+    for zombie in [authenticated(4, 2), Publisher::new(4, 1)] {
+        let refused = world.counters().old_epoch_dropped.get();
+        world.pass(Nanos::from_secs(3), &zombie);
+        assert!(world.counters().old_epoch_dropped.get() > refused);
         assert!(!world.core.is_joined());
         world.hear(A, &publish(&mut publisher, 1));
-        // The second zombie does not authenticate at all.
-        zombies = Publisher::new(4, 1).welcome(1);
     }
     assert_eq!(world.records, [1, 2, 3]);
     assert_eq!(world.counters().unauthenticated_dropped.get(), 0);
@@ -292,6 +289,34 @@ fn contains(bytes: &[u8], key: &Key) -> bool {
     let digits: String = key.bytes().iter().map(|it| format!("{it:02x}")).collect();
     let is_in = |wanted: &[u8]| bytes.windows(wanted.len()).any(|it| it == wanted);
     is_in(key.bytes()) || is_in(digits.as_bytes())
+}
+
+#[test]
+fn record_of_join_holds_no_key() {
+    let publisher = authenticated(5, 1);
+    let world = World::new(immediate(), Start::Live, 1);
+    let mut core = Journaled::new(world.core);
+    let area = Box::new(vec![0; RECORD_LEN_MIN]);
+    core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
+    let welcome = Message::Welcome(publisher.welcome(1));
+    let key = Message::Key(announced(&publisher, 2));
+    let inputs = [
+        SubscriberInput::Timeout,
+        SubscriberInput::Connected(Path::Repair),
+        SubscriberInput::message(Path::Repair, CHANNEL, &welcome),
+        SubscriberInput::message(Path::Repair, CHANNEL, &key),
+    ];
+    for input in inputs {
+        core.handle(world.now, input, &mut |_: Item<'_>| ());
+    }
+    let bytes = core.stop_recording().unwrap().into_bytes();
+    let redacted = "0".repeat(64);
+    let is_in = |text: &[u8]| bytes.windows(text.len()).any(|it| it == text);
+    assert!(is_in(redacted.as_bytes()), "it holds the WELCOME");
+    let of = publisher.keys.as_ref().unwrap();
+    for number in 0..=2 {
+        assert!(!contains(&bytes, &of.key(number).key), "key {number}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Publishers and subscribers that are killed and started again.
 
-mod kept;
+pub(crate) mod kept;
 mod kill_matrix;
 mod live;
 mod restarts;

@@ -121,6 +121,22 @@ fn standby_replaces_killed_publisher_exactly() {
 }
 
 #[test]
+fn authenticated_standby_replaces_killed_publisher() {
+    let (mut a, b) = pair(2, |first, _| *first = authenticated(first.take()));
+    let mut followers = following(&a, &b, &[Some(loses(1)), None]);
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    assert_whole(&followers);
+}
+
+#[test]
 fn forced_promotion_beside_live_publisher_is_followed() {
     let (mut a, b) = pair(1, |first, _| first["hand_over_to"] = json!([]));
     let mut followers = following(&a, &b, &[None]);
