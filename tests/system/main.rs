@@ -17,3 +17,4 @@ mod restart;
 mod shared_memory;
 mod standby;
 mod strangers;
+mod top;

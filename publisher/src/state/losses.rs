@@ -309,7 +309,10 @@ impl LossTable {
         let each = (LISTED_MAX / all.len().max(1)).max(1);
         let mut listed: Vec<ListedLoss> = Vec::new();
         for (channel, of, joined) in all.into_iter().take(LISTED_MAX) {
-            let newest = of.episodes.iter().rev().take(each);
+            let newest = of
+                .episodes
+                .iter()
+                .skip(of.episodes.len().saturating_sub(each));
             listed.extend(newest.map(|episode| ListedLoss {
                 subscriber: of.name.clone(),
                 channel,

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::json;
 use tickcast_hlog::read_intervals;
 use tickcast_publisher::internal::http::{EndpointAddress, ask};
@@ -38,9 +38,9 @@ pub(crate) struct Args {
     /// Maximum time to wait for a page.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "2")]
     wait: Duration,
-    /// Show the latency percentiles of this interval log, too (see `listen --latency-log`).
+    /// Show the latency percentiles of an interval log (`listen --hlog`, or a publisher's `latency_log`).
     #[arg(long, value_name = "FILE")]
-    latency_log: Vec<PathBuf>,
+    hlog: Vec<PathBuf>,
     /// Poll twice, print the second sample, and end.
     #[arg(long, requires = "json")]
     once: bool,
@@ -147,7 +147,7 @@ fn poll_on(
 
 /// Returns the rows of the interval logs that can be read.
 fn latencies(args: &Args) -> Vec<LatencyRow> {
-    let each = args.latency_log.iter().filter_map(|path| {
+    let each = args.hlog.iter().filter_map(|path| {
         let is_short = std::fs::metadata(path).is_ok_and(|it| it.len() <= LOG_LEN_MAX);
         let bytes = is_short.then(|| std::fs::read(path).ok()).flatten()?;
         let intervals = read_intervals(&bytes).ok()?;
@@ -240,7 +240,7 @@ fn show(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        if !args.latency_log.is_empty() && read_at.elapsed() >= args.every.max(EVERY_MIN) {
+        if !args.hlog.is_empty() && read_at.elapsed() >= args.every.max(EVERY_MIN) {
             (latency, read_at) = (latencies(args), Instant::now());
             is_changed = true;
         }

@@ -57,13 +57,13 @@ mod tests {
 
     #[test]
     fn newest_interval_gives_percentiles_and_history() {
-        let intervals = log("all.delivery", 5_000);
+        let intervals = log("all/repair", 5_000);
         let rows = rows("a.hlog", &intervals);
         let [row] = &rows[..] else {
             panic!("{rows:?}");
         };
         let last = &intervals.last().unwrap().samples;
-        assert_eq!((&*row.tag, row.samples), ("all.delivery", last.len()));
+        assert_eq!((&*row.tag, row.samples), ("all/repair", last.len()));
         assert_eq!(row.p50, last.value_at_quantile(0.5));
         assert_eq!(row.p99_history.len(), intervals.len());
         assert_eq!(row.p99_history.last(), Some(&row.p99));

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use crossterm::event::KeyCode;
 use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::{Line, Span};
@@ -485,7 +485,7 @@ fn draw_losses(frame: &mut Frame<'_>, area: Rect, row: &SubscriberRow) {
     );
     frame.render_widget(Span::from(title).bold(), head);
     let mut grid = Grid::new(&[
-        ("WHEN (UTC)", 26),
+        ("WHEN (UTC)", 28),
         ("SEQUENCES", 25),
         ("REQUESTS", 8),
         ("TOOK", 10),
@@ -537,7 +537,7 @@ mod tests {
         let rows = model.rows();
         let latencies = [LatencyRow {
             log: "x.hlog".into(),
-            tag: "equities.delivery".into(),
+            tag: "equities/repair".into(),
             samples: 1_234,
             p50: 5_000,
             p99: 9_000,
@@ -589,7 +589,7 @@ mod tests {
             line(&screen, "risk-1"),
             &["equities", "4,095", "5", "12", "0"],
         );
-        let latency = line(&screen, "equities.delivery");
+        let latency = line(&screen, "equities/repair");
         holds(latency, &["1,234", "5.0", "9.0", "10.0", "▁▄█"]);
     }
 
