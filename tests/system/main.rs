@@ -18,3 +18,4 @@ mod restart;
 mod shared_memory;
 mod standby;
 mod strangers;
+mod top;

@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{
-    demo, doctor, explain, inject, inspect, listen, manual, plan, promote, replay, report, simulate,
+    demo, doctor, explain, inject, inspect, listen, loss, manual, plan, promote, replay, report,
+    simulate, top,
 };
 
 /// Moves market data, injects faults, and reports every loss exactly.
@@ -46,6 +47,10 @@ pub(crate) enum Command {
     Explain(explain::Args),
     /// Plots interval logs of latency on one page, and compares two of them.
     Report(report::Args),
+    /// Shows publishers and all subscribers live: rates, lag, repairs, losses, lines and sources.
+    Top(top::Args),
+    /// Prints who lost what, when, why, how it was repaired, and how long that took.
+    Loss(loss::Args),
     /// Checks this host for tickcast, and reports findings, reasons and remedies.
     Doctor(doctor::Args),
     /// Writes the man pages and shell completions of both programs into a folder, for packages.

@@ -26,6 +26,8 @@ fn main() -> ExitCode {
             Command::Promote(args) => commands::promote::run(&args),
             Command::Explain(args) => commands::explain::run(&args),
             Command::Report(args) => commands::report::run(&args),
+            Command::Top(args) => commands::top::run(&args),
+            Command::Loss(args) => commands::loss::run(&args),
             Command::Doctor(args) => commands::doctor::run(&args),
             Command::Manual(args) => commands::manual::run(&args, Cli::command()),
         }

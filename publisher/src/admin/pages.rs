@@ -1,5 +1,5 @@
 //! The pages of the admin port: `/metrics` for Prometheus (text format 0.0.4, or OpenMetrics where the
-//! request accepts it), `/status` as JSON, `/healthz`, `/readyz`, and on a standby `/standby`.
+//! request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on a standby `/standby`.
 //!
 //! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
 //! at most ten times a second, and all its readers share the bytes.
@@ -37,7 +37,7 @@ type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
 /// Stands for the metrics in OpenMetrics. No path of a request equals it.
 const OPEN_METRICS: &str = "OpenMetrics";
 
-const PAGES: [Rendering; 6] = [
+const PAGES: [Rendering; 7] = [
     ("/metrics", |shared, _| {
         Some(metrics_page(shared, PageFormat::Prometheus))
     }),
@@ -47,6 +47,9 @@ const PAGES: [Rendering; 6] = [
     ("/status", |shared, _| {
         let summary = PublisherSummary::of(shared.current());
         Some(Page::json(StatusCode::OK, summary.json()))
+    }),
+    ("/losses", |shared, _| {
+        Some(Page::json(StatusCode::OK, &losses_of(shared.current())))
     }),
     ("/standby", |shared, _| {
         let standby = shared.standby.as_ref()?;
@@ -64,6 +67,12 @@ const PAGES: [Rendering; 6] = [
 fn metrics_page(shared: &Shared, format: PageFormat) -> Page {
     let text = metrics(shared.current()).encode(format);
     Page::new(StatusCode::OK, format.content_type(), text)
+}
+
+fn losses_of(shared: &Shared) -> serde_json::Value {
+    // The repair thread waits for this lock, so it is released before anything is formatted.
+    let losses = shared.losses().list();
+    serde_json::json!({ "name": shared.name, "epoch": shared.epoch, "losses": losses })
 }
 
 /// The last renders of one page.
@@ -114,7 +123,8 @@ impl Pages {
             self.renders.borrow_mut()[place].get(now.monotonic, || render(&self.shared, now))
         });
         page.unwrap_or_else(|| {
-            let text = "try /metrics, /status, /healthz, /readyz, or on a standby /standby\n";
+            let text =
+                "try /metrics, /status, /losses, /healthz, /readyz, or on a standby /standby\n";
             Page::text(StatusCode::NOT_FOUND, text)
         })
     }
@@ -186,7 +196,7 @@ mod tests {
         );
         let pages = Pages::of(Arc::new(shared));
         let now = thread::now();
-        for path in ["/metrics", "/status", "/readyz"] {
+        for path in ["/metrics", "/status", "/losses", "/readyz"] {
             let (first, second) = (pages.page(path, now), pages.page(path, now));
             assert_eq!(first.status(), StatusCode::OK);
             assert_eq!(first.body().as_ptr(), second.body().as_ptr());

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
+use tickcast_reliability::types::Nanos;
 
 use crate::error::PublisherError;
 use crate::state::Shared;
 use crate::state::audit_log;
+use crate::state::hearing::Hearing;
+use crate::state::thread;
 
 /// The reason why a session did not end properly.
 ///
@@ -141,6 +144,9 @@ impl PublisherSummary {
                     Value::Object(all)
                 });
                 all.insert("lines".into(), lines.collect());
+                if let Some(hearing) = source.hearing() {
+                    put_ages(&mut all, hearing, thread::now().monotonic);
+                }
                 all.insert("foreign_senders".into(), source.foreign().json());
                 Value::Object(all)
             })
@@ -227,6 +233,16 @@ fn put(all: &mut Map<String, Value>, name: &str, value: u64) {
     all.insert(name.into(), value.into());
 }
 
+/// Adds how long ago a live source and its lines were heard.
+fn put_ages(all: &mut Map<String, Value>, hearing: &Hearing, now: Nanos) {
+    all.insert("silent".into(), hearing.silent_since().is_some().into());
+    put(all, "age_us", hearing.age(now).as_us());
+    let lines = all.get_mut("lines").and_then(Value::as_array_mut);
+    for (line, age) in lines.into_iter().flatten().zip(hearing.line_ages(now)) {
+        line["age_us"] = age.as_us().into();
+    }
+}
+
 fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
     name.strip_prefix(prefix).unwrap_or(name)
 }
@@ -236,7 +252,7 @@ fn added_up(sources: &[Value]) -> Value {
     let mut all = Map::new();
     for source in sources.iter().filter_map(Value::as_object) {
         for (key, value) in source {
-            if ["source", "lines", "foreign_senders"].contains(&key.as_str()) {
+            if ["source", "lines", "foreign_senders", "silent", "age_us"].contains(&key.as_str()) {
                 continue;
             }
             add(all.entry(key).or_insert(Value::Null), value);
@@ -266,6 +282,23 @@ fn add(to: &mut Value, value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn live_source_and_its_lines_show_their_ages() {
+        let s = Nanos::from_secs;
+        let hearing = Hearing::new(2, s(10));
+        hearing.line_heard(1, s(12));
+        let mut all = Map::new();
+        all.insert("lines".into(), json!([{ "packets": 1 }, { "packets": 2 }]));
+        put_ages(&mut all, &hearing, s(15));
+        let expected = json!({
+            "silent": false, "age_us": 5_000_000,
+            "lines": [
+                { "packets": 1, "age_us": 5_000_000 }, { "packets": 2, "age_us": 3_000_000 },
+            ],
+        });
+        assert_eq!(Value::Object(all), expected);
+    }
 
     #[test]
     fn sources_are_added_up_field_by_field() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tickcast_journal::{JournalWriter, JournaledServer, Note};
-use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
+use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer, nack_answers};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
     ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
@@ -35,6 +35,7 @@ use crate::repair::warnings::Warnings;
 use crate::state::Shared;
 use crate::state::hand_over::SessionNumber;
 use crate::state::journal::Noted;
+use crate::state::losses::LossRequest;
 
 /// Time that a shutdown waits for peers to read their last message.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -262,7 +263,21 @@ impl RepairService {
                             // it.
                             refresh_directories(core, shared, versions);
                         }
-                        Message::Progress(progress) => note(shared, peer, channel, progress),
+                        Message::Progress(progress) => {
+                            note(shared, clock.both(), peer, channel, progress);
+                        }
+                        Message::Nack {
+                            epoch,
+                            class,
+                            ranges,
+                        } if *epoch == shared.epoch => {
+                            if let Some(owner) = core.session_of(peer) {
+                                let how = LossRequest::of(*class, owner == peer);
+                                let at = (owner.0, channel);
+                                let mut losses = shared.losses();
+                                losses.requested(clock.both(), at, *epoch, ranges, how);
+                            }
+                        }
                         _ => {}
                     }
                     let is_join = matches!(message, Message::Join(_));
@@ -349,7 +364,7 @@ impl RepairService {
                 continue;
             };
             if let Some((owner, progress)) = self.core.handle_cursor(now, peer, channel, &words) {
-                note(&self.shared, owner, channel, &progress);
+                note(&self.shared, now, owner, channel, &progress);
             }
         }
     }
@@ -391,6 +406,7 @@ impl RepairService {
                     let Some(connection) = self.peers.connection(peer) else {
                         continue;
                     };
+                    self.note_answers(now.monotonic, peer);
                     // The core closes a connection before its backlog exceeds this buffer.
                     let sent = self.server.send_frames(connection, &self.out);
                     if sent.is_err() {
@@ -410,6 +426,21 @@ impl RepairService {
             }
         });
         Ok(())
+    }
+
+    /// Keeps what the output answers of a subscriber's NACKs.
+    fn note_answers(&self, now: Nanos, peer: PeerId) {
+        let mut answers = nack_answers(&self.out).peekable();
+        if answers.peek().is_none() {
+            return;
+        }
+        let Some(owner) = self.core.session_of(peer) else {
+            return;
+        };
+        let mut losses = self.shared.losses();
+        for (channel, answer) in answers {
+            losses.answered(now, (owner.0, channel), &answer);
+        }
     }
 
     fn multicast(&mut self, channel: ChannelId) -> Result<(), PublisherError> {
@@ -446,6 +477,7 @@ impl RepairService {
                     self.groups_at = Nanos::ZERO;
                     let session = self.core.session_number(peer).map(SessionNumber);
                     (self.shared.subscribers()).join(peer.0, session, &name, &channels);
+                    self.shared.losses().join(peer.0, &name, &channels);
                 }
                 RepairEvent::FurtherJoined {
                     peer,
@@ -510,6 +542,7 @@ impl RepairService {
                     self.groups_at = Nanos::ZERO;
                     self.peers.audit("left", peer, None, Some(why));
                     self.shared.subscribers().leave(peer.0);
+                    self.shared.losses().leave(peer.0);
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
@@ -634,7 +667,7 @@ fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u
 }
 
 /// Keeps a subscriber's progress, for reports.
-fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) {
+fn note(shared: &Shared, now: Now, peer: PeerId, channel: ChannelId, progress: &Progress) {
     let Some(at) = shared.index_of(channel) else {
         return;
     };
@@ -645,6 +678,10 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
         return;
     }
     let follows = progress.epoch == shared.epoch;
+    if follows {
+        let mut losses = shared.losses();
+        losses.progressed(now, (peer.0, channel), progress);
+    }
     shared.subscribers().report(peer.0, channel, |status| {
         status.follows = follows;
         status.lost_records = progress.lost_records;

@@ -7,6 +7,7 @@ pub(crate) mod foreign;
 pub(crate) mod hand_over;
 pub(crate) mod hearing;
 pub(crate) mod journal;
+pub(crate) mod losses;
 pub(crate) mod positions;
 pub(crate) mod rounds;
 pub(crate) mod source_loss;
@@ -35,6 +36,7 @@ use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
+use crate::state::losses::LossTable;
 use crate::state::rounds::Rounds;
 use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
@@ -459,6 +461,7 @@ pub struct Shared {
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
     subscribers: Mutex<Subscribers>,
+    losses: Mutex<LossTable>,
     /// The standby that has taken over.
     pub(crate) handed_over_to: OnceLock<String>,
     /// Hand-over requests that were refused.
@@ -500,6 +503,7 @@ impl Shared {
             all_reached_end: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             subscribers: Mutex::default(),
+            losses: Mutex::default(),
             handed_over_to: OnceLock::new(),
             hand_overs_refused: AtomicU64::new(0),
             standby: None,
@@ -598,6 +602,11 @@ impl Shared {
     /// Returns the last report of every subscriber, including those that have left.
     pub(crate) fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
         locked(&self.subscribers)
+    }
+
+    /// Returns the last losses of every subscriber.
+    pub(crate) fn losses(&self) -> MutexGuard<'_, LossTable> {
+        locked(&self.losses)
     }
 }
 

@@ -18,8 +18,7 @@ pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-pub use self::nack::read_cut_nack;
-pub use self::nack::write_nack;
+pub use self::nack::{NackAnswer, nack_answers, read_cut_nack, write_nack};
 use self::nack::{nack_body, read_nack};
 pub use self::rejected::{RejectCode, Rejected};
 pub use self::standby::{MirrorRefusal, MirrorRefused, Mirroring};

@@ -1,10 +1,11 @@
 //! NACK frames: written from borrowed ranges, and read even when they are cut off.
 
 use super::{
-    ControlError, FRAME_HEAD_LEN, Fields, Message, NACK, NACK_RANGES_MAX, NackClass, bad, begin,
-    end,
+    ControlError, DATAGRAM, FRAME_HEAD_LEN, Fields, Message, NACK, NACK_RANGES_MAX, NackClass,
+    REFUSED, Refused, bad, begin, end, frame_len,
 };
 use crate::types::{ChannelId, Epoch, Sequence, SequenceRange};
+use crate::wire::headers_only::header_of;
 
 /// Appends a NACK frame like [`Message::write`], but from borrowed ranges, so that nothing is allocated
 /// while ticks arrive. At most [`NACK_RANGES_MAX`] ranges, ascending.
@@ -86,4 +87,39 @@ pub fn read_cut_nack(bytes: &[u8]) -> Option<(ChannelId, Epoch, Vec<SequenceRang
         is_there.then(range).flatten()
     });
     Some((channel, epoch, ranges.collect()))
+}
+
+/// An answer to a NACK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NackAnswer {
+    /// This datagram is sent again.
+    Sent(Epoch, Sequence),
+    /// These sequences are not sent.
+    Refused(Refused),
+}
+
+/// Returns the answers to NACKs among whole frames that this side has written, each with its channel. Only
+/// the heads of datagrams are read, because they are this side's own.
+pub fn nack_answers(frames: &[u8]) -> impl Iterator<Item = (ChannelId, NackAnswer)> {
+    let mut rest = frames;
+    let each = std::iter::from_fn(move || {
+        let (frame, after) = rest.split_at_checked(frame_len(rest)?)?;
+        rest = after;
+        Some(frame)
+    });
+    each.filter_map(|frame| {
+        let (head, body) = frame.split_first_chunk::<FRAME_HEAD_LEN>()?;
+        let answer = match head[4] {
+            DATAGRAM => {
+                let header = header_of(body.first_chunk()?)?;
+                NackAnswer::Sent(header.epoch, header.sequence)
+            }
+            REFUSED => match Message::read(frame, frame.len()).ok()?? {
+                (_, Message::Refused(refused), _) => NackAnswer::Refused(refused),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some((ChannelId(u16::from_le_bytes([head[6], head[7]])), answer))
+    })
 }

@@ -1,8 +1,9 @@
 //! Encoding and parsing of control messages, and rejected input.
 
 use super::*;
-use crate::types::Continued;
+use crate::types::{Continued, SourceId, SourcePosition};
 use crate::wire::authentication::{Key, NumberedKey};
+use crate::wire::{HEADER_LEN, Header, Kind};
 use proptest::prelude::*;
 
 fn range(first: u64, last: u64) -> SequenceRange {
@@ -478,4 +479,37 @@ fn offer_omits_lineage_and_history_when_absent() {
         serde_json::json!({"oldest": 1, "oldest_record": 18})
     );
     assert_eq!(serde_json::from_value::<ChannelOffer>(json).unwrap(), offer);
+}
+
+#[test]
+fn answers_to_nacks_are_found_among_written_frames() {
+    let header = Header {
+        kind: Kind::Data,
+        channel: ChannelId(3),
+        count: 1,
+        epoch: Epoch(7),
+        sequence: Sequence(41),
+        first_record: RecordNumber(5),
+        source_position: SourcePosition::default(),
+        sent_at: Nanos(1),
+        retained: 1,
+        source: SourceId(1),
+        payload_len: 100,
+        flags: 0,
+        header_len: HEADER_LEN as u16,
+        relay: 0,
+    };
+    let mut out = Vec::new();
+    for message in samples() {
+        message.write(ChannelId(3), &mut out);
+    }
+    let refused = |(_, answer): &(ChannelId, NackAnswer)| matches!(answer, NackAnswer::Refused(_));
+    assert_eq!(nack_answers(&out).filter(refused).count(), 1);
+    let before = nack_answers(&out).count();
+    Message::Datagram(&header.to_bytes(0)).write(ChannelId(3), &mut out);
+    let last = nack_answers(&out).nth(before);
+    let expected = NackAnswer::Sent(Epoch(7), Sequence(41));
+    assert_eq!(last, Some((ChannelId(3), expected)));
+    // A frame without its end is none.
+    assert_eq!(nack_answers(&out[..out.len() - 1]).count(), before);
 }

@@ -4,7 +4,7 @@
 
 mod entries;
 mod timeline;
-mod words;
+pub(crate) mod words;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,11 @@ fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
-fn open(path: &Path) -> Result<Journal, ToolError> {
+/// Reads a flight record.
+///
+/// # Errors
+/// Returns [`ToolError`] if the file can't be read, or is no record.
+pub(crate) fn open(path: &Path) -> Result<Journal, ToolError> {
     let bytes = read(path).map_err(|source| ToolError::Read {
         path: path.into(),
         source,

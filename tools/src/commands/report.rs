@@ -3,7 +3,7 @@
 
 mod page;
 mod plot;
-mod series;
+pub(crate) mod series;
 mod statistics;
 
 use std::fs;

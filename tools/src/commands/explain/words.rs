@@ -59,7 +59,8 @@ pub(super) fn findings(recording: &Journal, explained: &Explanation) -> Vec<Stri
     lines
 }
 
-fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String> {
+/// Returns a finding as text: first what was missing, then its place and fate.
+pub(crate) fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String> {
     let what = match it.origin {
         Origin::SourceLine
         | Origin::SourceLineOrInput
