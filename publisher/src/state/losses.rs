@@ -112,7 +112,7 @@ impl LossEpisode {
     }
 }
 
-/// What is kept of one subscriber on one channel.
+/// The episodes of one subscriber on one channel.
 #[derive(Clone, Debug, Default)]
 struct OfSubscriber {
     name: String,
@@ -241,7 +241,7 @@ pub(crate) struct LossTable {
 }
 
 impl LossTable {
-    /// Begins with a subscriber on these channels. One that returns continues its own list.
+    /// Begins with a subscriber on these channels. A subscriber that returns continues its own list.
     pub(crate) fn join(&mut self, owner: u64, name: &str, channels: &[ChannelId]) {
         for channel in channels {
             let mut left = self.left.iter();

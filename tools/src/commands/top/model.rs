@@ -10,7 +10,7 @@ use super::status::{InputLine, Loss, Losses, Status};
 /// Rates kept for the sparkline of a publisher.
 pub(crate) const RATES_MAX: usize = 60;
 
-/// What one poll of a publisher brought, or the reason why it brought nothing.
+/// The pages of one poll of a publisher, or the reason why there are none.
 pub(crate) type Polled = Result<(Status, Losses), String>;
 
 /// A publisher.
@@ -43,7 +43,7 @@ pub(crate) struct ChannelRow {
     pub(crate) sealed: u64,
     pub(crate) records: u64,
     pub(crate) records_per_s: Option<f64>,
-    pub(crate) bytes_per_s: Option<f64>,
+    pub(crate) sealed_bytes_per_s: Option<f64>,
     pub(crate) ring_holds_s: f64,
     pub(crate) skipped_datagrams: u64,
     pub(crate) nacked: u64,
@@ -63,7 +63,7 @@ pub(crate) struct LineRow {
     pub(crate) line: usize,
     pub(crate) datagrams: u64,
     pub(crate) datagrams_per_s: Option<f64>,
-    pub(crate) bytes_per_s: Option<f64>,
+    pub(crate) sent_bytes_per_s: Option<f64>,
     pub(crate) stalls: u64,
     pub(crate) refused: u64,
     pub(crate) last_errno: u64,
@@ -124,7 +124,7 @@ struct Sample {
     status: Status,
 }
 
-/// What is known of one publisher.
+/// The newest two pages of one publisher.
 #[derive(Clone, Debug)]
 struct Watched {
     target: String,
@@ -259,7 +259,7 @@ impl Watched {
                 sealed: channel.sealed,
                 records: channel.published_records,
                 records_per_s: rate(|it| it.published_records),
-                bytes_per_s: rate(|it| it.sealed_bytes),
+                sealed_bytes_per_s: rate(|it| it.sealed_bytes),
                 ring_holds_s: channel.ring_holds_s,
                 skipped_datagrams: channel.skipped_datagrams,
                 nacked: channel.nacked,
@@ -279,7 +279,7 @@ impl Watched {
                     line,
                     datagrams: of.datagrams,
                     datagrams_per_s: rate(|it| it.datagrams),
-                    bytes_per_s: rate(|it| it.bytes),
+                    sent_bytes_per_s: rate(|it| it.bytes),
                     stalls: of.stalls,
                     refused: of.refused,
                     last_errno: of.last_errno,
@@ -401,7 +401,7 @@ pub(crate) mod tests {
             (24, Some(0.0))
         );
         assert_eq!((publisher.refused, publisher.subscribers), (6, 1));
-        assert_eq!(rows.channels[0].bytes_per_s, Some(50_000.0));
+        assert_eq!(rows.channels[0].sealed_bytes_per_s, Some(50_000.0));
         assert_eq!(rows.lines[0].datagrams_per_s, Some(100.0));
         assert_eq!(rows.sources[0].messages_per_s, Some(1_000.0));
         assert_eq!(rows.sources[0].age_us, Some(1_500));
