@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use tickcast_journal::Journaled;
@@ -12,10 +13,12 @@ use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::session::{Path, ReadLimits, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
+use tickcast_transport::host::clock::SystemClock;
 use tickcast_transport::host::interface::Interface;
 
 use super::inboxes::Inboxes;
 use crate::dispatch::Sink;
+use crate::observe::clock::PublisherClock;
 use crate::sync::wake::Waker;
 
 /// All connections.
@@ -30,6 +33,7 @@ pub(crate) struct Connections {
     connected_to: Option<SocketAddr>,
     /// This host's address of the current or last repair connection.
     local_address: Option<SocketAddr>,
+    clock: Arc<PublisherClock>,
     frames: Vec<u8>,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
@@ -65,6 +69,7 @@ impl Connections {
             addresses,
             connected_to: None,
             local_address: None,
+            clock: Arc::default(),
             frames: Vec::new(),
             watched: [None; 4],
             read_limits: ReadLimits::default(),
@@ -83,6 +88,8 @@ impl Connections {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         let mut is_reconnected = false;
+        let clock = Arc::clone(&self.clock);
+        let local = self.local_address.map(|it| it.ip());
         count += (self.read).take_remote(|tag, bytes| {
             core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
@@ -92,12 +99,18 @@ impl Connections {
                     if path == Path::Repair {
                         connected_to = Some(address);
                         is_reconnected = true;
+                        clock.forget();
                     }
                     core.handle(now, SubscriberInput::Connected(path), sink);
                 }
                 ClientEvent::Frame(channel, message) => {
                     if let (Message::Welcome(_), Some(name)) = (&message, over_verbs(path)) {
                         tracing::info!("the {name} is up");
+                    }
+                    if let (Message::Status(status), Path::Repair) = (&message, path) {
+                        let is_same_host = connected_to.is_some_and(|it| Some(it.ip()) == local);
+                        // The poll's time is before the read, and would shorten the round trip.
+                        clock.take(status, SystemClock.both(), is_same_host);
                     }
                     let welcome = match &message {
                         Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
@@ -227,6 +240,11 @@ impl Connections {
             let reason = LinkDownReason::Unreachable;
             core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
         }
+    }
+
+    /// Returns the offset of the publisher's clock, as far as STATUS tells.
+    pub(crate) const fn clock(&self) -> &Arc<PublisherClock> {
+        &self.clock
     }
 
     /// Returns this host's address of the current or last connection to the publisher.
