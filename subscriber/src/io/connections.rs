@@ -88,8 +88,7 @@ impl Connections {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         let mut is_reconnected = false;
-        let clock = Arc::clone(&self.clock);
-        let local = self.local_address.map(|it| it.ip());
+        let mut answered = None;
         count += (self.read).take_remote(|tag, bytes| {
             core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
@@ -99,7 +98,6 @@ impl Connections {
                     if path == Path::Repair {
                         connected_to = Some(address);
                         is_reconnected = true;
-                        clock.forget();
                     }
                     core.handle(now, SubscriberInput::Connected(path), sink);
                 }
@@ -108,9 +106,8 @@ impl Connections {
                         tracing::info!("the {name} is up");
                     }
                     if let (Message::Status(status), Path::Repair) = (&message, path) {
-                        let is_same_host = connected_to.is_some_and(|it| Some(it.ip()) == local);
                         // The poll's time is before the read, and would shorten the round trip.
-                        clock.take(status, SystemClock.both(), is_same_host);
+                        answered = Some((*status, SystemClock.both()));
                     }
                     let welcome = match &message {
                         Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
@@ -148,8 +145,14 @@ impl Connections {
         self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
         // A connection that closed meanwhile has no address any more: the last one stays.
-        if is_reconnected && let Some(address) = self.repair.local_address() {
-            self.local_address = Some(address);
+        if is_reconnected {
+            self.clock.forget();
+            self.local_address = self.repair.local_address().or(self.local_address);
+        }
+        if let Some((status, now)) = answered {
+            let [here, there] = [self.local_address, connected_to].map(|it| it.map(|it| it.ip()));
+            self.clock
+                .take(&status, now, here.is_some() && here == there);
         }
         if let Some(address) = welcomed_by {
             self.prefer(address);

@@ -157,10 +157,9 @@ impl IntervalLog {
             let line = writer.write_histogram(&samples, since, length, tag);
             line.map_err(|error| io::Error::other(error.to_string()))?;
         }
-        if let (Some(clock), false) = (self.clock, lines.is_empty()) {
-            lines.splice(0..0, format!("{clock}\n").into_bytes());
-        }
-        self.append(lines)
+        let note = self.clock.filter(|_| !lines.is_empty());
+        let note = note.map_or_else(String::new, |clock| format!("{clock}\n"));
+        self.append([note.into_bytes(), lines].concat())
     }
 
     /// Appends lines, below the head if the file lacks it.
