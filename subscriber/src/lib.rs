@@ -73,6 +73,7 @@ pub mod internal {
 }
 
 pub use hdrhistogram::Histogram;
+pub use tickcast_hlog::ClockOffset;
 pub use tickcast_metrics::PageFormat;
 pub use tickcast_reliability::control::{ChannelName, Start};
 pub use tickcast_reliability::delivery::{

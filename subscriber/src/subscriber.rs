@@ -112,6 +112,7 @@ impl Subscriber {
                     ChannelShared::new(name, Arc::clone(counters), builder.latency)
                 })
                 .collect(),
+            clock: Arc::clone(driver.clock()),
             ..Shared::default()
         };
         let channels = builder.channels.iter().map(|channel| {
@@ -146,7 +147,7 @@ impl Subscriber {
         };
         let shared = Arc::clone(&self.dispatcher.shared);
         let failures = Arc::clone(&shared.interval_log_failures);
-        let totals = move || shared.latency_series();
+        let totals = move || (shared.latency_series(), shared.clock.offset());
         let logging = IntervalLogging::start(log, *interval, failures, totals)?;
         self.interval_logging = Some(logging);
         Ok(())

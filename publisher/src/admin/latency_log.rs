@@ -25,7 +25,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const LOOKS_A_RING: u64 = 4;
 
 /// Starts the thread that keeps the latency log, if the config has one, from the next sealed datagram on. A
-/// log that can't be opened is logged as an error, and the publisher continues without it.
+/// log that can't be opened is logged as an error and counted, and the publisher continues without it.
 ///
 /// # Errors
 /// Returns [`PublisherError::System`] if the thread can't be started.
@@ -40,6 +40,7 @@ pub(crate) fn start(
         Ok(log) => log,
         Err(error) => {
             tracing::error!("latency_log: {error}; the publisher continues without it");
+            shared.latency_log.latency_log_failures.add(1);
             return Ok(None);
         }
     };
@@ -173,6 +174,7 @@ mod tests {
 
     use super::*;
     use crate::api::trade;
+    use crate::config::LatencyLogConfig;
     use crate::ingest::queue::SourceItem;
     use crate::plan::Plan;
     use crate::publish::PublishStage;
@@ -239,6 +241,23 @@ mod tests {
             "each datagram is recorded or counted"
         );
         assert_eq!(follow(&mut to, 1), samples + 1);
+    }
+
+    #[test]
+    fn log_that_cannot_be_opened_is_counted_and_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.hlog");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let mut config = config();
+        config.latency_log = Some(LatencyLogConfig {
+            path,
+            interval_ms: 100,
+        });
+        let plan = Plan::for_handlers(config.clone()).unwrap();
+        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false))).unwrap();
+        let shared = opened.shared();
+        assert!(start(&config, shared).unwrap().is_none());
+        assert_eq!(shared.latency_log.latency_log_failures.get(), 1);
     }
 
     #[test]

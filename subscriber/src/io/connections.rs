@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use tickcast_journal::Journaled;
@@ -12,10 +13,12 @@ use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::session::{Path, ReadLimits, SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
+use tickcast_transport::host::clock::SystemClock;
 use tickcast_transport::host::interface::Interface;
 
 use super::inboxes::Inboxes;
 use crate::dispatch::Sink;
+use crate::observe::clock::PublisherClock;
 use crate::sync::wake::Waker;
 
 /// All connections.
@@ -30,6 +33,7 @@ pub(crate) struct Connections {
     connected_to: Option<SocketAddr>,
     /// This host's address of the current or last repair connection.
     local_address: Option<SocketAddr>,
+    clock: Arc<PublisherClock>,
     frames: Vec<u8>,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
@@ -65,6 +69,7 @@ impl Connections {
             addresses,
             connected_to: None,
             local_address: None,
+            clock: Arc::default(),
             frames: Vec::new(),
             watched: [None; 4],
             read_limits: ReadLimits::default(),
@@ -83,6 +88,7 @@ impl Connections {
         let mut count = 0;
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         let mut is_reconnected = false;
+        let mut answered = None;
         count += (self.read).take_remote(|tag, bytes| {
             core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
@@ -98,6 +104,10 @@ impl Connections {
                 ClientEvent::Frame(channel, message) => {
                     if let (Message::Welcome(_), Some(name)) = (&message, over_verbs(path)) {
                         tracing::info!("the {name} is up");
+                    }
+                    if let (Message::Status(status), Path::Repair) = (&message, path) {
+                        // The poll's time is before the read, and would shorten the round trip.
+                        answered = Some((*status, SystemClock.both()));
                     }
                     let welcome = match &message {
                         Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
@@ -135,8 +145,14 @@ impl Connections {
         self.inboxes.poll(now, &self.read, core, sink);
         self.connected_to = connected_to;
         // A connection that closed meanwhile has no address any more: the last one stays.
-        if is_reconnected && let Some(address) = self.repair.local_address() {
-            self.local_address = Some(address);
+        if is_reconnected {
+            self.clock.forget();
+            self.local_address = self.repair.local_address().or(self.local_address);
+        }
+        if let Some((status, now)) = answered {
+            let [here, there] = [self.local_address, connected_to].map(|it| it.map(|it| it.ip()));
+            self.clock
+                .take(&status, now, here.is_some() && here == there);
         }
         if let Some(address) = welcomed_by {
             self.prefer(address);
@@ -227,6 +243,11 @@ impl Connections {
             let reason = LinkDownReason::Unreachable;
             core.handle(now, SubscriberInput::Disconnected(path, reason), sink);
         }
+    }
+
+    /// Returns the offset of the publisher's clock, as far as STATUS tells.
+    pub(crate) const fn clock(&self) -> &Arc<PublisherClock> {
+        &self.clock
     }
 
     /// Returns this host's address of the current or last connection to the publisher.

@@ -1,6 +1,7 @@
 //! Moves data between the sockets and the core. It makes no decisions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tickcast_journal::{Journaled, Note};
 use tickcast_reliability::control::Start;
@@ -16,6 +17,7 @@ use super::problems::Problems;
 use crate::config::{Parts, RepairTransport, SubscriberBuilder, nanos};
 use crate::dispatch::Sink;
 use crate::error::SubscribeError;
+use crate::observe::clock::PublisherClock;
 use crate::observe::polled::Polled;
 use crate::sync::wake::Waker;
 
@@ -88,6 +90,11 @@ impl Driver {
             polled_at: now,
             rejoins: Vec::new(),
         }
+    }
+
+    /// Returns the offset of the publisher's clock, for other threads too.
+    pub(crate) const fn clock(&self) -> &Arc<PublisherClock> {
+        self.connections.clock()
     }
 
     /// Asks the publisher to write its sealed datagrams to our memory, if both sides support that.

@@ -1,6 +1,7 @@
 //! The state of a subscriber, readable from any thread while it works. Each number is written by one
 //! thread with plain stores.
 
+pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod latency;
 pub(crate) mod metrics;
@@ -13,11 +14,12 @@ pub(crate) mod totals;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tickcast_hlog::Series;
+use tickcast_hlog::{ClockOffset, Series};
 use tickcast_metrics::PageFormat;
 use tickcast_reliability::counters;
 use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, Sequence};
 
+use clock::PublisherClock;
 use directory::Directory;
 use latency::{ChannelLatency, LatencyRecorder};
 
@@ -150,6 +152,22 @@ impl Monitor {
             .map(LatencyRecorder::snapshot)
     }
 
+    /// Returns how far the publisher's clock is ahead of this host's, from the shortest recent round trip of
+    /// PROGRESS and STATUS. Returns `None` before the first one. A latency below the offset's
+    /// [limit](ClockOffset::limit_ns) is one that the clocks can't support.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(clock) = monitor.clock_offset() {
+    ///     println!("{} ns ahead, by at most {} ns more or less", clock.offset_ns, clock.error_ns);
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn clock_offset(&self) -> Option<ClockOffset> {
+        self.shared.clock.offset()
+    }
+
     /// Returns whether the publisher has welcomed us and the repair connection is up. Returns `false` after
     /// the subscriber has left, was dropped, or ended by a panic.
     ///
@@ -249,6 +267,7 @@ pub(crate) struct Shared {
     pub(crate) has_problem: AtomicBool,
     pub(crate) directory: Mutex<Directory>,
     pub(crate) interval_log_failures: Arc<Counter>,
+    pub(crate) clock: Arc<PublisherClock>,
 }
 
 impl Shared {

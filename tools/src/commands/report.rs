@@ -6,14 +6,18 @@ mod plot;
 pub(crate) mod series;
 mod statistics;
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use tickcast_hlog::{Interval, read_intervals};
+use tickcast_hlog::{ClockOffset, each_interval, worst_clock_offset};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::files::{check_writable, write_text};
 
-use series::Comparison;
+use series::{Comparison, Log};
+
+/// The longest log: more than a year of ten channels in intervals of ten seconds.
+const LOG_LEN_MAX: u64 = 4 << 30;
 
 /// The logs and the page.
 #[derive(Debug, clap::Args)]
@@ -34,27 +38,44 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     check_writable(&args.out)?;
     let logs = args.logs.iter().map(|path| read(path));
     let logs = logs.collect::<Result<Vec<_>, _>>()?;
+    let (logs, clocks): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
     let comparison = Comparison::of(logs);
     let names: Vec<_> = args
         .logs
         .iter()
         .map(|it| it.display().to_string())
         .collect();
-    write_text(&args.out, &page::page(&names, &comparison))?;
+    write_text(&args.out, &page::page(&names, &clocks, &comparison))?;
     Ok(Exit::Whole)
 }
 
-fn read(path: &Path) -> Result<Vec<Interval>, ToolError> {
-    let bytes = fs::read(path).map_err(|source| ToolError::Read {
+/// Returns the contents of a log, and the worst offset of the clocks.
+fn read(path: &Path) -> Result<(Log, Option<ClockOffset>), ToolError> {
+    let bytes = contents(path).map_err(|source| ToolError::Read {
         path: path.into(),
         source,
     })?;
     let shown = path.display();
-    let intervals = read_intervals(&bytes);
-    let intervals = intervals.map_err(|error| ToolError::Usage(format!("{shown}: {error}")))?;
-    if intervals.is_empty() {
+    let mut log = Log::default();
+    let whole = each_interval(&bytes, |interval| log.take(&interval));
+    whole.map_err(|error| ToolError::Usage(format!("{shown}: {error}")))?;
+    if log.is_empty() {
         let text = format!("{shown} has no interval; let its program run for one, or end it");
         return Err(ToolError::Usage(text));
     }
-    Ok(intervals)
+    Ok((log, worst_clock_offset(&bytes)))
+}
+
+/// Reads a file. A device may have no end.
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(LOG_LEN_MAX).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 == LOG_LEN_MAX {
+        true => Err(io::Error::other("it has more than 4 GiB")),
+        false => Ok(bytes),
+    }
 }

@@ -13,6 +13,7 @@ use tickcast_log::LogLimit;
 use tickcast_reliability::types::{Counter, Nanos};
 use tickcast_transport_base::host::files::FileError;
 
+use crate::clock::ClockOffset;
 use crate::file::LineFile;
 
 /// One line of the operator's log at once, and one every ten minutes.
@@ -64,6 +65,8 @@ pub struct IntervalLog {
     since: Nanos,
     /// The totals as of the last lines, by tag.
     written: BTreeMap<String, Histogram<u64>>,
+    /// The clocks' offset during the next lines.
+    clock: Option<ClockOffset>,
     /// Attempts to write that failed since the last success.
     failures: u64,
     limit: LogLimit,
@@ -83,6 +86,7 @@ impl IntervalLog {
             is_headed: false,
             since: now,
             written: BTreeMap::new(),
+            clock: None,
             failures: 0,
             limit: LogLimit::new(1, COMPLAINTS_PER_SECOND),
         };
@@ -92,6 +96,11 @@ impl IntervalLog {
             source,
         })?;
         Ok(log)
+    }
+
+    /// Notes the clocks' offset above the next lines, as a comment that other readers skip.
+    pub fn note_clock(&mut self, offset: Option<ClockOffset>) {
+        self.clock = offset;
     }
 
     /// Appends the samples since the last lines, up to `now`, UTC. A failed attempt counts in `failed`, and
@@ -148,7 +157,9 @@ impl IntervalLog {
             let line = writer.write_histogram(&samples, since, length, tag);
             line.map_err(|error| io::Error::other(error.to_string()))?;
         }
-        self.append(lines)
+        let note = self.clock.filter(|_| !lines.is_empty());
+        let note = note.map_or_else(String::new, |clock| format!("{clock}\n"));
+        self.append([note.into_bytes(), lines].concat())
     }
 
     /// Appends lines, below the head if the file lacks it.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tickcast_reliability::types::Counter;
 use tickcast_transport_base::host::clock::{Clock, SystemClock};
 
+use crate::clock::ClockOffset;
 use crate::log::{IntervalLog, Series};
 
 /// A running thread that writes an interval log. Dropping it writes the last interval, and waits for that.
@@ -20,7 +21,7 @@ pub struct IntervalLogging {
 }
 
 impl IntervalLogging {
-    /// Starts a thread that reads the totals and writes the log, once per interval. The thread inherits the
+    /// Starts a thread that reads the totals and the clocks' offset, and writes the log, once per interval. The thread inherits the
     /// caller's cores. Attempts to write that failed are counted in `failed`.
     ///
     /// # Errors
@@ -29,7 +30,7 @@ impl IntervalLogging {
         mut log: IntervalLog,
         interval: Duration,
         failed: Arc<Counter>,
-        mut totals: impl FnMut() -> Vec<Series> + Send + 'static,
+        mut totals: impl FnMut() -> (Vec<Series>, Option<ClockOffset>) + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
         let thread = Builder::new().name("interval-log".into()).spawn(move || {
@@ -37,7 +38,9 @@ impl IntervalLogging {
             loop {
                 let left = next.saturating_duration_since(Instant::now());
                 let is_over = stopped.recv_timeout(left) != Err(RecvTimeoutError::Timeout);
-                log.write(SystemClock.utc(), totals(), &failed);
+                let (all, offset) = totals();
+                log.note_clock(offset);
+                log.write(SystemClock.utc(), all, &failed);
                 if is_over {
                     return;
                 }

@@ -47,15 +47,25 @@ pub enum IntervalLogError {
     },
 }
 
-/// Returns the intervals of a log, in its order. Times with a base time become times since 1970. An
-/// incomplete last line is left out.
+/// Returns all intervals of a log, as [`each_interval`] passes them. Each takes up to some 100 kB.
 ///
 /// # Errors
 /// [`IntervalLogError`] names the first line that can't be read.
 pub fn read_intervals(bytes: &[u8]) -> Result<Vec<Interval>, IntervalLogError> {
+    let mut all = Vec::new();
+    each_interval(bytes, |interval| all.push(interval))?;
+    Ok(all)
+}
+
+/// Passes the intervals of a log, in its order. Times with a base time become times since 1970. An
+/// incomplete last line is left out.
+///
+/// # Errors
+/// [`IntervalLogError`] names the first line that can't be read.
+pub fn each_interval(bytes: &[u8], mut each: impl FnMut(Interval)) -> Result<(), IntervalLogError> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n');
     let bytes = &bytes[..whole.map_or(0, |at| at + 1)];
-    let (mut all, mut base) = (Vec::new(), Duration::ZERO);
+    let (mut base, mut counted) = (Duration::ZERO, 0_u64);
     let mut deserializer = Deserializer::new();
     for entry in IntervalLogIterator::new(bytes) {
         let entry = entry.map_err(|error| {
@@ -85,14 +95,19 @@ pub fn read_intervals(bytes: &[u8]) -> Result<Vec<Interval>, IntervalLogError> {
         let coded = coded.map_err(|error| damaged(error.to_string()))?;
         let samples = deserializer.deserialize(&mut coded.as_slice());
         let samples = samples.map_err(|error| damaged(error.to_string()))?;
-        all.push(Interval {
+        // Sums of counts must not overflow. The decoder's own sum stays at its maximum then.
+        let sum = counted.checked_add(samples.len());
+        counted = sum
+            .filter(|sum| *sum < u64::MAX)
+            .ok_or_else(|| damaged("its counts are too large".into()))?;
+        each(Interval {
             tag,
             begin,
             length: line.duration(),
             samples,
         });
     }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -101,9 +116,11 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
+    use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
     use tickcast_reliability::types::{Counter, Nanos};
 
     use super::*;
+    use crate::clock::{ClockOffset, worst_clock_offset};
     use crate::log::{IntervalLog, Series};
 
     const BEGAN: Nanos = Nanos(1_700_000_000_250_000_000);
@@ -263,6 +280,26 @@ mod tests {
     }
 
     #[test]
+    fn clock_offset_is_noted_above_lines_that_stay_readable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.hlog");
+        let mut log = IntervalLog::open(&path, "test", BEGAN).unwrap();
+        let offset = ClockOffset {
+            offset_ns: -7,
+            error_ns: 9,
+        };
+        log.note_clock(Some(offset));
+        let series = |n| vec![Series::new("all", "repair", histogram(&[(9, n)]))];
+        log.write(at(1), series(1), &Counter::default());
+        log.write(at(2), series(1), &Counter::default());
+        let text = fs::read_to_string(&path).unwrap();
+        let noted = text.matches("#[ClockOffset: -7 ns, error 9 ns]\nTag=all/repair");
+        assert_eq!(noted.count(), 1, "silence has no note: {text}");
+        assert_eq!(worst_clock_offset(text.as_bytes()), Some(offset));
+        assert_eq!(read(&path).len(), 1);
+    }
+
+    #[test]
     fn damaged_log_is_refused_with_its_line() {
         let error = read_intervals(b"#x\nTag=a/b,1.000,1.000,1.000,AAAA\n").unwrap_err();
         assert!(
@@ -274,6 +311,14 @@ mod tests {
             matches!(error, IntervalLogError::Line { line: 2 }),
             "{error}"
         );
+        let most = histogram(&[(1, u64::MAX / 2)]);
+        let mut coded = Vec::new();
+        let coder = &mut V2DeflateSerializer::new();
+        coder.serialize(&most, &mut coded).unwrap();
+        let line = format!("Tag=a/b,1.0,1.0,1.0,{}\n", STANDARD.encode(&coded));
+        assert_eq!(read_intervals(line.as_bytes()).unwrap().len(), 1);
+        let error = read_intervals(line.repeat(3).as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("too large"), "{error}");
         assert_eq!(read_intervals(b"#x\nTag=a/b,1.0").unwrap(), []);
         assert_eq!(read_intervals(b"").unwrap(), []);
     }

@@ -112,6 +112,10 @@ pub(crate) struct Summary {
     pub(crate) repair_ns: Percentiles,
     /// Samples, of all stages and channels, that synchronised clocks can't produce.
     clock_skewed: u64,
+    /// The publisher's clock minus this host's; null if no STATUS came.
+    clock_offset_ns: Option<i64>,
+    /// The largest error of that offset.
+    clock_error_ns: Option<u64>,
     pub(crate) channels: Vec<ChannelSummary>,
     /// Counters summed over all channels.
     counters: BTreeMap<String, u64>,
@@ -130,6 +134,7 @@ impl Summary {
         ended_by: EndedBy,
     ) -> Self {
         let mut latency = Latency::default();
+        let clock = subscriber.monitor().clock_offset();
         let channels = subscriber.channels();
         let channels = channels
             .iter()
@@ -137,6 +142,8 @@ impl Summary {
         let channels: Vec<_> = channels.collect();
         Self {
             clock_skewed: channels.iter().map(|channel| channel.clock_skewed).sum(),
+            clock_offset_ns: clock.map(|it| it.offset_ns),
+            clock_error_ns: clock.map(|it| it.error_ns),
             channels,
             name: args.name.clone().unwrap_or_default(),
             publisher: args.connect.clone(),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use tickcast_hlog::ClockOffset;
 use tickcast_tools::support::table::{span, thousands};
 
 use super::plot::{Line, Plot};
@@ -36,18 +37,24 @@ const POINTS_A_NINE: i32 = 20;
 const POINTS_MAX: usize = 600;
 
 /// Returns the page of one log, or of two side by side.
-pub(crate) fn page(names: &[String], comparison: &Comparison) -> String {
+pub(crate) fn page(
+    names: &[String],
+    clocks: &[Option<ClockOffset>],
+    comparison: &Comparison,
+) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>tickcast report</title>\
          <style>{STYLE}</style></head><body>\n<h1>Latency by channel and stage</h1>\n<p class=\"key\">"
     );
-    for ((letter, name), span) in ["A", "B"].iter().zip(names).zip(&comparison.spans) {
+    let logs = names.iter().zip(clocks).zip(&comparison.spans);
+    for (letter, ((name, clock), span)) in ["A", "B"].iter().zip(logs) {
         let (class, s) = (letter.to_lowercase(), span.as_secs_f64());
         let name = escaped(name);
         let _ = writeln!(
             out,
-            "<b class=\"{class}\"></b>{letter}: {name}, {s:.1} s<br>"
+            "<b class=\"{class}\"></b>{letter}: {name}, {s:.1} s{}<br>",
+            differing(*clock)
         );
     }
     out.push_str("</p>\n");
@@ -55,7 +62,7 @@ pub(crate) fn page(names: &[String], comparison: &Comparison) -> String {
         method(&mut out, comparison.verdicts);
     }
     for row in &comparison.rows {
-        section(&mut out, row);
+        section(&mut out, row, clocks);
     }
     out.push_str("</body></html>\n");
     out
@@ -74,7 +81,29 @@ fn method(out: &mut String, verdicts: usize) {
     );
 }
 
-fn section(out: &mut String, row: &Row) {
+/// Returns by how much the hosts' clocks may differ.
+fn differing(clock: Option<ClockOffset>) -> String {
+    let Some(clock) = clock else {
+        return String::new();
+    };
+    let sign = if clock.offset_ns < 0 { "-" } else { "" };
+    let offset = span(clock.offset_ns.unsigned_abs());
+    let error = span(clock.error_ns);
+    format!("; the publisher's clock is ahead by {sign}{offset}, ± {error} (the worst interval)")
+}
+
+/// Stages that begin by the publisher's clock and end by the subscriber's.
+const BETWEEN_HOSTS: [&str; 2] = ["/sealed_to_delivered", "/replayed"];
+
+/// Returns the latency of a stage below which the clocks of a log support no number.
+fn unsupported_below(tag: &str, clock: Option<ClockOffset>) -> u64 {
+    let is_between = BETWEEN_HOSTS.iter().any(|stage| tag.ends_with(stage));
+    clock
+        .filter(|_| is_between)
+        .map_or(0, |clock| clock.limit_ns())
+}
+
+fn section(out: &mut String, row: &Row, clocks: &[Option<ClockOffset>]) {
     let tag = escaped(&row.tag);
     let _ = writeln!(out, "<section><h2>{tag}</h2>");
     if let (Some(verdicts), [Some(a), Some(b)]) = (&row.verdicts, &row.sides[..]) {
@@ -83,7 +112,7 @@ fn section(out: &mut String, row: &Row) {
             sentence(out, name, verdicts[at], medians);
         }
     }
-    table(out, row);
+    table(out, row, clocks);
     out.push_str(&percentiles(&tag, row).svg());
     out.push_str(&over_time(&tag, row).svg());
     out.push_str("<p>Over time: solid p50, dashed p99, dotted maximum.</p></section>\n");
@@ -118,13 +147,16 @@ fn sentence(out: &mut String, name: &str, verdict: Verdict, [a, b]: [u64; 2]) {
     };
 }
 
-fn table(out: &mut String, row: &Row) {
+fn table(out: &mut String, row: &Row, clocks: &[Option<ClockOffset>]) {
+    let mut is_marked = false;
     out.push_str("<div class=\"scroll\"><table><tr><th>log</th><th>samples</th><th>intervals</th><th>min</th>");
     for (name, _) in QUANTILES {
         let _ = write!(out, "<th>{name}</th>");
     }
     out.push_str("<th>max</th></tr>\n");
     for (letter, side) in sides(row) {
+        let clock = clocks.get(usize::from(letter == "B")).copied().flatten();
+        let least = unsupported_below(&row.tag, clock);
         let total = &side.total;
         let (samples, intervals) = (thousands(total.len()), side.points.len());
         let _ = write!(
@@ -137,11 +169,18 @@ fn table(out: &mut String, row: &Row) {
             .chain(quantiles)
             .chain([total.max()]);
         for ns in all {
-            let _ = write!(out, "<td data-ns=\"{ns}\">{}</td>", span(ns));
+            let mark = if ns < least { " ?" } else { "" };
+            is_marked |= ns < least;
+            let _ = write!(out, "<td data-ns=\"{ns}\">{}{mark}</td>", span(ns));
         }
         out.push_str("</tr>\n");
     }
     out.push_str("</table></div>\n");
+    if is_marked {
+        out.push_str(
+            "<p>? The clocks of the two hosts may differ by more than this latency.</p>\n",
+        );
+    }
 }
 
 fn sides(row: &Row) -> impl Iterator<Item = (&'static str, &Side)> {
@@ -228,7 +267,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::series::tests::log;
+    use super::super::series::tests::{contents, log};
     use super::*;
 
     /// Returns the numbers of a row of the first table below a heading, in nanoseconds.
@@ -248,8 +287,12 @@ mod tests {
     #[test]
     fn page_has_the_numbers_of_both_logs_and_the_verdict() {
         let a = [log("all/repair", 5_000), log("all/<old>", 9_000)].concat();
-        let comparison = Comparison::of(vec![a, log("all/repair", 6_000)]);
-        let page = page(&["a.hlog".into(), "<b>.hlog".into()], &comparison);
+        let comparison = Comparison::of(vec![contents(&a), contents(&log("all/repair", 6_000))]);
+        let page = page(
+            &["a.hlog".into(), "<b>.hlog".into()],
+            &[None, None],
+            &comparison,
+        );
         for (letter, side) in ["A", "B"].iter().zip(&comparison.rows[1].sides) {
             let total = &side.as_ref().unwrap().total;
             let quantiles = [0.5, 0.9, 0.99, 0.999, 0.9999].map(|q| total.value_at_quantile(q));
@@ -275,9 +318,33 @@ mod tests {
     }
 
     #[test]
+    fn latency_below_the_difference_of_clocks_is_marked() {
+        let tags = ["all/repair", "all/sealed_to_delivered"];
+        let both = tags.map(|tag| log(tag, 5_000)).concat();
+        let logs = [log(tags[1], 5_000), both];
+        let comparison = Comparison::of(logs.iter().map(|it| contents(it)).collect());
+        let clock = |offset_ns, error_ns| {
+            Some(ClockOffset {
+                offset_ns,
+                error_ns,
+            })
+        };
+        let names = ["a".into(), "b".into()];
+        let marks = |clocks: &[_]| page(&names, clocks, &comparison).matches(" ?</td>").count();
+        assert_eq!(marks(&[None, None]), 0);
+        assert_eq!(marks(&[clock(-4_000, 500), clock(0, 0)]), 0);
+        // The minimum, five percentiles and the maximum of the stage between hosts.
+        assert_eq!(marks(&[None, clock(-4_000, 2_000)]), 7);
+        assert_eq!(marks(&[clock(9_000, 0), clock(0, 9_000)]), 14);
+        let page = page(&names, &[None, clock(-4_000, 2_000)], &comparison);
+        assert!(page.contains("ahead by -4.0 us, ± 2.0 us"), "{page}");
+        assert_eq!(page.matches("<p>? The clocks").count(), 1);
+    }
+
+    #[test]
     fn page_of_one_log_makes_no_comparison() {
-        let comparison = Comparison::of(vec![log("all/repair", 5_000)]);
-        let page = page(&["a.hlog".into()], &comparison);
+        let comparison = Comparison::of(vec![contents(&log("all/repair", 5_000))]);
+        let page = page(&["a.hlog".into()], &[None], &comparison);
         assert!(
             !page.contains("noise") && page.contains("<td>4,000</td>"),
             "{page}"

@@ -50,23 +50,47 @@ pub(crate) struct Comparison {
     pub(crate) spans: Vec<Duration>,
 }
 
+/// The contents of one log. It keeps no histogram of an interval, so its size hardly grows with the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    /// The beginning of the first interval, and the end of the last.
+    extent: Option<(Duration, Duration)>,
+    by_tag: BTreeMap<String, Side>,
+}
+
+impl Log {
+    /// Adds the next interval.
+    pub(crate) fn take(&mut self, interval: &Interval) {
+        let Interval { begin, length, .. } = interval;
+        let end = begin.saturating_add(*length);
+        let (first, last) = self.extent.get_or_insert((*begin, end));
+        *last = end.max(*last);
+        let first = *first;
+        let side = self.by_tag.entry(interval.tag.clone());
+        let side = side.or_insert_with(|| Side::new(&interval.samples));
+        side.take(interval, first);
+    }
+
+    /// Returns whether there was no interval.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.extent.is_none()
+    }
+
+    fn span(&self) -> Duration {
+        let (first, last) = self.extent.unwrap_or_default();
+        last.saturating_sub(first)
+    }
+}
+
 impl Comparison {
-    /// Orders the intervals of one or two logs.
-    pub(crate) fn of(logs: Vec<Vec<Interval>>) -> Self {
+    /// Puts one or two logs side by side.
+    pub(crate) fn of(logs: Vec<Log>) -> Self {
         let mut by_tag = BTreeMap::<String, Vec<Option<Side>>>::new();
-        let (count, mut spans) = (logs.len(), Vec::new());
+        let (count, spans) = (logs.len(), logs.iter().map(Log::span).collect());
         for (at, log) in logs.into_iter().enumerate() {
-            let first = log.iter().map(|it| it.begin).min().unwrap_or_default();
-            let last = log.iter().map(|it| it.begin + it.length).max();
-            spans.push(last.unwrap_or_default().saturating_sub(first));
-            for interval in log {
-                let sides = by_tag.entry(interval.tag.clone());
-                let sides = sides.or_insert_with(|| vec![None; count]);
-                let side = sides[at].get_or_insert_with(|| Side {
-                    total: Histogram::new_from(&interval.samples),
-                    points: Vec::new(),
-                });
-                side.take(&interval, first);
+            for (tag, side) in log.by_tag {
+                let sides = by_tag.entry(tag).or_insert_with(|| vec![None; count]);
+                sides[at] = Some(side);
             }
         }
         let both = |sides: &[Option<Side>]| count == 2 && sides.iter().all(Option::is_some);
@@ -91,12 +115,21 @@ impl Comparison {
 }
 
 impl Side {
+    fn new(like: &Histogram<u64>) -> Self {
+        let mut total = Histogram::new_from(like);
+        // A log of another program may have other bounds.
+        total.auto(true);
+        Self {
+            total,
+            points: Vec::new(),
+        }
+    }
+
     fn take(&mut self, interval: &Interval, first: Duration) {
         let samples = &interval.samples;
-        // A log of another program may have other bounds.
-        self.total.auto(true);
+        // invariant: a histogram that resizes itself takes every other.
         let _ = self.total.add(samples);
-        let middle = interval.begin + interval.length / 2;
+        let middle = interval.begin.saturating_add(interval.length / 2);
         self.points.push(Point {
             at_s: middle.saturating_sub(first).as_secs_f64(),
             samples: samples.len(),
@@ -133,11 +166,18 @@ pub(crate) mod tests {
         (0..20).map(interval).collect()
     }
 
+    /// Returns the contents of intervals.
+    pub(crate) fn contents(intervals: &[Interval]) -> Log {
+        let mut log = Log::default();
+        intervals.iter().for_each(|it| log.take(it));
+        log
+    }
+
     #[test]
     fn rows_pair_the_tags_of_two_logs() {
         let a = [log("all/repair", 5_000), log("all/old", 9_000)].concat();
         let b = [log("all/repair", 6_000), log("all/new", 9_000)].concat();
-        let comparison = Comparison::of(vec![a.clone(), b]);
+        let comparison = Comparison::of(vec![contents(&a), contents(&b)]);
         let rows = comparison.rows.iter();
         let rows: Vec<_> = rows
             .map(|row| {
@@ -163,10 +203,22 @@ pub(crate) mod tests {
         assert_eq!((side.total.len(), side.points.len()), (4_000, 20));
         assert_eq!((side.points[0].at_s, side.points[19].at_s), (0.5, 19.5));
         assert_eq!(comparison.spans, [Duration::from_secs(20); 2]);
-        let same = Comparison::of(vec![a.clone(), a]);
+        let same = Comparison::of(vec![contents(&a), contents(&a)]);
         let verdicts = same.rows[1].verdicts.unwrap();
         let is_noise = |it: &Verdict| matches!(it, Verdict::Noise(p) if *p > 0.999);
         assert!(verdicts.iter().all(is_noise), "{verdicts:?}");
+    }
+
+    #[test]
+    fn intervals_of_absurd_times_and_order_are_taken() {
+        let mut intervals = log("all/repair", 5_000);
+        intervals.truncate(3);
+        (intervals[1].begin, intervals[1].length) = (Duration::MAX, Duration::MAX);
+        intervals[2].begin = Duration::ZERO;
+        let comparison = Comparison::of(vec![contents(&intervals)]);
+        let side = comparison.rows[0].sides[0].as_ref().unwrap();
+        assert_eq!((side.total.len(), side.points.len()), (600, 3));
+        assert_eq!(side.points[2].at_s, 0.0);
     }
 
     #[test]
@@ -176,7 +228,7 @@ pub(crate) mod tests {
             interval.samples.reset();
             interval.samples.record_n(9, SAMPLES_MIN - 1).unwrap();
         }
-        let comparison = Comparison::of(vec![a, log("all/repair", 5_000)]);
+        let comparison = Comparison::of(vec![contents(&a), contents(&log("all/repair", 5_000))]);
         let row = &comparison.rows[0];
         assert_eq!(row.verdicts, Some([Verdict::TooFew; 2]));
         assert_eq!(row.sides[0].as_ref().unwrap().points.len(), 20);
