@@ -120,7 +120,7 @@ const SECTIONS: [Section; 14] = [
         "Subscriber: process",
         "`tickcast_subscriber_<metric>`",
         Some(&SUBSCRIBER),
-        &["MembershipMetrics"],
+        &["MembershipMetrics", "ClockMetrics"],
     ),
     (
         "Subscriber: channel",

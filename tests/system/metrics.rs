@@ -85,6 +85,11 @@ fn subscriber_metrics_equal_its_counters_and_pass_promtool() {
         let count = value(&page, "latency_seconds_count", &labels);
         assert_eq!(count, latency.stage(stage).len() as f64, "{labels}");
     }
+    // Both sides are on one host, so their clocks are one.
+    assert!(
+        page.contains("\ntickcast_subscriber_clock_difference_seconds 0"),
+        "{page}"
+    );
     let open = before.metrics_text(PageFormat::OpenMetrics);
     assert!(open.ends_with("\n# EOF\n"), "{open}");
     assert!(open.contains("\n# TYPE tickcast_subscriber_latency_seconds histogram\n"));

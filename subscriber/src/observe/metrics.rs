@@ -1,5 +1,5 @@
-//! The metrics of a subscriber: counters and latencies of each channel. Every series exists from the
-//! start. The names are in the table of `tickcast_metrics`.
+//! The metrics of a subscriber: counters and latencies of each channel. Every series but one exists
+//! from the start. The names are in the table of `tickcast_metrics`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,6 +15,15 @@ counters! {
     struct MembershipMetrics {
         /// 1 if the publisher has admitted this subscriber and the repair connection is up (a gauge).
         joined,
+    }
+}
+
+counters! {
+    /// The clocks of a subscriber and its publisher. The series appears with the first round trip.
+    struct ClockMetrics {
+        /// Microseconds by which the publisher's clock may differ from this host's. The clocks support no
+        /// smaller latency between the hosts (a gauge).
+        clock_difference_us,
     }
 }
 
@@ -40,6 +49,13 @@ pub(super) fn page(shared: &Shared) -> Page {
     let membership = MembershipMetrics::default();
     membership.joined.set(shared.joined.load(Relaxed).into());
     membership.each(at(&mut page, &Labels::default()));
+    if let Some(offset) = shared.clock.offset() {
+        let clock = ClockMetrics::default();
+        clock
+            .clock_difference_us
+            .set(offset.limit_ns().div_ceil(1_000));
+        clock.each(at(&mut page, &Labels::default()));
+    }
     for channel in &shared.channels {
         add_channel(&mut page, channel);
     }

@@ -440,6 +440,7 @@ pub static SUBSCRIBER: Part = Part {
         one("delivered_sequence", "delivered_sequence"),
         one("lag_sequences", "lag_sequences"),
         one("ended", "ended"),
+        one("clock_difference_seconds", "clock_difference_us"),
         histograms(
             LATENCY,
             "Seconds of latency by stage. A stage between two hosts includes the difference of their clocks.",
