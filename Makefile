@@ -224,7 +224,7 @@ package: setup ## Debian packages in target/packages, checked by lintian (needs 
 	CARGO="$(CARGO)" configs/package/build
 
 PACKAGES = $(TARGET)/packages
-package-test: package ## install, start, upgrade and purge the packages in a bare chroot (needs root, mmdebstrap)
+package-test: package ## install, start, upgrade and purge the packages in a bare chroot (needs root, mmdebstrap, cgroup2)
 	rm -rf $(PACKAGES)/old $(PACKAGES)/new && mkdir $(PACKAGES)/old $(PACKAGES)/new
 	mv $(PACKAGES)/*.deb $(PACKAGES)/old
 	BUILT=1 configs/package/build 99.0.0-1 && mv $(PACKAGES)/*_99.0.0-1_*.deb $(PACKAGES)/new
