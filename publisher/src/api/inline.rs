@@ -271,13 +271,19 @@ mod tests {
     use crate::trade;
 
     fn open(digest: bool) -> InlinePublisher {
+        open_on(digest, &["239.255.90.3"])
+    }
+
+    fn open_on(digest: bool, groups: &[&str]) -> InlinePublisher {
         let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = probe.local_addr().unwrap().port();
+        let line = |group: &&str| serde_json::json!({ "group": format!("{group}:{port}") });
+        let lines: Vec<_> = groups.iter().map(line).collect();
         let config = serde_json::json!({
             "name": "inline", "control": "127.0.0.1:0", "inputs": [], "digest": digest,
             "channels": [{
                 "id": 1, "name": "all", "slots": 1024,
-                "fan_out": [{ "transport": "udp", "lines": [{ "group": format!("239.255.90.3:{port}") }] }],
+                "fan_out": [{ "transport": "udp", "lines": lines }],
             }],
         });
         InlinePublisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
@@ -311,6 +317,22 @@ mod tests {
         assert!(publisher.channel(1).is_none(), "there is one");
         let summary = publisher.end_session(Duration::ZERO).unwrap();
         assert_eq!(summary.published_records(), 1_500);
+    }
+
+    #[test]
+    fn each_line_is_a_fan_out_of_the_core() {
+        let mut publisher = open_on(false, &["239.255.90.3", "239.255.90.4"]);
+        for n in 1..=10 {
+            publisher.publish(0, &trade(1, n, 1), SourcePosition::new(0, n as u64));
+            publisher.drive().unwrap();
+        }
+        let channel = &publisher.shared.channels[0];
+        let sealed = channel.sender.sealed_datagrams.get();
+        assert!(sealed > 0);
+        assert_eq!(channel.sender.sent_datagrams.get(), 2 * sealed);
+        assert_eq!(channel.ring.identity().fan_outs, 2);
+        assert_eq!(channel.lines[0].len(), 2);
+        publisher.end_session(Duration::ZERO).unwrap();
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tickcast_reliability::control::{FanOutOffer, UdpLine, VerbsLine};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::ring::{FAN_OUTS_MAX, RingWriter};
 use tickcast_reliability::types::FanOutId;
 use tickcast_transport::FanOut;
 use tickcast_transport::host::interface::ResolvedInterface;
@@ -93,6 +93,24 @@ impl FanOutPlan {
             Self::Verbs { config, .. } => config.lines.len(),
             Self::Shm { .. } => 1,
         }
+    }
+
+    /// Returns the plan of one of its lines alone.
+    pub(crate) fn alone(&self, line: LineId) -> Self {
+        let mut alone = self.clone();
+        let at = usize::from(line.0);
+        match &mut alone {
+            Self::Udp { config, interfaces } => {
+                config.lines = vec![config.lines[at].clone()];
+                *interfaces = vec![interfaces[at].clone()];
+            }
+            Self::Verbs { config, ports } => {
+                config.lines = vec![config.lines[at].clone()];
+                *ports = vec![ports[at].clone()];
+            }
+            Self::Shm { .. } => {}
+        }
+        alone
     }
 
     /// Returns the fan-out's offer in a WELCOME.
@@ -213,6 +231,40 @@ impl fmt::Display for FanOutPlan {
         }
         Ok(())
     }
+}
+
+/// The place of a line among a channel's fan-outs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinePlace {
+    /// Number of the fan-out.
+    pub fan_out: usize,
+    /// The line of that fan-out.
+    pub line: LineId,
+}
+
+/// Returns the lines of these fan-outs, all first lines before all second ones.
+pub(crate) fn places_of(fan_outs: &[FanOutPlan]) -> Vec<LinePlace> {
+    let mut places = Vec::new();
+    for line in 0..LineId::MAX {
+        for (fan_out, plan) in fan_outs.iter().enumerate() {
+            if line < plan.lines() {
+                let line = LineId(line as u8);
+                places.push(LinePlace { fan_out, line });
+            }
+        }
+    }
+    places
+}
+
+/// Returns an error if the ring has fewer positions than these fan-outs have lines.
+pub(crate) fn check_total(channel: &str, fan_outs: &[FanOutPlan]) -> Result<(), ConfigError> {
+    let lines: usize = fan_outs.iter().map(FanOutPlan::lines).sum();
+    if lines <= FAN_OUTS_MAX {
+        return Ok(());
+    }
+    let (at, count) = (format!("{channel}.fan_out"), format!("{lines} lines"));
+    let remedy = format!("the fan-outs of a channel have at most {FAN_OUTS_MAX} lines together");
+    Err(ConfigError::value(at, count, remedy))
 }
 
 /// The groups in use so far, each with its place in the config.

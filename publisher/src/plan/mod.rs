@@ -32,8 +32,8 @@ use crate::config::{journal, latency_log};
 use crate::error::ConfigError;
 use crate::http::EndpointAddress;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
-pub(crate) use fan_out::FanOutPlan;
-use fan_out::{At, Groups};
+use fan_out::{At, Groups, check_total, places_of};
+pub(crate) use fan_out::{FanOutPlan, LinePlace};
 
 /// A checked config.
 #[derive(Clone, Debug)]
@@ -77,6 +77,13 @@ impl ChannelPlan {
             FanOutPlan::Shm { path, .. } => Some(path.as_path()),
             _ => None,
         })
+    }
+
+    /// Returns the lines of all fan-outs, in the order of their positions in the ring: the first line of
+    /// each fan-out, then the second ones. So a first line has the number of its fan-out.
+    #[must_use]
+    pub fn lines(&self) -> Vec<LinePlace> {
+        places_of(&self.fan_outs)
     }
 }
 
@@ -300,6 +307,7 @@ fn channel_plan(
             FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }
+    check_total(at, &fan_outs)?;
     let mut agreed = serde_json::json!({
         "wire_version": WIRE_VERSION, "id": channel.id, "name": channel.name,
         "slot_len": channel.slot_len, "slots": channel.slots, "symbols": channel.symbols,

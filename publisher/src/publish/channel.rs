@@ -1,5 +1,6 @@
-//! Publishing on one channel: messages are sealed into its ring and sent on every fan-out. No
-//! fan-out can delay the feed. [`ChannelDriver`] drives the sans-I/O core of a channel.
+//! Publishing on one channel: messages are sealed into its ring and sent on every line of every fan-out.
+//! No line can delay the feed or another line. [`ChannelDriver`] drives the sans-I/O core of a channel, to
+//! which each line is a fan-out with a position of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,10 +19,11 @@ use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::FanOut;
 
 use crate::error::PublisherError;
+use crate::plan::LinePlace;
 use crate::publish::digest::Digest;
-use crate::state::ChannelShared;
 use crate::state::hand_over::PublishPosition;
 use crate::state::journal::Noted;
+use crate::state::{ChannelShared, LineCounters};
 
 /// Maximum number of datagrams posted to a transport at a time.
 const POST_MAX: u64 = 64;
@@ -32,28 +34,36 @@ const STATS_NS: u64 = 100_000_000;
 pub struct ChannelDriver {
     core: JournaledPublisher,
     noted: Noted,
-    fan_outs: Vec<Box<dyn FanOut>>,
+    /// The lines of all fan-outs, with one line each, and their places.
+    lines: Vec<Box<dyn FanOut>>,
+    places: Vec<LinePlace>,
+    /// The last sequence that the foremost line has posted.
+    front: Sequence,
     digest: Option<Digest>,
     shared: Arc<ChannelShared>,
     stats_at: Nanos,
 }
 
 impl ChannelDriver {
-    /// Creates a driver that publishes on `ring`, which has as many fan-outs as are given.
+    /// Creates a driver that publishes on `ring`. It counts each of the `lines` as a fan-out. Their places
+    /// are those of the plan.
     #[must_use]
     pub fn new(
         config: PublisherConfig,
         ring: RingWriter,
-        fan_outs: Vec<Box<dyn FanOut>>,
+        lines: Vec<Box<dyn FanOut>>,
         digest: bool,
         shared: Arc<ChannelShared>,
         now: Nanos,
     ) -> Self {
         let core = PublisherCore::new(config, ring, shared.sender.clone(), now);
+        let posted = (0..lines.len()).map(|index| core.posted(FanOutId(index as u8)));
         Self {
-            core: JournaledPublisher::new(core),
             noted: Noted::default(),
-            fan_outs,
+            front: posted.max().unwrap_or_default(),
+            core: JournaledPublisher::new(core),
+            lines,
+            places: shared.plan.lines(),
             digest: digest.then(Digest::default),
             shared,
             stats_at: now,
@@ -85,8 +95,8 @@ impl ChannelDriver {
     ) -> Result<(), PublisherError> {
         let published = self.core.publish(message, source, position, now);
         // Reset now: many messages may follow before the next `drive`. They would overwrite the
-        // slots that a torn-down fan-out still pins.
-        self.reset_fan_outs();
+        // slots that a torn-down line still pins.
+        self.reset_lines();
         match published {
             Ok(()) => {
                 if let Some(digest) = &mut self.digest {
@@ -148,7 +158,7 @@ impl ChannelDriver {
     ) -> bool {
         let is_begun = self.core.begin_record(record, source, position, now);
         // Reset now, for the reason given in `publish`.
-        self.reset_fan_outs();
+        self.reset_lines();
         is_begun
     }
 
@@ -201,7 +211,7 @@ impl ChannelDriver {
     /// Returns [`PublisherError::Publish`] under the conditions of [`publish`](Self::publish).
     pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublisherError> {
         let sequence = self.core.event(event, now);
-        self.reset_fan_outs();
+        self.reset_lines();
         sequence.map_err(|error| self.failed(error))
     }
 
@@ -217,7 +227,7 @@ impl ChannelDriver {
     pub fn end(&mut self, now: Now) -> Result<Sequence, PublisherError> {
         self.show_digest();
         let sequence = self.core.end(now);
-        self.reset_fan_outs();
+        self.reset_lines();
         sequence.map_err(|error| self.failed(error))
     }
 
@@ -237,8 +247,8 @@ impl ChannelDriver {
     #[must_use]
     pub fn position(&self) -> Option<PublishPosition> {
         let last = self.core.sealed();
-        let mut fan_outs = (0..self.fan_outs.len()).map(|index| FanOutId(index as u8));
-        let is_sent = !self.core.is_open() && fan_outs.all(|id| self.core.posted(id) >= last);
+        let mut lines = (0..self.lines.len()).map(|index| FanOutId(index as u8));
+        let is_sent = !self.core.is_open() && lines.all(|id| self.core.posted(id) >= last);
         is_sent.then(|| PublishPosition {
             channel: self.shared.plan.id,
             last,
@@ -264,9 +274,12 @@ impl ChannelDriver {
         self.core
             .set_group(advised.0.load(Relaxed), advised.1.load(Relaxed));
         self.core.handle_timeout(now);
+        // A line posts what is new since the last call, and no more than a step of what it lags behind:
+        // a line that returns does not delay the others.
+        let most = self.core.sealed().since(self.front) + POST_MAX;
         let mut worked = false;
-        for index in 0..self.fan_outs.len() {
-            worked |= self.transmit(index)?;
+        for index in 0..self.lines.len() {
+            worked |= self.transmit(index, most)?;
         }
         if now.monotonic >= self.stats_at {
             self.update_stats(now.monotonic);
@@ -274,58 +287,62 @@ impl ChannelDriver {
         Ok(worked)
     }
 
-    fn transmit(&mut self, index: usize) -> Result<bool, PublisherError> {
+    /// Posts at most this many datagrams on a line, and a heartbeat that is due.
+    fn transmit(&mut self, index: usize, most: u64) -> Result<bool, PublisherError> {
         let id = FanOutId(index as u8);
         let failed = |source| PublisherError::Send {
             channel: self.shared.plan.name.clone(),
             source,
         };
-        let fan_out = &mut self.fan_outs[index];
+        let line = &mut self.lines[index];
+        let until = self.core.posted(id).plus(most);
         let mut worked = false;
         while let Some(transmit) = self.core.poll_transmit(id) {
             match transmit {
                 Transmit::Slots(all) => {
                     // Post in steps, so that late subscribers can request the datagrams already
                     // sent at once.
-                    let last = all.last.min(all.first.plus(POST_MAX - 1));
+                    let last = all.first.plus(POST_MAX - 1).min(all.last).min(until);
                     let range = SequenceRange { last, ..all };
-                    let posted = fan_out.post(self.core.ring(), range).map_err(failed)?;
+                    let posted = line.post(self.core.ring(), range).map_err(failed)?;
                     if let Some(last) = posted.last {
                         self.core.handle_posted(id, last);
+                        self.front = self.front.max(last);
                         worked = true;
                     }
-                    if posted.last != Some(range.last) {
+                    if posted.last != Some(range.last) || range.last >= until {
                         break;
                     }
                 }
                 Transmit::Heartbeat(bytes) => {
                     // The transport counts a copy that finds no room; the next one follows soon.
-                    fan_out.send_copy(&bytes).map_err(failed)?;
+                    line.send_copy(&bytes).map_err(failed)?;
                 }
             }
         }
-        if let Some(completed) = fan_out.completed() {
+        if let Some(completed) = line.completed() {
             self.core.handle_completed(id, completed);
         }
         if self.core.is_recorded() {
-            self.note_lines(index);
+            self.note_line(index);
         }
         Ok(worked)
     }
 
-    /// Notes the send failures of a fan-out's lines, if their count has grown.
-    fn note_lines(&mut self, index: usize) {
-        for (line, stats) in self.fan_outs[index].stats().iter().enumerate() {
-            if let Some(counted) = self.noted.changed(index, line, stats) {
-                let (fan_out, line) = (FanOutId(index as u8), LineId(line as u8));
-                self.core.note(Note::Sending(fan_out, line, counted));
+    /// Notes the send failures of a line, if their count has grown.
+    fn note_line(&mut self, index: usize) {
+        for stats in self.lines[index].stats() {
+            if let Some(counted) = self.noted.changed(index, 0, stats) {
+                let line = self.places.get(index).map_or(LineId(0), |at| at.line);
+                let note = Note::Sending(FanOutId(index as u8), line, counted);
+                self.core.note(note);
             }
         }
     }
 
-    /// Flushes the transports of fan-outs that the core tore down.
+    /// Flushes the transports of lines that the core tore down.
     #[inline]
-    fn reset_fan_outs(&mut self) {
+    fn reset_lines(&mut self) {
         while let Some(event) = self.core.poll() {
             self.handle_event(&event);
         }
@@ -336,16 +353,25 @@ impl ChannelDriver {
         let channel = &self.shared.plan.name;
         match event {
             PublisherEvent::FanOutReset { fan_out, skipped } => {
-                if let Some(transport) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
-                    transport.reset();
+                let index = usize::from(fan_out.0);
+                if let Some(line) = self.lines.get_mut(index) {
+                    line.reset();
                 }
                 let skipped = skipped.map_or(0, |range| range.len());
+                let Some(at) = self.places.get(index) else {
+                    return;
+                };
+                if let Some(shown) = self.shown(*at) {
+                    shown.line_skipped.add(skipped);
+                }
                 tracing::warn!(
                     channel,
-                    fan_out = fan_out.0,
+                    fan_out = at.fan_out,
+                    line = %at.line,
                     skipped,
-                    "a fan-out held up the ring and was reset: its receivers will request repair; \
-                     give the publish thread a core, or check the fan-out's interface"
+                    "a line held up the ring and was reset alone: it continues with the newest, and \
+                     those who hear no other line will request repair; give the publish thread a \
+                     core, or check the line's interface"
                 );
             }
             PublisherEvent::SourceLost { source, position } => {
@@ -363,11 +389,17 @@ impl ChannelDriver {
 
     fn update_stats(&mut self, now: Nanos) {
         self.stats_at = now.after(Nanos(STATS_NS));
-        for (fan_out, lines) in self.fan_outs.iter().zip(&self.shared.lines) {
-            for (stats, shown) in fan_out.stats().iter().zip(lines) {
+        for (line, at) in self.lines.iter().zip(&self.places) {
+            if let (Some(stats), Some(shown)) = (line.stats().first(), self.shown(*at)) {
                 shown.set(stats);
             }
         }
+    }
+
+    /// Returns the counters of a line.
+    fn shown(&self, at: LinePlace) -> Option<&LineCounters> {
+        let lines = self.shared.lines.get(at.fan_out)?;
+        lines.get(usize::from(at.line.0))
     }
 
     #[cold]

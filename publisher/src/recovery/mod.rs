@@ -131,7 +131,7 @@ impl Rings {
                 let sealed = sealed.collect::<Vec<Positions>>();
                 let epoch = before.go_on();
                 for (plan, ring) in plans.iter().zip(&rings) {
-                    let unsent = (0..plan.fan_outs.len() as u8)
+                    let unsent = (0..plan.lines().len() as u8)
                         .map(|index| ring.sealed().since(ring.sent(FanOutId(index))));
                     tracing::info!(
                         channel = plan.name,
@@ -335,13 +335,13 @@ fn memory_for(config: &Config, plan: &ChannelPlan) -> Result<SharedMapping, Publ
 }
 
 /// Returns the identity of a channel's ring at the start of the epoch.
-const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> RingIdentity {
+fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> RingIdentity {
     RingIdentity {
         channel: plan.id,
         epoch,
         config_hash: plan.config_hash,
         boot_id,
-        fan_outs: plan.fan_outs.len() as u8,
+        fan_outs: plan.lines().len() as u8,
         first_sequence: Sequence::FIRST,
         first_record: RecordNumber::FIRST,
     }

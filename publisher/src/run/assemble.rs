@@ -16,8 +16,8 @@ use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::config::Config;
 use crate::error::{ConfigError, PublisherError};
-use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
+use crate::plan::{ChannelPlan, LinePlace};
 use crate::publish::channel::ChannelDriver;
 use crate::repair::{RepairService, server_config};
 use crate::repair::{audit, random_secret};
@@ -81,7 +81,7 @@ impl Channels {
                 ring.memory(),
             );
             multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
-            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring))?;
+            let lines = open_lines(&channel, &ring)?;
             let publisher = PublisherConfig {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,
@@ -89,14 +89,8 @@ impl Channels {
             let recorder = journal::of_channel(config, channel.id);
             let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
             channels.push(shared.clone());
-            let driver = ChannelDriver::new(
-                publisher,
-                ring,
-                fan_outs,
-                config.digest,
-                shared,
-                now.monotonic,
-            );
+            let driver =
+                ChannelDriver::new(publisher, ring, lines, config.digest, shared, now.monotonic);
             drivers.push(driver.recording(recorder));
         }
         Ok(Self {
@@ -214,6 +208,17 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
 pub(crate) fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
     let all = channel.fan_outs.iter();
     all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
+}
+
+/// Opens each line of a channel as a fan-out of its own, in the order of [`ChannelPlan::lines`]. So each
+/// has its own position in the ring, and none waits for another.
+fn open_lines(channel: &ChannelPlan, ring: &RingWriter) -> Result<FanOuts, PublisherError> {
+    let lines = channel.lines().into_iter();
+    let open = |at: LinePlace| {
+        let alone = channel.fan_outs[at.fan_out].alone(at.line);
+        alone.open(&channel.name, Use::Ring(ring))
+    };
+    lines.map(open).collect()
 }
 
 /// Listens for NACK connections over verbs if configured. Returns the offer for new joiners.

@@ -246,7 +246,7 @@ fn mirror_for(plan: &ChannelPlan, offer: &ChannelOffer) -> Result<Mirror, String
     let memory = SharedMapping::memfd(&format!("tickcast-{}", plan.name), geometry.bytes());
     let memory = memory.map_err(|error| failed(error.to_string()))?;
     let host = MirrorHost {
-        fan_outs: plan.fan_outs.len() as u8,
+        fan_outs: plan.lines().len() as u8,
         boot_id: boot_id().unwrap_or_default(),
         config_hash: plan.config_hash,
     };

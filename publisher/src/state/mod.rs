@@ -180,6 +180,9 @@ tickcast_reliability::counters! {
         line_unpinned_sends_dropped,
         /// Datagrams dropped at a reset of the fan-out, or returned unsent by a device.
         line_flushed,
+        /// Datagrams of the stream that were not passed to the line, because it held up the ring and was
+        /// reset. It continues with the newest.
+        line_skipped,
         /// Times that a device returned all sends, because it failed or had to restart.
         line_restarts,
         /// Error number of the system, the most recent one; 0 for none (a gauge).

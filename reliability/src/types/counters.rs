@@ -271,11 +271,11 @@ counters! {
         sealed_bytes,
         /// Heartbeats built.
         heartbeats,
-        /// Datagrams passed to fan-outs, summed over all fan-outs.
+        /// Datagrams passed to fan-outs, summed over the lines of all fan-outs.
         sent_datagrams,
-        /// Datagrams that a stalled fan-out never sent; receivers repair them.
+        /// Datagrams that a stalled line never sent; receivers repair them.
         skipped_datagrams,
-        /// Times that a fan-out was reset because it blocked the ring.
+        /// Times that a line of a fan-out was reset because it blocked the ring.
         fan_out_resets,
         /// Records refused because they exceed a slot.
         oversize_records,

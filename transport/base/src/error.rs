@@ -36,14 +36,6 @@ pub enum FanOutError {
         /// Sequence of the slot.
         sequence: Sequence,
     },
-    /// The operating system refuses permanently.
-    #[error("line {line} can't send any more: {source}")]
-    Io {
-        /// The line.
-        line: LineId,
-        /// The operating system's error.
-        source: io::Error,
-    },
 }
 
 /// Reason that a receiver can't receive. The caller or the host is at fault, never the network.

@@ -36,7 +36,8 @@ pub struct Posted {
 pub trait FanOut: Send {
     /// Takes the slots of `range` for sending, in order, as far as the send queue has room. Call
     /// it again with the rest (from `Posted::last + 1`). A range that begins elsewhere restarts the stream.
-    /// With two lines, one that stalls does not hold back the other.
+    /// All lines share one position, so a line that stalls also stalls the post. A publisher opens a fan-out
+    /// for each line, and none waits for another.
     ///
     /// # Errors
     /// [`FanOutError`] if the transport is not usable any more, or can't send a slot. A datagram that the

@@ -281,6 +281,7 @@ pub static PUBLISHER: Part = Part {
                 ("line_refused", "refused"),
                 ("line_unpinned_sends_dropped", "unpinned"),
                 ("line_flushed", "flushed"),
+                ("line_skipped", "skipped"),
             ],
         ),
         one("line_restarts_total", "line_restarts"),

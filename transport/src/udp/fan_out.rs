@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::SocketAddrV4;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
@@ -148,6 +148,26 @@ impl UdpFanOut {
         })
     }
 
+    /// Returns a fan-out over connected sockets, one per line. Tests use sockets whose queues fill.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn over(sockets: Vec<OwnedFd>, datagram_len_max: usize) -> Self {
+        let line = |socket| Line {
+            socket: Socket::from(socket),
+            taken: Sequence::NONE,
+            runs: Runs::new(0),
+        };
+        Self {
+            stats: vec![SendStats::default(); sockets.len()],
+            lines: sockets.into_iter().map(line).collect(),
+            grants: Vec::new(),
+            warnings: Vec::new(),
+            batch: SendBatch::new(),
+            completed: None,
+            datagram_len_max,
+        }
+    }
+
     /// Returns the deviations from the configuration.
     #[must_use]
     pub fn warnings(&self) -> &[UdpWarning] {
@@ -177,7 +197,7 @@ impl UdpFanOut {
                 continue;
             }
             let stats = &mut self.stats[i];
-            let alone = send_alone(i, &line.socket, bytes, stats)?;
+            let alone = send_alone(&line.socket, bytes, stats);
             if alone == Alone::Full {
                 stats.stalls += 1;
                 stalled = true;
@@ -208,14 +228,14 @@ impl UdpFanOut {
                 let longest = line.runs.segment_max(stats.datagrams);
                 let mut batch = self.batch.gather(longest, datagrams)?;
                 let runs = stats.runs;
-                let taken = send_all(i, &line.socket, &mut batch, stats)?;
+                let taken = send_all(&line.socket, &mut batch, stats);
                 line.taken = line.taken.plus(taken.datagrams as u64);
                 stalled[i] = taken.full;
                 stats.stalls += u64::from(taken.full);
                 if taken.uncut {
-                    line.runs.refused(i, stats);
+                    line.runs.refused(&line.socket, stats);
                 } else if stats.runs > runs && !stats.gso {
-                    Runs::passed(i, stats);
+                    Runs::passed(&line.socket, stats);
                 }
             }
             if !worked {
@@ -252,9 +272,8 @@ impl FanOut for UdpFanOut {
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
         check_len(bytes, self.datagram_len_max)?;
         let mut everywhere = true;
-        for (i, line) in self.lines.iter().enumerate() {
-            let stats = &mut self.stats[i];
-            let alone = send_alone(i, &line.socket, bytes, stats)?;
+        for (line, stats) in self.lines.iter().zip(&mut self.stats) {
+            let alone = send_alone(&line.socket, bytes, stats);
             // Not counted as refused, because no sequence of the stream is missing.
             stats.unpinned_sends_dropped += u64::from(alone != Alone::Sent);
             everywhere &= alone != Alone::Full;
@@ -313,37 +332,27 @@ enum Alone {
 
 /// Sends one datagram, for which the kernel needs neither a header nor an address.
 #[inline]
-fn send_alone(
-    line: usize,
-    socket: &Socket,
-    bytes: &[u8],
-    stats: &mut SendStats,
-) -> Result<Alone, FanOutError> {
+fn send_alone(socket: &Socket, bytes: &[u8], stats: &mut SendStats) -> Alone {
     // As in `send_all`: the first error may belong to an earlier datagram.
     for is_last in [false, true] {
         let sent = socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        match outcome(line, sent)? {
+        match outcome(sent) {
             Outcome::Sent(_) => {
                 stats.batches += 1;
                 stats.datagrams += 1;
                 stats.bytes += bytes.len() as u64;
-                return Ok(Alone::Sent);
+                return Alone::Sent;
             }
-            Outcome::Full => return Ok(Alone::Full),
+            Outcome::Full => return Alone::Full,
             Outcome::Refused(errno) if is_last => stats.last_errno = errno,
             Outcome::Refused(_) => {}
         }
     }
-    Ok(Alone::Refused)
+    Alone::Refused
 }
 
 /// Sends the batch, up to the first message that does not pass.
-fn send_all(
-    line: usize,
-    socket: &Socket,
-    batch: &mut Gathered<'_>,
-    stats: &mut SendStats,
-) -> Result<Taken, FanOutError> {
+fn send_all(socket: &Socket, batch: &mut Gathered<'_>, stats: &mut SendStats) -> Taken {
     let (mut at, mut tried_again) = (0, false);
     let mut taken = Taken {
         datagrams: 0,
@@ -351,7 +360,7 @@ fn send_all(
         uncut: false,
     };
     while let Some(&next) = batch.messages().get(at) {
-        match outcome(line, batch.send(socket.as_raw_fd(), at))? {
+        match outcome(batch.send(socket.as_raw_fd(), at)) {
             Outcome::Sent(count) => {
                 stats.batches += 1;
                 for message in &batch.messages()[at..at + count] {
@@ -386,31 +395,25 @@ fn send_all(
             }
         }
     }
-    Ok(taken)
+    taken
 }
 
-fn outcome(line: usize, result: io::Result<usize>) -> Result<Outcome, FanOutError> {
+fn outcome(result: io::Result<usize>) -> Outcome {
     let source = match result {
-        Ok(count) => return Ok(Outcome::Sent(count)),
+        Ok(count) => return Outcome::Sent(count),
         Err(source) => source,
     };
     match source.raw_os_error() {
         // ENOBUFS is not in this list: the interface's queue has dropped the datagram. A retry until it
         // passes would send it to this host's own receivers each time.
-        Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Outcome::Full),
-        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EDESTADDRREQ) | None => {
-            Err(FanOutError::Io {
-                line: LineId(line as u8),
-                source,
-            })
-        }
-        Some(errno) => Ok(Outcome::Refused(errno)),
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Outcome::Full,
+        // No error of one line ends the feed: it is counted, and the other lines continue.
+        errno => Outcome::Refused(errno.unwrap_or(libc::EIO)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
     use super::super::socket::set_option;
@@ -422,21 +425,8 @@ mod tests {
         let (near, far): (Vec<_>, Vec<_>) = pairs.unzip();
         far.iter()
             .for_each(|socket| socket.set_nonblocking(true).unwrap());
-        let line = |socket| Line {
-            socket: Socket::from(OwnedFd::from(socket)),
-            taken: Sequence::NONE,
-            runs: Runs::new(0),
-        };
-        let fan_out = UdpFanOut {
-            lines: near.into_iter().map(line).collect(),
-            stats: vec![SendStats::default(); lines],
-            grants: Vec::new(),
-            warnings: Vec::new(),
-            batch: SendBatch::new(),
-            completed: None,
-            datagram_len_max: 64,
-        };
-        (fan_out, far)
+        let near = near.into_iter().map(OwnedFd::from).collect();
+        (UdpFanOut::over(near, 64), far)
     }
 
     /// Slots for every sequence up to 1000. The bytes of a slot are its sequence.
@@ -615,6 +605,26 @@ mod tests {
         let stats = fan_out.stats();
         assert_eq!((stats[0].refused, stats[0].datagrams), (1, 999));
         assert_eq!((stats[1].refused, stats[1].datagrams), (0, 1000));
+    }
+
+    #[test]
+    fn failed_socket_is_counted_while_other_line_continues() {
+        // A file is no socket: every send fails with ENOTSOCK.
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let mut lines = [OwnedFd::from(file), near.into()].map(|it| UdpFanOut::over(vec![it], 64));
+        for range in [up_to(1, 1), up_to(2, 5)] {
+            for line in &mut lines {
+                let posted = line.post(&Numbers::new(), range).unwrap();
+                assert_eq!((posted.last, posted.stalled), (Some(range.last), false));
+                assert!(line.send_copy(&[0; 8]).unwrap(), "refused is not stalled");
+            }
+        }
+        let [broken, well] = lines.map(|line| line.stats()[0]);
+        assert_eq!((broken.refused, broken.datagrams), (5, 0));
+        assert_eq!(broken.last_errno, libc::ENOTSOCK);
+        assert_eq!((well.refused, well.datagrams), (0, 7));
+        drop(far);
     }
 
     #[test]

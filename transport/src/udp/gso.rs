@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use socket2::Socket;
+
 use super::UDP_LEN_MAX;
 use super::socket::{HEADERS_LEN, UdpWarning, set_option};
 use tickcast_transport_base::SendStats;
@@ -49,7 +51,7 @@ impl Runs {
 
     /// Records a refused run. Datagrams go one by one for a while.
     #[cold]
-    pub(super) fn refused(&mut self, line: usize, stats: &mut SendStats) {
+    pub(super) fn refused(&mut self, socket: &Socket, stats: &mut SendStats) {
         let pause = self.pause;
         self.from = stats.datagrams.saturating_add(pause);
         self.pause = (pause * 2).min(PAUSE_MAX);
@@ -57,7 +59,7 @@ impl Runs {
         stats.runs_refused += 1;
         let reason = io::Error::from_raw_os_error(stats.last_errno);
         tracing::warn!(
-            line,
+            to = group_of(socket),
             "the network refused to segment a run of datagrams ({reason}); the next {pause} datagrams \
              are sent one by one, at several times the cost under load, before the next attempt"
         );
@@ -65,10 +67,19 @@ impl Runs {
 
     /// Records a run that passed.
     #[cold]
-    pub(super) fn passed(line: usize, stats: &mut SendStats) {
+    pub(super) fn passed(socket: &Socket, stats: &mut SendStats) {
         stats.gso = true;
-        tracing::info!(line, "the network segments runs of datagrams again");
+        tracing::info!(
+            to = group_of(socket),
+            "the network segments runs of datagrams again"
+        );
     }
+}
+
+/// Returns the group that a socket sends to, for a log line.
+fn group_of(socket: &Socket) -> String {
+    let group = socket.peer_addr().ok().and_then(|it| it.as_socket_ipv4());
+    group.map_or_else(|| "unknown".into(), |group| group.to_string())
 }
 
 /// Returns the longest segment of a run that `socket` takes, 0 where this kernel cuts none, and the
@@ -161,15 +172,16 @@ mod tests {
     #[test]
     fn refusals_double_the_wait_up_to_a_bound() {
         let (mut runs, mut stats) = (Runs::new(1472), SendStats::default());
+        let socket = Socket::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         for n in 0..20 {
             assert_eq!(runs.segment_max(stats.datagrams), 1472);
-            runs.refused(0, &mut stats);
+            runs.refused(&socket, &mut stats);
             let pause = (PAUSE_MIN << n).min(PAUSE_MAX);
             assert_eq!(runs.segment_max(stats.datagrams + pause - 1), 0);
             stats.datagrams += pause;
         }
         assert_eq!((stats.runs_refused, stats.gso), (20, false));
-        Runs::passed(0, &mut stats);
+        Runs::passed(&socket, &mut stats);
         assert!(stats.gso, "it is told that they are sent again");
     }
 
