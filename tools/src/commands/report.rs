@@ -16,7 +16,7 @@ use tickcast_tools::support::files::{check_writable, write_text};
 
 use series::{Comparison, Log};
 
-/// The longest log: more than a year of ten channels in intervals of ten seconds.
+/// The longest log: a day of ten channels in intervals of one second has half of it.
 const LOG_LEN_MAX: u64 = 4 << 30;
 
 /// The logs and the page.
