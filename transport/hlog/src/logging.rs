@@ -21,8 +21,8 @@ pub struct IntervalLogging {
 }
 
 impl IntervalLogging {
-    /// Starts a thread that reads the totals and the clocks' offset, and writes the log, once per interval. The thread inherits the
-    /// caller's cores. Attempts to write that failed are counted in `failed`.
+    /// Starts a thread that reads the totals and the clocks' offset, and writes the log, once per interval.
+    /// The thread inherits the caller's cores. Attempts to write that failed are counted in `failed`.
     ///
     /// # Errors
     /// Returns the operating system's error if the thread can't be started.
