@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn unknown_and_hostile_words_of_a_publisher_are_escaped() {
-        let mut hostile = parsed(u64::MAX, "\u{1b}[2J");
+        let mut hostile = parsed(40, "\u{1b}[2J");
+        hostile.first = u64::MAX;
         (hostile.refused, hostile.last) = (Some("\n".into()), 0);
         hostile.subscriber = "a\nb".into();
         let words = in_words("a:7401", &hostile);

@@ -171,7 +171,7 @@ impl Model {
                 let rate = of.rate(|it| Some(it.published_records)).unwrap_or(0.0);
                 of.rates.push_back(rate as u64);
             }
-            // The last values stay on show; rates begin again with the next answer.
+            // The last values stay on show, without rates.
             Err(problem) => {
                 of.before = None;
                 of.problem = Some(problem);
@@ -443,8 +443,9 @@ pub(crate) mod tests {
         assert_eq!(rows.publishers[0].state, "unreachable");
         model.take(0, s(3), polled(&page(5, 2_000), &[]));
         let row = &model.rows().publishers[0];
-        // The time between is not the time of one poll.
-        assert_eq!((row.state, row.records_per_s), ("publishing", None));
+        // The rate is that of the whole time between the two answers.
+        let expected = ("publishing", Some(500.0));
+        assert_eq!((row.state, row.records_per_s), expected);
         model.take(1, s(3), polled(&page(7, 2_000), &[]));
         assert_eq!(model.rows().publishers[1].epoch, Some(7));
     }
