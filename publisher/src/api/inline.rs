@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_each_a_fan_out_of_the_core() {
+    fn lines_of_a_fan_out_send_by_themselves() {
         let mut publisher = open_on(false, &["239.255.90.3", "239.255.90.4"]);
         for n in 1..=10 {
             publisher.publish(0, &trade(1, n, 1), SourcePosition::new(0, n as u64));

@@ -19,7 +19,7 @@ use tickcast_transport::verbs::{
 
 use crate::config::{ChannelConfig, Config, ShmConfig, UdpConfig, VerbsConfig};
 use crate::error::{ConfigError, PublisherError};
-use crate::plan::resolve;
+use crate::plan::{ChannelPlan, resolve};
 
 /// One fan-out of a ring.
 #[derive(Clone, Debug)]
@@ -242,18 +242,22 @@ pub struct LinePlace {
     pub line: LineId,
 }
 
-/// Returns the lines of these fan-outs, all first lines before all second ones.
-pub(crate) fn places_of(fan_outs: &[FanOutPlan]) -> Vec<LinePlace> {
-    let mut places = Vec::new();
-    for line in 0..LineId::MAX {
-        for (fan_out, plan) in fan_outs.iter().enumerate() {
-            if line < plan.lines() {
-                let line = LineId(line as u8);
-                places.push(LinePlace { fan_out, line });
+impl ChannelPlan {
+    /// Returns the lines of all fan-outs, in the order of their positions in the ring: the first line of
+    /// each fan-out, then the second ones. So a first line has the number of its fan-out.
+    #[must_use]
+    pub fn lines(&self) -> Vec<LinePlace> {
+        let mut places = Vec::new();
+        for line in 0..LineId::MAX {
+            for (fan_out, plan) in self.fan_outs.iter().enumerate() {
+                if line < plan.lines() {
+                    let line = LineId(line as u8);
+                    places.push(LinePlace { fan_out, line });
+                }
             }
         }
+        places
     }
-    places
 }
 
 /// Returns an error if the ring has fewer positions than these fan-outs have lines.

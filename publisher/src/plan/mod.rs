@@ -32,7 +32,7 @@ use crate::config::{
 use crate::config::{journal, latency_log};
 use crate::error::ConfigError;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
-use fan_out::{At, Groups, check_total, places_of};
+use fan_out::{At, Groups, check_total};
 pub(crate) use fan_out::{FanOutPlan, LinePlace};
 
 /// A checked config.
@@ -77,13 +77,6 @@ impl ChannelPlan {
             FanOutPlan::Shm { path, .. } => Some(path.as_path()),
             _ => None,
         })
-    }
-
-    /// Returns the lines of all fan-outs, in the order of their positions in the ring: the first line of
-    /// each fan-out, then the second ones. So a first line has the number of its fan-out.
-    #[must_use]
-    pub fn lines(&self) -> Vec<LinePlace> {
-        places_of(&self.fan_outs)
     }
 }
 
