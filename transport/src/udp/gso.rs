@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn refusals_double_the_wait_up_to_a_bound() {
         let (mut runs, mut stats) = (Runs::new(1472), SendStats::default());
-        let socket = Socket::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let socket = Socket::from(UdpSocket::bind("127.0.0.1:0").unwrap());
         for n in 0..20 {
             assert_eq!(runs.segment_max(stats.datagrams), 1472);
             runs.refused(&socket, &mut stats);
