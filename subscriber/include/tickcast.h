@@ -1779,7 +1779,7 @@ int64_t tickcast_monitor_problem(const TickcastMonitor *monitor,
 
  ```c
  char page[1 << 16];
- int64_t length = tickcast_monitor_metrics_text(monitor, 0, page, sizeof page);
+ if (tickcast_monitor_metrics_text(monitor, 0, page, sizeof page) > 0) puts(page);
  ```
 
  # Safety

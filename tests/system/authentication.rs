@@ -294,7 +294,8 @@ fn captured_tags_open_nothing_but_duplicates() {
     }
     // Any change of what the tag covers is noticed.
     let newest = followers[0].last(1).expect("a record");
-    let changes: [(&str, &dyn Fn(&mut Header)); 9] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut Header));
+    let changes: [Change<'_>; 9] = [
         ("sequence", &|it| it.sequence = newest.sequence.plus(9)),
         ("next", &|it| it.sequence = it.sequence.next()),
         ("epoch", &|it| it.epoch.0 += 1),

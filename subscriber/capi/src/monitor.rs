@@ -88,7 +88,7 @@ pub unsafe extern "C" fn tickcast_monitor_problem(
 ///
 /// ```c
 /// char page[1 << 16];
-/// int64_t length = tickcast_monitor_metrics_text(monitor, 0, page, sizeof page);
+/// if (tickcast_monitor_metrics_text(monitor, 0, page, sizeof page) > 0) puts(page);
 /// ```
 ///
 /// # Safety
