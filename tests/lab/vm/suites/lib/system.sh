@@ -10,7 +10,7 @@ fail() {
     echo "FAILED: $*"
     for log in $work/*.log; do
         echo "--- $log"
-        tail -n 6 "$log"
+        tail -n 24 "$log"
     done
     exit 1
 }
