@@ -125,7 +125,7 @@ struct PublisherPage(Page);
 impl PublisherPage {
     /// Returns what adds a counter with these labels: the argument of the counters' `each`.
     fn at<'a>(&'a mut self, place: &'a Labels) -> impl FnMut(&'static str, &'static str, u64) + 'a {
-        |counter, meaning, value| self.0.add(&PUBLISHER, place, counter, meaning, value)
+        self.0.counters(&PUBLISHER, place)
     }
 
     /// Adds how long ago a live source and its lines were heard.

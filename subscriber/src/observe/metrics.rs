@@ -48,13 +48,13 @@ pub(super) fn page(shared: &Shared) -> Page {
     let mut page = Page::default();
     let membership = MembershipMetrics::default();
     membership.joined.set(shared.joined.load(Relaxed).into());
-    membership.each(at(&mut page, &Labels::default()));
+    membership.each(page.counters(&SUBSCRIBER, &Labels::default()));
     if let Some(offset) = shared.clock.offset() {
         let clock = ClockMetrics::default();
         clock
             .clock_difference_us
             .set(offset.limit_ns().div_ceil(1_000));
-        clock.each(at(&mut page, &Labels::default()));
+        clock.each(page.counters(&SUBSCRIBER, &Labels::default()));
     }
     for channel in &shared.channels {
         add_channel(&mut page, channel);
@@ -72,21 +72,13 @@ fn add_channel(page: &mut Page, channel: &ChannelShared) {
     followed.ended.set(channel.ended.load(Relaxed).into());
     let skewed = latency.as_ref().map_or(0, |latency| latency.clock_skewed);
     followed.clock_skewed_samples.set(skewed);
-    followed.each(at(page, &place));
+    followed.each(page.counters(&SUBSCRIBER, &place));
     for stage in latency.iter().flat_map(stages) {
         let (stage, times) = stage;
         page.add_times(&SUBSCRIBER, &place.with("stage", stage), LATENCY, times);
     }
-    channel.counters.each(at(page, &place));
-    channel.handed.each(at(page, &place));
-}
-
-/// Returns the function that adds a counter with these labels.
-fn at<'a>(
-    page: &'a mut Page,
-    place: &'a Labels,
-) -> impl FnMut(&'static str, &'static str, u64) + 'a {
-    |counter, meaning, value| page.add(&SUBSCRIBER, place, counter, meaning, value)
+    channel.counters.each(page.counters(&SUBSCRIBER, &place));
+    channel.handed.each(page.counters(&SUBSCRIBER, &place));
 }
 
 /// Returns the name and the samples of each stage.

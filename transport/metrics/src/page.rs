@@ -216,6 +216,15 @@ impl Page {
         });
     }
 
+    /// Returns the function that adds counters with these labels: the argument of the counters' `each`.
+    pub fn counters<'a>(
+        &'a mut self,
+        part: &'static Part,
+        place: &'a Labels,
+    ) -> impl FnMut(&'static str, &'static str, u64) + 'a {
+        move |counter, meaning, value| self.add(part, place, counter, meaning, value)
+    }
+
     /// Adds a histogram to a family of the part. Ignores one that the part's table does not know.
     pub fn add_times(
         &mut self,
