@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::json;
-use tickcast_hlog::read_intervals;
+use tickcast_hlog::each_interval;
 use tickcast_publisher::internal::http::{EndpointAddress, ask};
 use tickcast_transport::control::resolve;
 
-use self::latency::LatencyRow;
+use self::latency::{LastIntervals, LatencyRow};
 use self::model::{Model, Polled, Rows};
 use self::screen::Screen;
 use self::status::{Losses, Status};
@@ -150,8 +150,9 @@ fn latencies(args: &Args) -> Vec<LatencyRow> {
     let each = args.hlog.iter().filter_map(|path| {
         let is_short = std::fs::metadata(path).is_ok_and(|it| it.len() <= LOG_LEN_MAX);
         let bytes = is_short.then(|| std::fs::read(path).ok()).flatten()?;
-        let intervals = read_intervals(&bytes).ok()?;
-        Some(latency::rows(&path.display().to_string(), &intervals))
+        let mut kept = LastIntervals::default();
+        each_interval(&bytes, |interval| kept.take(interval)).ok()?;
+        Some(kept.rows(&path.display().to_string()))
     });
     each.flatten().collect()
 }

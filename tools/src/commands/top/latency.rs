@@ -1,9 +1,10 @@
 //! The newest interval of each channel and stage of interval logs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use tickcast_hlog::Interval;
+use tickcast_subscriber::Histogram;
 
 /// Intervals kept for the sparkline.
 const HISTORY_MAX: usize = 60;
@@ -25,29 +26,39 @@ pub(crate) struct LatencyRow {
     pub(crate) p99_history: Vec<u64>,
 }
 
-/// Returns a row for each channel and stage of a log.
-pub(crate) fn rows(log: &str, intervals: &[Interval]) -> Vec<LatencyRow> {
-    let mut by_tag = BTreeMap::<&str, Vec<&Interval>>::new();
-    for interval in intervals {
-        by_tag.entry(&interval.tag).or_default().push(interval);
+/// The last intervals of each channel and stage of a log. Its size does not grow with the log.
+#[derive(Debug, Default)]
+pub(crate) struct LastIntervals(BTreeMap<String, VecDeque<Histogram<u64>>>);
+
+impl LastIntervals {
+    /// Keeps the next interval, in place of the oldest one beyond [`HISTORY_MAX`].
+    pub(crate) fn take(&mut self, interval: Interval) {
+        let kept = self.0.entry(interval.tag).or_default();
+        if kept.len() == HISTORY_MAX {
+            kept.pop_front();
+        }
+        kept.push_back(interval.samples);
     }
-    let newest = |(tag, all): (&str, Vec<&Interval>)| {
-        let last = all.last()?;
-        let of = |quantile| last.samples.value_at_quantile(quantile);
-        let kept = &all[all.len().saturating_sub(HISTORY_MAX)..];
-        let p99 = kept.iter().map(|it| it.samples.value_at_quantile(0.99));
-        Some(LatencyRow {
-            log: log.into(),
-            tag: tag.into(),
-            samples: last.samples.len(),
-            p50: of(0.5),
-            p99: of(0.99),
-            p999: of(0.999),
-            max: last.samples.max(),
-            p99_history: p99.collect(),
-        })
-    };
-    by_tag.into_iter().filter_map(newest).collect()
+
+    /// Returns a row for each channel and stage.
+    pub(crate) fn rows(&self, log: &str) -> Vec<LatencyRow> {
+        let newest = |(tag, kept): (&String, &VecDeque<Histogram<u64>>)| {
+            let last = kept.back()?;
+            let of = |quantile| last.value_at_quantile(quantile);
+            let p99 = kept.iter().map(|it| it.value_at_quantile(0.99));
+            Some(LatencyRow {
+                log: log.into(),
+                tag: tag.clone(),
+                samples: last.len(),
+                p50: of(0.5),
+                p99: of(0.99),
+                p999: of(0.999),
+                max: last.max(),
+                p99_history: p99.collect(),
+            })
+        };
+        self.0.iter().filter_map(newest).collect()
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +69,11 @@ mod tests {
     #[test]
     fn newest_interval_gives_percentiles_and_history() {
         let intervals = log("all/repair", 5_000);
-        let rows = rows("a.hlog", &intervals);
+        let mut kept = LastIntervals::default();
+        log("all/repair", 5_000)
+            .into_iter()
+            .for_each(|it| kept.take(it));
+        let rows = kept.rows("a.hlog");
         let [row] = &rows[..] else {
             panic!("{rows:?}");
         };
