@@ -1,5 +1,6 @@
 //! The pages `/status` and `/losses` of a publisher, as far as `top` and `loss` show them.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -151,8 +152,7 @@ impl Status {
     /// Returns [`PageError`] if it is not that of a publisher.
     pub(crate) fn parse(text: &str) -> Result<Self, PageError> {
         const PAGE: &str = "/status";
-        let parsed: Self =
-            serde_json::from_str(text).map_err(|source| PageError::Json { page: PAGE, source })?;
+        let parsed: Self = parsed(PAGE, text)?;
         for (what, count) in [
             ("channels", parsed.channels.len()),
             ("sources", parsed.sources.len()),
@@ -196,11 +196,14 @@ impl Losses {
     /// Returns [`PageError`] if it is not that of a publisher.
     pub(crate) fn parse(text: &str) -> Result<Self, PageError> {
         const PAGE: &str = "/losses";
-        let parsed: Self =
-            serde_json::from_str(text).map_err(|source| PageError::Json { page: PAGE, source })?;
+        let parsed: Self = parsed(PAGE, text)?;
         check(PAGE, "losses", parsed.losses.len())?;
         Ok(parsed)
     }
+}
+
+fn parsed<T: DeserializeOwned>(page: &'static str, text: &str) -> Result<T, PageError> {
+    serde_json::from_str(text).map_err(|source| PageError::Json { page, source })
 }
 
 fn check(page: &'static str, what: &'static str, count: usize) -> Result<(), PageError> {
