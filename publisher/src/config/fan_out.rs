@@ -146,6 +146,10 @@ pub struct VerbsConfig {
     /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
     pub traffic_class: u8,
+    /// Service level of every packet, 0 to 15; null: on Ethernet the upper three bits of
+    /// `traffic_class`, on InfiniBand the level that the subnet manager gave the group.
+    #[serde(default)]
+    pub service_level: Option<u8>,
     /// Maximum number of sends in flight, per line.
     #[serde(default = "verbs::send_depth_default")]
     pub send_depth: u32,

@@ -184,6 +184,10 @@ pub struct RepairVerbsConfig {
     /// subscriber reports its progress through its cursor, without a message.
     #[serde(default = "cursors_default")]
     pub cursors: u16,
+    /// Maximum number of connections, 2 to 65,536. Each pins 512 KiB here. A subscriber has two: one for
+    /// NACKs and one for READ.
+    #[serde(default = "verbs_connections_default")]
+    pub connections_max: u32,
     /// File that names the subscribers that may not READ, in the format of [`Config::banned`].
     /// Their READ rights are revoked, and they continue with NACKs. The publisher does not write to
     /// a standby in the file either. Without the file everybody may READ.
@@ -457,6 +461,10 @@ const fn datagrams_per_key_default() -> u64 {
 
 const fn linger_default() -> u64 {
     2_000
+}
+
+const fn verbs_connections_default() -> u32 {
+    256
 }
 
 const fn cursors_default() -> u16 {

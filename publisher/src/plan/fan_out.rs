@@ -399,6 +399,7 @@ pub(crate) fn verbs(
         datagram_len_max: slot_len,
         q_key: verbs.q_key,
         traffic_class: verbs.traffic_class,
+        service_level: verbs.service_level,
         send_depth: verbs.send_depth,
         signal_every: verbs.signal_every,
         inline_bytes: verbs.inline_bytes,

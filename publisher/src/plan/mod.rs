@@ -163,6 +163,15 @@ impl Plan {
                 remedy,
             ));
         }
+        let over_verbs = config.repair_verbs.as_ref();
+        if let Some(verbs) = over_verbs.filter(|it| !(2..=65_536).contains(&it.connections_max)) {
+            let remedy = "it must be from 2 to 65536: two for each subscriber that repairs over verbs";
+            return Err(ConfigError::value(
+                "repair_verbs.connections_max",
+                verbs.connections_max,
+                remedy,
+            ));
+        }
         endpoints::check(&config)?;
         standby::check(&config, &mut warnings)?;
         Ok(Self {

@@ -28,6 +28,7 @@ use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, Serv
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::sched::set_short_slice;
 
+use crate::config::Config;
 use crate::error::PublisherError;
 use crate::repair::access::Access;
 use crate::repair::peers::Peers;
@@ -48,9 +49,11 @@ const TURNS_MAX: usize = 64;
 /// Interval between reports of the group sizes while nobody joins or leaves.
 const GROUPS_EVERY: Nanos = Nanos::from_ms(1);
 
-/// Returns the limits of the control server for a repair config.
+/// Returns the limits of the control server for a config.
 #[must_use]
-pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
+pub(crate) fn server_config(config: &Config) -> ServerConfig {
+    let (repair, default) = (&config.repair, ServerConfig::default());
+    let over_verbs = config.repair_verbs.as_ref();
     ServerConfig {
         // The core refuses further connections with a reason; the server refuses only if that
         // fails, and has room for those that the core closes after a poll.
@@ -59,7 +62,9 @@ pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
         // The core closes earlier; a WELCOME with a whole directory must fit on top.
         backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
         join_timeout: Duration::from_micros(repair.join_timeout_us),
-        ..ServerConfig::default()
+        verbs_connections_max: over_verbs
+            .map_or(default.verbs_connections_max, |it| it.connections_max as usize),
+        ..default
     }
 }
 

@@ -185,10 +185,7 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
         return Ok(());
     }
     let system = |what, source| PublisherError::System { what, source };
-    let server = ControlServer::bind(
-        (Ipv4Addr::LOCALHOST, 0).into(),
-        server_config(&config.repair),
-    );
+    let server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), server_config(config));
     let mut server = server.map_err(|error| system("listen on loopback", error))?;
     let (mut offers, mut shares) = (listen_over_verbs(config, &mut server)?, Vec::new());
     for channel in channels {

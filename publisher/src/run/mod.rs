@@ -71,7 +71,7 @@ impl Opened {
     pub(crate) fn open(plan: Plan, stop: Arc<AtomicBool>) -> Result<Self, PublisherError> {
         let config = plan.config;
         let opened_at = now();
-        let server = ControlServer::bind(config.control, server_config(&config.repair));
+        let server = ControlServer::bind(config.control, server_config(&config));
         let listen = |error: std::io::Error| PublisherError::Listen {
             what: "control",
             address: config.control,

@@ -116,7 +116,7 @@ impl Candidate {
         let (began, config, state) = (now(), self.config, self.state);
         let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
         heard.relate(&mut continued.positions);
-        let server = self.control.listen(server_config(&config.repair));
+        let server = self.control.listen(server_config(&config));
         let server = server.map_err(|error| PublisherError::Listen {
             what: "control",
             address: config.control,

@@ -267,6 +267,7 @@ pub struct SubscriberBuilder {
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) receive_buffer_bytes: Option<usize>,
     pub(crate) receive_depth: u32,
+    pub(crate) repair_traffic_class: u8,
     pub(crate) source_specific: bool,
     pub(crate) gro: bool,
     pub(crate) faults: Option<FaultConfig>,
@@ -289,6 +290,7 @@ impl SubscriberBuilder {
             interfaces: Vec::new(),
             receive_buffer_bytes: Some(4 << 20),
             receive_depth: 2_048,
+            repair_traffic_class: 0,
             source_specific: true,
             gro: true,
             faults: None,
@@ -407,6 +409,19 @@ impl SubscriberBuilder {
     #[must_use]
     pub const fn receive_depth(mut self, buffers: u32) -> Self {
         self.receive_depth = buffers;
+        self
+    }
+
+    /// Sets the traffic class of repair over verbs, in both directions; 0 by default. The upper six bits are
+    /// the DSCP, which selects the queue, the priority and the congestion control of NIC and switch.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").repair_traffic_class(104);
+    /// ```
+    #[must_use]
+    pub const fn repair_traffic_class(mut self, class: u8) -> Self {
+        self.repair_traffic_class = class;
         self
     }
 

@@ -14,9 +14,9 @@ use tickcast_reliability::session::{Path, ReadLimits, SubscriberCore, Subscriber
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::host::clock::SystemClock;
-use tickcast_transport::host::interface::Interface;
 
 use super::inboxes::Inboxes;
+use crate::config::SubscriberBuilder;
 use crate::dispatch::Sink;
 use crate::observe::clock::PublisherClock;
 use crate::sync::wake::Waker;
@@ -51,14 +51,15 @@ impl Connections {
     /// Whether this build supports connections over verbs.
     pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
 
-    /// Creates the connections to a publisher at one of these addresses. Connections over verbs use the first
-    /// of these interfaces that belongs to a device.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, interfaces: &[Interface]) -> Self {
+    /// Creates the connections to a publisher at one of these addresses. Connections over verbs use the
+    /// device that routes to the publisher, else the first of the builder's interfaces that belongs to one.
+    pub(crate) fn new(addresses: Vec<SocketAddr>, builder: &SubscriberBuilder) -> Self {
         let config = ClientConfig::default();
-        let found = interfaces.iter().filter_map(|it| it.resolve().ok());
+        let found = builder.interfaces.iter().filter_map(|it| it.resolve().ok());
         let interfaces: Vec<_> = found.map(|it| it.address).collect();
         let from_there = |mut client: ControlClient| {
             client.set_interfaces(interfaces.clone());
+            client.set_traffic_class(builder.repair_traffic_class);
             client
         };
         Self {

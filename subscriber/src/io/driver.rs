@@ -73,7 +73,7 @@ impl Driver {
         let on = &mut |_: Item<'_>| ();
         core.handle(now, SubscriberInput::UseNackPath(verbs), on);
         core.handle(now, SubscriberInput::UseReadPath(verbs), on);
-        let connections = Connections::new(addresses, &builder.interfaces);
+        let connections = Connections::new(addresses, &builder);
         Self {
             waker,
             has_inboxes: false,

@@ -89,6 +89,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2048)]
     #[arg(value_parser = clap::value_parser!(u32).range(32..=32_768))]
     receive_depth: u32,
+    /// Traffic class of repair over verbs, in both directions; the upper six bits are the DSCP.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    repair_traffic_class: u8,
     /// Receive datagrams of any sender to the group, so that foreign ones are counted.
     #[arg(long)]
     any_sender: bool,
@@ -325,6 +328,7 @@ fn describe(
         .gro(!args.no_gro)
         .transport(args.transport.into())
         .receive_depth(args.receive_depth)
+        .repair_traffic_class(args.repair_traffic_class)
         .seed(faults.seed);
     if let Some(name) = &args.name {
         builder = builder.name(name);

@@ -186,30 +186,35 @@ impl CarrierStream {
         TcpStream::connect(to).map(Self::Tcp)
     }
 
-    /// Starts to connect over verbs, from the first device of these interfaces, else from the device whose
-    /// interface routes to the address.
+    /// Starts to connect over verbs, from the device whose interface routes to the address, else from the
+    /// first device of these interfaces.
     #[cfg(feature = "rdma")]
     pub(super) fn dial_verbs(
         to: SocketAddrV4,
         interfaces: &[Ipv4Addr],
         reads: bool,
+        traffic_class: u8,
     ) -> io::Result<Self> {
-        let chosen = interfaces.iter().find_map(|it| Device::open(*it).ok());
-        let device = match chosen {
-            Some(device) => device,
-            None => Device::open(address_towards(to)?).map_err(verbs_error)?,
-        };
-        let config = if reads {
+        let routed = Device::open(address_towards(to)?);
+        let device = routed.or_else(|error| {
+            let others = interfaces.iter().find_map(|it| Device::open(*it).ok());
+            others.ok_or_else(|| verbs_error(error))
+        })?;
+        let own = if reads {
             reading_config()
         } else {
             stream_config()
+        };
+        let config = StreamConfig {
+            traffic_class,
+            ..own
         };
         let stream = Stream::connect(&device, to, &config).map_err(verbs_error)?;
         Ok(Self::Verbs(Box::new(stream)))
     }
 
     #[cfg(not(feature = "rdma"))]
-    pub(super) fn dial_verbs(_: SocketAddrV4, _: &[Ipv4Addr], _: bool) -> io::Result<Self> {
+    pub(super) fn dial_verbs(_: SocketAddrV4, _: &[Ipv4Addr], _: bool, _: u8) -> io::Result<Self> {
         Err(no_verbs())
     }
 

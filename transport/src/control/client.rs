@@ -75,6 +75,7 @@ pub struct ControlClient {
     over_verbs: bool,
     for_reads: bool,
     interfaces: Vec<Ipv4Addr>,
+    traffic_class: u8,
     config: ClientConfig,
     pub(super) state: State,
     inbox: Inbox,
@@ -92,6 +93,7 @@ impl ControlClient {
             over_verbs: false,
             for_reads: false,
             interfaces: Vec::new(),
+            traffic_class: 0,
             config,
             state: State::Idle,
             inbox: Inbox::new(BODY_LEN_MAX_TO_SUBSCRIBER),
@@ -99,8 +101,8 @@ impl ControlClient {
         }
     }
 
-    /// Creates a client like [`new`](Self::new), for a reliable connection over RDMA verbs. It uses a device
-    /// of [`set_interfaces`](Self::set_interfaces), else the one whose interface routes to the address.
+    /// Creates a client like [`new`](Self::new), for a reliable connection over RDMA verbs. It uses the
+    /// device whose interface routes to the address, else one of [`set_interfaces`](Self::set_interfaces).
     /// Without the feature `rdma`, or without a device, every attempt fails at once
     /// ([`io::ErrorKind::Unsupported`]).
     #[must_use]
@@ -137,7 +139,7 @@ impl ControlClient {
         let carrier = match address {
             _ if !self.over_verbs => CarrierStream::dial_tcp(address),
             SocketAddr::V4(address) => {
-                CarrierStream::dial_verbs(address, &self.interfaces, self.for_reads)
+                CarrierStream::dial_verbs(address, &self.interfaces, self.for_reads, self.traffic_class)
             }
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         };
@@ -146,8 +148,14 @@ impl ControlClient {
         Ok(())
     }
 
+    /// Sets the traffic class of connections over verbs, in both directions, from the next attempt on. Its
+    /// upper six bits are the DSCP.
+    pub const fn set_traffic_class(&mut self, class: u8) {
+        self.traffic_class = class;
+    }
+
     /// Sets the interfaces for connections over verbs, from the next attempt on. The first that belongs to
-    /// a device is used.
+    /// a device is used where the route to the address leads over no device.
     pub fn set_interfaces(&mut self, interfaces: Vec<Ipv4Addr>) {
         self.interfaces = interfaces;
     }

@@ -63,6 +63,7 @@ impl Network for OverVerbs {
             datagram_len_max: SLOT_LEN,
             q_key: Q_KEY,
             traffic_class: 0,
+            service_level: None,
             send_depth: 64,
             signal_every: 8,
             inline_bytes: 200,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tickcast_transport::verbs::{Device, Listener, Stream, StreamConfig, VerbsError};
 
+use crate::datagrams::Tap;
 use crate::device::{address, resources, until};
 
 fn pair(listener: &mut Listener, config: &StreamConfig) -> (Stream, Stream) {
@@ -360,4 +361,24 @@ fn foreign_rdma_client_is_refused_without_leak() {
     until("still there", || stranger.try_wait().unwrap().is_some());
     exchange(&mut near, &mut far, 10_000);
     until("a leak", || resources() == before);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn stream_carries_class_of_connecting_side_both_ways() {
+    let accepting = StreamConfig::default();
+    let mut listener = Listener::bind(address(), 0, &accepting).unwrap();
+    for class in [0xb8, 0x28] {
+        let connecting = StreamConfig {
+            traffic_class: class,
+            ..StreamConfig::default()
+        };
+        let (mut near, mut far) = pair(&mut listener, &connecting);
+        let tap = Tap::open();
+        exchange(&mut near, &mut far, 100_000);
+        // Both sides have the address of the one device, and both sent more packets than these.
+        for _ in 0..40 {
+            assert_eq!(tap.class_of_next(address()), class);
+        }
+    }
 }

@@ -109,6 +109,7 @@ impl Pair {
             datagram_len_max: SLOT_LEN,
             q_key: 0x1234_5678,
             traffic_class: 0,
+            service_level: None,
             send_depth: 256,
             signal_every: 8,
             inline_bytes: 200,

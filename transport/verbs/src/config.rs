@@ -44,6 +44,9 @@ pub struct VerbsFanOutConfig {
     /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
     pub traffic_class: u8,
+    /// Service level of every packet, 0 to 15. Without one, [`Priority::service_level`] has the rule.
+    #[serde(default)]
+    pub service_level: Option<u8>,
     /// Largest number of sends in flight.
     #[serde(default = "send_depth_default")]
     pub send_depth: u32,
@@ -70,13 +73,59 @@ pub const fn signal_every_default() -> u32 {
     32
 }
 
-/// Returns the default of `inline_bytes`.
+/// Returns the default of `inline_bytes`: with a UD header, 188 bytes fill the largest work request that
+/// ConnectX cards write to the device whole (320 bytes, BlueFlame).
 #[must_use]
 pub const fn inline_default() -> u32 {
-    220
+    188
+}
+
+/// Priority of packets on the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Priority {
+    traffic_class: u8,
+    service_level: Option<u8>,
+}
+
+impl Priority {
+    /// Returns the priority of this traffic class and, if given, this service level.
+    #[must_use]
+    pub const fn new(traffic_class: u8, service_level: Option<u8>) -> Self {
+        Self {
+            traffic_class,
+            service_level,
+        }
+    }
+
+    /// Returns the traffic class; its upper six bits are the DSCP.
+    #[must_use]
+    pub const fn traffic_class(self) -> u8 {
+        self.traffic_class
+    }
+
+    /// Returns the service level of a packet to a group. The first of these that applies:
+    ///
+    /// - the configured level
+    /// - on Ethernet, the upper three bits of the traffic class, because devices derive the VLAN priority
+    ///   (PCP) from the level, and switches that trust the PCP would ignore the DSCP
+    /// - on InfiniBand, `of_group`: the level that the subnet manager gave the group
+    #[must_use]
+    pub const fn service_level(self, is_ethernet: bool, of_group: u8) -> u8 {
+        match self.service_level {
+            Some(level) => level,
+            None if is_ethernet => self.traffic_class >> 5,
+            None => of_group,
+        }
+    }
 }
 
 impl VerbsFanOutConfig {
+    /// Returns the priority of every packet.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        Priority::new(self.traffic_class, self.service_level)
+    }
+
     /// Checks the values, independently of any device.
     ///
     /// # Errors
@@ -91,6 +140,8 @@ impl VerbsFanOutConfig {
         )?;
         // Q_Keys from 0x80000000 on are reserved for privileged users.
         check_range("q_key", self.q_key.into(), 1, 0x7fff_ffff)?;
+        let level = self.service_level.unwrap_or(0);
+        check_range("service_level", level.into(), 0, 15)?;
         check_range("inline_bytes", self.inline_bytes.into(), 0, 4_096)?;
         check_range("send_depth", self.send_depth.into(), 16, 32_768)?;
         let most = u64::from(self.send_depth / 2);
@@ -188,5 +239,26 @@ impl VerbsReceiverConfig {
             return Err(VerbsError::NotMulticast { group: line.group });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn level_follows_config_then_class_then_subnet_manager() {
+        // EF is DSCP 46, and its traffic class 184.
+        let (given, derived) = (Priority::new(184, Some(3)), Priority::new(184, None));
+        for (priority, is_ethernet, level) in [
+            (given, true, 3),
+            (given, false, 3),
+            (derived, true, 5),
+            (derived, false, 2),
+            (Priority::default(), true, 0),
+        ] {
+            assert_eq!(priority.service_level(is_ethernet, 2), level);
+        }
+        assert_eq!(given.traffic_class(), 184);
     }
 }

@@ -37,7 +37,9 @@ pub struct StreamConfig {
     pub retries: u8,
     /// Time that a peer without a free buffer is given, as a code of the device: 12 is 0.64 ms.
     pub rnr_timer: u8,
-    /// Traffic class of every packet; the upper six bits are the DSCP.
+    /// Traffic class of every packet in both directions, if this side connects; the upper six bits are the
+    /// DSCP. On Ethernet the system derives the VLAN priority from it; on InfiniBand the subnet manager
+    /// may derive the service level. A side that accepts uses the class of the side that connects.
     pub traffic_class: u8,
     /// Limit for resolving a peer, in milliseconds.
     pub resolve_ms: i32,

@@ -16,6 +16,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::cm::{CmId, PortSpace};
 use crate::device::events::{PortCounters, Watch};
@@ -33,6 +34,9 @@ pub struct Device {
     gid: Ipv6Addr,
     port: u8,
     mtu: usize,
+    is_ethernet: bool,
+    /// The next completion vector, as a running number.
+    vector: AtomicU32,
     /// READs and atomic operations in flight on one queue pair: those it answers, and those it issues.
     reads_max: u8,
     own_reads_max: u8,
@@ -107,6 +111,8 @@ impl Device {
             gid: anchor.gid(),
             port,
             mtu: mtu_bytes(attributes.active_mtu),
+            is_ethernet: attributes.link_layer == sys::LINK_LAYER_ETHERNET,
+            vector: AtomicU32::new(0),
             requests_max: u32::try_from(limits.max_qp_wr).unwrap_or(0),
             reads_max: at_once(limits.max_qp_rd_atom),
             own_reads_max: at_once(limits.max_qp_init_rd_atom),
@@ -170,6 +176,20 @@ impl Device {
     #[must_use]
     pub const fn own_reads_max(&self) -> u8 {
         self.own_reads_max
+    }
+
+    /// Returns whether the port is on Ethernet (RoCE), else it is on InfiniBand.
+    pub(crate) const fn is_ethernet(&self) -> bool {
+        self.is_ethernet
+    }
+
+    /// Returns the completion vector of the next queue. Queues take the device's vectors in turn, so that
+    /// one core does not serve the interrupts of all.
+    pub(crate) fn next_vector(&self) -> i32 {
+        // SAFETY: the anchor keeps the context open. Exercised by
+        // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
+        let vectors = unsafe { self.context.as_ref() }.num_comp_vectors;
+        nth_vector(self.vector.fetch_add(1, Ordering::Relaxed), vectors)
     }
 
     /// Checks that the device can compare and swap.
@@ -272,7 +292,27 @@ fn at_once(reads: i32) -> u8 {
     reads.clamp(0, i32::from(u8::MAX) - 1) as u8
 }
 
+/// Returns the vector of the n-th queue. A device that reports no vectors has vector 0.
+fn nth_vector(n: u32, vectors: i32) -> i32 {
+    u32::try_from(vectors).map_or(0, |vectors| (n % vectors.max(1)) as i32)
+}
+
 /// Converts `enum ibv_mtu` to bytes: 1 is 256 bytes, and each next value is twice that.
 const fn mtu_bytes(mtu: u32) -> usize {
     128 << mtu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nth_vector;
+
+    #[test]
+    fn queues_take_completion_vectors_in_turn() {
+        let taken: Vec<_> = (0..5).map(|n| nth_vector(n, 3)).collect();
+        assert_eq!(taken, [0, 1, 2, 0, 1]);
+        for none in [0, -1, i32::MIN] {
+            assert_eq!(nth_vector(7, none), 0);
+        }
+        assert_eq!(nth_vector(u32::MAX, i32::MAX), 1);
+    }
 }

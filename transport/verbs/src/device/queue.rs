@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use crate::config::Priority;
 use crate::device::Device;
 use crate::device::cm::CmId;
 use crate::device::sys;
@@ -55,7 +56,8 @@ impl Completions {
         // SAFETY: as above; the channel, if any, outlives the queue (see `drop`).
         let cq = unsafe {
             let to = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
-            sys::ibv_create_cq(device.context(), entries as i32, ptr::null_mut(), to, 0)
+            let vector = device.next_vector();
+            sys::ibv_create_cq(device.context(), entries as i32, ptr::null_mut(), to, vector)
         };
         let Some(cq) = NonNull::new(cq) else {
             let errno = sys::errno();
@@ -224,7 +226,8 @@ impl DatagramQueue {
             attributes.cap.max_recv_sge = 1;
             attributes.cap.max_inline_data = depths.inline_bytes;
             let result = sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes);
-            (result, attributes.cap.max_inline_data)
+            // A device may grant more. Longer requests than requested can be slower than a read of memory.
+            (result, attributes.cap.max_inline_data.min(depths.inline_bytes))
         };
         if result != 0 {
             let requests = depths.send.max(depths.receive);
@@ -421,14 +424,15 @@ pub(crate) struct AddressHandle {
 unsafe impl Send for AddressHandle {}
 
 impl AddressHandle {
-    /// Creates a handle from the manager's `route`. `traffic_class` is set here for every packet, because
-    /// the manager's own option does not affect multicast.
+    /// Creates a handle from the manager's `route`. The priority is set here for every packet, because the
+    /// manager's own option does not affect multicast.
     pub(crate) fn new(
         device: &Arc<Device>,
         mut route: sys::ibv_ah_attr,
-        traffic_class: u8,
+        priority: Priority,
     ) -> Result<Self, VerbsError> {
-        route.grh.traffic_class = traffic_class;
+        route.grh.traffic_class = priority.traffic_class();
+        route.sl = priority.service_level(device.is_ethernet(), route.sl);
         // SAFETY: domain and attributes live. Exercised by
         // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let ah = unsafe { sys::ibv_create_ah(device.pd(), &raw mut route) };

@@ -25,6 +25,9 @@ pub(crate) const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// Length of the global route header that the device always puts before a UD datagram, in bytes.
 pub(crate) const GRH_LEN: usize = 40;
 
+/// The port's link is Ethernet (`IBV_LINK_LAYER_ETHERNET`).
+pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
+
 /// A device failed (`ibv_event_type`).
 pub(crate) const EVENT_DEVICE_FATAL: u32 = 8;
 

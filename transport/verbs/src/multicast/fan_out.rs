@@ -19,7 +19,7 @@ use tickcast_reliability::serve::TokenBucket;
 use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use self::recover::Health;
-use crate::config::{VerbsFanOutConfig, VerbsSendLine};
+use crate::config::{Priority, VerbsFanOutConfig, VerbsSendLine};
 use crate::device::cm::{CmId, PortSpace};
 use crate::device::queue::{
     AddressHandle, Completions, DatagramQueue, Depths, TAKEN_MAX, no_completion,
@@ -64,7 +64,7 @@ struct Line {
     changes: u64,
     group: Ipv4Addr,
     join_flags: u32,
-    traffic_class: u8,
+    priority: Priority,
     slot_len_max: usize,
     /// Length of a copy buffer in bytes, the next buffer to use, and the last send of each.
     slot_len: usize,
@@ -141,7 +141,7 @@ impl Line {
             inline_bytes: config.inline_bytes,
         };
         let mut queue = DatagramQueue::new(&device, id, &sent, &received, &depths, config.q_key)?;
-        let (address, join_flags) = join(&mut queue, &device, line.group, config.traffic_class)?;
+        let (address, join_flags) = join(&mut queue, &device, line.group, config.priority())?;
         let slot_len = config.datagram_len_max.next_multiple_of(64);
         let copies = SharedMapping::memfd("copies", slot_len * COPIES);
         let copies = copies.map_err(|error| VerbsError::Call {
@@ -173,7 +173,7 @@ impl Line {
             changes: device.watch().changes(),
             group: line.group,
             join_flags,
-            traffic_class: config.traffic_class,
+            priority: config.priority(),
             slot_len_max: config.datagram_len_max,
             slot_len,
             next_copy: 0,
@@ -438,7 +438,7 @@ fn join(
     queue: &mut DatagramQueue,
     device: &Arc<Device>,
     group: Ipv4Addr,
-    traffic_class: u8,
+    priority: Priority,
 ) -> Result<(AddressHandle, u32), VerbsError> {
     let mut reason = String::new();
     for flags in [sys::JOIN_SEND_ONLY, sys::JOIN_FULL_MEMBER] {
@@ -449,7 +449,7 @@ fn join(
         match queue.id_mut().wait(JOIN_MAX) {
             Some(event) => match event.group {
                 Some(route) if event.status == 0 => {
-                    let address = AddressHandle::new(device, route, traffic_class)?;
+                    let address = AddressHandle::new(device, route, priority)?;
                     return Ok((address, flags));
                 }
                 _ => reason = format!("event {}, status {}", event.kind, event.status),

@@ -92,8 +92,7 @@ impl Line {
                     None if now.duration_since(since) < JOIN_MAX => return,
                     None => None,
                 };
-                let address =
-                    route.map(|to| AddressHandle::new(&self.device, to, self.traffic_class));
+                let address = route.map(|to| AddressHandle::new(&self.device, to, self.priority));
                 self.health = match address {
                     Some(Ok(address)) => {
                         self.address = address;
