@@ -363,6 +363,7 @@ pub(crate) fn verbs(
     verbs: &VerbsConfig,
     at: &At<'_>,
     groups: &mut Groups,
+    warnings: &mut Vec<String>,
 ) -> Result<FanOutPlan, ConfigError> {
     if !IS_BUILT {
         let at = format!("{}.transport", at.fan_out);
@@ -388,6 +389,12 @@ pub(crate) fn verbs(
             }
             _ => ConfigError::value(format!("{at_line}.interface"), &interface, error),
         })?;
+        if let Err(error) = device.check_active() {
+            warnings.push(format!(
+                "channel {}, line {index} to {}: {error}; the line sends once the port is up",
+                channel.name, line.group
+            ));
+        }
         ports.push(PortPlan::of(&device));
         lines.push(VerbsSendLine {
             group: line.group,

@@ -305,7 +305,7 @@ fn channel_plan(
         };
         fan_outs.push(match fan_out {
             FanOutConfig::Udp(udp) => fan_out::udp(config, channel, udp, &at, groups, warnings)?,
-            FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups)?,
+            FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups, warnings)?,
             FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }

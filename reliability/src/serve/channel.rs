@@ -17,6 +17,9 @@ use crate::types::{
 use crate::wire::PublisherState;
 use crate::wire::authentication::{ChannelKeys, NumberedKey};
 
+/// Shortest time of a measurement of the live rate.
+const MEASURE_EVERY: Nanos = Nanos::from_ms(100);
+
 /// A channel's name, and all the ways to receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelInfo {
@@ -281,11 +284,12 @@ impl Channel {
         live * 3 * u128::from(wanted) > 2 * u128::from(bytes_per_s) * u128::from(room)
     }
 
-    /// Measures the live rate: the datagrams sealed since the last call, by the length of the latest ones,
-    /// smoothed over about four measurements.
+    /// Measures the live rate: the datagrams sealed since the last measurement, by the length of the latest
+    /// ones. A measurement takes at least [`MEASURE_EVERY`], because a burst right after the start would
+    /// count as the rate of the stream. Its weight grows with its time: 1/4 after that interval.
     pub(crate) fn measure(&mut self, now: Nanos) {
         let elapsed = now.since(self.measured_at);
-        if elapsed == Nanos::ZERO {
+        if elapsed < MEASURE_EVERY {
             return;
         }
         let sealed = self.ring.sealed();
@@ -297,10 +301,13 @@ impl Channel {
         let mean = lens.1 / lens.0.max(1) + FRAME_HEAD_LEN as u64;
         let bytes = u128::from(sealed.since(self.measured)) * u128::from(mean);
         let rate = bytes * 1_000_000_000 / u128::from(elapsed.0);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         self.live_bytes_per_s = Some(match self.live_bytes_per_s {
-            None => rate,
-            Some(before) => before - before / 4 + rate / 4,
+            None => u64::try_from(rate).unwrap_or(u64::MAX),
+            Some(before) => {
+                let (new, old) = (u128::from(elapsed.0), u128::from(3 * MEASURE_EVERY.0));
+                let smoothed = rate.saturating_mul(new).saturating_add(u128::from(before) * old);
+                u64::try_from(smoothed / (new + old)).unwrap_or(u64::MAX)
+            }
         });
         (self.measured, self.measured_at) = (sealed, now);
     }
@@ -373,8 +380,31 @@ mod tests {
         // The length is averaged over the latest sixteen.
         publish(&mut ring, 5, 128);
         publish(&mut ring, 16, 328);
-        channel.measure(at(1_300));
-        assert_eq!(channel.live_bytes_per_s, Some(45_000 + 21 * 400 / 4));
+        channel.measure(at(400));
+        assert_eq!(channel.live_bytes_per_s, Some(45_000 + 210 * 400 / 4));
+    }
+
+    #[test]
+    fn short_burst_at_start_is_no_live_rate() {
+        let (mut ring, mut channel) = channel(64);
+        let at = |ms| Nanos(1_000).after(Nanos::from_ms(ms));
+        publish(&mut ring, 50, 128);
+        channel.measure(at(1));
+        assert_eq!(channel.live_bytes_per_s, None, "50 in 1 ms are no 10 MB/s");
+        channel.measure(at(100));
+        assert_eq!(channel.live_bytes_per_s, Some(100_000));
+    }
+
+    #[test]
+    fn measurement_weighs_as_much_as_its_time() {
+        let (mut ring, mut channel) = channel(64);
+        let at = |ms| Nanos(1_000).after(Nanos::from_ms(ms));
+        publish(&mut ring, 60, 128);
+        channel.measure(at(100));
+        assert_eq!(channel.live_bytes_per_s, Some(120_000));
+        // After 2.7 s of silence, a tenth of the estimate is left.
+        channel.measure(at(2_800));
+        assert_eq!(channel.live_bytes_per_s, Some(12_000));
     }
 
     #[test]

@@ -299,14 +299,23 @@ impl TransportChoice {
     }
 }
 
-/// Returns the device name if every line has a device with an active port that carries this slot size.
+/// Returns the device names if every line has a device that carries this slot size, and one has an active
+/// port. Lines whose port is down are joined once it is up.
 fn usable(config: &VerbsReceiverConfig) -> Result<String, VerbsError> {
-    let mut names = Vec::new();
-    for line in &config.lines {
-        let device = Device::of(&line.interface, config.datagram_len_max)?;
-        names.push(format!("{} port {}", device.name(), device.port()));
+    let devices = (config.lines.iter())
+        .map(|line| Device::of(&line.interface, config.datagram_len_max))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (mut names, mut active) = (Vec::new(), Err(None));
+    for device in &devices {
+        let state = device.check_active();
+        let note = if state.is_ok() { "" } else { " (down)" };
+        names.push(format!("{} port {}{note}", device.name(), device.port()));
+        active = active.or(state.map_err(Some));
     }
-    Ok(names.join(" and "))
+    match active {
+        Err(Some(error)) => Err(error),
+        _ => Ok(names.join(" and ")),
+    }
 }
 
 fn no_transport(channel: &str) -> SubscribeError {

@@ -247,6 +247,9 @@ fn join_from_oldest_of_full_ring_loses_nothing() {
     let mut config = one_channel(&[free_group()], json!(null));
     config["inputs"] = json!([{ "source": 3, "kind": "own" }]);
     config["channels"][0]["slots"] = SLOTS.into();
+    // A fast machine publishes all of this within one measurement of the live rate, and a joiner is judged
+    // by that rate.
+    config["repair"] = json!({ "joiner_bytes_per_s": 1_000_000_000_000_u64 });
     let config = Config::parse(&config.to_string()).expect("a config");
     let mut publisher = Api::open(config).expect("a publisher");
     let control = publisher.control_address().to_string();

@@ -195,9 +195,13 @@ impl CarrierStream {
         reads: bool,
         traffic_class: u8,
     ) -> io::Result<Self> {
-        let routed = Device::open(address_towards(to)?);
-        let device = routed.or_else(|error| {
-            let others = interfaces.iter().find_map(|it| Device::open(*it).ok());
+        let open = |address| -> Result<Arc<Device>, VerbsError> {
+            let device = Device::open(address)?;
+            device.check_active()?;
+            Ok(device)
+        };
+        let device = open(address_towards(to)?).or_else(|error| {
+            let others = interfaces.iter().find_map(|it| open(*it).ok());
             others.ok_or_else(|| verbs_error(error))
         })?;
         let own = if reads {

@@ -26,7 +26,7 @@ const SLOT_LEN: usize = 1024;
 const SLOTS: u64 = 4096;
 
 /// Changes an address or the MTU of the device's interface, as its administrator might.
-fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     let interface = std::env::var("TICKCAST_RDMA_INTERFACE").unwrap_or_else(|_| "dummy0".into());
     let arguments = arguments.replace("DEV", &interface);
     let status = std::process::Command::new("ip")
@@ -37,7 +37,7 @@ fn ip(arguments: &str) {
 }
 
 /// Returns a group that no other test uses.
-fn group() -> Ipv4Addr {
+pub(crate) fn group() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     Ipv4Addr::new(
         239,
@@ -48,13 +48,13 @@ fn group() -> Ipv4Addr {
 }
 
 /// A ring of slots that begin with their sequence and are filled with it.
-struct TestRing {
-    memory: Arc<dyn RingMemory>,
+pub(crate) struct TestRing {
+    pub(crate) memory: Arc<dyn RingMemory>,
     len: fn(u64) -> usize,
 }
 
 impl TestRing {
-    fn new(len: fn(u64) -> usize) -> Self {
+    pub(crate) fn new(len: fn(u64) -> usize) -> Self {
         let memory = SharedMapping::memfd("ring", SLOT_LEN * SLOTS as usize).unwrap();
         for sequence in 0..SLOTS {
             for at in 0..SLOT_LEN {
@@ -90,7 +90,7 @@ impl Slots for TestRing {
 }
 
 /// Lengths of which some fit into a request and some do not.
-fn mixed(sequence: u64) -> usize {
+pub(crate) fn mixed(sequence: u64) -> usize {
     if sequence.is_multiple_of(3) {
         100
     } else {
@@ -98,7 +98,7 @@ fn mixed(sequence: u64) -> usize {
     }
 }
 
-fn send_config(groups: &[Ipv4Addr]) -> VerbsFanOutConfig {
+pub(crate) fn send_config(groups: &[Ipv4Addr]) -> VerbsFanOutConfig {
     let line = |group: &Ipv4Addr| VerbsSendLine {
         group: *group,
         interface: Interface::Address(address()),
@@ -116,7 +116,7 @@ fn send_config(groups: &[Ipv4Addr]) -> VerbsFanOutConfig {
     }
 }
 
-fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
+pub(crate) fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
     let line = |group: &Ipv4Addr| VerbsReceiveLine {
         group: *group,
         interface: Interface::Address(address()),
@@ -184,7 +184,7 @@ fn nothing_arrives(receiver: &mut VerbsReceiver) {
     assert_eq!(poll(receiver, &mut seen), 0, "{seen:?}");
 }
 
-fn range(first: u64, last: u64) -> SequenceRange {
+pub(crate) fn range(first: u64, last: u64) -> SequenceRange {
     SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
 }
 

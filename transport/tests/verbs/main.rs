@@ -9,6 +9,7 @@ mod device;
 mod hostile;
 mod layout;
 mod lost;
+mod ports;
 mod read;
 mod stream;
 mod torn;

@@ -58,6 +58,28 @@ impl Device {
         match *self {}
     }
 
+    /// Returns whether the port can send and receive.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        match *self {}
+    }
+
+    /// Checks that the port can send and receive.
+    ///
+    /// # Errors
+    /// None: there is no device.
+    pub const fn check_active(&self) -> Result<(), VerbsError> {
+        match *self {}
+    }
+
+    /// Checks that a datagram of this length fits into one packet.
+    ///
+    /// # Errors
+    /// None: there is no device.
+    pub const fn check_len(&self, _: usize) -> Result<(), VerbsError> {
+        match *self {}
+    }
+
     /// Returns the number of datagrams refused because of their Q_Key.
     #[must_use]
     pub const fn wrong_q_keys(&self) -> u64 {

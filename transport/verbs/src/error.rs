@@ -59,14 +59,12 @@ pub enum VerbsError {
         bytes: usize,
     },
     /// The port is down.
-    #[error("port {port} of {device} is not active (state {state}); check its cable and its link")]
+    #[error("port {port} of {device} is not active; check its cable, its link and `rdma link`")]
     PortDown {
         /// Name of the device.
         device: String,
         /// Number of the port.
         port: u8,
-        /// `ibv_port_state`.
-        state: u32,
     },
     /// A slot does not fit into one packet.
     #[error(

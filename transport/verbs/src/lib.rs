@@ -77,14 +77,7 @@ impl Device {
             .resolve()
             .map_err(|source| VerbsError::Interface { source })?;
         let device = Self::open(resolved.address)?;
-        if datagram_len_max > device.mtu() {
-            return Err(VerbsError::Mtu {
-                slot_len: datagram_len_max,
-                mtu: device.mtu(),
-                device: device.name().to_owned(),
-                port: device.port(),
-            });
-        }
+        device.check_len(datagram_len_max)?;
         Ok(device)
     }
 }

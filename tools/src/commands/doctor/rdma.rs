@@ -189,7 +189,7 @@ fn look_at(
         ));
     }
     checks.push(counters(&name, port));
-    let device = match Device::open(address) {
+    let device = match Device::open(address).and_then(|it| it.check_active().map(|()| it)) {
         Ok(device) => device,
         Err(VerbsError::NotBuilt) => return (checks, None),
         Err(error) => {

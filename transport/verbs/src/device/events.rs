@@ -24,14 +24,17 @@ pub(crate) struct PortCounters {
     dropped: AtomicU64,
     /// Datagrams with another Q_Key.
     wrong: AtomicU64,
+    /// Whether the port can send and receive.
+    is_active: AtomicBool,
 }
 
 /// Value of a counter that the device lacks.
 const ABSENT: u64 = u64::MAX;
 
 impl PortCounters {
-    pub(crate) fn set(&self, dropped: Option<u64>, wrong: u64) {
+    pub(crate) fn set(&self, is_active: bool, dropped: Option<u64>, wrong: u64) {
         let dropped = dropped.unwrap_or(ABSENT);
+        self.is_active.store(is_active, Ordering::Relaxed);
         self.dropped.store(dropped, Ordering::Relaxed);
         self.wrong.store(wrong, Ordering::Relaxed);
     }
@@ -43,6 +46,10 @@ impl PortCounters {
     pub(crate) fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
 }
 
 /// Reads a port's counters into their place.
@@ -52,6 +59,7 @@ type Look = Box<dyn Fn(&PortCounters) + Send>;
 #[derive(Default)]
 struct Shared {
     changes: AtomicU64,
+    activations: AtomicU64,
     has_failed: AtomicBool,
     /// Counters to read, until their owner drops them.
     looks: Mutex<Vec<(Weak<PortCounters>, Look)>>,
@@ -129,6 +137,11 @@ impl Watch {
         self.shared.changes.load(Ordering::Acquire)
     }
 
+    /// Returns how often a port of the device went up. A switch may have forgotten the groups behind it.
+    pub(crate) fn activations(&self) -> u64 {
+        self.shared.activations.load(Ordering::Acquire)
+    }
+
     /// Returns whether the device failed for good.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.has_failed.load(Ordering::Acquire)
@@ -176,8 +189,11 @@ impl Watched {
                 return;
             }
             if fds[1].revents & libc::POLLIN != 0 {
-                while self.take() {
-                    echoes = ECHOES;
+                while let Some(event) = self.take() {
+                    if concerns_lines(event) {
+                        echoes = ECHOES;
+                        self.shared.changes.fetch_add(1, Ordering::Release);
+                    }
                 }
             } else if fds[1].revents != 0 {
                 // The device was removed, so no more events can come.
@@ -195,8 +211,8 @@ impl Watched {
         }
     }
 
-    /// Takes one event. Returns whether there was one.
-    fn take(&self) -> bool {
+    /// Takes one event, if there is one. Returns its type.
+    fn take(&self) -> Option<u32> {
         let mut event = sys::AsyncEvent::default();
         let context = std::ptr::with_exposed_provenance_mut(self.context);
         // SAFETY: the context is open for as long as this thread runs; an event is acknowledged at
@@ -204,16 +220,19 @@ impl Watched {
         // `verbs::datagrams::removed_interface_address_restarts_its_line`.
         unsafe {
             if sys::ibv_get_async_event(context, &raw mut event) != 0 {
-                return false;
+                return None;
             }
             sys::ibv_ack_async_event(&raw mut event);
         }
         tracing::debug!(event = event.event_type, "a device reported an event");
-        if event.event_type == sys::EVENT_DEVICE_FATAL {
-            self.shared.has_failed.store(true, Ordering::Release);
+        match event.event_type {
+            sys::EVENT_DEVICE_FATAL => self.shared.has_failed.store(true, Ordering::Release),
+            sys::EVENT_PORT_ACTIVE => {
+                self.shared.activations.fetch_add(1, Ordering::Release);
+            }
+            _ => {}
         }
-        self.shared.changes.fetch_add(1, Ordering::Release);
-        true
+        Some(event.event_type)
     }
 
     fn look(&self) {
@@ -225,5 +244,37 @@ impl Watched {
             }
             counters.is_some()
         });
+    }
+}
+
+/// Returns whether an event may concern a queue of datagrams or its route to a group. The others concern one
+/// connection, and every subscriber that comes, goes or breaks its rights causes some. A check by each
+/// line costs system calls, so they cause none.
+const fn concerns_lines(event: u32) -> bool {
+    matches!(
+        event,
+        sys::EVENT_CQ_ERR
+            | sys::EVENT_QP_FATAL
+            | sys::EVENT_DEVICE_FATAL
+            | sys::EVENT_PORT_ACTIVE
+            | sys::EVENT_PORT_ERR
+            | sys::EVENT_LID_CHANGE
+            | sys::EVENT_PKEY_CHANGE
+            | sys::EVENT_SM_CHANGE
+            | sys::EVENT_CLIENT_REREGISTER
+            | sys::EVENT_GID_CHANGE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::concerns_lines;
+
+    #[test]
+    fn events_of_connections_concern_no_line() {
+        // In the order of `ibv_event_type`, from CQ_ERR to WQ_FATAL.
+        let concerning: Vec<u32> = (0..=19).filter(|event| concerns_lines(*event)).collect();
+        assert_eq!(concerning, [0, 1, 8, 9, 10, 11, 12, 13, 17, 18]);
+        assert!(!concerns_lines(u32::MAX), "unknown to this version");
     }
 }

@@ -59,11 +59,10 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Finds the device whose interface has `address`, and checks that its port is up.
+    /// Finds the device whose interface has `address`. Its port may be down.
     ///
     /// # Errors
-    /// [`VerbsError`] if the host has no RDMA, no device has this address, the port is down, or permission
-    /// is denied.
+    /// [`VerbsError`] if the host has no RDMA, no device has this address, or permission is denied.
     pub fn open(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
         let anchor = CmId::new(PortSpace::Tcp)?;
         anchor.bind(address, 0)?;
@@ -92,13 +91,6 @@ impl Device {
             }
             (name, attributes, limits)
         };
-        if attributes.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
-            return Err(VerbsError::PortDown {
-                device: name,
-                port,
-                state: attributes.state,
-            });
-        }
         // SAFETY: the anchor keeps the context open, and is dropped after the watch.
         // Exercised by `verbs::datagrams::removed_interface_address_restarts_its_line`.
         let watch = unsafe { Watch::of(context.as_ptr()) }?;
@@ -128,9 +120,12 @@ impl Device {
             let context = std::ptr::with_exposed_provenance_mut(at);
             // SAFETY: called by the watch alone, which ends before the context is closed.
             // Exercised by `verbs::datagrams::rdma_device_reports_its_port_attributes`.
-            let wrong = unsafe { sys::query_port(context, port) };
-            let wrong = wrong.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr));
-            counters.set(hardware_counter(&name, port, DROPPED), wrong);
+            let attributes = unsafe { sys::query_port(context, port) };
+            let (is_active, wrong) = attributes.map_or((false, 0), |attributes| {
+                let is_active = attributes.state == sys::ibv_port_state::IBV_PORT_ACTIVE;
+                (is_active, u64::from(attributes.qkey_viol_cntr))
+            });
+            counters.set(is_active, hardware_counter(&name, port, DROPPED), wrong);
         });
         Ok(device)
     }
@@ -154,13 +149,59 @@ impl Device {
         self.gid
     }
 
+    /// Returns whether the port could send and receive at most about a second ago.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.counters.is_active()
+    }
+
+    /// Checks that the port can send and receive.
+    ///
+    /// # Errors
+    /// [`VerbsError::PortDown`] if it can't.
+    pub fn check_active(&self) -> Result<(), VerbsError> {
+        if self.is_active() {
+            return Ok(());
+        }
+        Err(VerbsError::PortDown {
+            device: self.name.clone(),
+            port: self.port,
+        })
+    }
+
+    /// Checks that a datagram of this length, in bytes, fits into one packet. A port that is down has no
+    /// MTU yet, so every length passes.
+    ///
+    /// # Errors
+    /// [`VerbsError::Mtu`] with both lengths, if it does not fit.
+    pub fn check_len(&self, datagram_len: usize) -> Result<(), VerbsError> {
+        let mtu = self.mtu_now();
+        if datagram_len <= mtu || !self.is_active() {
+            return Ok(());
+        }
+        Err(VerbsError::Mtu {
+            slot_len: datagram_len,
+            mtu,
+            device: self.name.clone(),
+            port: self.port,
+        })
+    }
+
+    /// Returns the bytes that one packet carries now. A port that went up may have another MTU.
+    fn mtu_now(&self) -> usize {
+        // SAFETY: the anchor keeps the context open. Exercised by
+        // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
+        let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
+        attributes.map_or(self.mtu, |attributes| mtu_bytes(attributes.active_mtu))
+    }
+
     /// Returns the port's number.
     #[must_use]
     pub const fn port(&self) -> u8 {
         self.port
     }
 
-    /// Returns the bytes that one packet carries: the longest datagram.
+    /// Returns the bytes that one packet carried when the device was opened: the longest datagram.
     #[must_use]
     pub const fn mtu(&self) -> usize {
         self.mtu

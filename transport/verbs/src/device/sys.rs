@@ -28,8 +28,22 @@ pub(crate) const GRH_LEN: usize = 40;
 /// The port's link is Ethernet (`IBV_LINK_LAYER_ETHERNET`).
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 
-/// A device failed (`ibv_event_type`).
+/// Asynchronous events (`ibv_event_type`): a completion queue or a queue pair failed.
+pub(crate) const EVENT_CQ_ERR: u32 = 0;
+pub(crate) const EVENT_QP_FATAL: u32 = 1;
+/// The device failed.
 pub(crate) const EVENT_DEVICE_FATAL: u32 = 8;
+/// The port went up or down.
+pub(crate) const EVENT_PORT_ACTIVE: u32 = 9;
+pub(crate) const EVENT_PORT_ERR: u32 = 10;
+/// The subnet manager changed the port's address, its partitions, or moved, or requests that all
+/// memberships are requested again.
+pub(crate) const EVENT_LID_CHANGE: u32 = 11;
+pub(crate) const EVENT_PKEY_CHANGE: u32 = 12;
+pub(crate) const EVENT_SM_CHANGE: u32 = 13;
+pub(crate) const EVENT_CLIENT_REREGISTER: u32 = 17;
+/// The port's identifiers changed.
+pub(crate) const EVENT_GID_CHANGE: u32 = 18;
 
 /// An asynchronous event. The bindings' own type contains an enumeration, which a newer library may fill
 /// with an unknown value.

@@ -50,7 +50,8 @@ struct Line {
     health: Health,
     broke_at: Option<Instant>,
     queue: DatagramQueue,
-    address: AddressHandle,
+    /// The group's address. A line whose port was down from the start has none until it joined.
+    address: Option<AddressHandle>,
     /// The registered ring. `None` if there are only copies to send.
     ring: Option<Region>,
     copies: Region,
@@ -141,7 +142,17 @@ impl Line {
             inline_bytes: config.inline_bytes,
         };
         let mut queue = DatagramQueue::new(&device, id, &sent, &received, &depths, config.q_key)?;
-        let (address, join_flags) = join(&mut queue, &device, line.group, config.priority())?;
+        let joined = if device.is_active() {
+            Some(join(&mut queue, &device, line.group, config.priority())?)
+        } else {
+            let (device, group) = (device.name(), line.group);
+            tracing::warn!(device, %group, "a line's port is down; the line sends once the port is up, and the others send now");
+            None
+        };
+        let (address, join_flags) = match joined {
+            Some((address, flags)) => (Some(address), flags),
+            None => (None, sys::JOIN_SEND_ONLY),
+        };
         let slot_len = config.datagram_len_max.next_multiple_of(64);
         let copies = SharedMapping::memfd("copies", slot_len * COPIES);
         let copies = copies.map_err(|error| VerbsError::Call {
@@ -155,7 +166,10 @@ impl Line {
         });
         let signal_every = config.signal_every.min(slots / 4).max(1);
         Ok(Self {
-            health: Health::Well,
+            health: match address {
+                Some(_) => Health::Well,
+                None => Health::Broken(Instant::now()),
+            },
             broke_at: None,
             ring: ring
                 .map(|ring| Region::readable(&device, Arc::clone(ring), "ring sent from"))
@@ -227,10 +241,10 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
-        if self.health != Health::Well {
+        let Some(address) = self.address.as_ref().filter(|_| self.health == Health::Well) else {
             self.refuse(last, stats);
             return Ok(false);
-        }
+        };
         let now = self.bucket.as_ref().map(|_| SystemClock.now());
         while self.pins.taken() < last {
             let first = self.pins.taken().next();
@@ -255,7 +269,7 @@ impl Line {
                 let (number, signalled) = self.pins.number(count, false);
                 chain.push(
                     self.piece(bytes, lkey),
-                    &self.address,
+                    address,
                     self.q_key,
                     number,
                     signalled,
@@ -334,8 +348,11 @@ impl Line {
         self.collect(stats);
         let inline = bytes.len() <= self.queue.inline_bytes();
         let at = self.next_copy;
-        if self.health != Health::Well
-            || self.pins.room() == 0
+        let Some(address) = self.address.as_ref().filter(|_| self.health == Health::Well) else {
+            stats.unpinned_sends_dropped += 1;
+            return Ok(false);
+        };
+        if self.pins.room() == 0
             || !(inline || self.copied[at].is_none_or(|n| self.pins.is_done(n)))
             || (self.bucket.as_mut())
                 .is_some_and(|bucket| !bucket.take(SystemClock.now(), bytes.len()))
@@ -347,7 +364,7 @@ impl Line {
         if inline {
             chain.push(
                 self.piece(bytes, self.copies.lkey()),
-                &self.address,
+                address,
                 self.q_key,
                 number,
                 signalled,
@@ -358,7 +375,7 @@ impl Line {
                 bytes: buffer,
                 ..self.piece(bytes, self.copies.lkey())
             };
-            chain.push(piece, &self.address, self.q_key, number, signalled);
+            chain.push(piece, address, self.q_key, number, signalled);
         }
         // SAFETY: inline bytes are copied by the call; the buffer is in the registered memory and
         // is not written until its send is done. Exercised by

@@ -28,6 +28,8 @@ use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 const JOIN_RETRY: Nanos = Nanos::from_ms(500);
 /// Limit for the answer to a join.
 const JOIN_MAX: Nanos = Nanos::from_secs(5);
+/// Longest delay of a join after a port went up.
+const JITTER_MAX: Nanos = Nanos::from_ms(100);
 /// Interval between checks for events of a membership, without and with a waiting thread.
 const NEWS_EVERY: Nanos = Nanos::from_secs(1);
 const NEWS_EVERY_WAITABLE: Nanos = Nanos::from_ms(1);
@@ -72,6 +74,8 @@ struct Line {
     /// Time of the next check for events, and the device's change count at the last check.
     news_at: Nanos,
     changes: u64,
+    /// The count of times that a port of the device went up, at the last join.
+    activations: u64,
     /// The device's count of datagrams without a buffer when the line was opened.
     dropped_before: u64,
     /// The device's count of datagrams with another Q_Key when the line was opened.
@@ -194,12 +198,18 @@ impl Line {
             stirred: false,
             news_at: Nanos::ZERO,
             changes: device.watch().changes(),
+            activations: device.watch().activations(),
             dropped_before: device.counters().dropped().unwrap_or(0),
             wrong_before: device.counters().wrong(),
             device,
         };
         // Post all buffers before joining, so that no datagram finds the queue empty.
         line.post_everything()?;
+        if !line.device.is_active() {
+            let (device, group) = (line.device.name(), line.group);
+            tracing::warn!(device, %group, "a line's port is down; the line is joined once the port is up");
+            return Ok(line);
+        }
         line.ask(Nanos::ZERO).map_err(|errno| VerbsError::Join {
             group: line.group,
             device: line.device.name().to_owned(),
@@ -312,6 +322,9 @@ impl Line {
                 stats.transient_errors += 1;
                 self.membership = Membership::Due(now);
             }
+            Membership::Due(at) if now >= at && !self.device.is_active() => {
+                self.membership = Membership::Due(now.after(JOIN_RETRY));
+            }
             Membership::Due(at) if now >= at => {
                 if let Err(errno) = self.ask(now) {
                     stats.last_errno = errno;
@@ -423,6 +436,13 @@ impl Line {
             self.health = Health::Gone;
             return;
         }
+        let activations = self.device.watch().activations();
+        if activations != self.activations && self.membership != Membership::Out {
+            // The kernel does not repeat a membership when the carrier returns, so the switch may not
+            // have it. All receivers behind a switch see its return at once: they spread their joins.
+            self.membership = Membership::Due(now.after(jitter(self.device.address(), self.group)));
+        }
+        self.activations = activations;
         self.settle(now, stats);
         let counters = self.device.counters();
         stats.wrong_q_keys = counters.wrong().saturating_sub(self.wrong_before);
@@ -584,6 +604,14 @@ impl Receive for VerbsReceiver {
     }
 }
 
+/// Returns the delay of a join, up to [`JITTER_MAX`], which is the same each time.
+fn jitter(address: Ipv4Addr, group: Ipv4Addr) -> Nanos {
+    let of = u64::from(u32::from(address)) << 32 | u64::from(u32::from(group));
+    // The upper bits of a product with an odd constant depend on all bits (Knuth, TAOCP 3, 6.4).
+    let share = of.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    Nanos(JITTER_MAX.0 * share / u64::from(u32::MAX))
+}
+
 /// Returns the sender's identifier from the 40 bytes before a packet's payload. Over IPv4 (RoCEv2) the
 /// header is in the last 20 of them; otherwise all 40 are a global route header or an IPv6 header. `None`
 /// if the header is not of the kind that this port has.
@@ -612,6 +640,22 @@ fn out_of_order(device: &Device) -> ReceiveError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn joins_after_port_return_are_spread() {
+        let group = Ipv4Addr::new(239, 9, 0, 1);
+        let delays: Vec<_> = (1..=100)
+            .map(|host| jitter(Ipv4Addr::new(10, 1, 0, host), group))
+            .collect();
+        assert!(delays.iter().all(|delay| *delay <= JITTER_MAX));
+        // Every tenth of the time has some of a hundred hosts.
+        for tenth in 0..10 {
+            let from = JITTER_MAX.0 / 10 * tenth;
+            let to = from + JITTER_MAX.0 / 10;
+            let within = delays.iter().filter(|at| (from..=to).contains(&at.0));
+            assert!(within.count() >= 3, "tenth {tenth}");
+        }
+    }
 
     #[test]
     fn sender_address_is_parsed_by_port_header_kind() {

@@ -15,11 +15,14 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Shortest interval between joins of a broken line. The first join is immediate.
 const REPAIR_EVERY: Duration = Duration::from_millis(500);
 
+/// Interval between joins of a line whose port has too small an MTU.
+const UNFIT_EVERY: Duration = Duration::from_secs(30);
+
 /// State of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
-    /// Broken, and nothing is in flight. It joins again at this time.
+    /// Broken or never joined, and nothing is in flight. It joins at this time, if its port is active.
     Broken(Instant),
     /// It requested to join at this time.
     Asked(Instant),
@@ -56,7 +59,8 @@ impl Line {
             // The line is about to join again, or is lost.
             return;
         }
-        let mut is_stale = !self.address.is_current();
+        let address = self.address.as_ref();
+        let mut is_stale = !address.is_some_and(AddressHandle::is_current);
         while let Some(event) = self.queue.id_mut().event() {
             is_stale |= matches!(
                 event.kind,
@@ -75,6 +79,9 @@ impl Line {
     pub(crate) fn mend(&mut self, stats: &mut SendStats) {
         let now = Instant::now();
         match self.health {
+            Health::Broken(at) if now >= at && !self.device.is_active() => {
+                self.health = Health::Broken(now + REPAIR_EVERY);
+            }
             Health::Broken(at) if now >= at => {
                 // Discard events of the previous membership.
                 while self.queue.id_mut().event().is_some() {}
@@ -94,15 +101,29 @@ impl Line {
                 };
                 let address = route.map(|to| AddressHandle::new(&self.device, to, self.priority));
                 self.health = match address {
-                    Some(Ok(address)) => {
-                        self.address = address;
-                        Health::Well
+                    Some(Ok(address)) => self.comes_up(address, now),
+                    _ => {
+                        // Some ports join only as full members.
+                        self.join_flags = match self.join_flags {
+                            sys::JOIN_SEND_ONLY => sys::JOIN_FULL_MEMBER,
+                            _ => sys::JOIN_SEND_ONLY,
+                        };
+                        Health::Broken(now + REPAIR_EVERY)
                     }
-                    _ => Health::Broken(now + REPAIR_EVERY),
                 };
             }
             _ => {}
         }
+    }
+
+    /// Returns the health of a line that joined. A port that went up may have another MTU than before.
+    fn comes_up(&mut self, address: AddressHandle, now: Instant) -> Health {
+        if let Err(error) = self.device.check_len(self.slot_len_max) {
+            tracing::error!(group = %self.group, "a line can't send: {error}");
+            return Health::Broken(now + UNFIT_EVERY);
+        }
+        self.address = Some(address);
+        Health::Well
     }
 
     /// Takes all requests back from the device. Unsent slots are not sent any more.
@@ -111,9 +132,11 @@ impl Line {
         stats.restarts += 1;
         // Sends without completions report no flush either, so a marker ends the flush.
         let flushed = self.queue.flush();
-        let marked = flushed.and_then(|()| self.queue.post_marker(&self.address));
+        let mut waiting = match (flushed, &self.address) {
+            (Ok(()), Some(address)) => self.queue.post_marker(address).is_ok(),
+            _ => false,
+        };
         let until = Instant::now() + FLUSH_MAX;
-        let mut waiting = marked.is_ok();
         while let Ok(done) = self.sent.take(&mut self.taken, TAKEN_MAX) {
             for completion in done {
                 if completion.wr_id == MARKER {
