@@ -404,6 +404,11 @@ fn invalid_config_error_names_path_value_and_remedy() {
             &["threads.queue_batches", "from 2"],
         ),
         (
+            "/repair_verbs",
+            json!({ "connections_max": 1 }),
+            &["repair_verbs.connections_max", "from 2 to 65536"],
+        ),
+        (
             "/threads",
             json!({ "idle": "nap" }),
             &["threads.idle", "nap"],

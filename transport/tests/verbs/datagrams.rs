@@ -864,10 +864,10 @@ fn broken_receive_queue_restarts_beside_other_line() {
 }
 
 /// Captures every packet on any interface here, outgoing ones included.
-pub(crate) struct Tap(std::os::fd::OwnedFd);
+struct Tap(std::os::fd::OwnedFd);
 
 impl Tap {
-    pub(crate) fn open() -> Self {
+    fn open() -> Self {
         use std::os::fd::FromRawFd;
         let protocol = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: plain calls; the descriptor is this value's alone, the structure lives through
@@ -887,8 +887,8 @@ impl Tap {
         }
     }
 
-    /// Returns the traffic class of the next packet of RoCEv2 to an address.
-    pub(crate) fn class_of_next(&self, to: Ipv4Addr) -> u8 {
+    /// Returns the traffic class of the next packet of RoCEv2 to a group.
+    fn class_of_next(&self, group: Ipv4Addr) -> u8 {
         use std::os::fd::AsRawFd;
         let mut packet = [0u8; 64];
         loop {
@@ -896,7 +896,7 @@ impl Tap {
             let len = unsafe { libc::recv(self.0.as_raw_fd(), packet.as_mut_ptr().cast(), 64, 0) };
             assert!(len > 0, "{}", std::io::Error::last_os_error());
             let is_roce = packet[9] == 17 && packet[22..24] == 4791u16.to_be_bytes();
-            if len >= 28 && is_roce && packet[16..20] == to.octets() {
+            if len >= 28 && is_roce && packet[16..20] == group.octets() {
                 return packet[1];
             }
         }

@@ -228,6 +228,13 @@ impl Stream {
         self.id.peer_address()
     }
 
+    /// Returns the traffic class of the packets that this side sends, as the device reports it. `None`
+    /// if there is no queue pair or the query fails.
+    #[must_use]
+    pub fn traffic_class(&self) -> Option<u8> {
+        self.link.as_ref()?.queue.traffic_class().ok()
+    }
+
     /// Returns the device that the connection uses.
     #[must_use]
     pub const fn device(&self) -> &Arc<Device> {

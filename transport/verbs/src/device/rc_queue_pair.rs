@@ -112,6 +112,12 @@ impl ConnectedQueue {
         asked.is_ok_and(|attributes| attributes.qp_state == sys::ibv_qp_state::IBV_QPS_ERR)
     }
 
+    /// Returns the traffic class of the packets that it sends, as the device reports it.
+    pub(crate) fn traffic_class(&self) -> Result<u8, VerbsError> {
+        let asked = self.query(Mask::IBV_QP_AV);
+        asked.map(|attributes| attributes.ah_attr.grh.traffic_class)
+    }
+
     fn query(&self, what: Mask) -> Result<sys::ibv_qp_attr, VerbsError> {
         let mut attributes = no_attributes();
         // SAFETY: zero is a value of every field that is written; pair and attributes live.
