@@ -165,7 +165,8 @@ impl Plan {
         }
         let over_verbs = config.repair_verbs.as_ref();
         if let Some(verbs) = over_verbs.filter(|it| !(2..=65_536).contains(&it.connections_max)) {
-            let remedy = "it must be from 2 to 65536: two for each subscriber that repairs over verbs";
+            let remedy =
+                "it must be from 2 to 65536: two for each subscriber that repairs over verbs";
             return Err(ConfigError::value(
                 "repair_verbs.connections_max",
                 verbs.connections_max,
@@ -305,7 +306,9 @@ fn channel_plan(
         };
         fan_outs.push(match fan_out {
             FanOutConfig::Udp(udp) => fan_out::udp(config, channel, udp, &at, groups, warnings)?,
-            FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups, warnings)?,
+            FanOutConfig::Verbs(verbs) => {
+                fan_out::verbs(config, channel, verbs, &at, groups, warnings)?
+            }
             FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }

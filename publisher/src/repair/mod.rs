@@ -62,8 +62,9 @@ pub(crate) fn server_config(config: &Config) -> ServerConfig {
         // The core closes earlier; a WELCOME with a whole directory must fit on top.
         backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
         join_timeout: Duration::from_micros(repair.join_timeout_us),
-        verbs_connections_max: over_verbs
-            .map_or(default.verbs_connections_max, |it| it.connections_max as usize),
+        verbs_connections_max: over_verbs.map_or(default.verbs_connections_max, |it| {
+            it.connections_max as usize
+        }),
         ..default
     }
 }

@@ -305,7 +305,9 @@ impl Channel {
             None => u64::try_from(rate).unwrap_or(u64::MAX),
             Some(before) => {
                 let (new, old) = (u128::from(elapsed.0), u128::from(3 * MEASURE_EVERY.0));
-                let smoothed = rate.saturating_mul(new).saturating_add(u128::from(before) * old);
+                let smoothed = rate
+                    .saturating_mul(new)
+                    .saturating_add(u128::from(before) * old);
                 u64::try_from(smoothed / (new + old)).unwrap_or(u64::MAX)
             }
         });

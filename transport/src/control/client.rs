@@ -138,9 +138,12 @@ impl ControlClient {
         self.turn = (self.turn + 1) % count;
         let carrier = match address {
             _ if !self.over_verbs => CarrierStream::dial_tcp(address),
-            SocketAddr::V4(address) => {
-                CarrierStream::dial_verbs(address, &self.interfaces, self.for_reads, self.traffic_class)
-            }
+            SocketAddr::V4(address) => CarrierStream::dial_verbs(
+                address,
+                &self.interfaces,
+                self.for_reads,
+                self.traffic_class,
+            ),
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         };
         let carrier = carrier.map_err(CloseReason::Unreachable)?;

@@ -145,6 +145,26 @@ pub enum VerbsError {
         /// Name of the device.
         device: String,
     },
+    /// The device has no memory windows of type 2.
+    #[error(
+        "{device} has no memory windows of type 2, so no peer can be allowed to READ or WRITE; subscribers repair by NACK"
+    )]
+    NoWindows {
+        /// Name of the device.
+        device: String,
+    },
+    /// The device can't bind so long a window.
+    #[error(
+        "{device} binds windows of at most {max} bytes, and this memory has {len}; use fewer or shorter slots, or subscribers repair by NACK"
+    )]
+    WindowTooLong {
+        /// Name of the device.
+        device: String,
+        /// Length of the memory, in bytes.
+        len: usize,
+        /// Length of the device's longest window, in bytes.
+        max: usize,
+    },
     /// Another call failed.
     #[error("{what} failed: {source}")]
     Call {

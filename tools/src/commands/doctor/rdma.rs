@@ -294,7 +294,7 @@ fn loop_back(device: &Device) -> Result<(), String> {
         datagram_len_max: device.mtu(),
         q_key: Q_KEY,
         traffic_class: 0,
-            service_level: None,
+        service_level: None,
         send_depth: 128,
         signal_every: 16,
         inline_bytes: 0,

@@ -5,6 +5,7 @@
 
 pub(crate) mod cm;
 pub(crate) mod events;
+pub(crate) mod limits;
 pub(crate) mod private_data;
 pub(crate) mod queue;
 pub(crate) mod rc_queue_pair;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::cm::{CmId, PortSpace};
 use crate::device::events::{PortCounters, Watch};
+use crate::device::limits::WindowLimits;
 use crate::error::{VerbsError, failed, failed_to_pin};
 
 /// The device's counter of datagrams that arrived without a posted buffer. mlx5 has it, rxe does not.
@@ -41,6 +43,7 @@ pub struct Device {
     reads_max: u8,
     own_reads_max: u8,
     has_atomics: bool,
+    windows: WindowLimits,
     requests_max: u32,
     pd: NonNull<sys::ibv_pd>,
     context: NonNull<sys::ibv_context>,
@@ -109,6 +112,7 @@ impl Device {
             reads_max: at_once(limits.max_qp_rd_atom),
             own_reads_max: at_once(limits.max_qp_init_rd_atom),
             has_atomics: limits.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+            windows: WindowLimits::of(&limits),
             pd,
             context,
             counters: Arc::new(PortCounters::default()),
@@ -244,6 +248,11 @@ impl Device {
         Err(VerbsError::NoAtomics {
             device: self.name.clone(),
         })
+    }
+
+    /// Checks that the device can bind a window of `len` bytes.
+    pub(crate) fn check_window(&self, len: usize) -> Result<(), VerbsError> {
+        self.windows.check(&self.name, len)
     }
 
     /// Returns the error for a queue that could not be created.

@@ -57,7 +57,13 @@ impl Completions {
         let cq = unsafe {
             let to = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
             let vector = device.next_vector();
-            sys::ibv_create_cq(device.context(), entries as i32, ptr::null_mut(), to, vector)
+            sys::ibv_create_cq(
+                device.context(),
+                entries as i32,
+                ptr::null_mut(),
+                to,
+                vector,
+            )
         };
         let Some(cq) = NonNull::new(cq) else {
             let errno = sys::errno();
@@ -227,7 +233,10 @@ impl DatagramQueue {
             attributes.cap.max_inline_data = depths.inline_bytes;
             let result = sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes);
             // A device may grant more. Longer requests than requested can be slower than a read of memory.
-            (result, attributes.cap.max_inline_data.min(depths.inline_bytes))
+            (
+                result,
+                attributes.cap.max_inline_data.min(depths.inline_bytes),
+            )
         };
         if result != 0 {
             let requests = depths.send.max(depths.receive);

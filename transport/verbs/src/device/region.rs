@@ -54,6 +54,7 @@ impl Region {
         memory: Arc<dyn RingMemory>,
         what: &'static str,
     ) -> Result<Self, VerbsError> {
+        device.check_window(memory.len())?;
         let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
         Self::whole(device, memory, access, what)
     }
@@ -66,6 +67,7 @@ impl Region {
         part: Range<usize>,
         what: &'static str,
     ) -> Result<Self, VerbsError> {
+        device.check_window(part.len())?;
         let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND
             | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         Self::register(device, memory, part, access, what)

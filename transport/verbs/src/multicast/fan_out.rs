@@ -241,7 +241,11 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
-        let Some(address) = self.address.as_ref().filter(|_| self.health == Health::Well) else {
+        let Some(address) = self
+            .address
+            .as_ref()
+            .filter(|_| self.health == Health::Well)
+        else {
             self.refuse(last, stats);
             return Ok(false);
         };
@@ -348,7 +352,11 @@ impl Line {
         self.collect(stats);
         let inline = bytes.len() <= self.queue.inline_bytes();
         let at = self.next_copy;
-        let Some(address) = self.address.as_ref().filter(|_| self.health == Health::Well) else {
+        let Some(address) = self
+            .address
+            .as_ref()
+            .filter(|_| self.health == Health::Well)
+        else {
             stats.unpinned_sends_dropped += 1;
             return Ok(false);
         };

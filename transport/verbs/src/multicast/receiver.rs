@@ -606,8 +606,8 @@ impl Receive for VerbsReceiver {
 
 /// Returns the delay of a join, up to [`JITTER_MAX`], which is the same each time.
 fn jitter(address: Ipv4Addr, group: Ipv4Addr) -> Nanos {
-    let of = u64::from(u32::from(address)) << 32 | u64::from(u32::from(group));
-    // The upper bits of a product with an odd constant depend on all bits (Knuth, TAOCP 3, 6.4).
+    let of = u64::from(u32::from(group)) << 32 | u64::from(u32::from(address));
+    // Multiples of the golden ratio are spread evenly (Knuth, TAOCP 3, 6.4).
     let share = of.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     Nanos(JITTER_MAX.0 * share / u64::from(u32::MAX))
 }
