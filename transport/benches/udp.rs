@@ -259,14 +259,14 @@ fn send(
     Ok((seal_cpu, post_cpu))
 }
 
-/// Waits until at most `on_their_way` datagrams are in flight. Datagrams that do not arrive in time are
+/// Waits until at most `in_flight` datagrams are in flight. Datagrams that do not arrive in time are
 /// lost.
-fn wait(shared: &Shared, sent: u64, lost: &mut u64, on_their_way: u64) {
+fn wait(shared: &Shared, sent: u64, lost: &mut u64, in_flight: u64) {
     let (mut seen, mut since) = (u64::MAX, Instant::now());
     loop {
         let received = shared.received.load(Relaxed);
         let out = sent.saturating_sub(received + *lost);
-        if out <= on_their_way {
+        if out <= in_flight {
             return;
         }
         if received != seen {

@@ -50,7 +50,7 @@ pub struct VerbsFanOutConfig {
     /// Largest number of sends in flight.
     #[serde(default = "send_depth_default")]
     pub send_depth: u32,
-    /// Interval, in sends, at which the device reports a completion.
+    /// Interval, in sends, at which the device reports a completion; rounded down to a power of two.
     #[serde(default = "signal_every_default")]
     pub signal_every: u32,
     /// Datagrams up to this length, in bytes, are copied into the work request.

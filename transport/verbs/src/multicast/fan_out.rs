@@ -201,7 +201,7 @@ impl Line {
     #[inline]
     fn collect(&mut self, stats: &mut SendStats) {
         let mut failed = None;
-        while self.pins.on_their_way() > 0 {
+        while self.pins.in_flight() > 0 {
             let done = match self.sent.take(&mut self.taken, TAKEN_MAX) {
                 Ok(done) => done,
                 Err(errno) => {

@@ -129,7 +129,10 @@ impl Chain {
 /// Numbers the sends of a queue, counts those in flight, and tracks up to which sequence the device no
 /// longer reads slots.
 pub(crate) struct Pins {
-    signal_every: u64,
+    /// Largest number of sends in flight.
+    depth: u64,
+    /// The interval of signalled sends, less one. The interval is a power of two, so that no send divides.
+    signal_mask: u64,
     /// Sends given to the device, and sends known to be done.
     posted: u64,
     done: u64,
@@ -137,7 +140,7 @@ pub(crate) struct Pins {
     silent: u64,
     /// One past the last send that the device reads from memory.
     pinned: u64,
-    /// For each send in flight: the last sequence before or at it.
+    /// For each send in flight: the last sequence before or at it. The length is a power of two.
     sequences: Box<[Sequence]>,
     /// The last sequence given to the device or skipped.
     taken: Sequence,
@@ -146,22 +149,24 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
+    /// Creates the numbers of a queue of this depth. `signal_every` is rounded down to a power of two.
     pub(crate) fn new(depth: u32, signal_every: u32) -> Self {
         Self {
-            signal_every: signal_every.into(),
+            depth: depth.into(),
+            signal_mask: (1 << signal_every.max(1).ilog2()) - 1,
             posted: 0,
             done: 0,
             silent: 0,
             pinned: 0,
-            sequences: vec![Sequence::NONE; depth as usize].into_boxed_slice(),
+            sequences: vec![Sequence::NONE; (depth as usize).next_power_of_two()].into_boxed_slice(),
             taken: Sequence::NONE,
             completed: Sequence::NONE,
         }
     }
 
     /// Returns how many sends the queue still accepts.
-    pub(crate) fn room(&self) -> usize {
-        self.sequences.len() - (self.posted - self.done) as usize
+    pub(crate) const fn room(&self) -> usize {
+        (self.depth - self.in_flight()) as usize
     }
 
     /// Returns the last sequence given to the device or skipped.
@@ -172,7 +177,7 @@ impl Pins {
     /// Restarts the queue behind `sequence`. Nothing may be in flight: the device would still read
     /// slots counted as done, and a late completion would report sequences from before the restart.
     pub(crate) const fn begin_after(&mut self, sequence: Sequence) {
-        debug_assert!(self.on_their_way() == 0, "no send is in flight");
+        debug_assert!(self.in_flight() == 0, "no send is in flight");
         self.taken = sequence;
         self.completed = sequence;
     }
@@ -180,8 +185,7 @@ impl Pins {
     /// Returns the number of the send added to a chain as its `ahead`-th, and whether it must be signalled.
     /// Every n-th send is, and every send whose buffer is waited for.
     pub(crate) const fn number(&self, ahead: usize, waited_for: bool) -> (u64, bool) {
-        let signalled =
-            waited_for || (self.silent + ahead as u64 + 1).is_multiple_of(self.signal_every);
+        let signalled = waited_for || (self.silent + ahead as u64 + 1) & self.signal_mask == 0;
         (self.posted + ahead as u64, signalled)
     }
 
@@ -189,7 +193,7 @@ impl Pins {
     #[inline]
     pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, signalled: bool) {
         self.taken = sequence.unwrap_or(self.taken);
-        let at = self.posted as usize % self.sequences.len();
+        let at = self.slot(self.posted);
         self.sequences[at] = self.taken;
         self.posted += 1;
         if !inline {
@@ -200,7 +204,7 @@ impl Pins {
 
     /// Records a sequence that is not sent.
     pub(crate) const fn skipped(&mut self, sequence: Sequence) {
-        debug_assert!(self.on_their_way() == 0, "no send is in flight");
+        debug_assert!(self.in_flight() == 0, "no send is in flight");
         self.taken = sequence;
         self.completed = sequence;
     }
@@ -210,8 +214,12 @@ impl Pins {
     pub(crate) fn signalled(&mut self, number: u64) {
         if (self.done..self.posted).contains(&number) {
             self.done = number + 1;
-            self.completed = self.sequences[number as usize % self.sequences.len()];
+            self.completed = self.sequences[self.slot(number)];
         }
+    }
+
+    const fn slot(&self, number: u64) -> usize {
+        number as usize & (self.sequences.len() - 1)
     }
 
     /// Returns the last sequence that the device does not read any more.
@@ -229,7 +237,7 @@ impl Pins {
     }
 
     /// Returns the number of sends in flight.
-    pub(crate) const fn on_their_way(&self) -> u64 {
+    pub(crate) const fn in_flight(&self) -> u64 {
         self.posted - self.done
     }
 
@@ -286,6 +294,19 @@ mod tests {
         assert_eq!(pins.completed(), Sequence(0));
         pins.signalled(3);
         assert_eq!(pins.completed(), Sequence(4));
+    }
+
+    #[test]
+    fn any_depth_and_interval_signal_in_powers_of_two() {
+        // Of 12 places and an interval of 7, all 12 are used, and each fourth send is signalled.
+        let mut pins = Pins::new(12, 7);
+        assert_eq!(send(&mut pins, 1..=12, false), [3, 7, 11]);
+        assert_eq!(pins.room(), 0);
+        pins.signalled(11);
+        assert_eq!((pins.room(), pins.completed()), (12, Sequence(12)));
+        assert_eq!(send(&mut pins, 13..=24, false), [15, 19, 23]);
+        pins.signalled(19);
+        assert_eq!((pins.room(), pins.completed()), (8, Sequence(20)));
     }
 
     #[test]

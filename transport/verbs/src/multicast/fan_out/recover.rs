@@ -169,7 +169,7 @@ impl Line {
     /// Restarts the line behind another sequence; nothing earlier may be in flight then.
     pub(crate) fn begin_after(&mut self, sequence: Sequence, stats: &mut SendStats) {
         self.collect(stats);
-        if self.pins.on_their_way() > 0 && self.health != Health::Lost {
+        if self.pins.in_flight() > 0 && self.health != Health::Lost {
             self.take_back(stats);
         }
         self.pins.begin_after(sequence);
