@@ -178,7 +178,7 @@ const ROWS: &[Row] = &[
         sound: &[PROCESSES],
         defect: &[("/proc/8/comm", "kdamond.0\n")],
         verdict: Verdict::Warning,
-        sources: &["/proc/7/comm"],
+        sources: &[],
     },
     Row {
         id: Subject::CpuQuota,

@@ -671,6 +671,8 @@ mod tests {
 
     #[test]
     fn kdamond_is_reported_with_its_switch() {
+        let none = FakedTree::of(&[]);
+        assert_eq!(kdamond(&none.tree()).verdict(), Unknown);
         let faked = FakedTree::of(&[("/proc/7/comm", "bash\n"), ("/proc/no/comm", "kdamond\n")]);
         assert_eq!(kdamond(&faked.tree()).verdict(), Ok);
         faked.put("/proc/77/comm", "kdamond.0\n");
