@@ -1,5 +1,5 @@
-//! Hosts for the rows of docs/DOCTOR.md, as faked trees: each row has one that triggers it, and one that does not.
-//! All checks run over each of them, so a check that is left out of the list fails here.
+//! Hosts for the rows of docs/DOCTOR.md, as faked trees: each row has one that triggers it, and one that
+//! does not. All checks run over each of them, so a check that is left out of the list fails here.
 
 use serde_json::{Value, json};
 
@@ -425,7 +425,7 @@ const NOT_OF_FILES: &[Subject] = &[
 ];
 
 #[test]
-fn every_subject_has_a_row_or_is_not_of_files() {
+fn subjects_of_files_all_have_a_row() {
     for id in Subject::ALL {
         let rows = ROWS.iter().filter(|row| row.id == *id).count();
         let others = NOT_OF_FILES.iter().filter(|it| *it == id).count();
@@ -434,7 +434,7 @@ fn every_subject_has_a_row_or_is_not_of_files() {
 }
 
 #[test]
-fn every_row_holds_on_one_host_and_not_on_another() {
+fn rows_hold_on_one_host_and_not_on_another() {
     for row in ROWS {
         let sound = row.sound();
         assert_eq!(row.verdict(&sound.tree()), Verdict::Ok, "{}", row.id);

@@ -224,6 +224,10 @@ mod tests {
         );
         assert_eq!(run(&finding), expected);
         assert_eq!(check(&Wanted::default()).verdict(), Verdict::Note);
+        faked.put("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
+        let tightest = check(&spinning());
+        assert!(tightest.found().starts_with("0.50 cores"), "{tightest}");
+        faked.put("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
         for (text, verdict) in [
             ("max 100000\n", Verdict::Ok),
             ("1 0\n", Verdict::Unknown),

@@ -16,6 +16,10 @@ const NAMED_MAX: usize = 3;
 /// Most interrupts that get a command.
 const INTERRUPTS_MAX: usize = 512;
 
+/// Reason why a thread must be able to run on its core.
+const REFUSED: &str =
+    "the publisher refuses to start with this config, because the thread can't run there";
+
 const CPU: &str = "/sys/devices/system/cpu";
 /// Governors of the kernel (Documentation/admin-guide/pm/cpufreq.rst).
 const GOVERNORS: [&str; 6] = [
@@ -79,7 +83,7 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
         return Check::error(
             id,
             format!("{} is {}, and {may_use}", barred.setting, barred.core),
-            "the publisher refuses to start with this config, because the thread can't run there",
+            REFUSED,
             format!(
                 "choose cores of this list, or start the publisher with `taskset -c {}` or \
                  CPUAffinity= in its unit",
@@ -124,7 +128,6 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
 /// Reports a pinned core that is not online.
 fn core_off(tree: &Tree, pinned: &Pinned, online: &BTreeSet<usize>) -> Check {
     let Pinned { setting, core } = pinned;
-    let why = "the publisher refuses to start with this config, because the thread can't run there";
     let switch = format!("{CPU}/cpu{core}/online");
     let others = format!("choose one of {}", list_of(online));
     if tree.has(&switch) {
@@ -132,13 +135,13 @@ fn core_off(tree: &Tree, pinned: &Pinned, online: &BTreeSet<usize>) -> Check {
         let check = Check::error(
             Subject::Cores,
             found,
-            why,
+            REFUSED,
             format!("{others}, or turn it on"),
         );
         return check.fixed_by([Fix::write(&switch, "1", "0")]);
     }
     let found = format!("{setting} is {core}, and this host has no such core");
-    Check::error(Subject::Cores, found, why, others)
+    Check::error(Subject::Cores, found, REFUSED, others)
 }
 
 fn isolation(tree: &Tree, wanted: &Wanted) -> Check {
