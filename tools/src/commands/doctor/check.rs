@@ -41,6 +41,8 @@ subjects! {
     IdleStates = "c-states",
     /// Cores that share their execution units.
     Smt = "smt",
+    /// Cores beside the device.
+    Numa = "numa",
     /// Cores that interrupts go to.
     Interrupts = "irq-affinity",
     /// The kernel's monitor of memory accesses.

@@ -32,9 +32,10 @@ pub(super) fn checks(tree: &Tree) -> Vec<Check> {
     vec![source(tree), agreement(tree, answer.as_deref())]
 }
 
-/// Returns whether a byte can be part of the name of a clock source.
-const fn is_of_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+/// Returns whether a word can be the name of a clock source.
+fn is_name(word: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(is_of_name)
 }
 
 fn source(tree: &Tree) -> Check {
@@ -42,10 +43,11 @@ fn source(tree: &Tree) -> Check {
     let current = format!("{CLOCK_SOURCE}/current_clocksource");
     let source = match tree.word(&current) {
         None => return Check::unknown(id, "this system does not report its clock source"),
-        Some(source) if source == "tsc" => {
+        // The second one is that of ARM.
+        Some(source) if source == "tsc" || source == "arch_sys_counter" => {
             return Check::ok(id, "the kernel's clock source is the processor's counter");
         }
-        Some(source) if !source.bytes().all(is_of_name) => {
+        Some(source) if !is_name(&source) => {
             return Check::unknown(id, "this system does not report its clock source");
         }
         Some(source) => source,

@@ -287,6 +287,17 @@ const ROWS: &[Row] = &[
         sources: &["/sys/class/net/eth0/mtu"],
     },
     Row {
+        id: Subject::Numa,
+        wanted: spinning,
+        sound: &[
+            ("/sys/class/net/eth0/device/numa_node", "0\n"),
+            ("/sys/devices/system/node/node0/cpulist", "0-7\n"),
+        ],
+        defect: &[("/sys/devices/system/node/node0/cpulist", "8-15\n")],
+        verdict: Verdict::Note,
+        sources: &["/sys/devices/system/node/node0/cpulist"],
+    },
+    Row {
         id: Subject::NicDrops,
         wanted: plain,
         sound: &[("/sys/class/net/eth0/statistics/rx_missed_errors", "0\n")],

@@ -158,9 +158,12 @@ fn memberships(tree: &Tree) -> Vec<Memberships> {
         } else if let Some((device, rest)) = line.split_once(':') {
             let interface = device.split_ascii_whitespace().nth(1);
             let version = rest.split_ascii_whitespace().nth(1);
+            let (Some(interface), Some(version)) = (interface, version) else {
+                continue;
+            };
             all.push(Memberships {
-                interface: interface.unwrap_or_default().to_owned(),
-                version: version.unwrap_or_default().to_owned(),
+                interface: interface.to_owned(),
+                version: version.to_owned(),
                 ..Memberships::default()
             });
         }

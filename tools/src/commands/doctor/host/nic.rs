@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tickcast_transport::host::nic_rings::NicRings;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::{Tree, of_interface};
+use super::tree::{Tree, list_of, of_interface};
 use super::wanted::{LOOPBACK, Wanted};
 
 /// Bytes of the IP and UDP headers before a datagram.
@@ -39,6 +39,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
         checks.push(mtu(tree, wanted, name));
     }
     for name in judged(tree, wanted) {
+        checks.push(node(tree, wanted, &name));
         checks.push(drops(tree, &name));
         checks.push(rings(&name, NicRings::of(&name).ok().flatten()));
     }
@@ -120,6 +121,46 @@ fn mtu(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
         "give the switches and all hosts the same MTU, or use a smaller slot_len",
     )
     .fixed_by([Fix::command(&set, &back)])
+}
+
+/// Reports pinned cores that are on another memory node than the device.
+fn node(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
+    let id = Subject::Numa;
+    let pinned = wanted.cores();
+    if pinned.is_empty() {
+        return Check::ok(
+            id,
+            "no thread has a core of its own to place beside a device",
+        );
+    }
+    let device = of_interface(name, "device").filter(|path| tree.has(path));
+    let Some(device) = device else {
+        return Check::ok(id, format!("{name} has no hardware"));
+    };
+    let node = tree.word(&format!("{device}/numa_node"));
+    if node.as_deref() == Some("-1") {
+        return Check::ok(id, format!("{name} is beside all cores"));
+    }
+    let node: Option<u16> = node.and_then(|node| node.parse().ok());
+    let beside = node.and_then(|node| {
+        let cores = tree.cores(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
+        (!cores.is_empty()).then_some(cores)
+    });
+    let Some(beside) = beside else {
+        let found = format!("this system does not report the cores beside {name}");
+        return Check::unknown(id, found);
+    };
+    let found = format!("{name} is beside cores {}", list_of(&beside));
+    let far: BTreeSet<_> = pinned.difference(&beside).copied().collect();
+    if far.is_empty() {
+        return Check::ok(id, found);
+    }
+    Check::note(
+        id,
+        format!("{found}, and this config pins threads to {}", list_of(&far)),
+        "each datagram crosses the link between two processors, and both wait for its memory",
+        "choose cores of the list, or the interface of a card beside the threads",
+    )
 }
 
 fn drops(tree: &Tree, name: &str) -> Check {
@@ -268,6 +309,26 @@ mod tests {
         faked.put("/sys/class/net/eth0/mtu", "1500\n");
         let check = mtu(&faked.tree(), &wanted, "eth0");
         assert_eq!(check.verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn cores_far_from_the_device_are_reported() {
+        let faked = device(&[("device/numa_node", "1\n")]);
+        faked.put("/sys/devices/system/node/node1/cpulist", "8-15\n");
+        let pinned = |core: usize| wanted(json!({ "threads": { "feed_core": core } }));
+        let check = |core| node(&faked.tree(), &pinned(core), "eth0");
+        assert_eq!(check(8).verdict(), Verdict::Ok);
+        let far = check(2);
+        assert_eq!(far.verdict(), Verdict::Note);
+        assert!(far.found().ends_with("pins threads to 2"), "{far}");
+        let virtual_device = node(&faked.tree(), &pinned(2), "veth0");
+        assert_eq!(virtual_device.verdict(), Verdict::Ok);
+        let any = node(&faked.tree(), &Wanted::default(), "eth0");
+        assert_eq!(any.verdict(), Verdict::Ok);
+        for (text, verdict) in [("-1\n", Verdict::Ok), ("-2\n", Verdict::Unknown)] {
+            faked.put("/sys/class/net/eth0/device/numa_node", text);
+            assert_eq!(check(2).verdict(), verdict, "{text}");
+        }
     }
 
     #[test]
