@@ -34,8 +34,9 @@ fn buffer(tree: &Tree, name: &str, asked: Option<u64>, wanted: &Wanted) -> Check
         Some(asked) => format!("{name} is {bytes}, and this config requests {asked}"),
         None => format!("{name} is {bytes}"),
     };
-    // Without a request in the config, the limit matters for subscribers only.
-    if bytes >= needed || (wanted.is_configured && asked.is_none() && name.ends_with("wmem_max")) {
+    // Without a request in the config, the default of the kernel is enough to send.
+    let has_config = wanted.is_configured || wanted.is_subscriber;
+    if bytes >= needed || (has_config && asked.is_none() && name.ends_with("wmem_max")) {
         return Check::ok(id, found);
     }
     let check = if asked.is_some() {
@@ -159,6 +160,11 @@ mod tests {
         let check = |wanted: &Wanted| buffer(&faked.tree(), "wmem_max", None, wanted).verdict();
         assert_eq!(check(&none), Verdict::Note);
         assert_eq!(check(&wanted(json!({}))), Verdict::Ok);
+        let subscriber = Wanted {
+            is_subscriber: true,
+            ..Wanted::default()
+        };
+        assert_eq!(check(&subscriber), Verdict::Ok);
     }
 
     #[test]
