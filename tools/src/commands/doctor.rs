@@ -8,6 +8,8 @@ mod peer;
 mod rdma;
 mod selftest;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
@@ -16,6 +18,7 @@ use tickcast_subscriber::Interface;
 
 use check::{Check, Subject, Verdict};
 use fix_script::FixScript;
+use host::Role;
 use peer::{Multicast, Passage};
 use selftest::SelfTest;
 use tickcast_tools::exit::{Exit, ToolError};
@@ -24,9 +27,12 @@ use tickcast_tools::support::output::Output;
 /// The checks to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A publisher's config: check whether this host meets its needs.
+    /// A publisher's config: check whether this host meets its needs, or those of its subscribers.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rdma", "peer", "answer"])]
     config: Option<PathBuf>,
+    /// The part of this host in the config: it publishes the channels, or subscribes to them.
+    #[arg(long, requires = "config", default_value = "publisher")]
+    role: Role,
     /// Check RDMA instead of the host in general: devices, ports, identifiers, MTU, rights, a datagram
     /// through each port, counters.
     #[arg(long, conflicts_with_all = ["peer", "answer"])]
@@ -83,14 +89,40 @@ fn group(text: &str) -> Result<SocketAddrV4, String> {
 #[derive(Debug, Serialize)]
 struct Report {
     checks: Vec<Check>,
-    findings: usize,
+    counts: Counts,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     selftest: Vec<SelfTest>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     passages: Vec<Passage>,
 }
 
-/// Runs the checks and prints the results. Returns [`Exit::Finding`] if a check found a problem.
+/// The number of checks of each verdict.
+#[derive(Debug, Serialize)]
+struct Counts(BTreeMap<&'static str, usize>);
+
+impl Counts {
+    fn of(checks: &[Check]) -> Self {
+        let count = |verdict| checks.iter().filter(|it| it.verdict() == verdict).count();
+        let counts = Verdict::ALL.map(|verdict| (verdict.word(), count(verdict)));
+        Self(counts.into())
+    }
+
+    fn of_errors(&self) -> usize {
+        self.0.get(Verdict::Error.word()).copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = Verdict::ALL.map(|verdict| {
+            let count = self.0.get(verdict.word()).copied().unwrap_or(0);
+            format!("{} {count}", verdict.word())
+        });
+        f.write_str(&counts.join(", "))
+    }
+}
+
+/// Runs the checks and prints the results. Returns [`Exit::Finding`] if a check found an error.
 ///
 /// # Errors
 /// Returns [`ToolError`] if the config can't be read, the peer does not answer, or the output can't be
@@ -118,11 +150,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         }
         checks
     } else {
-        host::look(args.config.as_deref(), args.interface.as_ref())?
+        host::look(args.config.as_deref(), args.role, args.interface.as_ref())?
     };
-    let found = |check: &&Check| check.verdict() == Verdict::Finding;
     let report = Report {
-        findings: checks.iter().filter(found).count(),
+        counts: Counts::of(&checks),
         checks,
         selftest,
         passages,
@@ -134,13 +165,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     } else if args.fix_script {
         output.line(FixScript(&report.checks))?;
     } else {
-        for check in &report.checks {
+        // A terminal shows the last lines, so the worst results come last.
+        let mut shown: Vec<_> = report.checks.iter().collect();
+        shown.sort_by_key(|check| check.verdict());
+        for check in shown {
             output.line(check)?;
         }
-        output.line(format_args!("{} findings", report.findings))?;
+        output.line(&report.counts)?;
     }
     output.flush()?;
-    Ok(Exit::whole_if(report.findings == 0))
+    Ok(Exit::whole_if(report.counts.of_errors() == 0))
 }
 
 /// Runs the self-test over each device.
@@ -153,7 +187,7 @@ fn selftests(addresses: &[Ipv4Addr], args: &Args) -> (Vec<Check>, Vec<SelfTest>)
                 checks.push(test.check());
                 tested.push(test);
             }
-            Err(reason) => checks.push(Check::finding(
+            Err(reason) => checks.push(Check::error(
                 id,
                 format!("over {address}: {reason}"),
                 "publisher and subscribers do not work over this device",
@@ -162,7 +196,7 @@ fn selftests(addresses: &[Ipv4Addr], args: &Args) -> (Vec<Check>, Vec<SelfTest>)
         }
     }
     if addresses.is_empty() {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             id,
             "this host has no device for it",
             "RDMA was not tested on this host",

@@ -96,9 +96,9 @@ fn doctor_without_arguments_looks_at_the_host() {
     assert_eq!(done.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    let findings = checks.iter().filter(|it| it["verdict"] == "finding");
-    let ids: Vec<_> = findings.map(|it| it["id"].as_str().unwrap()).collect();
-    assert_eq!(report["findings"], ids.len(), "{report:#}");
+    let errors = checks.iter().filter(|it| it["verdict"] == "error");
+    let ids: Vec<_> = errors.map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(report["counts"]["error"], ids.len(), "{report:#}");
     assert!(
         ids.contains(&"interface") && ids.contains(&"multicast"),
         "{report:#}"
@@ -115,11 +115,8 @@ fn doctor_without_rdma_names_missing_parts() {
     assert_eq!(done.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    let findings: Vec<_> = checks
-        .iter()
-        .filter(|c| c["verdict"] == "finding")
-        .collect();
-    assert_eq!(report["findings"], findings.len());
+    let findings: Vec<_> = checks.iter().filter(|c| c["verdict"] == "error").collect();
+    assert_eq!(report["counts"]["error"], findings.len());
     for finding in &findings {
         let is_fixed = finding["do"].is_string() || finding["commands"].is_array();
         assert!(finding["why"].is_string() && is_fixed, "{finding}");
@@ -137,7 +134,7 @@ fn doctor_without_rdma_names_missing_parts() {
     assert_eq!(done.status.code(), Some(1));
     let said = text(&done.stdout);
     for part in [
-        "FINDING  rdma-devices",
+        "ERROR    rdma-devices",
         "why: ",
         "do:  ",
         "modprobe rdma_rxe",

@@ -11,6 +11,12 @@ use tickcast_test_support::test_name;
 
 use crate::common::{Publisher, Running, group, run, text, tickcast};
 
+/// The stages where multicast may stop, in the reports of both directions.
+const SENDER: [&str; 3] = ["peer-sender-interface"; 3];
+const RECEIVER: [&str; 3] = ["peer-receiver-interface"; 3];
+const IP: [&str; 3] = ["peer-receiver-ip"; 3];
+const PASSES: [&str; 3] = ["peer"; 3];
+
 /// Writes a config for this group, with further settings.
 fn config(folder: &Path, group: SocketAddrV4, settings: Value) -> PathBuf {
     let mut config = json!({
@@ -66,7 +72,7 @@ fn doctor_compares_host_with_config() {
     let (code, report) = report(&["--config", path]);
     assert_eq!(code, Some(1), "{report:#}");
     for id in ["config", "cores"] {
-        assert_eq!(verdicts(&report, id), ["finding"], "{id}: {report:#}");
+        assert_eq!(verdicts(&report, id), ["error"], "{id}: {report:#}");
     }
     let missing = run(&["doctor", "--config", "/nonexistent/config.json"]);
     assert_eq!(missing.status.code(), Some(2));
@@ -81,7 +87,7 @@ fn doctor_reports_another_publisher_on_the_groups() {
     // A try listens for some heartbeats only, and a publisher on a busy machine may miss these.
     let args = ["--config", path.to_str().unwrap()];
     let mut tries = (0..30).map(|_| report(&args));
-    let found = tries.find(|(_, report)| verdicts(report, "groups-in-use") == ["finding"]);
+    let found = tries.find(|(_, report)| verdicts(report, "groups-in-use") == ["error"]);
     publisher.end();
     let (code, report) = found.expect("the publisher is heard");
     assert_eq!(code, Some(1), "{report:#}");
@@ -165,32 +171,45 @@ fn doctors_exchange_multicast_among_strangers() {
     assert!(text(&nobody.stderr).contains("--answer"));
 }
 
-/// Two network namespaces stand for two hosts. Each defect stops datagrams at its stage.
-#[test]
-fn doctor_names_stage_where_multicast_stops() {
-    let name = test_name(module_path!(), "doctor_names_stage_where_multicast_stops");
-    match own_network(&name) {
-        OwnNetwork::Ran => return,
-        OwnNetwork::Inside => {}
-        OwnNetwork::Denied => {
-            eprintln!("SKIPPED: no network of a test's own can be made here");
-            return;
+/// Runs shell commands of a test.
+fn shell(mut command: Command, script: &str) {
+    let status = command.args(["-ec", script]).status();
+    assert!(status.unwrap().success(), "{script}");
+}
+
+/// Two hosts, between which a test puts defects: this process's network, and a neighbour's.
+struct Hosts(Neighbour);
+
+impl Hosts {
+    /// Returns the hosts inside the network of the named test; `None` if there is nothing more to do.
+    fn of(test: &str) -> Option<Self> {
+        match own_network(&test_name(module_path!(), test)) {
+            OwnNetwork::Ran => return None,
+            OwnNetwork::Inside => {}
+            OwnNetwork::Denied => {
+                eprintln!("SKIPPED: no network of a test's own can be made here");
+                return None;
+            }
         }
+        let neighbour = Neighbour::new();
+        if neighbour.is_none() {
+            eprintln!("SKIPPED: there are no pairs of network devices here");
+        }
+        neighbour.map(Self)
     }
-    let Some(host) = Neighbour::new() else {
-        eprintln!("SKIPPED: there are no pairs of network devices here");
-        return;
-    };
-    let here = |script: &str| {
-        let status = Command::new("sh").args(["-ec", script]).status();
-        assert!(status.unwrap().success(), "{script}");
-    };
-    let there = |script: &str| {
-        let status = host.command("sh").args(["-ec", script]).status();
-        assert!(status.unwrap().success(), "{script}");
-    };
-    let ask = |options: &[&str]| {
-        let mut command = host.command(env!("CARGO_BIN_EXE_tickcast"));
+
+    fn here(&self, script: &str) {
+        shell(Command::new("sh"), script);
+    }
+
+    fn there(&self, script: &str) {
+        shell(self.0.command("sh"), script);
+    }
+
+    /// Asks the neighbour. Returns the subjects of all results, first those of this host's datagrams, and the
+    /// report.
+    fn ask(&self, options: &[&str]) -> (Vec<String>, Value) {
+        let mut command = self.0.command(env!("CARGO_BIN_EXE_tickcast"));
         let answering = Answering::start(command.args(["doctor", "--answer", "10.99.0.2:0"]));
         let peer = [&["--peer", &answering.address], options].concat();
         let (code, report) = report(&peer);
@@ -199,29 +218,128 @@ fn doctor_names_stage_where_multicast_stops() {
         let ids: Vec<_> = checks
             .map(|it| it["id"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(code, Some(i32::from(ids.iter().any(|id| id != "peer"))));
+        let errors = report["counts"]["error"].as_u64().unwrap();
+        assert_eq!(code, Some(i32::from(errors > 0)), "{report:#}");
         (ids, report)
+    }
+}
+
+/// Returns the remedy of a result.
+fn remedy(report: &Value, at: usize) -> &str {
+    report["checks"][at]["do"].as_str().unwrap()
+}
+
+#[test]
+fn doctor_names_stage_where_multicast_stops() {
+    let Some(hosts) = Hosts::of("doctor_names_stage_where_multicast_stops") else {
+        return;
     };
-    let (ids, report) = ask(&[]);
+    let (ids, report) = hosts.ask(&[]);
     assert_eq!(ids, ["peer"; 6], "{report:#}");
-    let (ids, report) = ask(&["--ttl", "0"]);
-    assert_eq!(ids[..3], ["peer-sender-interface"; 3], "{report:#}");
-    assert_eq!(ids[3..], ["peer"; 3], "{report:#}");
+    let (ids, report) = hosts.ask(&["--ttl", "0"]);
+    assert_eq!(ids, [SENDER, PASSES].concat(), "{report:#}");
     // The neighbour has no route to this source, and then drops it.
-    here("ip address add 10.98.0.1/32 dev veth0");
-    there("echo 1 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
-    let (ids, report) = ask(&["--interface", "10.98.0.1"]);
-    assert_eq!(ids[..3], ["peer-receiver-ip"; 3], "{report:#}");
-    let remedy = report["checks"][0]["do"].as_str().unwrap();
-    assert!(remedy.contains("rp_filter=2"), "{remedy}");
-    there("echo 0 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
+    hosts.here("ip address add 10.98.0.1/32 dev veth0");
+    hosts.there("echo 1 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
+    let (ids, report) = hosts.ask(&["--interface", "10.98.0.1"]);
+    assert_eq!(ids[..3], IP, "{report:#}");
+    let says = remedy(&report, 0);
+    assert!(says.contains("rp_filter=2"), "{says}");
+    hosts.there("echo 0 >/proc/sys/net/ipv4/conf/veth1/rp_filter");
     // A pair of devices drops what the other end does not take.
-    there("ip link set veth1 mtu 1000");
-    let (ids, report) = ask(&[]);
-    assert_eq!(
-        ids[..3],
-        ["peer", "peer-sender-interface", "peer-sender-interface"]
+    hosts.there("ip link set veth1 mtu 1000");
+    let (ids, report) = hosts.ask(&[]);
+    assert_eq!(ids[..3], [PASSES[0], SENDER[0], SENDER[0]], "{report:#}");
+    let says = remedy(&report, 1);
+    assert!(says.starts_with("shorter datagrams pass"), "{says}");
+}
+
+#[test]
+fn doctor_on_a_wrong_interface_says_so_for_both_ways() {
+    let Some(hosts) = Hosts::of("doctor_on_a_wrong_interface_says_so_for_both_ways") else {
+        return;
+    };
+    // The cable of this interface ends at no host.
+    hosts.here(
+        "ip link add veth8 type veth peer name veth9; ip address add 10.97.0.1/24 dev veth8; \
+         ip link set veth8 up; ip link set veth9 up",
     );
-    let remedy = report["checks"][1]["do"].as_str().unwrap();
-    assert!(remedy.starts_with("shorter datagrams pass"), "{remedy}");
+    let (ids, report) = hosts.ask(&["--interface", "veth8"]);
+    assert_eq!(ids, [RECEIVER, RECEIVER].concat(), "{report:#}");
+    for (at, interface) in [(0, "veth1"), (3, "veth8")] {
+        let says = remedy(&report, at);
+        let asks = format!("is {interface} the right interface");
+        assert!(says.contains(&asks), "{says}");
+    }
+}
+
+/// A route neither leads datagrams elsewhere nor rejects them, because the doctor names the interface, as
+/// publishers and subscribers do.
+#[test]
+fn doctor_without_a_route_to_groups_still_passes() {
+    let Some(hosts) = Hosts::of("doctor_without_a_route_to_groups_still_passes") else {
+        return;
+    };
+    for route in ["unreachable", "blackhole", "prohibit"] {
+        let add = format!("ip route add {route} 239.0.0.0/8");
+        hosts.here(&add);
+        hosts.there(&add);
+        let (ids, report) = hosts.ask(&[]);
+        assert_eq!(ids, ["peer"; 6], "{route}: {report:#}");
+        let remove = format!("ip route del {route} 239.0.0.0/8");
+        hosts.here(&remove);
+        hosts.there(&remove);
+    }
+}
+
+/// A switch that floods no groups stands between the hosts, and has no membership: it snoops without a
+/// querier. The test puts it into the neighbour, in front of its interface.
+#[test]
+fn doctor_behind_a_snooping_switch_blames_the_way() {
+    let Some(hosts) = Hosts::of("doctor_behind_a_snooping_switch_blames_the_way") else {
+        return;
+    };
+    let mut bridge = hosts.0.command("ip");
+    bridge.args("link add br0 type bridge mcast_snooping 1".split(' '));
+    if !bridge.status().unwrap().success() {
+        eprintln!("SKIPPED: there are no bridges here");
+        return;
+    }
+    hosts.there(
+        "ip address flush dev veth1; ip link add veth2 type veth peer name veth3; \
+         ip link set veth1 master br0; ip link set veth2 master br0; \
+         ip link set br0 up; ip link set veth2 up; ip link set veth3 up; \
+         ip address add 10.99.0.2/24 dev veth3",
+    );
+    let (ids, report) = hosts.ask(&[]);
+    assert_eq!(ids, ["peer"; 6], "{report:#}");
+    hosts.there("ip link set veth2 type bridge_slave mcast_flood off");
+    let (ids, report) = hosts.ask(&[]);
+    assert_eq!(ids, [RECEIVER, PASSES].concat(), "{report:#}");
+    let says = remedy(&report, 0);
+    assert!(says.contains("snoop IGMP without a querier"), "{says}");
+    let passage = &report["passages"][0];
+    assert_eq!(passage["sent"], 10, "{passage:#}");
+    assert_eq!(passage["arrived"], 0, "{passage:#}");
+}
+
+#[test]
+fn doctor_of_a_subscriber_checks_the_published_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    // A publisher on this host would refuse both.
+    let settings = json!({
+        "threads": { "idle": "spin", "feed_core": 9_999 },
+        "inputs": [{ "source": 1, "kind": "capture", "file": "/nonexistent.pcap" }],
+    });
+    let path = config(folder.path(), group(), settings);
+    let path = path.to_str().unwrap();
+    let (code, of_publisher) = report(&["--config", path]);
+    assert_eq!(code, Some(1), "{of_publisher:#}");
+    let (code, report) = report(&["--config", path, "--role", "subscriber"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(verdicts(&report, "interface"), ["ok"]);
+    assert_eq!(verdicts(&report, "multicast"), ["ok"]);
+    assert!(verdicts(&report, "config").is_empty());
+    let usage = run(&["doctor", "--role", "subscriber"]);
+    assert_eq!(usage.status.code(), Some(2));
 }

@@ -41,6 +41,8 @@ subjects! {
     IdleStates = "c-states",
     /// Cores that share their execution units.
     Smt = "smt",
+    /// Cores beside the device.
+    Numa = "numa",
     /// Cores that interrupts go to.
     Interrupts = "irq-affinity",
     /// The kernel's monitor of memory accesses.
@@ -141,16 +143,42 @@ impl Serialize for Subject {
     }
 }
 
-/// The verdict of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The verdict of a check, from the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     /// The host is as it should be.
     Ok,
-    /// It works, with a limitation worth knowing.
+    /// The host does not say, or what it says makes no sense.
+    Unknown,
+    /// It works, with more latency than necessary.
     Note,
+    /// Datagrams are lost and repaired, or threads stand still.
+    Warning,
     /// It does not work.
-    Finding,
+    Error,
+}
+
+impl Verdict {
+    /// All verdicts, the worst first.
+    pub(super) const ALL: [Self; 5] = [
+        Self::Error,
+        Self::Warning,
+        Self::Note,
+        Self::Unknown,
+        Self::Ok,
+    ];
+
+    /// Returns the word in reports.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
 }
 
 /// One line of shell that changes this host, and the line that takes it back.
@@ -255,6 +283,27 @@ impl Check {
         }
     }
 
+    /// Returns the result of a check that this host does not answer.
+    pub(super) fn unknown(id: Subject, found: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Unknown,
+            ..Self::ok(id, found)
+        }
+    }
+
+    /// Returns the result of a check that this host does not answer, with the way to find out.
+    pub(super) fn unknown_but(
+        id: Subject,
+        found: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            verdict: Verdict::Unknown,
+            ..Self::note(id, found, why, remedy)
+        }
+    }
+
     /// Returns the result of a check that found a limitation.
     pub(super) fn note(
         id: Subject,
@@ -271,14 +320,27 @@ impl Check {
     }
 
     /// Returns the result of a check that found something that does not work.
-    pub(super) fn finding(
+    pub(super) fn error(
         id: Subject,
         found: impl Into<String>,
         why: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
         Self {
-            verdict: Verdict::Finding,
+            verdict: Verdict::Error,
+            ..Self::note(id, found, why, remedy)
+        }
+    }
+
+    /// Returns the result of a check that found a cause of loss or of threads that stand still.
+    pub(super) fn warning(
+        id: Subject,
+        found: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            verdict: Verdict::Warning,
             ..Self::note(id, found, why, remedy)
         }
     }
@@ -322,12 +384,11 @@ impl Check {
 
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Note => "note",
-            Verdict::Finding => "FINDING",
+        let word = match self.verdict {
+            Verdict::Error => "ERROR",
+            verdict => verdict.word(),
         };
-        write!(f, "{verdict:<8} {}: {}", self.id, self.found)?;
+        write!(f, "{word:<8} {}: {}", self.id, self.found)?;
         if !self.why.is_empty() {
             write!(f, "\n         why: {}", self.why)?;
         }

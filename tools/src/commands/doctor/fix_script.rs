@@ -77,7 +77,7 @@ mod tests {
         let checks = [
             Check::ok(Subject::Cores, "well"),
             Check::note(Subject::Governor, nasty, nasty, nasty).fixed_by([echo.clone()]),
-            Check::finding(Subject::Smt, "b", "c", "").fixed_by([echo, fails]),
+            Check::error(Subject::Smt, "b", "c", "").fixed_by([echo, fails]),
         ];
         let script = FixScript(&checks).to_string();
         assert!(script.starts_with("#!/bin/sh\n"), "{script}");

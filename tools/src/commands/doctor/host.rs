@@ -4,6 +4,8 @@
 //! [`live`] use devices and sockets.
 
 mod clock;
+#[cfg(test)]
+mod examples;
 mod groups;
 mod limits;
 mod live;
@@ -14,6 +16,7 @@ mod processor;
 mod tree;
 mod wanted;
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use tickcast_publisher::Config;
@@ -23,19 +26,41 @@ use tickcast_subscriber::Interface;
 use tickcast_tools::exit::ToolError;
 
 use super::check::{Check, Subject};
+use super::rdma;
 pub(super) use memory::memlock;
 #[cfg(test)]
 pub(super) use tree::FakedTree;
 pub(super) use tree::Tree;
 pub(super) use wanted::Wanted;
 
-/// Runs all checks except those of RDMA devices. Without a config, for multicast on `interface`; with one,
-/// for its needs, and for multicast on `interface` if it is given.
+/// The part of a host in a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Role {
+    /// It publishes the config's channels.
+    Publisher,
+    /// It subscribes to them.
+    Subscriber,
+}
+
+/// Runs all checks, the worst results first. Without a config, for multicast on `interface`; with one, for
+/// its needs, and for multicast on `interface` if it is given. Devices of RDMA are checked for a publisher
+/// whose config uses verbs.
 ///
 /// # Errors
 /// Returns [`ToolError::Usage`] if the config can't be read.
 pub(super) fn look(
     config: Option<&Path>,
+    role: Role,
+    interface: Option<&Interface>,
+) -> Result<Vec<Check>, ToolError> {
+    let mut checks = unsorted(config, role, interface)?;
+    checks.sort_by_key(|check| Reverse(check.verdict()));
+    Ok(checks)
+}
+
+fn unsorted(
+    config: Option<&Path>,
+    role: Role,
     interface: Option<&Interface>,
 ) -> Result<Vec<Check>, ToolError> {
     let tree = Tree::of_this_host();
@@ -48,12 +73,24 @@ pub(super) fn look(
         return Ok(checks);
     };
     let config = Config::read(path).map_err(|error| ToolError::Usage(error.to_string()))?;
+    if role == Role::Subscriber {
+        let wanted = Wanted::of_subscriber(&config, interface);
+        let mut checks = checks(&tree, &wanted);
+        checks.push(live::multicast(interface.unwrap_or(&config.interface)));
+        return Ok(checks);
+    }
     let wanted = Wanted::of(&config);
     let interface = interface.unwrap_or(&config.interface).clone();
     let (mut checks, plan) = planned(config);
     checks.extend(self::checks(&tree, &wanted));
     checks.push(live::multicast(&interface));
     checks.push(live::rdma(&wanted));
+    if wanted.uses_verbs() {
+        let (of_devices, _) = rdma::look(None);
+        // The limit is checked above, against this config.
+        let more = of_devices.into_iter();
+        checks.extend(more.filter(|check| check.id() != Subject::Memlock));
+    }
     // A standby listens to the publisher that it mirrors.
     if let Some(plan) = plan.filter(|plan| plan.config.standby.is_none()) {
         checks.extend(live::groups_in_use(&plan));
@@ -87,7 +124,7 @@ fn planned(config: Config) -> (Vec<Check>, Option<Plan>) {
     let plan = match plan {
         Ok(plan) => plan,
         Err(error) => {
-            let check = Check::finding(
+            let check = Check::error(
                 id,
                 error.to_string(),
                 "the publisher refuses to start with this config on this host",
@@ -140,7 +177,7 @@ mod tests {
         assert_eq!(checks[0].verdict(), Verdict::Note, "{}", checks[0]);
         let (checks, plan) = planned(config(1_000));
         assert!(plan.is_none());
-        assert_eq!(checks[0].verdict(), Verdict::Finding, "{}", checks[0]);
+        assert_eq!(checks[0].verdict(), Verdict::Error, "{}", checks[0]);
         assert!(checks[0].found().contains("channels[0]"), "{}", checks[0]);
     }
 

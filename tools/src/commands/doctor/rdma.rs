@@ -34,7 +34,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let ports = match ports::all() {
         Ok(ports) => ports,
         Err(error) => {
-            checks.push(Check::finding(
+            checks.push(Check::error(
                 Subject::RdmaDevices,
                 format!("they can't be listed: {error}"),
                 "RDMA can't be checked without the list of devices",
@@ -44,7 +44,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
         }
     };
     if ports.is_empty() {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaDevices,
             "this host has none",
             "verbs need an RDMA device; without one tickcast uses udp",
@@ -53,7 +53,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     }
     let wanted = only.and_then(|interface| interface.resolve().ok());
     if let (Some(interface), None) = (only, &wanted) {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaInterface,
             format!("{interface}: this host has no such interface"),
             "tickcast finds a device by its interface",
@@ -75,7 +75,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
         working.extend(works);
     }
     if let (Some(wanted), false, false) = (&wanted, seen, ports.is_empty()) {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaInterface,
             format!(
                 "{} ({}): it belongs to no RDMA device",
@@ -93,7 +93,7 @@ fn built() -> Check {
     if IS_BUILT {
         return Check::ok(id, "with RDMA");
     }
-    Check::finding(
+    Check::error(
         id,
         "without RDMA",
         "this program can list devices, but not use them",
@@ -113,12 +113,12 @@ fn files_of(opened: io::Result<()>) -> Check {
     match opened {
         Ok(()) => Check::ok(id, format!("{RDMA_CM} can be opened")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Check::finding(id, format!("{RDMA_CM} is not there"), why, "").fixed_by([Fix::command(
+            Check::error(id, format!("{RDMA_CM} is not there"), why, "").fixed_by([Fix::command(
                 &["modprobe", "rdma_ucm"],
                 &["modprobe", "-r", "rdma_ucm"],
             )])
         }
-        Err(error) => Check::finding(
+        Err(error) => Check::error(
             id,
             format!("{RDMA_CM} can't be opened: {error}"),
             why,
@@ -152,7 +152,7 @@ fn look_at(
     let name = format!("{} port {}", port.device, port.port);
     let mut checks = Vec::new();
     if !port.is_active() {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaPort,
             format!("{name}: {}, {}", port.state, port.link_layer),
             "a port that is not active sends and receives nothing",
@@ -166,7 +166,7 @@ fn look_at(
         .map(|gid| format!("{} {} ({})", gid.index, gid.gid, gid.kind))
         .collect();
     let Some(address) = wanted.or(addresses.first().copied()) else {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaGids,
             format!(
                 "{name}: no IPv4 address among its identifiers: {}",
@@ -181,7 +181,7 @@ fn look_at(
     checks.push(Check::ok(Subject::RdmaGids, identifiers));
     let v2 = |gid: &ports::Gid| gid.kind.contains("v2");
     if port.is_ethernet() && !port.gids.iter().any(v2) {
-        checks.push(Check::finding(
+        checks.push(Check::error(
             Subject::RdmaGids,
             format!("{name}: no identifier of RoCE v2"),
             "routers don't forward RoCE v1, and switches don't snoop its groups",
@@ -193,7 +193,7 @@ fn look_at(
         Ok(device) => device,
         Err(VerbsError::NotBuilt) => return (checks, None),
         Err(error) => {
-            checks.push(Check::finding(
+            checks.push(Check::error(
                 Subject::RdmaPort,
                 format!("{name}: can't be opened at {address}"),
                 "neither publisher nor subscriber can use it",
@@ -232,7 +232,7 @@ fn returned_of(name: &str, address: Ipv4Addr, returned: Result<(), String>) -> C
             id,
             format!("{name}: {DATAGRAMS} datagrams to a group and back, over {address}"),
         ),
-        Err(reason) => Check::finding(
+        Err(reason) => Check::error(
             id,
             format!("{name}: datagrams to a group don't return: {reason}"),
             "published datagrams would not arrive",
@@ -362,7 +362,7 @@ mod tests {
     fn rdma_port_down_is_a_finding_with_remedy() {
         let mut port = port();
         let (checks, works) = look_at(&port, &[], None);
-        assert_eq!((checks[0].verdict(), works), (Verdict::Finding, None));
+        assert_eq!((checks[0].verdict(), works), (Verdict::Error, None));
         assert!(checks[0].remedy().contains("cable"), "{}", checks[0]);
         port.state = "ACTIVE".into();
         let (checks, _) = look_at(&port, &[], None);
@@ -377,7 +377,7 @@ mod tests {
     fn rdma_device_files_without_access_are_reported() {
         let files = |kind: io::ErrorKind| files_of(Err(kind.into()));
         let missing = files(io::ErrorKind::NotFound);
-        assert_eq!(missing.verdict(), Verdict::Finding);
+        assert_eq!(missing.verdict(), Verdict::Error);
         assert_eq!(missing.commands()[0].run(), "modprobe rdma_ucm");
         let denied = files(io::ErrorKind::PermissionDenied);
         assert!(denied.remedy().contains("group rdma"), "{denied}");
@@ -393,7 +393,7 @@ mod tests {
             // Without any device the interface does not matter.
             let is_listed = ports::all().is_ok_and(|ports| !ports.is_empty());
             assert_eq!(found.is_some(), is_listed || name == "nosuch0", "{name}");
-            assert!(found.is_none_or(|it| it.verdict() == Verdict::Finding));
+            assert!(found.is_none_or(|it| it.verdict() == Verdict::Error));
             assert_eq!(working, Vec::<Ipv4Addr>::new());
         }
     }
@@ -411,6 +411,6 @@ mod tests {
     fn rdma_datagrams_that_do_not_return_are_reported() {
         let of = |returned| returned_of("a", Ipv4Addr::LOCALHOST, returned).verdict();
         assert_eq!(of(Ok(())), Verdict::Ok);
-        assert_eq!(of(Err("none".into())), Verdict::Finding);
+        assert_eq!(of(Err("none".into())), Verdict::Error);
     }
 }

@@ -77,7 +77,7 @@ impl SelfTest {
         let of = |at: usize| self.subscribers.get(at).cloned().unwrap_or_default();
         let wrong = self.wrong();
         if !wrong.is_empty() {
-            return Check::finding(
+            return Check::error(
                 Subject::RdmaSelftest,
                 format!("over {}: {}", self.address, wrong.join("; ")),
                 "data published over this device does not arrive completely",

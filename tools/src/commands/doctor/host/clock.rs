@@ -11,26 +11,44 @@ const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0";
 /// Largest error of the clock, in seconds, that latencies between hosts bear: the latency of a datagram
 /// within one network is of this size.
 const ERROR_MAX_S: f64 = 50e-6;
-/// Time limit for chronyd to answer.
+/// Time limit for chronyd or ptp4l to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(10);
-/// Longest answer of chronyd that is read.
+/// Longest answer that is read.
 const ANSWER_LEN_MAX: u64 = 4_096;
 
 /// Runs all checks of clocks.
 pub(super) fn checks(tree: &Tree) -> Vec<Check> {
-    let is_asked = tree.processes().contains("chronyd");
-    let tracking = if is_asked { chrony_tracking() } else { None };
-    vec![source(tree), agreement(tree, tracking.as_deref())]
+    let running = tree.processes();
+    let answer = if !tree.is_this_host() {
+        None
+    } else if running.contains("chronyd") {
+        answer_of("chronyc", &["-n", "tracking"])
+    } else if running.contains("ptp4l") {
+        answer_of("pmc", &["-u", "-b", "0", "GET TIME_STATUS_NP"])
+    } else {
+        None
+    };
+    vec![source(tree), agreement(tree, answer.as_deref())]
+}
+
+/// Returns whether a word can be the name of a clock source.
+fn is_name(word: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(is_of_name)
 }
 
 fn source(tree: &Tree) -> Check {
     let id = Subject::ClockSource;
     let current = format!("{CLOCK_SOURCE}/current_clocksource");
     let source = match tree.word(&current) {
-        None => return Check::ok(id, "this system does not report its clock source"),
-        Some(source) if source == "tsc" => {
+        None => return Check::unknown(id, "this system does not report its clock source"),
+        // The second one is that of ARM.
+        Some(source) if source == "tsc" || source == "arch_sys_counter" => {
             return Check::ok(id, "the kernel's clock source is the processor's counter");
+        }
+        Some(source) if !is_name(&source) => {
+            return Check::unknown(id, "this system does not report its clock source");
         }
         Some(source) => source,
     };
@@ -50,10 +68,10 @@ fn source(tree: &Tree) -> Check {
     check("find out why in `dmesg | grep -i tsc`; on a virtual machine ask for an invariant TSC")
 }
 
-/// Returns chronyd's account of its clock; `None` if there is no `chronyc`, or no answer in time.
-fn chrony_tracking() -> Option<String> {
-    let mut asking = Command::new("chronyc")
-        .args(["-n", "tracking"])
+/// Returns the output of a program; `None` if there is no such program, or no answer in time.
+fn answer_of(program: &str, args: &[&str]) -> Option<String> {
+    let mut asking = Command::new(program)
+        .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -92,9 +110,23 @@ fn error_bound_s(tracking: &str) -> Option<f64> {
     bound.is_finite().then_some(bound)
 }
 
-fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
+/// Returns the offset from the master in seconds from ptp4l's answer. `None` if it has no master.
+fn offset_of_master_s(answer: &str) -> Option<f64> {
+    let field = |name: &str| {
+        let mut lines = answer.lines().map(str::split_ascii_whitespace);
+        lines.find_map(|mut words| words.next().filter(|it| *it == name).and(words.next()))
+    };
+    let offset_ns: f64 = field("master_offset")?.parse().ok()?;
+    (field("gmPresent")? == "true" && offset_ns.is_finite()).then_some(offset_ns / 1e9)
+}
+
+/// Reports the program that keeps the clock, by the answer of chronyd or ptp4l.
+fn agreement(tree: &Tree, answer: Option<&str>) -> Check {
     let id = Subject::ClockSync;
     let running = tree.processes();
+    if running.is_empty() {
+        return Check::unknown(id, "this system does not report its processes");
+    }
     let runs = |name: &str| running.contains(name);
     let clocks = tree.names("/sys/class/ptp").into_iter().map(|clock| {
         let name = tree.word(&format!("/sys/class/ptp/{clock}/clock_name"));
@@ -108,8 +140,8 @@ fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
     let why =
         "latency between hosts is the difference of their clocks, so it is as wrong as they are";
     if runs("chronyd") {
-        let Some(tracking) = tracking else {
-            return Check::ok(
+        let Some(tracking) = answer else {
+            return Check::unknown(
                 id,
                 format!("chronyd runs; `chronyc` does not answer; {devices}"),
             );
@@ -141,8 +173,28 @@ fn agreement(tree: &Tree, tracking: Option<&str>) -> Check {
         };
     }
     if runs("ptp4l") {
+        let offset_s = answer.map(offset_of_master_s);
+        if let Some(offset_s) = offset_s
+            && offset_s.is_none_or(|offset_s| offset_s.abs() > ERROR_MAX_S)
+        {
+            let found = match offset_s {
+                None => format!("ptp4l runs and follows no master; {devices}"),
+                Some(offset_s) => format!(
+                    "the clock of ptp4l is {:.0} us from its master; {devices}",
+                    offset_s * 1e6
+                ),
+            };
+            let remedy = "check its log, and `pmc -u -b 0 'GET TIME_STATUS_NP'`: does the switch \
+                          forward PTP, and does the port take hardware time stamps?";
+            return Check::note(id, found, why, remedy);
+        }
         if runs("phc2sys") || runs("timemaster") {
-            return Check::ok(id, format!("ptp4l and phc2sys run; {devices}"));
+            let offset = match offset_s.flatten() {
+                Some(offset_s) => format!("{:.1} us from its master", offset_s * 1e6),
+                None => "its offset can't be read (`pmc` as root)".to_owned(),
+            };
+            let found = format!("ptp4l and phc2sys run; {offset}; {devices}");
+            return Check::ok(id, found);
         }
         return Check::note(
             id,
@@ -196,7 +248,10 @@ mod tests {
         let fix = &check.commands()[0];
         assert_eq!(fix.run(), format!("echo tsc > {current}"));
         assert_eq!(fix.undo(), format!("echo hpet > {current}"));
-        assert_eq!(source(&FakedTree::of(&[]).tree()).verdict(), Verdict::Ok);
+        faked.put(&current, "\u{fffd} x\n");
+        assert_eq!(source(&faked.tree()).verdict(), Verdict::Unknown);
+        let none = FakedTree::of(&[]);
+        assert_eq!(source(&none.tree()).verdict(), Verdict::Unknown);
     }
 
     fn tracking(offset: &str, leap: &str) -> String {
@@ -217,7 +272,7 @@ mod tests {
             }
             agreement(&faked.tree(), tracking)
         };
-        let none = with(&[], None);
+        let none = with(&["bash"], None);
         assert_eq!(none.verdict(), Verdict::Note);
         assert!(none.found().contains("ptp0 (mlx5)"), "{none}");
         let run = none.commands()[0].run();
@@ -226,6 +281,17 @@ mod tests {
         assert!(run.starts_with(expected), "{run}");
         assert_eq!(with(&["ptp4l"], None).verdict(), Verdict::Note);
         assert_eq!(with(&["ptp4l", "phc2sys"], None).verdict(), Verdict::Ok);
+        let ptp = |offset: &str, present: &str| {
+            let answer = format!(
+                "sending: GET TIME_STATUS_NP\n\t0-0 seq 0 RESPONSE MANAGEMENT TIME_STATUS_NP \n\
+                 \t\tmaster_offset     {offset}\n\t\tgmPresent     {present}\n"
+            );
+            with(&["ptp4l", "phc2sys"], Some(&answer)).verdict()
+        };
+        assert_eq!(ptp("-23", "true"), Verdict::Ok);
+        assert_eq!(ptp("-51000", "true"), Verdict::Note);
+        assert_eq!(ptp("0", "false"), Verdict::Note);
+        assert_eq!(ptp("inf", "true"), Verdict::Note);
         assert_eq!(with(&["systemd-timesyn"], None).verdict(), Verdict::Note);
         let chrony = |text: &str| with(&["chronyd"], Some(text)).verdict();
         assert_eq!(chrony(&tracking("0.000001501", "Normal")), Verdict::Ok);
@@ -233,7 +299,9 @@ mod tests {
         let lost = tracking("0.000000000", "Not synchronised");
         assert_eq!(chrony(&lost), Verdict::Note);
         assert_eq!(chrony("506 Cannot talk to daemon"), Verdict::Note);
-        assert_eq!(with(&["chronyd"], None).verdict(), Verdict::Ok);
+        assert_eq!(with(&["chronyd"], None).verdict(), Verdict::Unknown);
+        let none = FakedTree::of(&[]);
+        assert_eq!(agreement(&none.tree(), None).verdict(), Verdict::Unknown);
     }
 
     #[test]

@@ -62,6 +62,10 @@ fn route_of(tree: &Tree, group: Ipv4Addr) -> Option<Route> {
 
 fn route(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::MulticastRoute;
+    let header = tree.word("/proc/net/route");
+    if !header.is_some_and(|header| header.starts_with("Iface")) {
+        return Check::unknown(id, "this system does not report its routes");
+    }
     let mut elsewhere = Vec::new();
     for (group, interface) in wanted.groups() {
         if interface == LOOPBACK {
@@ -70,18 +74,13 @@ fn route(tree: &Tree, wanted: &Wanted) -> Check {
         let add = ["ip", "route", "replace", "239.0.0.0/8", "dev", interface];
         let remove = ["ip", "route", "del", "239.0.0.0/8", "dev", interface];
         match route_of(tree, group) {
-            Some(route) if route.is_rejected => {
-                return Check::finding(
-                    id,
-                    format!("a route rejects {group}"),
-                    "the kernel refuses each datagram to the group",
-                    "remove the route that `ip route get` names, or add one that is more specific",
-                )
-                .fixed_by([Fix::command(&add, &remove)]);
-            }
-            Some(route) if route.interface != interface => {
+            Some(route) if route.is_rejected || route.interface != interface => {
+                let to = match route.is_rejected {
+                    true => "nowhere",
+                    false => &route.interface,
+                };
                 let fix = Fix::command(&add, &remove);
-                elsewhere.push((format!("{group} to {}", route.interface), interface, fix));
+                elsewhere.push((format!("{group} to {to}"), interface, fix));
             }
             _ => {}
         }
@@ -101,15 +100,13 @@ fn route(tree: &Tree, wanted: &Wanted) -> Check {
 
 fn reverse_path(tree: &Tree, name: &str) -> Check {
     let id = Subject::ReversePath;
-    let of = |name: &str| {
-        tree.number(&format!("{CONF}/{name}/rp_filter"))
-            .unwrap_or(0)
+    let of = |name: &str| tree.number(&format!("{CONF}/{name}/rp_filter"));
+    let own = of_interface(name, "").and_then(|_| of(name));
+    let (Some(of_all), Some(own)) = (of("all"), own) else {
+        return Check::unknown(id, format!("this system does not report that of {name}"));
     };
-    if of_interface(name, "").is_none() {
-        return Check::ok(id, format!("{name} is no interface"));
-    }
     // The kernel takes the larger value.
-    if of("all").max(of(name)) != STRICT {
+    if of_all.max(own) != STRICT {
         return Check::ok(id, format!("{name} accepts every source that has a route"));
     }
     let dropped = tree.counter("/proc/net/netstat", "TcpExt", "IPReversePathFilter");
@@ -121,11 +118,13 @@ fn reverse_path(tree: &Tree, name: &str) -> Check {
     let why = "datagrams of a group are dropped in silence if their sender is reached through \
                another interface, as with two lines on two networks";
     let key = format!("net.ipv4.conf.{}.rp_filter", name.replace('.', "/"));
-    let fix = Fix::sysctl(&key, LOOSE, of(name));
-    if dropped > 0 {
-        return Check::finding(id, found, why, "").fixed_by([fix]);
-    }
-    Check::note(id, found, why, "").fixed_by([fix])
+    let fix = Fix::sysctl(&key, LOOSE, own);
+    let check = if dropped > 0 {
+        Check::warning
+    } else {
+        Check::note
+    };
+    check(id, found, why, "").fixed_by([fix])
 }
 
 /// The groups that the host has joined on an interface.
@@ -159,9 +158,12 @@ fn memberships(tree: &Tree) -> Vec<Memberships> {
         } else if let Some((device, rest)) = line.split_once(':') {
             let interface = device.split_ascii_whitespace().nth(1);
             let version = rest.split_ascii_whitespace().nth(1);
+            let (Some(interface), Some(version)) = (interface, version) else {
+                continue;
+            };
             all.push(Memberships {
-                interface: interface.unwrap_or_default().to_owned(),
-                version: version.unwrap_or_default().to_owned(),
+                interface: interface.to_owned(),
+                version: version.to_owned(),
                 ..Memberships::default()
             });
         }
@@ -186,6 +188,9 @@ fn membership(tree: &Tree, wanted: &Wanted, all: &[Memberships], name: &str) -> 
         )
         .fixed_by([Fix::sysctl(&key, 0, version)]);
     }
+    if all.is_empty() {
+        return Check::unknown(id, "this system does not report its memberships");
+    }
     let own = all.iter().find(|it| it.interface == name);
     let joined = |it: &Memberships, group: Ipv4Addr| it.groups.contains(&group);
     let mut groups = wanted.received.iter().filter(|line| line.interface == name);
@@ -198,7 +203,7 @@ fn membership(tree: &Tree, wanted: &Wanted, all: &[Memberships], name: &str) -> 
         (!is_here).then_some((group, &elsewhere.interface))
     });
     if let Some((group, elsewhere)) = astray {
-        return Check::note(
+        return Check::warning(
             id,
             format!("{group} is joined on {elsewhere}, and this config receives it on {name}"),
             "packets that arrive on an interface without a membership are dropped",
@@ -220,7 +225,11 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
             continue;
         };
         let file = |file: &str| tree.number(&format!("{folder}/{file}"));
-        if (file("multicast_snooping"), file("multicast_querier")) == (Some(1), Some(0)) {
+        let (snoops, asks) = (file("multicast_snooping"), file("multicast_querier"));
+        if (snoops, asks) == (Some(1), Some(1)) {
+            return Check::ok(id, format!("the bridge of {name} is the querier"));
+        }
+        if (snoops, asks) == (Some(1), Some(0)) {
             let events = tree
                 .text(&format!("{folder}/../uevent"))
                 .unwrap_or_default();
@@ -240,7 +249,7 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
                     value,
                 ]
             };
-            return Check::note(
+            return Check::warning(
                 id,
                 format!("the bridge of {name} snoops IGMP, and is no querier itself"),
                 why,
@@ -250,7 +259,7 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
         }
     }
     let Some(own) = all.iter().find(|it| it.interface == name) else {
-        return Check::ok(
+        return Check::unknown(
             id,
             format!("no group is joined on {name}, so nothing is known"),
         );
@@ -263,9 +272,10 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
             "let the querier speak version 3",
         ),
         _ if own.is_asked => Check::ok(id, format!("a querier asks on {name}")),
-        _ => Check::note(
+        // A query shows only in the seconds before its answer.
+        _ => Check::unknown_but(
             id,
-            format!("no query waits for its answer on {name}; that shows a querier only by chance"),
+            format!("no query waits for its answer on {name}, so a querier may exist or not"),
             why,
             format!(
                 "run `tcpdump -ni {name} igmp` for three minutes: a query must come; else make a \
@@ -320,10 +330,12 @@ mod tests {
         let worse = ("eth0", "0.0.0.0", "0.0.0.0", 3, 100);
         assert_eq!(verdict(&[default, worse]).verdict(), Verdict::Note);
         let rejects = ("*", "239.0.0.0", "255.0.0.0", 0x201, 0);
-        assert_eq!(verdict(&[better, rejects]).verdict(), Verdict::Finding);
+        let rejected = verdict(&[better, rejects]);
+        assert_eq!(rejected.verdict(), Verdict::Note);
+        assert!(rejected.found().contains("239.255.90.1 to nowhere"));
         assert_eq!(verdict(&[]).verdict(), Verdict::Ok);
         let none = FakedTree::of(&[]);
-        assert_eq!(route(&none.tree(), &wanted).verdict(), Verdict::Ok);
+        assert_eq!(route(&none.tree(), &wanted).verdict(), Verdict::Unknown);
     }
 
     #[test]
@@ -338,10 +350,13 @@ mod tests {
         assert_eq!(runs(&check()), [expected]);
         let netstat = "TcpExt: A IPReversePathFilter\nTcpExt: 0 4\n";
         faked.put("/proc/net/netstat", netstat);
-        assert_eq!(check().verdict(), Verdict::Finding);
+        assert_eq!(check().verdict(), Verdict::Warning);
         faked.put("/proc/sys/net/ipv4/conf/all/rp_filter", "2\n");
         assert_eq!(check().verdict(), Verdict::Ok);
-        assert_eq!(reverse_path(&faked.tree(), "../all").verdict(), Verdict::Ok);
+        for name in ["../all", "eth1"] {
+            let check = reverse_path(&faked.tree(), name);
+            assert_eq!(check.verdict(), Verdict::Unknown, "{name}");
+        }
     }
 
     fn igmp(version: &str, timer: &str) -> String {
@@ -372,7 +387,9 @@ mod tests {
         assert_eq!(check("239.1.1.1").verdict(), Verdict::Ok);
         assert_eq!(check("239.1.1.9").verdict(), Verdict::Ok, "not joined yet");
         let astray = check("239.1.1.2");
-        assert_eq!(astray.verdict(), Verdict::Note);
+        assert_eq!(astray.verdict(), Verdict::Warning);
+        let none = membership(&faked.tree(), &receives("239.1.1.1"), &[], "eth0");
+        assert_eq!(none.verdict(), Verdict::Unknown);
         assert!(astray.found().contains("joined on eth1"), "{astray}");
         faked.put("/proc/sys/net/ipv4/conf/eth0/force_igmp_version", "2\n");
         let forced = check("239.1.1.1");
@@ -390,10 +407,12 @@ mod tests {
             querier(&faked.tree(), &memberships(&faked.tree()), name)
         };
         assert_eq!(check("V3", "1:00000AFC", "eth0").verdict(), Verdict::Ok);
-        assert_eq!(check("V3", "0:00000000", "eth0").verdict(), Verdict::Note);
+        let silent = check("V3", "0:00000000", "eth0");
+        assert_eq!(silent.verdict(), Verdict::Unknown);
+        assert!(silent.remedy().contains("tcpdump -ni eth0"), "{silent}");
         let old = check("V2", "0:00000000", "eth0");
         assert!(old.found().contains("speaks V2 only"), "{old}");
-        assert_eq!(check("V3", "0:0", "eth7").verdict(), Verdict::Ok);
+        assert_eq!(check("V3", "0:0", "eth7").verdict(), Verdict::Unknown);
         let bridge = "/sys/class/net/br0/bridge";
         let faked = FakedTree::of(&[]);
         faked.put(&format!("{bridge}/multicast_snooping"), "1\n");
@@ -402,7 +421,7 @@ mod tests {
         let expected = ["ip link set dev br0 type bridge mcast_querier 1"];
         assert_eq!(
             (check().verdict(), runs(&check())),
-            (Verdict::Note, expected.to_vec())
+            (Verdict::Warning, expected.to_vec())
         );
         faked.put(&format!("{bridge}/multicast_querier"), "1\n");
         assert_eq!(check().verdict(), Verdict::Ok);

@@ -51,19 +51,28 @@ impl Groups {
         Self(all)
     }
 
+    /// Returns whether the system reports the groups of this process.
+    const fn are_known(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Reports the tightest quota of CPU time.
     fn cpu_time(&self, tree: &Tree, wanted: &Wanted) -> Check {
         let id = Subject::CpuQuota;
-        // Quota and period of a group: "max 100000", or "50000 100000".
-        let quotas = self.0.iter().filter_map(|group| {
+        let (mut quotas, mut is_odd) = (Vec::new(), !self.are_known());
+        for group in &self.0 {
             let path = format!("{group}/cpu.max");
-            let line = tree.word(&path)?;
-            let (quota, period) = line.split_once(' ')?;
-            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-            (period > 0).then(|| (quota as f64 / period as f64, path, line.clone()))
-        });
-        let Some((cores, path, line)) = quotas.min_by(|a, b| a.0.total_cmp(&b.0)) else {
-            return Check::ok(id, "no quota");
+            let Some(line) = tree.word(&path) else {
+                continue;
+            };
+            match cores_of_quota(&line) {
+                Some(cores) => quotas.push((cores, path, line)),
+                None => is_odd |= !line.starts_with("max "),
+            }
+        }
+        let tightest = quotas.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((cores, path, line)) = tightest else {
+            return no_limit(id, is_odd);
         };
         let found = format!("{cores:.2} cores' time in each period ({path})");
         let why = "the kernel stops all threads of the group for the rest of each period once its \
@@ -72,7 +81,7 @@ impl Groups {
         if wanted.spins {
             let remedy = "remove the quota (CPUQuota= of the unit, or the container's cpus), because \
                           a spinning thread always uses it up";
-            return Check::finding(id, found, why, remedy).fixed_by([fix]);
+            return Check::warning(id, found, why, remedy).fixed_by([fix]);
         }
         let remedy = "remove the quota (CPUQuota= of the unit, or the container's cpus)";
         Check::note(id, found, why, remedy).fixed_by([fix])
@@ -86,7 +95,7 @@ impl Groups {
             (!cores.is_empty()).then_some((group, cores))
         });
         let Some((group, granted)) = sets.min_by_key(|(_, cores)| cores.len()) else {
-            return Check::ok(id, "no limit");
+            return no_limit(id, !self.are_known());
         };
         let found = format!("{group} grants cores {}", list_of(&granted));
         let barred: BTreeSet<_> = wanted.cores().difference(&granted).copied().collect();
@@ -96,7 +105,7 @@ impl Groups {
         let path = format!("{group}/cpuset.cpus");
         let all: BTreeSet<_> = granted.union(&barred).copied().collect();
         let before = list_of(&tree.cores(&path).unwrap_or_default());
-        Check::finding(
+        Check::error(
             id,
             format!(
                 "{found}, and this config pins threads to {}",
@@ -111,18 +120,22 @@ impl Groups {
     /// Reports a limit of memory below the rings.
     fn memory(&self, tree: &Tree, wanted: &Wanted) -> Check {
         let id = Subject::MemoryLimit;
-        let limits = self.0.iter().filter_map(|group| {
+        let (mut limits, mut is_odd) = (Vec::new(), !self.are_known());
+        for group in &self.0 {
             let path = format!("{group}/memory.max");
-            Some((tree.number(&path)?, path))
-        });
-        let Some((bytes, path)) = limits.min() else {
-            return Check::ok(id, "no limit");
+            match tree.number(&path) {
+                Some(bytes) => limits.push((bytes, path)),
+                None => is_odd |= tree.word(&path).is_some_and(|word| word != "max"),
+            }
+        }
+        let Some((bytes, path)) = limits.into_iter().min() else {
+            return no_limit(id, is_odd);
         };
         let found = format!("at most {} MiB ({path})", bytes >> 20);
         if !wanted.is_configured || bytes >= wanted.ring_bytes {
             return Check::ok(id, found);
         }
-        Check::finding(
+        Check::error(
             id,
             format!(
                 "{found}; the rings of this config take {} MiB",
@@ -134,6 +147,25 @@ impl Groups {
         )
         .fixed_by([Fix::write(&path, "max", &bytes.to_string())])
     }
+}
+
+/// Returns the number of cores whose time a group has in each period: 0.5 for `50000 100000`. `None` for
+/// `max 100000`, and for what is no quota.
+fn cores_of_quota(line: &str) -> Option<f64> {
+    let (quota, period) = line.split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    (period > 0).then(|| quota as f64 / period as f64)
+}
+
+/// Returns the result for groups without a limit, or with files that make no sense.
+fn no_limit(id: Subject, is_odd: bool) -> Check {
+    if is_odd {
+        return Check::unknown(
+            id,
+            "this system does not report the limits of control groups",
+        );
+    }
+    Check::ok(id, "no limit")
 }
 
 #[cfg(test)]
@@ -184,7 +216,7 @@ mod tests {
         ]);
         let check = |wanted: &Wanted| Groups::of(&faked.tree()).cpu_time(&faked.tree(), wanted);
         let finding = check(&spinning());
-        assert_eq!(finding.verdict(), Verdict::Finding);
+        assert_eq!(finding.verdict(), Verdict::Warning);
         assert!(finding.found().starts_with("0.50 cores"), "{finding}");
         let expected = (
             "echo max > /sys/fs/cgroup/a/cpu.max",
@@ -192,9 +224,17 @@ mod tests {
         );
         assert_eq!(run(&finding), expected);
         assert_eq!(check(&Wanted::default()).verdict(), Verdict::Note);
-        for text in ["max 100000\n", "1 0\n", "many\n"] {
+        faked.put("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
+        let tightest = check(&spinning());
+        assert!(tightest.found().starts_with("0.50 cores"), "{tightest}");
+        faked.put("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        for (text, verdict) in [
+            ("max 100000\n", Verdict::Ok),
+            ("1 0\n", Verdict::Unknown),
+            ("many\n", Verdict::Unknown),
+        ] {
             faked.put("/sys/fs/cgroup/a/cpu.max", text);
-            assert_eq!(check(&spinning()).verdict(), Verdict::Ok, "{text}");
+            assert_eq!(check(&spinning()).verdict(), verdict, "{text}");
         }
     }
 
@@ -206,7 +246,7 @@ mod tests {
         ]);
         let check = |wanted: &Wanted| Groups::of(&faked.tree()).cores(&faked.tree(), wanted);
         let finding = check(&spinning());
-        assert_eq!(finding.verdict(), Verdict::Finding);
+        assert_eq!(finding.verdict(), Verdict::Error);
         assert!(finding.found().ends_with("pins threads to 3"), "{finding}");
         assert_eq!(run(&finding).0, "echo 0-3 > /sys/fs/cgroup/a/b/cpuset.cpus");
         assert_eq!(check(&Wanted::default()).verdict(), Verdict::Ok);
@@ -219,7 +259,7 @@ mod tests {
         let faked = in_group(&[("/sys/fs/cgroup/a/memory.max", "1048576\n")]);
         let check = |wanted: &Wanted| Groups::of(&faked.tree()).memory(&faked.tree(), wanted);
         let finding = check(&spinning());
-        assert_eq!(finding.verdict(), Verdict::Finding);
+        assert_eq!(finding.verdict(), Verdict::Error);
         let expected = (
             "echo max > /sys/fs/cgroup/a/memory.max",
             "echo 1048576 > /sys/fs/cgroup/a/memory.max",
@@ -230,5 +270,7 @@ mod tests {
         assert_eq!(check(&spinning()).verdict(), Verdict::Ok);
         faked.put("/sys/fs/cgroup/a/memory.max", "max\n");
         assert_eq!(check(&spinning()).verdict(), Verdict::Ok);
+        faked.put("/sys/fs/cgroup/a/memory.max", "much\n");
+        assert_eq!(check(&spinning()).verdict(), Verdict::Unknown);
     }
 }

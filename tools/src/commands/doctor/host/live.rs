@@ -25,13 +25,13 @@ pub(super) fn multicast(interface: &Interface) -> Check {
         Ok(resolved) => resolved,
         Err(error) => {
             let remedy = "choose one that `ip address` lists (--interface)";
-            return Check::finding(id, error.to_string(), why, remedy);
+            return Check::error(id, error.to_string(), why, remedy);
         }
     };
     let name = format!("{} ({})", resolved.name, resolved.address);
     match to_group_and_back(&resolved) {
         Ok(()) => Check::ok(id, format!("a datagram to a group and back on {name}")),
-        Err(error) => Check::finding(
+        Err(error) => Check::error(
             id,
             format!("no datagram to a group and back on {name}: {error}"),
             why,
@@ -70,7 +70,7 @@ pub(super) fn groups_in_use(plan: &Plan) -> Vec<Check> {
         )];
     }
     let found = others.into_iter().map(|other| {
-        Check::finding(
+        Check::error(
             id,
             other.to_string(),
             "the publisher refuses to start, because subscribers of each publisher drop the datagrams \
@@ -84,15 +84,20 @@ pub(super) fn groups_in_use(plan: &Plan) -> Vec<Check> {
 
 /// Reports whether this host has RDMA devices.
 pub(super) fn rdma(wanted: &Wanted) -> Check {
-    let count = ports::all().map_or(0, |ports| ports.len());
-    rdma_of(count, wanted)
+    match ports::all() {
+        Ok(ports) => rdma_of(ports.len(), wanted),
+        Err(error) => {
+            let found = format!("devices can't be listed: {error}");
+            Check::unknown(Subject::Rdma, found)
+        }
+    }
 }
 
 fn rdma_of(count: usize, wanted: &Wanted) -> Check {
     let id = Subject::Rdma;
     let see = "`tickcast doctor --rdma` checks them";
     match (count, wanted.pinned_bytes) {
-        (0, Some(_)) => Check::finding(
+        (0, Some(_)) => Check::error(
             id,
             "this host has no device, and this config uses verbs",
             "the publisher refuses to start with a fan-out or a repair listener that it can't open",
@@ -114,7 +119,7 @@ mod tests {
     #[test]
     fn multicast_through_a_missing_interface_is_reported() {
         let name = |name: &str| multicast(&Interface::Name(name.into())).verdict();
-        assert_eq!(name("nosuch0"), Verdict::Finding);
+        assert_eq!(name("nosuch0"), Verdict::Error);
         assert_eq!(multicast(&Interface::default()).verdict(), Verdict::Ok);
     }
 
@@ -124,7 +129,7 @@ mod tests {
             pinned_bytes: Some(1),
             ..Wanted::default()
         };
-        assert_eq!(rdma_of(0, &verbs).verdict(), Verdict::Finding);
+        assert_eq!(rdma_of(0, &verbs).verdict(), Verdict::Error);
         assert_eq!(rdma_of(1, &verbs).verdict(), Verdict::Ok);
         assert_eq!(rdma_of(0, &Wanted::default()).verdict(), Verdict::Ok);
     }

@@ -24,14 +24,14 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
         transparent_huge_pages(tree),
         huge_pages(tree, wanted),
         pinned(tree, wanted),
-        shared_memory(Shared::of_this_host(), wanted),
+        shared_memory(Shared::of(tree), wanted),
     ]
 }
 
 fn available(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::Memory;
     let Some(bytes) = available_bytes_below(tree.root()) else {
-        return Check::ok(id, "this system does not report the available memory");
+        return Check::unknown(id, "this system does not report the available memory");
     };
     let (needed, found) = if wanted.is_configured {
         let rings = wanted.ring_bytes;
@@ -50,7 +50,7 @@ fn available(tree: &Tree, wanted: &Wanted) -> Check {
     if bytes >= needed {
         return Check::ok(id, found);
     }
-    Check::finding(
+    Check::error(
         id,
         found,
         "a channel's ring takes slots x slot_len of memory from the start",
@@ -64,7 +64,6 @@ fn transparent_huge_pages(tree: &Tree) -> Check {
     let mode = tree.word(PATH).unwrap_or_default();
     let mode = mode.split_once('[').and_then(|(_, it)| it.split_once(']'));
     match mode.map(|(mode, _)| mode) {
-        None => Check::ok(id, "this system does not report transparent huge pages"),
         Some("always") => Check::note(
             id,
             "always",
@@ -73,7 +72,8 @@ fn transparent_huge_pages(tree: &Tree) -> Check {
             "",
         )
         .fixed_by([Fix::write(PATH, "madvise", "always")]),
-        Some(mode) => Check::ok(id, mode),
+        Some(mode @ ("madvise" | "never")) => Check::ok(id, mode),
+        _ => Check::unknown(id, "this system does not report transparent huge pages"),
     }
 }
 
@@ -148,17 +148,25 @@ fn huge_pages(tree: &Tree, wanted: &Wanted) -> Check {
     };
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{page_kib}kB");
     let path = format!("{folder}/nr_hugepages");
-    let free = tree
-        .number(&format!("{folder}/free_hugepages"))
-        .unwrap_or(0);
+    let (free, total) = (
+        tree.number(&format!("{folder}/free_hugepages")),
+        tree.number(&path),
+    );
+    let (Some(free), Some(total)) = (free, total) else {
+        return Check::unknown(
+            id,
+            format!(
+                "this system does not report pages of {page_kib} KiB; this config needs {needed}"
+            ),
+        );
+    };
     let found =
         format!("{free} of {page_kib} KiB are free; the rings of this config need {needed}");
     if free >= needed {
         return Check::ok(id, found);
     }
-    let total = tree.number(&path).unwrap_or(0);
     let more = total.saturating_add(needed - free).to_string();
-    Check::finding(
+    Check::error(
         id,
         found,
         "the publisher can't create a ring on hugetlbfs without free pages for all of it",
@@ -210,16 +218,19 @@ fn memlock_of(limits: &str, status: &str, wanted: &Wanted) -> Check {
                           LimitMEMLOCK=infinity";
             Check::note(id, format!("{bytes} bytes may be pinned"), why, remedy)
         }
-        Some((soft, _)) => {
+        Some((_, Ok(soft))) => {
             let found = match wanted.pinned_bytes {
                 Some(needed) => {
                     format!("only {soft} bytes may be pinned, and the rings take {needed}")
                 }
                 None => format!("only {soft} bytes may be pinned"),
             };
-            Check::finding(id, found, why, raise)
+            Check::error(id, found, why, raise)
         }
-        None => Check::note(id, "the limit can't be read", why, "check `ulimit -l`"),
+        _ => Check::unknown(
+            id,
+            "this system does not report the limit; check `ulimit -l`",
+        ),
     }
 }
 
@@ -232,14 +243,15 @@ struct Shared {
 
 impl Shared {
     /// Creates a file without a name, and asks for the space.
-    fn of_this_host() -> Self {
-        let space = rustix::fs::statvfs(SHARED_MEMORY).ok();
+    fn of(tree: &Tree) -> Self {
+        let folder = tree.at(SHARED_MEMORY);
+        let space = rustix::fs::statvfs(&folder).ok();
         let space = space.filter(|it| it.f_blocks > 0).map(|it| {
             let bytes = |blocks: u64| blocks.saturating_mul(it.f_frsize);
             (bytes(it.f_bavail), bytes(it.f_blocks))
         });
         Self {
-            created: tempfile::tempfile_in(SHARED_MEMORY).map(drop),
+            created: tempfile::tempfile_in(folder).map(drop),
             space,
         }
     }
@@ -258,7 +270,7 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
         let mount = ["mount", "-t", "tmpfs", "tmpfs", SHARED_MEMORY];
         let fix = Fix::command(&mount, &["umount", SHARED_MEMORY]);
         let check = if needed > 0 {
-            Check::finding(id, found, why, remedy)
+            Check::error(id, found, why, remedy)
         } else {
             Check::note(id, found, why, remedy)
         };
@@ -275,7 +287,7 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
                     &["mount", "-o", &before, SHARED_MEMORY],
                 )
             };
-            Check::note(
+            Check::warning(
                 id,
                 format!(
                     "{} MiB are free in {SHARED_MEMORY}, and the files of this config take {} MiB",
@@ -321,13 +333,13 @@ mod tests {
             ..Wanted::default()
         };
         let finding = check(&large);
-        assert_eq!(finding.verdict(), Verdict::Finding);
+        assert_eq!(finding.verdict(), Verdict::Error);
         assert!(finding.found().contains("take 2048 MiB"), "{finding}");
         assert_eq!(check(&wanted(json!({}))).verdict(), Verdict::Ok);
         faked.put("/proc/meminfo", "MemAvailable:   1024 kB\n");
-        assert_eq!(check(&none).verdict(), Verdict::Finding);
+        assert_eq!(check(&none).verdict(), Verdict::Error);
         faked.put("/proc/meminfo", "MemAvailable: lots\n");
-        assert_eq!(check(&large).verdict(), Verdict::Ok);
+        assert_eq!(check(&large).verdict(), Verdict::Unknown);
     }
 
     #[test]
@@ -337,12 +349,13 @@ mod tests {
         for (text, verdict) in [
             ("[always] madvise never\n", Verdict::Note),
             ("always [madvise] never\n", Verdict::Ok),
-            ("]always[\n", Verdict::Ok),
+            ("]always[\n", Verdict::Unknown),
+            ("[often]\n", Verdict::Unknown),
         ] {
             faked.put(PATH, text);
             let check = transparent_huge_pages(&faked.tree());
             assert_eq!(check.verdict(), verdict, "{text}");
-            assert_eq!(check.commands().is_empty(), verdict == Verdict::Ok);
+            assert_eq!(check.commands().is_empty(), verdict != Verdict::Note);
         }
     }
 
@@ -370,11 +383,13 @@ mod tests {
             ..Wanted::default()
         };
         let check = huge_pages(&faked.tree(), &rings("/huge/ring", 9));
-        assert_eq!(check.verdict(), Verdict::Finding, "{check}");
+        assert_eq!(check.verdict(), Verdict::Error, "{check}");
         assert_eq!(runs(&check), [format!("echo 12 > {total}")]);
         assert_eq!(check.commands()[0].undo(), format!("echo 10 > {total}"));
         let verdict = |wanted| huge_pages(&faked.tree(), &wanted).verdict();
         assert_eq!(verdict(rings("/huge/ring", 6)), Verdict::Ok);
+        faked.put(&free, "many\n");
+        assert_eq!(verdict(rings("/huge/ring", 6)), Verdict::Unknown);
         let unused = verdict(rings("/dev/shm/ring", 9));
         assert_eq!(unused, Verdict::Note, "reserved for nothing");
         assert_eq!(verdict(Wanted::default()), Verdict::Ok);
@@ -391,11 +406,12 @@ mod tests {
         let any = Wanted::default();
         let verdict = |soft, status| memlock_of(&limits(soft), status, &any).verdict();
         assert_eq!(verdict("unlimited", none), Verdict::Ok);
-        assert_eq!(verdict("8388608", none), Verdict::Finding);
+        assert_eq!(verdict("8388608", none), Verdict::Error);
         assert_eq!(verdict("134217728", none), Verdict::Note);
         let may = "CapEff:\t0000000000004000\n";
         assert_eq!(verdict("8388608", may), Verdict::Ok);
-        assert_eq!(memlock_of("", none, &any).verdict(), Verdict::Note);
+        assert_eq!(memlock_of("", none, &any).verdict(), Verdict::Unknown);
+        assert_eq!(verdict("some", none), Verdict::Unknown);
         let rings = |pinned_bytes| Wanted {
             is_configured: true,
             pinned_bytes,
@@ -404,9 +420,9 @@ mod tests {
         let tree = FakedTree::of(&[("/proc/self/limits", &limits("8388608"))]);
         assert_eq!(pinned(&tree.tree(), &any).verdict(), Verdict::Ok);
         tree.put("/sys/class/infiniband/mlx5_0/node_type", "1\n");
-        assert_eq!(pinned(&tree.tree(), &any).verdict(), Verdict::Finding);
+        assert_eq!(pinned(&tree.tree(), &any).verdict(), Verdict::Error);
         let verdict = |wanted| memlock_of(&limits("134217728"), none, &wanted).verdict();
-        assert_eq!(verdict(rings(Some(1 << 30))), Verdict::Finding);
+        assert_eq!(verdict(rings(Some(1 << 30))), Verdict::Error);
         assert_eq!(verdict(rings(Some(1 << 20))), Verdict::Note);
         assert_eq!(verdict(rings(None)), Verdict::Ok);
     }
@@ -427,9 +443,9 @@ mod tests {
         assert_eq!(check.verdict(), Verdict::Note);
         assert_eq!(runs(&check), ["mount -t tmpfs tmpfs /dev/shm"]);
         let check = shared_memory(shared(denied(), None), &records);
-        assert_eq!(check.verdict(), Verdict::Finding);
+        assert_eq!(check.verdict(), Verdict::Error);
         let check = shared_memory(shared(Ok(()), Some((50 << 20, 64 << 20))), &records);
-        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(check.verdict(), Verdict::Warning);
         assert_eq!(runs(&check), ["mount -o remount,size=114m /dev/shm"]);
         assert_eq!(
             check.commands()[0].undo(),

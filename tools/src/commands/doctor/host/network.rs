@@ -26,7 +26,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
 fn buffer(tree: &Tree, name: &str, asked: Option<u64>, wanted: &Wanted) -> Check {
     let id = Subject::SocketBuffers;
     let Some(bytes) = tree.number(&format!("/proc/sys/net/core/{name}")) else {
-        return Check::ok(id, format!("this system does not report net.core.{name}"));
+        return Check::unknown(id, format!("this system does not report net.core.{name}"));
     };
     let name = format!("net.core.{name}");
     let needed = asked.unwrap_or(BUFFER_ENOUGH_BYTES);
@@ -34,11 +34,17 @@ fn buffer(tree: &Tree, name: &str, asked: Option<u64>, wanted: &Wanted) -> Check
         Some(asked) => format!("{name} is {bytes}, and this config requests {asked}"),
         None => format!("{name} is {bytes}"),
     };
-    // Without a request in the config, the limit matters for subscribers only.
-    if bytes >= needed || (wanted.is_configured && asked.is_none() && name.ends_with("wmem_max")) {
+    // Without a request in the config, the default of the kernel is enough to send.
+    let has_config = wanted.is_configured || wanted.is_subscriber;
+    if bytes >= needed || (has_config && asked.is_none() && name.ends_with("wmem_max")) {
         return Check::ok(id, found);
     }
-    Check::note(
+    let check = if asked.is_some() {
+        Check::warning
+    } else {
+        Check::note
+    };
+    check(
         id,
         found,
         "the kernel grants no larger buffer, and a burst that exceeds it is dropped and repaired; a \
@@ -51,12 +57,17 @@ fn buffer(tree: &Tree, name: &str, asked: Option<u64>, wanted: &Wanted) -> Check
 /// Reports datagrams that found no room in a socket.
 fn drops(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::SocketDrops;
-    let counted = ["RcvbufErrors", "SndbufErrors", "MemErrors"].into_iter();
-    let counted = counted.filter_map(|name| {
-        let count = tree.counter(SNMP, "Udp", name).filter(|count| *count > 0)?;
-        Some(format!("{name} {count}"))
-    });
-    let counted: Vec<_> = counted.collect();
+    let (mut counted, mut is_reported) = (Vec::new(), false);
+    for name in ["RcvbufErrors", "SndbufErrors", "MemErrors"] {
+        let count = tree.counter(SNMP, "Udp", name);
+        is_reported |= count.is_some();
+        if let Some(count @ 1..) = count {
+            counted.push(format!("{name} {count}"));
+        }
+    }
+    if !is_reported {
+        return Check::unknown(id, "this system does not report them");
+    }
     if counted.is_empty() {
         return Check::ok(id, "no datagram found a socket's buffer full");
     }
@@ -68,7 +79,12 @@ fn drops(tree: &Tree, wanted: &Wanted) -> Check {
             counted.join(", ")
         ),
     };
-    Check::note(
+    let check = if of_config > 0 {
+        Check::warning
+    } else {
+        Check::note
+    };
+    check(
         id,
         found,
         "the application did not poll in time for its buffer; each datagram was repaired, or lost",
@@ -96,7 +112,7 @@ fn busy_poll(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::BusyPoll;
     const NAME: &str = "net.core.busy_read";
     let Some(us) = tree.number("/proc/sys/net/core/busy_read") else {
-        return Check::ok(id, "this kernel has none");
+        return Check::unknown(id, format!("this system does not report {NAME}"));
     };
     if us > 0 || !wanted.spins || wanted.networks().next().is_none() {
         return Check::ok(id, format!("{NAME} is {us} us"));
@@ -132,22 +148,23 @@ mod tests {
             (check.verdict(), runs(&check).concat())
         };
         let none = Wanted::default();
-        let set = |bytes: u64| {
-            (
-                Verdict::Note,
-                format!("sysctl -w net.core.rmem_max={bytes}"),
-            )
-        };
-        assert_eq!(verdicts(None, &none), set(8 << 20));
-        assert_eq!(verdicts(Some(16 << 20), &none), set(16 << 20));
+        let set = |bytes: u64| format!("sysctl -w net.core.rmem_max={bytes}");
+        assert_eq!(verdicts(None, &none), (Verdict::Note, set(8 << 20)));
+        let asked = verdicts(Some(16 << 20), &none);
+        assert_eq!(asked, (Verdict::Warning, set(16 << 20)));
         let ok = (Verdict::Ok, String::new());
         assert_eq!(verdicts(Some(4 << 20), &none), ok);
         let unknown = buffer(&faked.tree(), "wmem_max", None, &none);
-        assert_eq!(unknown.verdict(), Verdict::Ok);
+        assert_eq!(unknown.verdict(), Verdict::Unknown);
         faked.put("/proc/sys/net/core/wmem_max", "212992\n");
         let check = |wanted: &Wanted| buffer(&faked.tree(), "wmem_max", None, wanted).verdict();
         assert_eq!(check(&none), Verdict::Note);
         assert_eq!(check(&wanted(json!({}))), Verdict::Ok);
+        let subscriber = Wanted {
+            is_subscriber: true,
+            ..Wanted::default()
+        };
+        assert_eq!(check(&subscriber), Verdict::Ok);
     }
 
     #[test]
@@ -167,6 +184,7 @@ mod tests {
                    odd\n3: 0:XXXX 1\n";
         faked.put("/proc/net/udp", udp);
         let check = drops(&faked.tree(), &wanted);
+        assert_eq!(check.verdict(), Verdict::Warning);
         assert!(check.found().starts_with("7 datagrams at"), "{check}");
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tickcast_transport::host::nic_rings::NicRings;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::{Tree, of_interface};
+use super::tree::{Tree, list_of, of_interface};
 use super::wanted::{LOOPBACK, Wanted};
 
 /// Bytes of the IP and UDP headers before a datagram.
@@ -39,6 +39,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
         checks.push(mtu(tree, wanted, name));
     }
     for name in judged(tree, wanted) {
+        checks.push(node(tree, wanted, &name));
         checks.push(drops(tree, &name));
         checks.push(rings(&name, NicRings::of(&name).ok().flatten()));
     }
@@ -50,7 +51,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
 /// are up, and the given one.
 pub(super) fn judged(tree: &Tree, wanted: &Wanted) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = wanted.networks().map(str::to_owned).collect();
-    if !wanted.is_configured {
+    if !wanted.is_configured && !wanted.is_subscriber {
         let has_hardware = |name: &String| tree.has(&format!("/sys/class/net/{name}/device"));
         let is_up = |name: &String| flags(tree, name).is_some_and(|flags| flags & IFF_UP != 0);
         let all = tree.names("/sys/class/net").into_iter();
@@ -69,25 +70,31 @@ fn state(tree: &Tree, name: &str) -> Check {
     let id = Subject::Interface;
     let why = "publishers send to groups through it, and subscribers join them on it";
     let Some(flags) = flags(tree, name) else {
+        if of_interface(name, "").is_some_and(|path| tree.has(&path)) {
+            return Check::unknown(
+                id,
+                format!("this system does not report the state of {name}"),
+            );
+        }
         let remedy = "choose one that `ip address` lists (interface in the config, --interface)";
-        return Check::finding(id, format!("this host has no {name}"), why, remedy);
+        return Check::error(id, format!("this host has no {name}"), why, remedy);
     };
     let base = ["ip", "link", "set", "dev", name];
     let link = |set: &[&str], back: &[&str]| {
         Fix::command(&[&base[..], set].concat(), &[&base[..], back].concat())
     };
     if flags & IFF_UP == 0 {
-        return Check::finding(id, format!("{name} is down"), why, "")
+        return Check::error(id, format!("{name} is down"), why, "")
             .fixed_by([link(&["up"], &["down"])]);
     }
     let carrier = of_interface(name, "carrier").and_then(|path| tree.number(&path));
     if carrier == Some(0) {
         let remedy = "check the cable, the module, and the switch's port";
-        return Check::finding(id, format!("{name} is up and has no carrier"), why, remedy);
+        return Check::error(id, format!("{name} is up and has no carrier"), why, remedy);
     }
     // Loopback delivers groups without the flag.
     if flags & IFF_MULTICAST == 0 && name != LOOPBACK {
-        return Check::finding(id, format!("{name} has no multicast"), why, "")
+        return Check::error(id, format!("{name} has no multicast"), why, "")
             .fixed_by([link(&["multicast", "on"], &["multicast", "off"])]);
     }
     Check::ok(id, format!("{name} is up"))
@@ -97,17 +104,17 @@ fn mtu(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
     let id = Subject::Mtu;
     let mtu = of_interface(name, "mtu").and_then(|path| tree.number(&path));
     let Some(mtu) = mtu else {
-        return Check::ok(id, format!("this system does not report that of {name}"));
+        return Check::unknown(id, format!("this system does not report that of {name}"));
     };
     let found = format!("{name} carries packets of {mtu} bytes");
     let needed = wanted.datagram_len_max + HEADERS_LEN;
-    if !wanted.sent.iter().any(|line| line.interface == name) || mtu >= needed {
+    if !wanted.published().iter().any(|line| line.interface == name) || mtu >= needed {
         return Check::ok(id, found);
     }
     let set =
         |mtu: u64| ["ip", "link", "set", "dev", name, "mtu", &mtu.to_string()].map(str::to_owned);
     let (set, back) = (set(needed), set(mtu));
-    Check::note(
+    Check::warning(
         id,
         format!("{found}, and a slot of this config needs {needed}"),
         "longer datagrams go in fragments, and the loss of one fragment loses the datagram",
@@ -116,20 +123,66 @@ fn mtu(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
     .fixed_by([Fix::command(&set, &back)])
 }
 
+/// Reports pinned cores that are on another memory node than the device.
+fn node(tree: &Tree, wanted: &Wanted, name: &str) -> Check {
+    let id = Subject::Numa;
+    let pinned = wanted.cores();
+    if pinned.is_empty() {
+        return Check::ok(
+            id,
+            "no thread has a core of its own to place beside a device",
+        );
+    }
+    let device = of_interface(name, "device").filter(|path| tree.has(path));
+    let Some(device) = device else {
+        return Check::ok(id, format!("{name} has no hardware"));
+    };
+    let node = tree.word(&format!("{device}/numa_node"));
+    if node.as_deref() == Some("-1") {
+        return Check::ok(id, format!("{name} is beside all cores"));
+    }
+    let node: Option<u16> = node.and_then(|node| node.parse().ok());
+    let beside = node.and_then(|node| {
+        let cores = tree.cores(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
+        (!cores.is_empty()).then_some(cores)
+    });
+    let Some(beside) = beside else {
+        let found = format!("this system does not report the cores beside {name}");
+        return Check::unknown(id, found);
+    };
+    let found = format!("{name} is beside cores {}", list_of(&beside));
+    let far: BTreeSet<_> = pinned.difference(&beside).copied().collect();
+    if far.is_empty() {
+        return Check::ok(id, found);
+    }
+    Check::note(
+        id,
+        format!("{found}, and this config pins threads to {}", list_of(&far)),
+        "each datagram crosses the link between two processors, and both wait for its memory",
+        "choose cores of the list, or the interface of a card beside the threads",
+    )
+}
+
 fn drops(tree: &Tree, name: &str) -> Check {
     let id = Subject::NicDrops;
-    let counted = DROPS.iter().filter_map(|(counter, meaning)| {
-        let count = tree.statistic(name, counter).filter(|count| *count > 0)?;
-        Some(format!("{count} {meaning} ({counter})"))
-    });
-    let counted: Vec<_> = counted.collect();
+    let (mut counted, mut is_reported) = (Vec::new(), false);
+    for (counter, meaning) in DROPS {
+        let count = tree.statistic(name, counter);
+        is_reported |= count.is_some();
+        if let Some(count @ 1..) = count {
+            counted.push(format!("{count} {meaning} ({counter})"));
+        }
+    }
+    if !is_reported {
+        return Check::unknown(id, format!("this system does not report those of {name}"));
+    }
     if counted.is_empty() {
         return Check::ok(
             id,
             format!("{name} has dropped nothing, as far as its driver counts"),
         );
     }
-    Check::note(
+    Check::warning(
         id,
         format!("{name} since it came up: {}", counted.join(", ")),
         "each such packet of a group was repaired, or lost; packets of other protocols count too",
@@ -143,7 +196,7 @@ fn drops(tree: &Tree, name: &str) -> Check {
 fn rings(name: &str, rings: Option<NicRings>) -> Check {
     let id = Subject::NicRings;
     let Some(rings) = rings else {
-        return Check::ok(
+        return Check::unknown(
             id,
             format!("{name} has none, or its driver does not report them"),
         );
@@ -173,14 +226,14 @@ fn rings(name: &str, rings: Option<NicRings>) -> Check {
 /// Reports packets that found the queue of their core full (`/proc/net/softnet_stat`).
 fn backlog(tree: &Tree) -> Check {
     let id = Subject::SoftnetDrops;
-    let Some(text) = tree.text("/proc/net/softnet_stat") else {
-        return Check::ok(id, "this system does not report them");
-    };
+    let text = tree.text("/proc/net/softnet_stat").unwrap_or_default();
     let dropped = text.lines().filter_map(|line| {
         let dropped = line.split_ascii_whitespace().nth(1)?;
         u64::from_str_radix(dropped, 16).ok()
     });
-    let dropped = dropped.fold(0, u64::saturating_add);
+    let Some(dropped) = dropped.reduce(u64::saturating_add) else {
+        return Check::unknown(id, "this system does not report them");
+    };
     if dropped == 0 {
         return Check::ok(id, "no packet found the queue of its core full");
     }
@@ -188,7 +241,7 @@ fn backlog(tree: &Tree) -> Check {
     let before = tree
         .number("/proc/sys/net/core/netdev_max_backlog")
         .unwrap_or(1_000);
-    let check = Check::note(
+    let check = Check::warning(
         id,
         format!("{dropped} packets found the queue of their core full since boot"),
         "each such packet of a group was repaired, or lost",
@@ -229,7 +282,7 @@ mod tests {
         let check = || state(&faked.tree(), "eth0");
         assert_eq!(check().verdict(), Verdict::Ok);
         faked.put("/sys/class/net/eth0/carrier", "0\n");
-        assert_eq!(check().verdict(), Verdict::Finding);
+        assert_eq!(check().verdict(), Verdict::Error);
         faked.put("/sys/class/net/eth0/flags", "0x3\n");
         faked.put("/sys/class/net/eth0/carrier", "1\n");
         assert_eq!(runs(&check()), ["ip link set dev eth0 multicast on"]);
@@ -237,7 +290,7 @@ mod tests {
         assert_eq!(runs(&check()), ["ip link set dev eth0 up"]);
         for name in ["eth1", "..", "a/b", ""] {
             let check = state(&faked.tree(), name);
-            assert_eq!(check.verdict(), Verdict::Finding, "{name}");
+            assert_eq!(check.verdict(), Verdict::Error, "{name}");
         }
         faked.put("/sys/class/net/lo/flags", "0x9\n");
         assert_eq!(state(&faked.tree(), "lo").verdict(), Verdict::Ok);
@@ -248,7 +301,7 @@ mod tests {
         let faked = device(&[("mtu", "1499\n")]);
         let wanted = wanted(json!({}));
         let check = mtu(&faked.tree(), &wanted, "eth0");
-        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(check.verdict(), Verdict::Warning);
         assert_eq!(runs(&check), ["ip link set dev eth0 mtu 1500"]);
         assert_eq!(check.commands()[0].undo(), "ip link set dev eth0 mtu 1499");
         let any = mtu(&faked.tree(), &Wanted::default(), "eth0");
@@ -259,6 +312,26 @@ mod tests {
     }
 
     #[test]
+    fn cores_far_from_the_device_are_reported() {
+        let faked = device(&[("device/numa_node", "1\n")]);
+        faked.put("/sys/devices/system/node/node1/cpulist", "8-15\n");
+        let pinned = |core: usize| wanted(json!({ "threads": { "feed_core": core } }));
+        let check = |core| node(&faked.tree(), &pinned(core), "eth0");
+        assert_eq!(check(8).verdict(), Verdict::Ok);
+        let far = check(2);
+        assert_eq!(far.verdict(), Verdict::Note);
+        assert!(far.found().ends_with("pins threads to 2"), "{far}");
+        let virtual_device = node(&faked.tree(), &pinned(2), "veth0");
+        assert_eq!(virtual_device.verdict(), Verdict::Ok);
+        let any = node(&faked.tree(), &Wanted::default(), "eth0");
+        assert_eq!(any.verdict(), Verdict::Ok);
+        for (text, verdict) in [("-1\n", Verdict::Ok), ("-2\n", Verdict::Unknown)] {
+            faked.put("/sys/class/net/eth0/device/numa_node", text);
+            assert_eq!(check(2).verdict(), verdict, "{text}");
+        }
+    }
+
+    #[test]
     fn drops_of_a_device_are_reported() {
         let faked = device(&[
             ("statistics/rx_missed_errors", "7\n"),
@@ -266,12 +339,13 @@ mod tests {
             ("statistics/tx_dropped", "many\n"),
         ]);
         let check = drops(&faked.tree(), "eth0");
-        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(check.verdict(), Verdict::Warning);
         assert!(check.found().contains("7 missed"), "{check}");
         assert!(!check.found().contains("tx_dropped"), "{check}");
         faked.put("/sys/class/net/eth0/statistics/rx_missed_errors", "0\n");
         assert_eq!(drops(&faked.tree(), "eth0").verdict(), Verdict::Ok);
-        assert_eq!(drops(&faked.tree(), "../../..").verdict(), Verdict::Ok);
+        let verdict = drops(&faked.tree(), "../../..").verdict();
+        assert_eq!(verdict, Verdict::Unknown);
     }
 
     #[test]
@@ -287,7 +361,7 @@ mod tests {
         assert_eq!(runs(&check), ["ethtool -G eth0 rx 8192"]);
         assert_eq!(check.commands()[0].undo(), "ethtool -G eth0 rx 512");
         assert_eq!(rings("eth0", Some(of(8192))).verdict(), Verdict::Ok);
-        assert_eq!(rings("eth0", None).verdict(), Verdict::Ok);
+        assert_eq!(rings("eth0", None).verdict(), Verdict::Unknown);
     }
 
     #[test]
@@ -300,7 +374,7 @@ mod tests {
             ("/proc/sys/net/core/netdev_max_backlog", "1000\n"),
         ]);
         let check = backlog(&faked.tree());
-        assert_eq!(check.verdict(), Verdict::Note);
+        assert_eq!(check.verdict(), Verdict::Warning);
         assert!(check.found().starts_with("12 packets"), "{check}");
         assert_eq!(
             runs(&check),
@@ -308,7 +382,8 @@ mod tests {
         );
         faked.put("/proc/net/softnet_stat", "00ff 00000000 0\n");
         assert_eq!(backlog(&faked.tree()).verdict(), Verdict::Ok);
-        assert_eq!(backlog(&FakedTree::of(&[]).tree()).verdict(), Verdict::Ok);
+        let none = FakedTree::of(&[]);
+        assert_eq!(backlog(&none.tree()).verdict(), Verdict::Unknown);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::check::{Check, Fix, Subject};
 use super::tree::{Tree, list_of};
-use super::wanted::Wanted;
+use super::wanted::{Pinned, Wanted};
 
 /// Enough for a publisher and a few subscribers that each spin on a core.
 const CORES_ENOUGH: usize = 4;
@@ -16,7 +16,20 @@ const NAMED_MAX: usize = 3;
 /// Most interrupts that get a command.
 const INTERRUPTS_MAX: usize = 512;
 
+/// Reason why a thread must be able to run on its core.
+const REFUSED: &str =
+    "the publisher refuses to start with this config, because the thread can't run there";
+
 const CPU: &str = "/sys/devices/system/cpu";
+/// Governors of the kernel (Documentation/admin-guide/pm/cpufreq.rst).
+const GOVERNORS: [&str; 6] = [
+    "performance",
+    "powersave",
+    "ondemand",
+    "conservative",
+    "schedutil",
+    "userspace",
+];
 
 /// Runs all checks of the processor.
 pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
@@ -31,6 +44,7 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
     ]
 }
 
+/// Returns the cores that are online; empty if the system does not report them.
 fn online(tree: &Tree) -> BTreeSet<usize> {
     tree.cores(&format!("{CPU}/online")).unwrap_or_default()
 }
@@ -48,9 +62,17 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::Cores;
     let allowed = tree.field("/proc/self/status", "Cpus_allowed_list");
     let allowed = allowed.and_then(|list| super::tree::cores_of(&list));
-    let Some(allowed) = allowed else {
-        return Check::ok(id, "this system does not report the cores of this process");
+    let Some(mut allowed) = allowed.filter(|cores| !cores.is_empty()) else {
+        return Check::unknown(id, "this system does not report the cores of this process");
     };
+    // The list of a process also has cores that are off, and those that the board has room for.
+    let online = online(tree);
+    if !online.is_empty() {
+        if let Some(off) = wanted.pinned.iter().find(|it| !online.contains(&it.core)) {
+            return core_off(tree, off, &online);
+        }
+        allowed.retain(|core| online.contains(core));
+    }
     let may_use = format!(
         "this process may use {}: {}",
         allowed.len(),
@@ -58,10 +80,10 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     );
     let barred = wanted.pinned.iter().find(|it| !allowed.contains(&it.core));
     if let Some(barred) = barred {
-        return Check::finding(
+        return Check::error(
             id,
             format!("{} is {}, and {may_use}", barred.setting, barred.core),
-            "the publisher refuses to start with this config, because the thread can't run there",
+            REFUSED,
             format!(
                 "choose cores of this list, or start the publisher with `taskset -c {}` or \
                  CPUAffinity= in its unit",
@@ -72,7 +94,7 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     let mut seen = BTreeMap::new();
     for pinned in &wanted.pinned {
         if let Some(other) = seen.insert(pinned.core, pinned.setting) {
-            return Check::note(
+            return Check::warning(
                 id,
                 format!("{other} and {} are both {}", pinned.setting, pinned.core),
                 "threads on one core wait for each other, for milliseconds where one of them spins",
@@ -81,7 +103,7 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
         }
     }
     if wanted.spins && wanted.threads > allowed.len() {
-        return Check::finding(
+        return Check::warning(
             id,
             format!(
                 "{} threads of this config spin, and {may_use}",
@@ -103,10 +125,32 @@ fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     Check::ok(id, may_use)
 }
 
+/// Reports a pinned core that is not online.
+fn core_off(tree: &Tree, pinned: &Pinned, online: &BTreeSet<usize>) -> Check {
+    let Pinned { setting, core } = pinned;
+    let switch = format!("{CPU}/cpu{core}/online");
+    let others = format!("choose one of {}", list_of(online));
+    if tree.has(&switch) {
+        let found = format!("{setting} is {core}, and that core is off");
+        let check = Check::error(
+            Subject::Cores,
+            found,
+            REFUSED,
+            format!("{others}, or turn it on"),
+        );
+        return check.fixed_by([Fix::write(&switch, "1", "0")]);
+    }
+    let found = format!("{setting} is {core}, and this host has no such core");
+    Check::error(Subject::Cores, found, REFUSED, others)
+}
+
 fn isolation(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::Isolation;
-    let listed = |file: &str| tree.cores(&format!("{CPU}/{file}")).unwrap_or_default();
-    let (isolated, tickless) = (listed("isolated"), listed("nohz_full"));
+    let listed = |file: &str| tree.cores(&format!("{CPU}/{file}"));
+    let tickless = listed("nohz_full").unwrap_or_default();
+    let Some(isolated) = listed("isolated") else {
+        return Check::unknown(id, "this system does not report isolated cores");
+    };
     let named = |cores: &BTreeSet<usize>| match cores.is_empty() {
         true => "none".to_owned(),
         false => list_of(cores),
@@ -152,7 +196,8 @@ fn governor(tree: &Tree, wanted: &Wanted) -> Check {
     let mut is_reported = false;
     for core in judged(tree, wanted) {
         let path = format!("{CPU}/cpu{core}/cpufreq/scaling_governor");
-        let Some(governor) = tree.word(&path) else {
+        let governor = tree.word(&path);
+        let Some(governor) = governor.filter(|it| GOVERNORS.contains(&it.as_str())) else {
             continue;
         };
         is_reported = true;
@@ -161,9 +206,9 @@ fn governor(tree: &Tree, wanted: &Wanted) -> Check {
         }
     }
     if !is_reported {
-        return Check::ok(
+        return Check::unknown(
             id,
-            "this system does not scale the frequency of these cores",
+            "this system does not report one; on a virtual machine its host chooses the frequency",
         );
     }
     if slow.is_empty() {
@@ -195,6 +240,14 @@ struct Deep {
 
 fn idle_states(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::IdleStates;
+    // A program that holds this file open limits the time for all cores.
+    let held_us = tree.latency_limit_us();
+    if let Some(us) = held_us.filter(|us| *us <= EXIT_LATENCY_MAX_US) {
+        return Check::ok(
+            id,
+            format!("a program keeps all cores within {us} us of waking (/dev/cpu_dma_latency)"),
+        );
+    }
     let mut deep: Option<Deep> = None;
     let mut is_reported = false;
     for core in online(tree) {
@@ -221,13 +274,13 @@ fn idle_states(tree: &Tree, wanted: &Wanted) -> Check {
         }
     }
     let Some(deep) = deep else {
-        return Check::ok(
+        if is_reported {
+            let found = format!("all states are left within {EXIT_LATENCY_MAX_US} us");
+            return Check::ok(id, found);
+        }
+        return Check::unknown(
             id,
-            if is_reported {
-                format!("all states are left within {EXIT_LATENCY_MAX_US} us")
-            } else {
-                "this system does not report sleep states".to_owned()
-            },
+            "this system reports no sleep states; a virtual machine's host may still have them",
         );
     };
     let why = if wanted.spins && !wanted.pinned.is_empty() {
@@ -258,8 +311,10 @@ fn idle_states(tree: &Tree, wanted: &Wanted) -> Check {
 
 fn siblings(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::Smt;
-    if tree.word(&format!("{CPU}/smt/active")).as_deref() != Some("1") {
-        return Check::ok(id, "off, or not reported");
+    match tree.number(&format!("{CPU}/smt/active")) {
+        Some(0) => return Check::ok(id, "off"),
+        Some(1) => {}
+        _ => return Check::unknown(id, "this system does not report whether it is on"),
     }
     let (online, pinned) = (online(tree), wanted.cores());
     let mut busy = BTreeSet::new();
@@ -317,6 +372,8 @@ fn names_of_interrupts(tree: &Tree) -> BTreeMap<String, String> {
     let text = tree.text("/proc/interrupts").unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let named = lines.filter_map(|(number, rest)| {
+        // Others have a name in place of a number, and no affinity.
+        number.trim().parse::<u32>().ok()?;
         let name = rest.split_ascii_whitespace().last()?;
         Some((number.trim().to_owned(), name.to_owned()))
     });
@@ -331,6 +388,9 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
     }
     let others: BTreeSet<_> = online(tree).difference(&pinned).copied().collect();
     let names = names_of_interrupts(tree);
+    if names.is_empty() {
+        return Check::unknown(id, "this system does not report its interrupts");
+    }
     let (mut found, mut fixes) = (Vec::new(), Vec::new());
     for number in tree.names("/proc/irq") {
         // The kernel lists an interrupt by name once a driver uses it.
@@ -388,6 +448,9 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
 fn kdamond(tree: &Tree) -> Check {
     let id = Subject::Kdamond;
     let mut running = tree.processes();
+    if running.is_empty() {
+        return Check::unknown(id, "this system does not report its processes");
+    }
     running.retain(|name| name.starts_with("kdamond"));
     if running.is_empty() {
         return Check::ok(id, "not running");
@@ -411,7 +474,7 @@ fn kdamond(tree: &Tree) -> Check {
         false => "",
     };
     let names: Vec<_> = running.into_iter().collect();
-    Check::note(
+    Check::warning(
         id,
         format!("{} runs", names.join(", ")),
         "it unmaps pages to see whether they are used, so the ring's next access faults, and it \
@@ -428,7 +491,7 @@ mod tests {
     use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
-    use crate::commands::doctor::check::Verdict::{Finding, Note, Ok};
+    use crate::commands::doctor::check::Verdict::{Error, Note, Ok, Unknown, Warning};
 
     fn allowed(cores: &str) -> FakedTree {
         let status = format!("Name:\ta\nCpus_allowed:\tf\nCpus_allowed_list:\t{cores}\n");
@@ -454,19 +517,28 @@ mod tests {
         assert_eq!(verdict("0", &none).0, Note);
         assert_eq!(verdict("0-3", &spinning()).0, Ok);
         let (barred, found) = verdict("0-2", &spinning());
-        assert_eq!(barred, Finding);
+        assert_eq!(barred, Error);
         assert!(found.contains("threads.publish_core is 3"), "{found}");
         let unpinned = wanted(json!({ "threads": { "idle": "spin" } }));
-        assert_eq!(verdict("0", &unpinned).0, Finding, "two threads on a core");
+        assert_eq!(verdict("0", &unpinned).0, Warning, "two threads on a core");
         assert_eq!(verdict("0-1", &unpinned).0, Ok);
         let twice = wanted(json!({ "threads": { "feed_core": 1, "publish_core": 1 } }));
-        assert_eq!(verdict("0-3", &twice).0, Note);
+        assert_eq!(verdict("0-3", &twice).0, Warning);
         for odd in ["", "x", "0-999999"] {
-            let (odd, found) = verdict(odd, &spinning());
-            assert!(odd == Ok || odd == Finding, "{found}");
+            assert_eq!(verdict(odd, &spinning()).0, Unknown, "{odd}");
         }
-        let unknown = FakedTree::of(&[]);
-        assert_eq!(cores(&unknown.tree(), &spinning()).verdict(), Ok);
+        let faked = allowed("0-7");
+        faked.put(&format!("{CPU}/online"), "0-2\n");
+        faked.put(&format!("{CPU}/cpu3/online"), "0\n");
+        let off = cores(&faked.tree(), &spinning());
+        assert_eq!(runs(&off), [format!("echo 1 > {CPU}/cpu3/online")]);
+        faked.put(&format!("{CPU}/online"), "0-1,3\n");
+        let missing = cores(&faked.tree(), &spinning());
+        assert_eq!(missing.verdict(), Error);
+        assert!(missing.found().contains("no such core"), "{missing}");
+        faked.put(&format!("{CPU}/online"), "0\n");
+        let few = cores(&faked.tree(), &none);
+        assert_eq!(few.verdict(), Note, "cores that are off do not count");
     }
 
     #[test]
@@ -509,7 +581,8 @@ mod tests {
         let undo = "cpupower -c 0-1 frequency-set -g powersave";
         assert_eq!(check.commands()[0].undo(), undo);
         let none = FakedTree::of(&[("/sys/devices/system/cpu/online", "0-3\n")]);
-        assert_eq!(governor(&none.tree(), &Wanted::default()).verdict(), Ok);
+        let verdict = governor(&none.tree(), &Wanted::default()).verdict();
+        assert_eq!(verdict, Unknown);
     }
 
     #[test]
@@ -535,7 +608,15 @@ mod tests {
         faked.put(&state(1, "disable"), "1\n");
         assert_eq!(idle_states(&faked.tree(), &spinning()).verdict(), Ok);
         let none = FakedTree::of(&[]);
-        assert_eq!(idle_states(&none.tree(), &spinning()).verdict(), Ok);
+        assert_eq!(idle_states(&none.tree(), &spinning()).verdict(), Unknown);
+        faked.put(&state(1, "disable"), "0\n");
+        for (limit_us, verdict) in [(0_i32, Ok), (10, Ok), (11, Note), (2_000_000_000, Note)] {
+            faked.put("/dev/cpu_dma_latency", limit_us.to_ne_bytes());
+            let check = idle_states(&faked.tree(), &spinning());
+            assert_eq!(check.verdict(), verdict, "{limit_us}");
+        }
+        faked.put("/dev/cpu_dma_latency", [255; 3]);
+        assert_eq!(idle_states(&faked.tree(), &spinning()).verdict(), Note);
     }
 
     #[test]
@@ -593,11 +674,13 @@ mod tests {
 
     #[test]
     fn kdamond_is_reported_with_its_switch() {
+        let none = FakedTree::of(&[]);
+        assert_eq!(kdamond(&none.tree()).verdict(), Unknown);
         let faked = FakedTree::of(&[("/proc/7/comm", "bash\n"), ("/proc/no/comm", "kdamond\n")]);
         assert_eq!(kdamond(&faked.tree()).verdict(), Ok);
         faked.put("/proc/77/comm", "kdamond.0\n");
         let check = kdamond(&faked.tree());
-        assert_eq!(check.verdict(), Note);
+        assert_eq!(check.verdict(), Warning);
         assert!(!check.remedy().is_empty() && check.commands().is_empty());
         faked.put("/sys/module/damon_reclaim/parameters/enabled", "Y\n");
         faked.put("/sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tickcast_transport::host::files::{open_input, read_at_most};
@@ -28,13 +29,18 @@ impl Tree {
         Self { root: "/".into() }
     }
 
+    /// Returns whether these are the files of this host.
+    pub(super) fn is_this_host(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Returns the root.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Returns the place of an absolute path of the host.
-    fn at(&self, path: &str) -> PathBuf {
+    pub(super) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -61,6 +67,15 @@ impl Tree {
     /// Returns the list of cores that a file holds.
     pub(super) fn cores(&self, path: &str) -> Option<BTreeSet<usize>> {
         cores_of(self.text(path)?.trim())
+    }
+
+    /// Returns the longest time in microseconds that programs allow cores to wake: 2 s if none limits it.
+    /// Reading the device limits nothing.
+    pub(super) fn latency_limit_us(&self) -> Option<u64> {
+        let mut file = fs::File::open(self.at("/dev/cpu_dma_latency")).ok()?;
+        let mut bytes = [0; 4];
+        file.read_exact(&mut bytes).ok()?;
+        i32::from_ne_bytes(bytes).try_into().ok()
     }
 
     /// Returns the value of a name in a file of lines `name: value`.

@@ -33,8 +33,10 @@ pub(super) struct Line {
 /// The needs of a config. Without a config: those of any process of tickcast on the given interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Wanted {
-    /// Whether there is a config.
+    /// Whether they are those of a publisher with a config.
     pub(super) is_configured: bool,
+    /// Whether they are those of a subscriber to a config's groups.
+    pub(super) is_subscriber: bool,
     /// Threads with a core of their own.
     pub(super) pinned: Vec<Pinned>,
     /// Whether threads poll without ever giving up their core.
@@ -147,6 +149,39 @@ impl Wanted {
         wanted
     }
 
+    /// Returns the needs of a subscriber to the groups of a config, which it joins on `interface`; by default
+    /// on the interfaces of the config.
+    pub(in super::super) fn of_subscriber(config: &Config, interface: Option<&Interface>) -> Self {
+        let publisher = Self::of(config);
+        let mut received = publisher.sent;
+        if let Some(interface) = interface.map(name_of) {
+            for line in &mut received {
+                line.interface.clone_from(&interface);
+            }
+        }
+        Self {
+            is_subscriber: true,
+            interfaces: received.iter().map(|it| it.interface.clone()).collect(),
+            received,
+            datagram_len_max: publisher.datagram_len_max,
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether RDMA devices carry anything of the config.
+    pub(super) const fn uses_verbs(&self) -> bool {
+        self.pinned_bytes.is_some()
+    }
+
+    /// Returns the groups that carry the channels of the config.
+    pub(super) fn published(&self) -> &[Line] {
+        if self.is_subscriber {
+            &self.received
+        } else {
+            &self.sent
+        }
+    }
+
     fn sends(&mut self, group: SocketAddrV4, interface: &Interface) {
         let interface = name_of(interface);
         self.interfaces.insert(interface.clone());
@@ -190,6 +225,12 @@ fn larger(one: Option<u64>, other: Option<usize>) -> Option<u64> {
 /// Returns the needs of a config with these settings, for tests.
 #[cfg(test)]
 pub(super) fn wanted(settings: serde_json::Value) -> Wanted {
+    Wanted::of(&config(settings))
+}
+
+/// Returns a config with these settings, for tests.
+#[cfg(test)]
+pub(super) fn config(settings: serde_json::Value) -> Config {
     let mut config = serde_json::json!({
         "name": "a", "control": "127.0.0.1:0", "inputs": [{ "source": 1, "kind": "own" }],
         "interface": "eth0",
@@ -203,7 +244,7 @@ pub(super) fn wanted(settings: serde_json::Value) -> Wanted {
             config[key] = value;
         }
     }
-    Wanted::of(&Config::parse(&config.to_string()).unwrap())
+    Config::parse(&config.to_string()).unwrap()
 }
 
 #[cfg(test)]
@@ -245,6 +286,7 @@ mod tests {
         let (a, b) = (bytes(1472, 1024), bytes(4096, 2048));
         let expected = Wanted {
             is_configured: true,
+            is_subscriber: false,
             pinned: vec![
                 Pinned {
                     setting: "threads.feed_core",
@@ -286,6 +328,29 @@ mod tests {
             group: group.parse().unwrap(),
             interface: interface.to_owned(),
         }
+    }
+
+    #[test]
+    fn needs_of_a_subscriber_are_the_published_groups() {
+        let settings = json!({
+            "threads": { "idle": "spin", "feed_core": 2 },
+            "inputs": [{ "source": 1, "kind": "udp", "lines": [{ "listen": "239.1.1.1:100" }] }],
+        });
+        let config = config(settings);
+        let line = |interface: &str| line(("239.255.90.1:7590", interface));
+        let expected = |interface: &str| Wanted {
+            is_subscriber: true,
+            interfaces: BTreeSet::from([interface.to_owned()]),
+            received: vec![line(interface)],
+            datagram_len_max: 1472,
+            ..Wanted::default()
+        };
+        let wanted = Wanted::of_subscriber(&config, None);
+        assert_eq!(wanted, expected("eth0"));
+        assert_eq!(wanted.published(), [line("eth0")]);
+        let other = Interface::Name("eth5".into());
+        let wanted = Wanted::of_subscriber(&config, Some(&other));
+        assert_eq!(wanted, expected("eth5"));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Passage {
             "records of this length do not arrive by multicast, and each is repaired over TCP";
         let (found, remedy) = (format!("{arrived}; {stop}"), format!("{mtu}{advice}"));
         if packets.is_empty() {
-            Check::finding(id, found, why, remedy)
+            Check::error(id, found, why, remedy)
         } else {
             Check::note(id, found, why, remedy)
         }
@@ -254,14 +254,14 @@ mod tests {
             sent: 9,
             ..passage(64)
         };
-        assert_eq!(id(&refused), (Subject::PeerSend, Verdict::Finding));
+        assert_eq!(id(&refused), (Subject::PeerSend, Verdict::Error));
     }
 
     #[test]
     fn datagrams_that_never_leave_stop_at_the_sender() {
         let mut kept = passage(64);
         kept.sender.sent_packets = 9;
-        assert_eq!(id(&kept), (Subject::PeerSender, Verdict::Finding));
+        assert_eq!(id(&kept), (Subject::PeerSender, Verdict::Error));
         assert!(kept.check(false).remedy().contains("--ttl 0"));
     }
 
@@ -269,7 +269,7 @@ mod tests {
     fn datagrams_lost_on_the_way_stop_at_the_receiver() {
         let mut lost = passage(64);
         lost.receiver.received_packets = 0;
-        assert_eq!(id(&lost), (Subject::PeerReceiver, Verdict::Finding));
+        assert_eq!(id(&lost), (Subject::PeerReceiver, Verdict::Error));
         assert!(lost.check(false).remedy().contains("querier"));
         assert!(!lost.check(false).remedy().contains("MTU"));
         assert!(
@@ -283,7 +283,7 @@ mod tests {
     fn datagrams_of_a_wrong_source_stop_in_the_ip_layer() {
         let mut dropped = passage(64);
         dropped.receiver.ip_multicast = 3;
-        assert_eq!(id(&dropped), (Subject::PeerIp, Verdict::Finding));
+        assert_eq!(id(&dropped), (Subject::PeerIp, Verdict::Error));
         assert!(dropped.check(false).remedy().contains("joined"));
         dropped.receiver.reverse_path_drops = 7;
         assert!(dropped.check(false).remedy().contains("rp_filter=2"));
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn datagrams_that_a_firewall_drops_stop_at_the_socket() {
         let dropped = passage(64);
-        assert_eq!(id(&dropped), (Subject::PeerSocket, Verdict::Finding));
+        assert_eq!(id(&dropped), (Subject::PeerSocket, Verdict::Error));
         assert!(dropped.check(false).remedy().contains("firewall"));
     }
 
