@@ -619,3 +619,73 @@ fn streams_that_are_not_surveyed_are_a_fault() {
         assert_eq!(inspection.is_whole(), !is_fault, "{faults:?}");
     }
 }
+
+/// Returns faults of a recording, without their remedies.
+fn short(faults: Vec<String>) -> Vec<String> {
+    let before = |fault: &String| fault.split(':').take(2).collect::<Vec<_>>().join(":");
+    faults.iter().map(before).collect()
+}
+
+#[test]
+fn late_feed_is_a_fault_where_no_other_recording_reads_it() {
+    // More packets than are surveyed precede the third feed, and a third channel of the second one.
+    let first = (1..=20_000).map(|n| (GROUP, 1, mold(n, b'S')));
+    let second = [(GROUP, 2, segment(1)), (GROUP, 2, segment(2))];
+    let late = [(GROUP, 3, mold(1, b'S')), (GROUP, 2, segment(3))];
+    let file = pcap(second.into_iter().chain(first).chain(late));
+    let faults_of = |only: &[&str], all_feeds| {
+        let selection = Selection {
+            all_feeds,
+            ..selection(only)
+        };
+        let capture = Capture::from_reader("test", Cursor::new(file.clone())).unwrap();
+        short(faults(
+            Recording::new(vec![capture], &selection, None).unwrap(),
+        ))
+    };
+    let mut late = vec![
+        "1 frames to 239.1.1.1:2 are of another feed (iex-tp), which begins late".to_owned(),
+        "1 frames to 239.1.1.1:3 are of another feed (moldudp64-itch50), which begins late".into(),
+    ];
+    let short_of = |late: &[String]| short(late.to_vec());
+    assert_eq!(faults_of(&[], true), short_of(&late));
+    assert_eq!(faults_of(&["239.1.1.1:1"], true), short_of(&late));
+    assert_eq!(faults_of(&["239.1.1.1:2#2"], true), short_of(&late));
+    late.clear();
+    assert_eq!(faults_of(&["239.1.1.1:1"], false), late);
+}
+
+/// Returns a packet of SoupBinTCP.
+fn soup(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u16 + 1).to_be_bytes();
+    [&len[..], &[kind], payload].concat()
+}
+
+#[test]
+fn login_that_repeats_and_passes_over_messages_is_exact() {
+    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
+    let event = |n: u8| soup(b'S', &[&b"S\0\0\0\0\0\0\0\0\0"[..], &[n, b'Q']].concat());
+    let file = [
+        login(3),
+        event(3),
+        event(4),
+        login(4),
+        event(4),
+        event(5),
+        login(9),
+        event(9),
+        login(10),
+    ];
+    let inspection = inspect_bytes("logins.bin", &file.concat()).unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.duplicates), (4, 1));
+    assert_eq!((feed.missing, feed.sessions), (3, 1));
+    let [fault] = &inspection.faults[..] else {
+        panic!("one fault: {:?}", inspection.faults);
+    };
+    assert!(
+        fault.starts_with("messages 6 to 8 (3) are missing"),
+        "{fault}"
+    );
+    assert_eq!(inspection.account.of(Reason::Repeated).frames, 1);
+}
