@@ -142,7 +142,7 @@ pub struct Other {
     pub record: Row,
     /// Format of a feed that was recognised there.
     pub format: Option<Format>,
-    /// Another protocol that it looks like.
+    /// Another protocol that it looks like, where no feed was recognised.
     pub guess: Option<Guess>,
 }
 
@@ -372,7 +372,10 @@ impl Recording {
             other.record.frames += current.record.frames;
             other.record.bytes += current.record.bytes;
             other.format = other.format.or_else(|| Format::detect(&current.payload));
-            other.guess = other.guess.or_else(|| Guess::of_payload(&current.payload));
+            other.guess = match other.format {
+                Some(_) => None,
+                None => other.guess.or_else(|| Guess::of_payload(&current.payload)),
+            };
         } else {
             self.uncounted_frames += current.record.frames;
         }
