@@ -191,6 +191,10 @@ fn two_feeds_in_one_file_are_listed_and_a_choice_is_asked_for() {
             assert!(one.is_whole(), "{:?}", one.faults);
             let foreign = one.account.class(Class::Foreign).frames;
             assert!(foreign > 0, "{name} {destination}");
+            let others = one.others.iter();
+            let told: Vec<_> = others.map(|(_, it)| (it.format, it.guess)).collect();
+            let format = one.feeds[0].name.split(' ').next().unwrap().parse().ok();
+            assert_eq!(told, [(format, None)], "a known feed needs no guess");
         }
         let all = Selection {
             all_feeds: true,
@@ -618,4 +622,67 @@ fn streams_that_are_not_surveyed_are_a_fault() {
         assert_eq!(faults.iter().any(is_about), is_fault, "{faults:?}");
         assert_eq!(inspection.is_whole(), !is_fault, "{faults:?}");
     }
+}
+
+#[test]
+fn late_feed_is_a_fault_where_no_other_recording_reads_it() {
+    // More packets than are surveyed precede the third feed, and a third channel of the second one.
+    let first = (1..=20_000).map(|n| (GROUP, 1, mold(n, b'S')));
+    let second = [(GROUP, 2, segment(1)), (GROUP, 2, segment(2))];
+    let late = [(GROUP, 3, mold(1, b'S')), (GROUP, 2, segment(3))];
+    let file = pcap(second.into_iter().chain(first).chain(late));
+    let late_of = |only: &[&str], all_feeds| {
+        let selection = Selection {
+            all_feeds,
+            ..selection(only)
+        };
+        let inspection = inspect_chosen("late.pcap", &file, &selection, None).unwrap();
+        let late = (inspection.faults.iter()).filter(|fault| fault.contains("begins late"));
+        let frames = late.map(|fault| fault.split(" are of another feed").next().unwrap().into());
+        frames.collect::<Vec<String>>()
+    };
+    let late = ["1 frames to 239.1.1.1:2", "1 frames to 239.1.1.1:3"];
+    assert_eq!(late_of(&[], true), late);
+    for of_one in ["239.1.1.1:1", "239.1.1.1:2#2"] {
+        assert_eq!(late_of(&[of_one], true), late, "{of_one}");
+    }
+    assert!(
+        late_of(&["239.1.1.1:1"], false).is_empty(),
+        "left out by choice"
+    );
+}
+
+/// Returns a packet of SoupBinTCP.
+fn soup(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u16 + 1).to_be_bytes();
+    [&len[..], &[kind], payload].concat()
+}
+
+#[test]
+fn login_that_repeats_and_passes_over_messages_is_exact() {
+    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
+    let event = |n: u8| soup(b'S', &[&b"S\0\0\0\0\0\0\0\0\0"[..], &[n, b'Q']].concat());
+    let file = [
+        login(3),
+        event(3),
+        event(4),
+        login(4),
+        event(4),
+        event(5),
+        login(9),
+        event(9),
+        login(10),
+    ];
+    let inspection = inspect_bytes("logins.bin", &file.concat()).unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.duplicates), (4, 1));
+    assert_eq!((feed.missing, feed.sessions), (3, 1));
+    let [fault] = &inspection.faults[..] else {
+        panic!("one fault: {:?}", inspection.faults);
+    };
+    assert!(
+        fault.starts_with("messages 6 to 8 (3) are missing"),
+        "{fault}"
+    );
+    assert_eq!(inspection.account.of(Reason::Repeated).frames, 1);
 }

@@ -587,7 +587,7 @@ impl PublisherError {
 const fn recording_remedy(error: &RecordingError) -> &'static str {
     match error {
         RecordingError::Choice { .. } => {
-            "; give each an input of its own, with its destination in \"only\""
+            "; give each an input of its own, with its destination in \"only\", or set \"all_feeds\""
         }
         RecordingError::NotThere { .. } => "; correct \"only\"",
         _ => "",

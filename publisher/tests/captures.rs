@@ -127,7 +127,29 @@ fn file_with_several_feeds_is_refused_with_the_remedy() {
         "holds 2 feeds",
         "an input of its own",
         "\"only\"",
+        "\"all_feeds\"",
     ] {
         assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn all_feeds_of_a_file_are_inputs_of_their_own() {
+    for (name, messages) in [
+        ("intake/13_two_groups_same_session_name.pcap", [42, 42]),
+        ("intake/53_iex_two_channel_ids.pcap", [40, 20]),
+    ] {
+        let Some(file) = data(name) else {
+            return;
+        };
+        let (code, summary) = publish(&file, &[("all_feeds", json!(true))]);
+        assert_eq!(code, Some(0), "{summary:#}");
+        let sources = summary["sources"].as_array().unwrap().iter();
+        let got: Vec<_> = sources
+            .map(|source| (source["source"].clone(), source["messages_total"].clone()))
+            .collect();
+        let [first, second] = messages;
+        let expected = [(json!(1), json!(first)), (json!(2), json!(second))];
+        assert_eq!(got, expected, "{name}");
     }
 }

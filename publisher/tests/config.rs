@@ -1129,3 +1129,135 @@ fn fan_out_has_only_fields_of_its_transport() {
     }
     assert!(!validator.is_valid(&with_verbs(|v| v["send_buffer_bytes"] = json!(1))));
 }
+
+/// Returns a pcap with packets of simulated markets: the port and the seed of each.
+fn capture_of(packets: &[(u16, u64)]) -> Vec<u8> {
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    file.extend([0xff, 0xff, 0, 0, 101, 0, 0, 0]);
+    for (port, seed) in packets {
+        let mut simulator = Simulator::new(&SimulatorConfig::default(), *seed).unwrap();
+        let payload = simulator.next_packet().unwrap().payload;
+        let udp_len = (8 + payload.len()) as u16;
+        let len = 20 + u32::from(udp_len);
+        for word in [1, 0, len, len] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend([0x45, 0]);
+        file.extend((20 + udp_len).to_be_bytes());
+        file.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 1]);
+        for field in [5_000, *port, udp_len, 0] {
+            file.extend(field.to_be_bytes());
+        }
+        file.extend(payload);
+    }
+    file
+}
+
+#[test]
+fn each_feed_of_an_input_with_all_feeds_is_an_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let two = write("two.pcap", &capture_of(&[(6_001, 1), (6_002, 2)]));
+    let other = write("other.pcap", &capture_of(&[(6_001, 3)]));
+    let messages = write("day.itch", b"\0\x0cS\0\0\0\0\0\0\0\0\0\0Q");
+    let input = |source: u16, file: Value, only: &[&str]| {
+        json!({
+            "source": source, "kind": "capture", "file": file, "only": only, "all_feeds": true,
+        })
+    };
+    let planned = |inputs: Value| {
+        let mut config = good();
+        config["inputs"] = inputs;
+        plan(&config)
+    };
+
+    let all = planned(json!([
+        { "source": 4, "kind": "simulator", "messages": 10 }, input(5, json!(two), &[]),
+    ]));
+    let all = all.unwrap();
+    let inputs = json!(all.config.inputs);
+    let inputs = inputs.as_array().unwrap()[1..].iter();
+    let got: Vec<_> = inputs
+        .map(|it| {
+            (
+                it["source"].clone(),
+                it["only"].clone(),
+                it["all_feeds"].clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        got,
+        [
+            (json!(5), json!(["239.1.1.1:6001"]), json!(true)),
+            (json!(6), json!(["239.1.1.1:6002"]), json!(false)),
+        ]
+    );
+    let said = all.to_string();
+    assert!(said.contains("source 6: capture"), "{said}");
+    assert_eq!(said.matches("may be ITCH").count(), 1, "{said}");
+    let one = planned(json!([input(5, json!(two), &["239.1.1.1:6002"])])).unwrap();
+    let one = json!(one.config.inputs);
+    assert_eq!((&one[0]["source"], &one[1]), (&json!(5), &Value::Null));
+    assert_eq!(one[0]["all_feeds"], false, "the others were left out");
+
+    let simulator = |source: u16| json!({ "source": source, "kind": "simulator", "messages": 10 });
+    for (inputs, parts) in [
+        (
+            json!([input(5, json!(two), &[]), simulator(6)]),
+            &["inputs[0].all_feeds", "sources 5 to 6", "is source 6"][..],
+        ),
+        (
+            json!([simulator(4), input(65_535, json!(two), &[])]),
+            &[
+                "inputs[1].all_feeds",
+                "from 65535 to 65535",
+                "a lower source",
+            ],
+        ),
+        (
+            json!([input(5, json!([two, other]), &[])]),
+            &["different feeds", "239.1.1.1:6001", "of its own"],
+        ),
+        (
+            json!([input(5, json!("/dev/null"), &[])]),
+            &["/dev/null can be read only once", "\"only\""],
+        ),
+        (
+            json!([input(5, json!(messages), &[])]),
+            &["a file of messages holds one feed", "leave it out"],
+        ),
+        (
+            json!([input(5, json!(two), &["239.9.9.9:1"])]),
+            &[
+                "inputs[0].all_feeds",
+                "no feed at the destinations asked for",
+            ],
+        ),
+    ] {
+        let error = planned(inputs).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+}
+
+#[test]
+fn feeds_beyond_the_number_of_inputs_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.pcap");
+    let feeds: Vec<_> = (1..=17).map(|n| (6_000 + n, u64::from(n))).collect();
+    std::fs::write(&path, capture_of(&feeds)).unwrap();
+    let mut config = good();
+    config["inputs"] = json!([{
+        "source": 1, "kind": "capture", "file": path, "all_feeds": true,
+    }]);
+    let error = plan(&config).unwrap_err();
+    for part in ["17 inputs", "at most", "\"only\""] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}

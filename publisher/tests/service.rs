@@ -8,12 +8,12 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use common::{Control, Listener, PATIENCE, Publisher, Said, config, group, wait_for};
+use common::{Control, Listener, PATIENCE, Publisher, Said, config, group, to_the_end, wait_for};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_metrics::families::PUBLISHER;
 use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
-use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence, SourcePosition};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -918,4 +918,59 @@ fn service_manager_hears_of_start_life_and_stop() {
     publisher.terminate();
     let stopping = std::iter::repeat_with(next).find(|state| state != "WATCHDOG=1");
     assert_eq!(stopping.as_deref(), Some("STOPPING=1"));
+}
+
+#[test]
+fn login_behind_a_gap_of_a_file_is_a_source_loss() {
+    let soup = |kind: u8, payload: &[u8]| {
+        let len = (payload.len() as u16 + 1).to_be_bytes();
+        [&len[..], &[kind], payload].concat()
+    };
+    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
+    let event = soup(b'S', b"S\0\0\0\0\0\0\0\0\0\0Q");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("day.bin");
+    // Message 8 comes twice, and 9 to 11 never.
+    let bytes = [
+        &login(7)[..],
+        &event,
+        &event,
+        &login(8),
+        &event,
+        &login(12),
+        &event,
+    ];
+    std::fs::write(&path, bytes.concat()).unwrap();
+    let group = group();
+    let input = json!({
+        "source": 9, "kind": "capture", "file": path, "pace": "max", "wait_for_subscribers": 1,
+    });
+    let publisher = Publisher::start(&config(group, input));
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    to_the_end(&mut listener, &mut control, epoch);
+    let told: Vec<_> = (listener.datagrams.values())
+        .filter_map(|bytes| {
+            let datagram = Datagram::parse(bytes).unwrap();
+            let event = (datagram.header().kind == Kind::Event).then_some(datagram.payload())?;
+            match StreamEvent::parse(event)? {
+                StreamEvent::SourceLost { from, messages, .. } => Some((from, messages)),
+                _ => None,
+            }
+        })
+        .collect();
+    assert_eq!(told, [(SourcePosition::new(0, 9), 3)]);
+    let (code, summary) = publisher.finish();
+    assert_eq!(code, Some(1), "a gap is a finding");
+    let source = &summary["source"];
+    assert_eq!(
+        (&source["messages_total"], &source["duplicates"]),
+        (&json!(3), &json!(1)),
+        "{source:#}"
+    );
+    assert_eq!(
+        (&source["gaps"], &source["missing_messages"]),
+        (&json!(1), &json!(3))
+    );
 }

@@ -66,6 +66,8 @@ macro_rules! reasons {
 reasons! {
     /// Whole UDP datagrams, or messages of a file.
     Datagram = Used, "datagrams or messages of the feed";
+    /// Messages that a file repeats after a login.
+    Repeated = Used, "messages that came again";
     /// File headers and blocks without packets.
     Structure = Harmless, "headers and blocks of the file";
     /// Zeros that pad the file.

@@ -42,17 +42,24 @@ pub struct BinaryFile {
     is_after_mark: bool,
     session: u16,
     sequence: u64,
+    /// Sequence before the session's first message.
+    joined: u64,
+    /// Highest sequence of the session so far.
+    highest: u64,
     /// Name of the session that the last login began.
     login: Option<[u8; 10]>,
     stats: BinaryFileStats,
     findings: Findings,
 }
 
-/// Counts of the messages read so far. The account's sums are the messages and bytes read.
+/// Counts of the messages read so far. The account's sums are the messages and bytes read, with
+/// those that came again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BinaryFileStats {
     /// Messages returned so far, of all sessions.
     pub messages: u64,
+    /// Messages that came again after a login, left out.
+    pub repeated: u64,
     /// 1 when the file ended in the middle of a message or of its compressed stream.
     pub truncated: u64,
     /// Zero lengths and end-of-session packets, which end a day.
@@ -129,6 +136,8 @@ impl BinaryFile {
             is_after_mark: false,
             session: 0,
             sequence: 0,
+            joined: 0,
+            highest: 0,
             login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
@@ -185,6 +194,12 @@ impl BinaryFile {
                     self.begin_session(at, 0);
                 }
                 self.sequence += 1;
+                if self.sequence <= self.highest {
+                    self.stats.repeated += 1;
+                    self.stats.account.add(Reason::Repeated, 1, len);
+                    return Ok(None);
+                }
+                self.highest = self.sequence;
                 self.stats.messages += 1;
                 self.stats.account.add(Reason::Datagram, 1, len);
                 return Ok(Some(message));
@@ -220,15 +235,28 @@ impl BinaryFile {
         Ok(!is_mark && self.framing.is_sound(visible, 0))
     }
 
-    /// Takes the sequence of a login. A login that continues the current session changes nothing.
+    /// Takes the sequence of a login. A login continues the current session, and may repeat messages
+    /// of it or pass some over, or begins another one.
     fn log_in(&mut self, login: Login, at: u64) {
         let before = login.next.saturating_sub(1);
         let is_of_current = self.login.replace(login.session) == Some(login.session);
-        if self.sequence == 0 {
-            self.sequence = before;
-        } else if !is_of_current || before != self.sequence {
+        if self.is_unread() {
+            (self.joined, self.sequence) = (before, before);
+        } else if !is_of_current || before < self.joined {
             self.begin_session(at, before);
+        } else {
+            let seen = self.highest.max(self.joined);
+            if before > seen {
+                let (from, to) = (seen + 1, before);
+                (self.findings).add(CaptureFinding::Missing { from, to, at });
+            }
+            self.sequence = before;
         }
+    }
+
+    /// Returns whether nothing of the session was read.
+    const fn is_unread(&self) -> bool {
+        self.sequence == 0 && self.highest == 0
     }
 
     fn skipped(&mut self, from: u64, to: u64) {
@@ -238,11 +266,11 @@ impl BinaryFile {
 
     fn begin_session(&mut self, at: u64, sequence: u64) {
         // Nothing was read since the last begin: an end mark and a first event name one session.
-        if self.sequence == 0 {
+        if self.is_unread() {
             return;
         }
         self.session = self.session.saturating_add(1);
-        self.sequence = sequence;
+        (self.joined, self.sequence, self.highest) = (sequence, sequence, 0);
         self.findings.add(CaptureFinding::AnotherFile { at });
     }
 
@@ -507,9 +535,78 @@ mod tests {
             (file.session(), file.sequence())
         };
         assert_eq!(numbers("ONE", 8), (0, 8));
-        assert_eq!(numbers("ONE", 9), (1, 9), "a message is missing");
-        assert_eq!(numbers("ONE", 7), (1, 7), "a message comes again");
+        assert_eq!(numbers("ONE", 9), (0, 9), "a message is missing");
+        assert_eq!(numbers("ONE", 7), (0, 7), "a message comes again");
+        assert_eq!(numbers("ONE", 6), (1, 6), "from before the first login");
         assert_eq!(numbers("TWO", 8), (1, 8));
+    }
+
+    #[test]
+    fn login_behind_a_gap_names_the_missing_messages() {
+        let event = soup(b'S', &EVENT[2..]);
+        let again = login("ONE", 11);
+        let bytes = [&login("ONE", 7)[..], &event, &again, &event].concat();
+        let (messages, stats) = read(&bytes);
+        assert_eq!((messages.len(), stats.repeated), (2, 0));
+        let (_, file) = drain(&bytes);
+        let missing = CaptureFinding::Missing {
+            from: 8,
+            to: 10,
+            at: (login("ONE", 7).len() + event.len()) as u64,
+        };
+        assert_eq!(file.findings().kept(), [missing]);
+        let [fault] = &file.faults()[..] else {
+            panic!("one fault: {:?}", file.faults());
+        };
+        assert!(
+            fault.starts_with("messages 8 to 10 (3) are missing"),
+            "{fault}"
+        );
+    }
+
+    #[test]
+    fn messages_that_a_login_repeats_come_once() {
+        let event = |n: u8| {
+            let mut event = EVENT.to_vec();
+            event[12] = n;
+            soup(b'S', &event[2..])
+        };
+        let events = |numbers: std::ops::Range<u8>| numbers.flat_map(event).collect::<Vec<_>>();
+        // The second login repeats messages 1 to 3; the third begins behind a gap: 6 is missing.
+        let bytes = [
+            &login("ONE", 1)[..],
+            &events(1..4),
+            &login("ONE", 1),
+            &events(1..6),
+            &login("ONE", 7),
+            &events(7..9),
+            &soup(b'Z', b""),
+        ]
+        .concat();
+        let (messages, stats) = read(&bytes);
+        let numbers: Vec<_> = messages.iter().map(|message| message[10]).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 7, 8]);
+        assert_eq!((stats.messages, stats.repeated), (7, 3));
+        assert_eq!(stats.account.of(Reason::Repeated).frames, 3);
+        let (_, file) = drain(&bytes);
+        assert_eq!((file.session(), file.sequence()), (0, 8));
+        assert_eq!(file.findings().kept().len(), 1);
+    }
+
+    #[test]
+    fn session_behind_an_unused_login_is_another() {
+        let event = soup(b'S', &EVENT[2..]);
+        let bytes = [
+            &login("ONE", 1)[..],
+            &event,
+            &login("ONE", 1),
+            &login("TWO", 1),
+            &event,
+        ]
+        .concat();
+        let (messages, file) = drain(&bytes);
+        assert_eq!((messages.len(), file.session(), file.sequence()), (2, 1, 1));
+        assert_eq!(file.stats().repeated, 0);
     }
 
     #[test]

@@ -28,6 +28,15 @@ pub enum CaptureFinding {
         /// Their number.
         bytes: u64,
     },
+    /// Messages are missing before a login.
+    Missing {
+        /// Sequence of the first one.
+        from: u64,
+        /// Sequence of the last one.
+        to: u64,
+        /// First byte of the login.
+        at: u64,
+    },
     /// Another file begins within this one.
     AnotherFile {
         /// Its first byte.
@@ -105,6 +114,12 @@ impl fmt::Display for CaptureFinding {
             Self::Trailing { bytes } => write!(
                 f,
                 "{bytes} bytes follow the compressed data and were not read: decompress them apart"
+            ),
+            Self::Missing { from, to, at } => write!(
+                f,
+                "messages {from} to {to} ({}) are missing: the login at byte {at} continues \
+                 behind them",
+                to - from + 1
             ),
             Self::AnotherFile { at } => write!(f, "another file begins at byte {at}"),
             Self::UnknownInterface {

@@ -58,8 +58,8 @@ pub struct ItchDecoder {
     arbiter: Arbiter<MoldUdp64>,
     normaliser: Normaliser,
     trade_date: TradeDate,
-    /// Session of the last message that came without a packet.
-    ordinal: u16,
+    /// Position behind the last message that came without a packet.
+    next: Option<SourcePosition>,
 }
 
 impl ItchDecoder {
@@ -70,12 +70,12 @@ impl ItchDecoder {
             arbiter: Arbiter::new(PROTOCOL, settings.lines, settings.expect_from_one),
             normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),
             trade_date: settings.trade_date,
-            ordinal: 0,
+            next: None,
         }
     }
 
     /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n). A
-    /// greater ordinal than before begins another session.
+    /// greater ordinal than before begins another session. A sequence ahead of the next one is a gap.
     #[inline]
     pub fn message(
         &mut self,
@@ -87,11 +87,14 @@ impl ItchDecoder {
         if !self.normaliser.clock.is_set() {
             self.normaliser.clock = SessionClock::new(self.trade_date, received_at);
         }
-        if position.ordinal() != self.ordinal {
-            self.ordinal = position.ordinal();
+        let next = self.next.replace(position.plus(1));
+        if position.ordinal() != next.map_or(0, SourcePosition::ordinal) {
             let clock = SessionClock::new(self.trade_date, received_at);
             self.normaliser.begin_session(clock);
             sink.incident(Incident::SessionChange { next: position });
+        } else if let Some(from) = next.filter(|next| *next < position) {
+            let missing = position.sequence() - from.sequence();
+            sink.incident(Incident::Gap { from, missing });
         }
         self.normaliser
             .message(position, received_at, message, sink);

@@ -160,6 +160,7 @@ impl Inspection {
             let position = SourcePosition::new(file.session(), file.sequence());
             decoder.message(position, Nanos::ZERO, &message, &mut report);
         };
+        report.duplicates = file.stats().repeated;
         let findings = file.findings().clone();
         let mut faults = file.faults();
         faults.extend(failed.map(|error| error.to_string()));
@@ -177,8 +178,14 @@ impl Inspection {
     fn judge(mut self) -> Self {
         for feed in &self.feeds {
             let name = &feed.name;
+            // A file of messages, which has no lines, names its gaps itself.
+            let missing = if feed.lines.is_empty() {
+                0
+            } else {
+                feed.missing
+            };
             for (count, what) in [
-                (feed.missing, "messages are missing"),
+                (missing, "messages are missing"),
                 (feed.foreign, "packets are not of the feed"),
                 (feed.malformed, "packets or messages can't be read"),
                 (feed.unknown_types, "messages of unknown types are left out"),

@@ -142,7 +142,7 @@ pub struct Other {
     pub record: Row,
     /// Format of a feed that was recognised there.
     pub format: Option<Format>,
-    /// Another protocol that it looks like.
+    /// Another protocol that it looks like, where no feed was recognised.
     pub guess: Option<Guess>,
 }
 
@@ -198,6 +198,8 @@ pub struct Recording {
     feeds: Vec<Feed>,
     /// The destinations that were chosen; none: all.
     chosen: Vec<FeedDestination>,
+    /// With destinations and all feeds: the feeds that another recording of the same files reads.
+    elsewhere: Option<Vec<Feed>>,
     /// Whether the survey found more feeds and lines than it compares.
     is_survey_full: bool,
     others: BTreeMap<SocketAddr, Other>,
@@ -248,9 +250,14 @@ impl Recording {
             let files = files.paths();
             return Err(RecordingError::TooManyLines { files, lines });
         }
+        let elsewhere = (selection.all_feeds && !selection.only.is_empty()).then(|| {
+            all.retain(|feed| !feeds.contains(feed));
+            all
+        });
         let mut recording = Self {
             files,
             feeds,
+            elsewhere,
             chosen: selection.only.clone(),
             is_survey_full,
             others: BTreeMap::new(),
@@ -346,6 +353,12 @@ impl Recording {
             };
             self.files.account_as(reason, current);
         }
+        let elsewhere = self.elsewhere.iter().flatten();
+        if elsewhere.flat_map(|feed| &feed.lines).any(|line| {
+            line.file == current.file && line.destination.takes(address, &current.payload)
+        }) {
+            return None;
+        }
         let is_chosen = |chosen: &FeedDestination| {
             let has_no_channel = || Format::channels(&current.payload).next().is_none();
             chosen.address == address && (chosen.channel.is_none() || has_no_channel())
@@ -359,7 +372,10 @@ impl Recording {
             other.record.frames += current.record.frames;
             other.record.bytes += current.record.bytes;
             other.format = other.format.or_else(|| Format::detect(&current.payload));
-            other.guess = other.guess.or_else(|| Guess::of_payload(&current.payload));
+            other.guess = match other.format {
+                Some(_) => None,
+                None => other.guess.or_else(|| Guess::of_payload(&current.payload)),
+            };
         } else {
             self.uncounted_frames += current.record.frames;
         }
@@ -406,7 +422,8 @@ impl Recording {
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.files.texts(Capture::faults);
-        if !self.chosen.is_empty() {
+        let is_choice = !self.chosen.is_empty();
+        if is_choice {
             let frames = self.unplaced_frames;
             if frames > 0 {
                 faults.push(format!(
@@ -414,6 +431,8 @@ impl Recording {
                      its channel too, or all feeds"
                 ));
             }
+        }
+        if is_choice && self.elsewhere.is_none() {
             return faults;
         }
         if self.is_survey_full {

@@ -73,7 +73,8 @@ impl fmt::Display for FeedDestination {
 pub struct Selection {
     /// The destinations of the feed, in the order of its lines; empty: the only feed there is.
     pub only: Vec<FeedDestination>,
-    /// Whether each feed is wanted.
+    /// Whether each feed is wanted. With destinations: whether other recordings of the files read the
+    /// other feeds, so that what is of none of them is a fault here.
     pub all_feeds: bool,
     /// Origin of the times of captured packets.
     pub time: PacketTime,

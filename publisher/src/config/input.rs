@@ -64,6 +64,10 @@ pub struct CaptureConfig {
     /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
     #[serde(default)]
     pub only: Vec<FeedDestination>,
+    /// Whether each feed of the captures becomes an input: the first has this source's number, and
+    /// the others have those behind it.
+    #[serde(default)]
+    pub all_feeds: bool,
     /// Origin of the times of captured packets: their records, or the stamps of a device.
     #[serde(default)]
     pub time: PacketTime,

@@ -450,6 +450,7 @@ impl Input {
                 self.shared.set_types(decoder.counts());
                 let stats = file.stats();
                 counters.source_truncated.set(stats.truncated);
+                counters.source_duplicates.set(stats.repeated);
                 show_account(counters, &stats.account);
             }
             Packets::Simulator(_, decoder, _) => self.shared.set_types(decoder.counts()),
@@ -507,7 +508,7 @@ fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, Publi
     };
     let selection = Selection {
         only: input.only.clone(),
-        all_feeds: false,
+        all_feeds: input.all_feeds,
         time: input.time,
     };
     let recorded = match (input.format, &input.files[..]) {

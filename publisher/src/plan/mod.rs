@@ -1,6 +1,7 @@
 //! Interprets a config: resolves interfaces, checks geometries, maps symbols, and compares related
 //! values. A publisher with a checked plan does not fail because of its config.
 
+mod all_feeds;
 mod endpoints;
 pub(crate) mod fan_out;
 mod keys;
@@ -82,7 +83,7 @@ impl ChannelPlan {
 
 impl Plan {
     /// Checks a config for the service, and resolves its names. Opens only RDMA devices, briefly, to query
-    /// their limits.
+    /// their limits, and the captures of inputs with `all_feeds`, to find their feeds.
     ///
     /// # Errors
     /// Returns [`ConfigError`] with the JSON path, the value, and the remedy.
@@ -175,6 +176,7 @@ impl Plan {
         }
         endpoints::check(&config)?;
         standby::check(&config, &mut warnings)?;
+        let config = all_feeds::divide(config, &mut warnings)?;
         Ok(Self {
             config,
             channels,
@@ -496,11 +498,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         }
     }
     if itch > 1 {
-        warnings.push(
-            "several inputs may be ITCH, whose instrument ids all begin at 1: distinguish them by \
-             source, or run one publisher for each"
-                .into(),
-        );
+        warnings.push(SEVERAL_ITCH.into());
     }
     if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
         warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
@@ -570,6 +568,9 @@ fn ring_dir(
     }
     Ok(())
 }
+
+const SEVERAL_ITCH: &str = "several inputs may be ITCH, whose instrument ids all begin at 1: \
+                            distinguish them by source, or run one publisher for each";
 
 /// Maximum number of lines, or of files, of an input.
 const LINES_MAX: usize = 8;

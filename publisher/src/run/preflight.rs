@@ -18,8 +18,8 @@ use crate::error::ConfigError;
 use crate::plan::{ChannelPlan, Plan};
 use crate::recovery;
 
-/// Plans a config for the service, and checks that this host meets the plan's needs. Opens only
-/// RDMA devices, briefly, to query their limits.
+/// Plans a config for the service, and checks that this host meets the plan's needs. Opens what
+/// [`Plan::new`] opens.
 ///
 /// # Errors
 /// Returns [`ConfigError`] with the JSON path, the value, and the remedy, if the config or the host

@@ -104,11 +104,13 @@ fn print(inspection: &Inspection, output: &mut Output) -> Result<(), ToolError> 
         }
     }
     for (to, other) in &inspection.others {
-        let guess = other
-            .guess
-            .map_or_else(String::new, |guess| format!(": {guess}"));
+        let what = match (other.format, other.guess) {
+            (Some(format), _) => format!(": another feed ({format})"),
+            (None, Some(guess)) => format!(": {guess}"),
+            (None, None) => String::new(),
+        };
         let frames = thousands(other.record.frames);
-        output.line(format_args!("foreign: {frames} frames to {to}{guess}"))?;
+        output.line(format_args!("foreign: {frames} frames to {to}{what}"))?;
     }
     for note in &inspection.notes {
         output.line(format_args!("note: {note}"))?;

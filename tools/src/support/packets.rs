@@ -298,6 +298,7 @@ struct MoldPackets {
 struct Waiting {
     at: Nanos,
     session: u16,
+    sequence: u64,
     message: Vec<u8>,
 }
 
@@ -327,11 +328,17 @@ impl MoldPackets {
         packet.clear();
         packet.resize(HEADER_LEN, 0);
         let (mut count, mut sent_at) = (0_u16, None);
+        let mut behind = self.sequence;
         while let Some(next) = self.next_message()? {
             let (at, message) = (next.at, &next.message);
+            if count == 0 && next.session == self.of_file {
+                // Messages that the file lacks are missing in the packets too.
+                self.sequence = next.sequence;
+                behind = next.sequence;
+            }
             let begun = *sent_at.get_or_insert(at);
             let full = packet.len() + 2 + message.len() > PACKET_MAX;
-            let is_later = full || at.since(begun) > TOGETHER;
+            let is_later = full || at.since(begun) > TOGETHER || next.sequence != behind;
             if next.session != self.of_file || (count > 0 && is_later) {
                 self.waiting = Some(next);
                 break;
@@ -339,7 +346,7 @@ impl MoldPackets {
             // The length fits, because the file stores it in two bytes.
             packet.extend_from_slice(&(message.len() as u16).to_be_bytes());
             packet.extend_from_slice(message);
-            count += 1;
+            (count, behind) = (count + 1, behind + 1);
         }
         let is_end = count == 0;
         let header = MoldHeader {
@@ -373,6 +380,7 @@ impl MoldPackets {
         Ok(Some(Waiting {
             at,
             session: self.file.session(),
+            sequence: self.file.sequence(),
             message,
         }))
     }

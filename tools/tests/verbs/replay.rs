@@ -62,8 +62,19 @@ fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Runs a replay to `socket`. Returns the packets received and the summary.
+/// Runs a replay to `socket` of a whole recording. Returns the packets received and the summary.
 fn replay(
+    path: &std::path::Path,
+    socket: &UdpSocket,
+    to: &str,
+    options: &[&str],
+) -> (Vec<Vec<u8>>, Value) {
+    replay_with_code(0, path, socket, to, options)
+}
+
+/// Runs a replay that ends with an exit code.
+fn replay_with_code(
+    code: i32,
     path: &std::path::Path,
     socket: &UdpSocket,
     to: &str,
@@ -74,7 +85,7 @@ fn replay(
     let done = run(&args);
     assert_eq!(
         done.status.code(),
-        Some(0),
+        Some(code),
         "{args:?}: {}",
         text(&done.stderr)
     );
@@ -228,6 +239,39 @@ fn binary_file_messages_become_one_ended_session() {
         came,
         [session(b"REPLAY0001"), session(b"REPLAY0002")].concat()
     );
+}
+
+#[test]
+fn gap_before_a_login_is_a_gap_of_the_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let soup = |kind: u8, payload: &[u8]| {
+        let len = (payload.len() as u16 + 1).to_be_bytes();
+        [&len[..], &[kind], payload].concat()
+    };
+    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
+    let event = soup(b'S', b"S\0\0\0\0\0\0\0\0\0\0Q");
+    // Message 8 comes twice, and 9 to 11 never.
+    let bytes = [
+        &login(7)[..],
+        &event,
+        &event,
+        &login(8),
+        &event,
+        &login(12),
+        &event,
+    ];
+    let path = file(&folder, &bytes.concat());
+    let (socket, to) = unicast();
+    let (came, summary) = replay_with_code(1, &path, &socket, &to, &["--speed", "max"]);
+    let heads = came.iter().map(|packet| {
+        let (sequence, count) = (&packet[10..18], &packet[18..20]);
+        (
+            u64::from_be_bytes(sequence.try_into().unwrap()),
+            u16::from_be_bytes(count.try_into().unwrap()),
+        )
+    });
+    assert_eq!(heads.collect::<Vec<_>>(), [(7, 2), (12, 1), (13, 0xffff)]);
+    assert_eq!(summary["whole"], false, "{summary:#}");
 }
 
 #[test]
