@@ -137,6 +137,12 @@ impl Reassembly {
         dropped
     }
 
+    /// Moves the beginning forward before anything was delivered, and forgets what waits before it.
+    pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
+        self.stream.begin_at(oldest, record);
+        self.window.forget_below(oldest);
+    }
+
     /// The next sequence to deliver or declare lost.
     #[must_use]
     pub(crate) const fn next(&self) -> Sequence {

@@ -691,7 +691,7 @@ impl EpochStream {
             return;
         };
         self.recovery.forget_missing(gone);
-        self.recovery.stream_mut().begin_at(oldest, record);
+        self.recovery.reassembly_mut().begin_at(oldest, record);
         self.extent.progress_mut().pass(oldest.previous());
         self.join.begin_later(oldest, self.extent.highest_seen());
         let after = oldest.previous();

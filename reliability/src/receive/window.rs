@@ -281,6 +281,15 @@ impl Window {
         }
     }
 
+    /// Forgets the datagrams that wait below this sequence: delivery has passed them.
+    pub(crate) fn forget_below(&mut self, next: Sequence) {
+        let waits = |e: &&mut Entry| e.state == State::Waiting && e.held.sequence < next;
+        for entry in self.entries.iter_mut().filter(waits) {
+            *entry = EMPTY;
+            self.waiting -= 1;
+        }
+    }
+
     /// Returns the entry with this sequence, and whether it was delivered.
     #[must_use]
     pub(crate) fn seen(&self, sequence: Sequence) -> Option<(&Held, bool)> {
@@ -400,6 +409,17 @@ mod tests {
             Some((7, true))
         );
         assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn datagrams_that_wait_below_a_sequence_are_forgotten() {
+        let mut window = Window::new(8, 16);
+        window.delivered(held(3, 1));
+        (4..7).for_each(|sequence| window.hold(held(sequence, 1), &[1]));
+        window.forget_below(Sequence(6));
+        assert_eq!(window.waiting(), 1);
+        assert!(window.seen(Sequence(3)).is_some() && window.seen(Sequence(5)).is_none());
+        assert!(window.waiting_at(Sequence(6)).is_some());
     }
 
     #[test]

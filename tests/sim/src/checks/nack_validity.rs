@@ -304,6 +304,14 @@ impl NackCheck {
         self.owed.remove(&sequence.0);
     }
 
+    /// Records that the stream begins behind this sequence. A ring that moved on moves the beginning too,
+    /// and what was received before it is never delivered.
+    pub fn begins_behind(&mut self, after: Sequence) {
+        if let Some(range) = SequenceRange::new(Sequence::NONE, after) {
+            self.lost(range);
+        }
+    }
+
     /// Records that these sequences were declared lost, so that their received contents were
     /// dropped.
     pub fn lost(&mut self, range: SequenceRange) {

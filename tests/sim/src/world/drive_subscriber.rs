@@ -84,6 +84,7 @@ impl World {
                         wrong.get_or_insert(format!("subscriber {number}: {what}"));
                     }
                     match event {
+                        Told::Joined { after } => of.asked.begins_behind(*after),
                         Told::Stale => of.asked.pace.stale(Some(now)),
                         Told::EndOfSession => of.asked.pace.ends(),
                         Told::Recovered => of.asked.pace.stale(None),
@@ -155,6 +156,15 @@ impl World {
             let (settled, heard) = receiver.progress();
             of.stream.follows(truth, receiver.epoch());
             let c = receiver.counters();
+            let accuses = c.impostors.get() > 0 || c.fencing_violations.get() > 0;
+            if accuses && !has_twin {
+                let (proofs, contents) = (c.impostors.get(), c.fencing_violations.get());
+                return Err(format!(
+                    "subscriber {number} on channel {} accuses the only publisher: {proofs} proofs, \
+                     {contents} second contents",
+                    of.channel
+                ));
+            }
             of.disturbed |= c.impostors.get() > 0 || has_twin && c.malformed_dropped.get() > 0;
             if of.disturbed {
                 continue;
