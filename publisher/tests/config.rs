@@ -1130,13 +1130,17 @@ fn fan_out_has_only_fields_of_its_transport() {
     assert!(!validator.is_valid(&with_verbs(|v| v["send_buffer_bytes"] = json!(1))));
 }
 
-/// Returns a pcap with packets of simulated markets: the port and the seed of each.
-fn capture_of(packets: &[(u16, u64)]) -> Vec<u8> {
+/// Returns a pcap with the first packets of several feeds: the port of each, and a number that its
+/// message differs by.
+fn capture_of(packets: &[(u16, u8)]) -> Vec<u8> {
+    /// The last byte of the first message's time stamp.
+    const STAMP_AT: usize = 32;
     let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     file.extend([0xff, 0xff, 0, 0, 101, 0, 0, 0]);
-    for (port, seed) in packets {
-        let mut simulator = Simulator::new(&SimulatorConfig::default(), *seed).unwrap();
-        let payload = simulator.next_packet().unwrap().payload;
+    for (port, number) in packets {
+        let mut simulator = Simulator::new(&SimulatorConfig::default(), 1).unwrap();
+        let mut payload = simulator.next_packet().unwrap().payload.to_vec();
+        payload[STAMP_AT] ^= number;
         let udp_len = (8 + payload.len()) as u16;
         let len = 20 + u32::from(udp_len);
         for word in [1, 0, len, len] {
@@ -1250,7 +1254,7 @@ fn each_feed_of_an_input_with_all_feeds_is_an_input() {
 fn feeds_beyond_the_number_of_inputs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.pcap");
-    let feeds: Vec<_> = (1..=17).map(|n| (6_000 + n, u64::from(n))).collect();
+    let feeds: Vec<_> = (1..=17).map(|n| (6_000 + u16::from(n), n)).collect();
     std::fs::write(&path, capture_of(&feeds)).unwrap();
     let mut config = good();
     config["inputs"] = json!([{
