@@ -158,7 +158,8 @@ impl Pins {
             done: 0,
             silent: 0,
             pinned: 0,
-            sequences: vec![Sequence::NONE; (depth as usize).next_power_of_two()].into_boxed_slice(),
+            sequences: vec![Sequence::NONE; (depth as usize).next_power_of_two()]
+                .into_boxed_slice(),
             taken: Sequence::NONE,
             completed: Sequence::NONE,
         }
