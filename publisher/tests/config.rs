@@ -1158,7 +1158,7 @@ fn capture_of(packets: &[(u16, u8)]) -> Vec<u8> {
 }
 
 #[test]
-fn each_feed_of_an_input_with_all_feeds_is_an_input() {
+fn all_feeds_make_each_feed_of_a_capture_an_input() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
