@@ -44,7 +44,8 @@ pub struct VerbsFanOutConfig {
     /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
     pub traffic_class: u8,
-    /// Service level of every packet, 0 to 15. Without one, [`Priority::service_level`] has the rule.
+    /// Service level of every packet, 0 to 15. Without one: on Ethernet the upper three bits of the traffic
+    /// class, on InfiniBand the level that the subnet manager gave the group.
     #[serde(default)]
     pub service_level: Option<u8>,
     /// Largest number of sends in flight.
