@@ -949,6 +949,8 @@ fn login_behind_a_gap_of_a_file_is_a_source_loss() {
     let mut listener = Listener::new(group);
     let mut control = publisher.connect();
     let epoch = control.join("a").channels[0].epoch;
+    // The input waits for a subscriber that follows, so send a first report.
+    control.progress(epoch, Sequence(0), 0);
     to_the_end(&mut listener, &mut control, epoch);
     let told: Vec<_> = (listener.datagrams.values())
         .filter_map(|bytes| {
