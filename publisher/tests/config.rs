@@ -1131,16 +1131,22 @@ fn fan_out_has_only_fields_of_its_transport() {
 }
 
 /// Returns a pcap with the first packets of several feeds: the port of each, and a number that its
-/// message differs by.
+/// messages differ by.
 fn capture_of(packets: &[(u16, u8)]) -> Vec<u8> {
-    /// The last byte of the first message's time stamp.
-    const STAMP_AT: usize = 32;
+    /// The first message of a MoldUDP64 packet, behind its header and the message's length.
+    const MESSAGES_AT: usize = 22;
+    /// The last byte of a message's time stamp.
+    const STAMP_AT: usize = 10;
     let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     file.extend([0xff, 0xff, 0, 0, 101, 0, 0, 0]);
     for (port, number) in packets {
         let mut simulator = Simulator::new(&SimulatorConfig::default(), 1).unwrap();
         let mut payload = simulator.next_packet().unwrap().payload.to_vec();
-        payload[STAMP_AT] ^= number;
+        let mut at = MESSAGES_AT;
+        while at < payload.len() {
+            payload[at + STAMP_AT] ^= number;
+            at += usize::from(u16::from_be_bytes([payload[at - 2], payload[at - 1]])) + 2;
+        }
         let udp_len = (8 + payload.len()) as u16;
         let len = 20 + u32::from(udp_len);
         for word in [1, 0, len, len] {
