@@ -1,6 +1,7 @@
 //! Selects one of the publisher's fan-outs that both the offer and this host support.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
 use tickcast_reliability::ring::Geometry;
@@ -305,17 +306,16 @@ fn usable(config: &VerbsReceiverConfig) -> Result<String, VerbsError> {
     let devices = (config.lines.iter())
         .map(|line| Device::of(&line.interface, config.datagram_len_max))
         .collect::<Result<Vec<_>, _>>()?;
-    let (mut names, mut active) = (Vec::new(), Err(None));
-    for device in &devices {
-        let state = device.check_active();
-        let note = if state.is_ok() { "" } else { " (down)" };
-        names.push(format!("{} port {}{note}", device.name(), device.port()));
-        active = active.or(state.map_err(Some));
+    if let Some(first) = devices.first()
+        && !devices.iter().any(|device| device.is_active())
+    {
+        first.check_active()?;
     }
-    match active {
-        Err(Some(error)) => Err(error),
-        _ => Ok(names.join(" and ")),
-    }
+    let name = |device: &Arc<Device>| {
+        let note = if device.is_active() { "" } else { " (down)" };
+        format!("{} port {}{note}", device.name(), device.port())
+    };
+    Ok(devices.iter().map(name).collect::<Vec<_>>().join(" and "))
 }
 
 fn no_transport(channel: &str) -> SubscribeError {
