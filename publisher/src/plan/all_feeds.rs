@@ -6,8 +6,7 @@ use tickcast_feeds::recording::{Feed, FeedDestination, Recorded, RecordedLine, S
 use tickcast_reliability::ring::CHECKPOINTS_MAX;
 use tickcast_reliability::types::SourceId;
 
-use super::SEVERAL_ITCH;
-use crate::config::{CaptureConfig, Config, InputConfig, InputFormat};
+use crate::config::{CaptureConfig, Config, InputConfig};
 use crate::error::ConfigError;
 
 /// Puts an input for each feed in the place of each capture input with `all_feeds`. The feeds are in
@@ -16,10 +15,7 @@ use crate::error::ConfigError;
 /// # Errors
 /// Returns [`ConfigError`] when the files are no regular files or hold no feeds, when two feeds share a
 /// destination, when a source's number is in use, or when the inputs become too many.
-pub(super) fn divide(
-    mut config: Config,
-    warnings: &mut Vec<String>,
-) -> Result<Config, ConfigError> {
+pub(super) fn divide(mut config: Config) -> Result<Config, ConfigError> {
     let mut inputs = Vec::new();
     for (index, input) in config.inputs.iter().enumerate() {
         match input {
@@ -29,11 +25,6 @@ pub(super) fn divide(
                 let is_other = |(other, _): &(usize, &InputConfig)| *other != index;
                 let others = config.inputs.iter().enumerate().filter(is_other);
                 check_sources(&feeds, others.map(|(_, other)| other), &at)?;
-                let may_be_itch = |it: &CaptureConfig| it.format != InputFormat::IexTp;
-                let is_told = warnings.iter().any(|warning| warning == SEVERAL_ITCH);
-                if feeds.len() > 1 && may_be_itch(capture) && !is_told {
-                    warnings.push(SEVERAL_ITCH.into());
-                }
                 inputs.extend(feeds.into_iter().map(InputConfig::Capture));
             }
             other => inputs.push(other.clone()),

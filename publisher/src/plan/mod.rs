@@ -176,7 +176,10 @@ impl Plan {
         }
         endpoints::check(&config)?;
         standby::check(&config, &mut warnings)?;
-        let config = all_feeds::divide(config, &mut warnings)?;
+        let config = all_feeds::divide(config)?;
+        if config.inputs.iter().filter(|it| may_be_itch(it)).count() > 1 {
+            warnings.push(SEVERAL_ITCH.into());
+        }
         Ok(Self {
             config,
             channels,
@@ -391,7 +394,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         let remedy = format!("a publisher has at most {CHECKPOINTS_MAX}");
         return Err(ConfigError::value("inputs", count, remedy));
     }
-    let mut itch = 0;
     for (index, input) in config.inputs.iter().enumerate() {
         let at = format!("inputs[{index}]");
         let source = input.source();
@@ -412,7 +414,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         }
         let (pace, date) = match input {
             InputConfig::Capture(input) => {
-                itch += usize::from(input.format != InputFormat::IexTp);
                 if input.records_max == Some(0) {
                     return Err(no_records(&at));
                 }
@@ -429,7 +430,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 (Some(input.pace), input.trade_date.as_deref())
             }
             InputConfig::Simulator(input) => {
-                itch += 1;
                 let checked = input.market.check();
                 checked.map_err(|error| ConfigError::value(&at, "the market", error))?;
                 if input.records_max == Some(0) {
@@ -438,7 +438,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 (Some(input.pace), Some(&*input.trade_date))
             }
             InputConfig::Udp(input) => {
-                itch += usize::from(input.format != InputFormat::IexTp);
                 if input.format == InputFormat::BinaryFile {
                     let remedy = "packets are never a file; use auto, iex-tp or moldudp64-itch50";
                     let at = format!("{at}.format");
@@ -497,13 +496,20 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             }
         }
     }
-    if itch > 1 {
-        warnings.push(SEVERAL_ITCH.into());
-    }
     if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
         warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
     }
     Ok(())
+}
+
+/// Returns whether the messages of an input may be ITCH.
+fn may_be_itch(input: &InputConfig) -> bool {
+    match input {
+        InputConfig::Capture(input) => input.format != InputFormat::IexTp,
+        InputConfig::Udp(input) => input.format != InputFormat::IexTp,
+        InputConfig::Simulator(_) => true,
+        InputConfig::Records(_) | InputConfig::Own(_) => false,
+    }
 }
 
 fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
