@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::check::{Check, Subject, Verdict};
-use super::tree::FakedTree;
+use super::tree::{FakedTree, ODD};
 use super::wanted::{Wanted, wanted};
 use super::{Tree, checks};
 
@@ -466,19 +466,10 @@ fn rows_hold_on_one_host_and_not_on_another() {
 /// A check whose file is missing or makes no sense says so: it neither panics nor calls the host sound.
 #[test]
 fn files_that_make_no_sense_give_unknown_verdicts() {
-    let odd = [
-        "",
-        "\n",
-        "-1\n",
-        "99999999999999999999999\n",
-        "0-99999999\n",
-        ":\n::\n \n",
-        "\u{fffd}\u{1b}[2J\n",
-        "odd : odd odd odd\n",
-    ];
+    let odd = || ODD.into_iter().chain(["odd : odd odd odd\n"]);
     for row in ROWS {
         for source in row.sources {
-            for text in odd {
+            for text in odd() {
                 // An empty list of cores is one, also of isolated ones.
                 if row.id == Subject::Isolation && text.trim().is_empty() {
                     continue;

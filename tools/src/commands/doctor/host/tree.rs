@@ -165,6 +165,18 @@ pub(super) fn list_of(cores: &BTreeSet<usize>) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
+/// Contents that no kernel writes.
+#[cfg(test)]
+pub(in super::super) const ODD: [&str; 7] = [
+    "",
+    "\n",
+    "-1\n",
+    "99999999999999999999999\n",
+    "0-99999999\n",
+    ":\n::\n \n",
+    "\u{fffd}\u{1b}[2J\n",
+];
+
 /// A faked tree of /proc and /sys, in a directory of its own.
 #[cfg(test)]
 pub(in super::super) struct FakedTree {
