@@ -195,13 +195,10 @@ impl CarrierStream {
         reads: bool,
         traffic_class: u8,
     ) -> io::Result<Self> {
-        let open = |address| -> Result<Arc<Device>, VerbsError> {
-            let device = Device::open(address)?;
-            device.check_active()?;
-            Ok(device)
-        };
-        let device = open(address_towards(to)?).or_else(|error| {
-            let others = interfaces.iter().find_map(|it| open(*it).ok());
+        let device = Device::open_active(address_towards(to)?).or_else(|error| {
+            let others = interfaces
+                .iter()
+                .find_map(|it| Device::open_active(*it).ok());
             others.ok_or_else(|| verbs_error(error))
         })?;
         let own = if reads {

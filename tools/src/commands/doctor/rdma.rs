@@ -189,7 +189,7 @@ fn look_at(
         ));
     }
     checks.push(counters(&name, port));
-    let device = match Device::open(address).and_then(|it| it.check_active().map(|()| it)) {
+    let device = match Device::open_active(address) {
         Ok(device) => device,
         Err(VerbsError::NotBuilt) => return (checks, None),
         Err(error) => {

@@ -134,6 +134,16 @@ impl Device {
         Ok(device)
     }
 
+    /// Finds the device like [`Device::open`], and checks that its port can send and receive.
+    ///
+    /// # Errors
+    /// The errors of [`Device::open`], and [`VerbsError::PortDown`].
+    pub fn open_active(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
+        let device = Self::open(address)?;
+        device.check_active()?;
+        Ok(device)
+    }
+
     /// Returns the device's name, as `rdma link` shows it.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -193,10 +203,14 @@ impl Device {
 
     /// Returns the bytes that one packet carries now. A port that went up may have another MTU.
     fn mtu_now(&self) -> usize {
+        let attributes = self.port_attributes();
+        attributes.map_or(self.mtu, |attributes| mtu_bytes(attributes.active_mtu))
+    }
+
+    fn port_attributes(&self) -> Result<sys::ibv_port_attr, i32> {
         // SAFETY: the anchor keeps the context open. Exercised by
         // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
-        let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
-        attributes.map_or(self.mtu, |attributes| mtu_bytes(attributes.active_mtu))
+        unsafe { sys::query_port(self.context.as_ptr(), self.port) }
     }
 
     /// Returns the port's number.
@@ -278,9 +292,7 @@ impl Device {
     /// count them.
     #[must_use]
     pub fn wrong_q_keys(&self) -> u64 {
-        // SAFETY: the anchor keeps the context open. Exercised by
-        // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
-        let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
+        let attributes = self.port_attributes();
         attributes.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr))
     }
 
