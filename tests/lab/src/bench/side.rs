@@ -201,8 +201,8 @@ fn flood(
         }
         let mut room = STEP.min(ticks_max - sent);
         if let Some(received) = carry.received() {
-            let on_their_way = sent - received.max(given_up).min(sent);
-            room = room.min(window.saturating_sub(on_their_way));
+            let in_flight = sent - received.max(given_up).min(sent);
+            room = room.min(window.saturating_sub(in_flight));
             if received != seen || room > 0 {
                 (seen, since) = (received, now);
             } else if now - since > STALLED_AFTER_NS {

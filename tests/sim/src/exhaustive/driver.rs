@@ -225,8 +225,8 @@ impl Place {
                 let older = cores.said.identity(*id);
                 older.is_heartbeat() && older.epoch == identity.epoch
             };
-            let on_their_way = self.packets.iter().filter(|id| older(id)).count();
-            if on_their_way >= cores.plan.heartbeats_max
+            let in_flight = self.packets.iter().filter(|id| older(id)).count();
+            if in_flight >= cores.plan.heartbeats_max
                 && let Some(oldest) = self.packets.iter().position(older)
             {
                 self.packets.remove(oldest);
