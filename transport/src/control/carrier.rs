@@ -154,6 +154,22 @@ fn address_towards(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
     }
 }
 
+/// Returns the addresses to connect from, by preference: `routed`, of the interface that routes to the
+/// address, then `interfaces`. If the address belongs to this host, `interfaces` come first.
+#[cfg(feature = "rdma")]
+fn dial_from(
+    to: Ipv4Addr,
+    routed: Ipv4Addr,
+    interfaces: &[Ipv4Addr],
+) -> impl Iterator<Item = Ipv4Addr> {
+    // The route to an own address leads over no device, so it says nothing about the device to use.
+    let over_device = (routed != to).then_some(routed);
+    over_device
+        .into_iter()
+        .chain(interfaces.iter().copied())
+        .chain([routed])
+}
+
 impl CarrierStream {
     pub(super) const fn kind(&self) -> Carrier {
         match self {
@@ -186,8 +202,7 @@ impl CarrierStream {
         TcpStream::connect(to).map(Self::Tcp)
     }
 
-    /// Starts to connect over verbs, from the device whose interface routes to the address, else from the
-    /// first device of these interfaces.
+    /// Starts to connect over verbs, from the first active device of [`dial_from`].
     #[cfg(feature = "rdma")]
     pub(super) fn dial_verbs(
         to: SocketAddrV4,
@@ -195,12 +210,10 @@ impl CarrierStream {
         reads: bool,
         traffic_class: u8,
     ) -> io::Result<Self> {
-        let device = Device::open_active(address_towards(to)?).or_else(|error| {
-            let others = interfaces
-                .iter()
-                .find_map(|it| Device::open_active(*it).ok());
-            others.ok_or_else(|| verbs_error(error))
-        })?;
+        let routed = address_towards(to)?;
+        let device = dial_from(*to.ip(), routed, interfaces)
+            .find_map(|it| Device::open_active(it).ok())
+            .map_or_else(|| Device::open_active(routed).map_err(verbs_error), Ok)?;
         let own = if reads {
             reading_config()
         } else {
@@ -542,5 +555,29 @@ impl Write for CarrierStream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "rdma"))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::dial_from;
+
+    const PUBLISHER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
+    const OWN: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 3, 0, 3), Ipv4Addr::new(10, 2, 0, 3)];
+
+    #[test]
+    fn connection_starts_where_route_to_publisher_leads() {
+        let order: Vec<_> = dial_from(PUBLISHER, OWN[1], &OWN).collect();
+        assert_eq!(order, [OWN[1], OWN[0], OWN[1], OWN[1]]);
+    }
+
+    #[test]
+    fn connection_within_a_host_starts_at_given_interface() {
+        let order: Vec<_> = dial_from(PUBLISHER, PUBLISHER, &OWN[1..]).collect();
+        assert_eq!(order, [OWN[1], PUBLISHER]);
+        let order: Vec<_> = dial_from(PUBLISHER, PUBLISHER, &[]).collect();
+        assert_eq!(order, [PUBLISHER]);
     }
 }

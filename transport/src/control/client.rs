@@ -103,6 +103,7 @@ impl ControlClient {
 
     /// Creates a client like [`new`](Self::new), for a reliable connection over RDMA verbs. It uses the
     /// device whose interface routes to the address, else one of [`set_interfaces`](Self::set_interfaces).
+    /// For an address of this host, the device of an interface that was set comes first.
     /// Without the feature `rdma`, or without a device, every attempt fails at once
     /// ([`io::ErrorKind::Unsupported`]).
     #[must_use]
@@ -158,7 +159,7 @@ impl ControlClient {
     }
 
     /// Sets the interfaces for connections over verbs, from the next attempt on. The first that belongs to
-    /// a device is used where the route to the address leads over no device.
+    /// a device is used where the route to the address leads over no device, or the address is this host's.
     pub fn set_interfaces(&mut self, interfaces: Vec<Ipv4Addr>) {
         self.interfaces = interfaces;
     }
