@@ -97,7 +97,7 @@ value() { sed -n 's/^ *"'"$2"'": "\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\1/p' $work
 # whole NAME PUBLISHER: checks that a listener has ended by itself, and delivered exactly the published
 # records.
 whole() {
-    wait ${subscriber[$1]} || fail "$1 ended with exit code $?"
+    wait ${subscriber[$1]} || { at=$? && cat $work/$1.log $work/$1.summary && fail "$1 ended with exit code $at"; }
     local digest expected
     digest=$(value $1 digest) expected=$(value $2 digest)
     [ -n "$expected" ] && [ "$digest" = "$expected" ] || fail "$1 has digest '$digest', published was '$expected'"
