@@ -126,7 +126,7 @@ microbench: setup ## time each stage; make microbench STAGES=window
 	$(CARGO) bench $(LOCKED) -p tickcast-stages --bench stages -- $(STAGES)
 
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' selects suites
-	$(BUILD_SERVICE)
+	$(BUILD_SERVICE) --features tickcast-publisher/testing
 	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/vm/test $(SUITES)
 
 ROUNDS ?= 20
