@@ -82,8 +82,9 @@ check-configs: setup ## check the example configs of the publisher with the serv
 test: setup ## all of the above except fmt, and the proofs below, as stages
 	$(SUB) --silent stages
 
-# Each day has a thousand seeds of its own.
-SEEDS ?= $(DAY)000..$(DAY)999
+# Each day has seeds of its own: a thousand of the protocol, ten thousand of the lines.
+simulate: SEEDS ?= $(DAY)000..$(DAY)999
+lines: SEEDS ?= $(DAY)0000..$(DAY)9999
 simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 	$(BUILD_BINS)
 	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)

@@ -81,6 +81,11 @@ pub enum Incident {
         /// Its index.
         line: u8,
     },
+    /// Bytes of the input could not be read: they held an unknown number of messages, maybe none.
+    Unreadable {
+        /// Position of the first message that they may have held; sequence 0 if none came before.
+        from: SourcePosition,
+    },
     /// A packet or message that could not be read. Its whole part has been delivered.
     Malformed {
         /// The fault, in one phrase.
@@ -126,6 +131,9 @@ pub trait Decoder: Send {
 
     /// Ends the input: packets that still wait are decoded, and missing messages reported.
     fn finish(&mut self, sink: &mut dyn Sink);
+
+    /// Reports that the input lost bytes here, and that no number tells what they held.
+    fn unreadable(&mut self, sink: &mut dyn Sink);
 
     /// Continues in place of an earlier decoder, without its orders. Call it before the first packet.
     /// Messages that passed meanwhile are reported as a gap.

@@ -498,6 +498,45 @@ fn corrupt_file_does_not_end_the_others() {
     assert!(recording.next().unwrap().is_none());
 }
 
+#[test]
+fn damage_without_a_packet_behind_it_is_known() {
+    let one =
+        |n: u64, second: u32| pcap_at([((second, 0), (GROUP, 1, mold(n, b'S')))])[24..].to_vec();
+    let header = &pcap([])[..];
+    let junk = [0xff; 40];
+    let [a, b] = [one(1, 1), one(2, 2)];
+    let cut = &b[..b.len() - 1];
+    for (name, parts, begins, ends) in [
+        ("whole", vec![header, &a, &b], false, false),
+        (
+            "between",
+            vec![header, &a, &junk, &b, &one(3, 3)],
+            false,
+            false,
+        ),
+        ("before", vec![header, &junk, &a, &b], true, false),
+        ("behind", vec![header, &a, &b, &junk], false, true),
+        ("cut", vec![header, &a, cut], false, true),
+    ] {
+        let mut recording = recording(&[parts.concat()], &[]).unwrap();
+        let mut damaged = Vec::new();
+        while let Some(packet) = recording.next().unwrap() {
+            damaged.push(packet.follows_damage);
+        }
+        assert_eq!(damaged[0], begins, "{name}");
+        assert!(!damaged[1..].contains(&true), "{name}");
+        assert_eq!(recording.ends_in_damage(), ends, "{name}");
+    }
+    // The other file of two goes on behind the cut, so its numbers tell.
+    let first = [header, &one(1, 5), cut].concat();
+    for (seconds, ends) in [([4, 6], false), ([3, 4], true)] {
+        let second = [header, &one(1, seconds[0]), &one(2, seconds[1])].concat();
+        let mut both = recording(&[first.clone(), second], &[]).unwrap();
+        while both.next().unwrap().is_some() {}
+        assert_eq!(both.ends_in_damage(), ends, "{seconds:?}");
+    }
+}
+
 /// Stamps that damage may leave: before 1970 ends, a year behind, a year ahead, the last one.
 const WRONG_S: [u32; 4] = [1, 70_000_000, 130_000_000, u32::MAX];
 

@@ -1,13 +1,18 @@
-//! Real captures through the whole publisher: it publishes every message of the file, and counts the
-//! gaps of the file itself. Skipped, with a message, if the data is missing.
+//! Recorded files through the whole publisher: it publishes every message of the file, and reports and
+//! counts what the file lacks. Tests of real captures are skipped, with a message, if the data is missing.
 
 mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Publisher, config, group};
+use common::{Listener, Publisher, assert_messages, config, count, group, to_the_end};
 use serde_json::{Value, json};
+use tickcast_reliability::types::Sequence;
+use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
+use tickcast_test_support::recorded::{
+    ARP, IPV4, PCAP_HEADER, block, frame, login, mold_packet, soup, system_event, udp_frame,
+};
 
 fn data(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("TICKCAST_DATA").map_or_else(
@@ -152,4 +157,231 @@ fn all_feeds_of_a_file_are_inputs_of_their_own() {
         let expected = [(json!(1), json!(first)), (json!(2), json!(second))];
         assert_eq!(got, expected, "{name}");
     }
+}
+
+/// One step of a source's stream: messages up to a sequence, or a loss from one on.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Messages(u64),
+    Lost {
+        from: u64,
+        messages: u64,
+        reason: SourceLossReason,
+    },
+}
+
+const fn gap(from: u64, messages: u64) -> Step {
+    let reason = SourceLossReason::Gap;
+    Step::Lost {
+        from,
+        messages,
+        reason,
+    }
+}
+
+/// The loss of bytes that held an unknown number of messages.
+const fn unreadable(from: u64) -> Step {
+    Step::Lost {
+        from,
+        messages: u64::MAX,
+        reason: SourceLossReason::Malformed,
+    }
+}
+
+/// Publishes a file of these bytes. Returns the steps of the stream, exit code and summary.
+fn stream_of(bytes: &[u8]) -> (Vec<Step>, Option<i32>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("day");
+    std::fs::write(&path, bytes).unwrap();
+    let group = group();
+    let input = json!({
+        "source": 9, "kind": "capture", "file": path, "pace": "max", "wait_for_subscribers": 1,
+    });
+    let publisher = Publisher::start(&config(group, input));
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    // The input waits for a subscriber that follows, so send a first report.
+    control.progress(epoch, Sequence(0), 0);
+    to_the_end(&mut listener, &mut control, epoch);
+    let mut steps = Vec::new();
+    for bytes in listener.datagrams.values() {
+        let datagram = Datagram::parse(bytes).unwrap();
+        let header = datagram.header();
+        match (header.kind, StreamEvent::parse(datagram.payload())) {
+            (Kind::Data, _) => {
+                steps.pop_if(|step| matches!(step, Step::Messages(_)));
+                steps.push(Step::Messages(header.source_position.sequence()));
+            }
+            (
+                Kind::Event,
+                Some(StreamEvent::SourceLost {
+                    from,
+                    messages,
+                    reason,
+                    ..
+                }),
+            ) => steps.push(Step::Lost {
+                from: from.sequence(),
+                messages,
+                reason,
+            }),
+            _ => {}
+        }
+    }
+    let (code, summary) = publisher.finish();
+    (steps, code, summary)
+}
+
+/// Asserts the frames of an input by class: used, harmless, foreign, damaged.
+fn assert_frames(source: &Value, frames: [u64; 4]) {
+    let names = ["used", "harmless", "foreign", "damaged"];
+    let found = names.map(|name| count(source, &format!("{name}_frames")));
+    assert_eq!(found, frames, "{source:#}");
+}
+
+#[test]
+fn login_behind_a_gap_of_a_file_is_a_source_loss() {
+    let login = |next| login("ONE", next);
+    let event = soup(b'S', &system_event(0));
+    // Message 8 comes twice, and 9 to 11 never.
+    let bytes = [
+        &login(7)[..],
+        &event,
+        &event,
+        &login(8),
+        &event,
+        &login(12),
+        &event,
+    ];
+    let (steps, code, summary) = stream_of(&bytes.concat());
+    assert_eq!(steps, [Step::Messages(8), gap(9, 3), Step::Messages(12)]);
+    assert_eq!(code, Some(1), "a gap is a finding");
+    let source = &summary["source"];
+    assert_eq!(count(source, "gaps"), 1);
+    assert_frames(source, [4, 0, 0, 0]);
+    assert_messages(source, 4, 6);
+}
+
+#[test]
+fn skipped_bytes_of_a_file_are_a_loss_in_their_place() {
+    let message = |n: u64| block(&system_event(n));
+    let mut bytes: Vec<u8> = (1..=8).flat_map(message).collect();
+    let len = message(1).len();
+    // Message 3 has a wrong length, and message 8 is cut off.
+    bytes[2 * len + 1] += 1;
+    bytes.pop();
+    let (steps, code, summary) = stream_of(&bytes);
+    let expected = [
+        Step::Messages(2),
+        unreadable(3),
+        Step::Messages(7),
+        unreadable(8),
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(code, Some(1));
+    let source = &summary["source"];
+    assert_eq!(count(source, "malformed"), 2, "{source:#}");
+    assert_eq!(count(source, "damaged_bytes"), 2 * len as u64 - 1);
+    let channel = &summary["channels"][0];
+    assert_eq!(count(channel, "source_messages_lost"), 2);
+    assert_frames(source, [6, 0, 0, 0]);
+    assert_messages(source, 6, 6);
+}
+
+/// Returns the record of a packet with these messages of one session, at a second.
+fn packet(second: u64, line: u8, messages: std::ops::RangeInclusive<u64>) -> Vec<u8> {
+    let first = *messages.start();
+    let messages: Vec<_> = messages.map(system_event).collect();
+    let payload = mold_packet(b"SESSION001", first, &messages);
+    udp_frame(second * 1_000_000, [239, 1, 1, line], 5_000, &payload)
+}
+
+#[test]
+fn damage_at_both_ends_of_a_capture_is_a_source_loss() {
+    let damaged = frame(1, IPV4, &[0x45; 6]);
+    let cut = packet(9, 1, 9..=9);
+    let cut = &cut[..cut.len() - 1];
+    let [one, three] = [packet(2, 1, 1..=2), packet(4, 1, 5..=6)];
+    // A number tells that messages 3 and 4 are lost, so the damage in their place is no further loss.
+    let bytes = [&PCAP_HEADER[..], &damaged, &one, &damaged, &three, cut].concat();
+    let (steps, code, summary) = stream_of(&bytes);
+    let expected = [
+        unreadable(0),
+        Step::Messages(2),
+        gap(3, 2),
+        Step::Messages(6),
+        unreadable(7),
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(code, Some(1));
+    let source = &summary["source"];
+    assert_frames(source, [2, 0, 0, 2]);
+    assert_messages(source, 4, 6);
+    assert_eq!(count(source, "malformed"), 2);
+}
+
+#[test]
+fn damage_that_another_line_covers_is_no_loss() {
+    let damaged = frame(1, IPV4, &[0x45; 6]);
+    let lines = [
+        packet(2, 1, 1..=2),
+        packet(3, 2, 1..=2),
+        damaged,
+        packet(4, 2, 3..=4),
+    ];
+    let bytes = [&PCAP_HEADER[..], &lines.concat()].concat();
+    let (steps, _, summary) = stream_of(&bytes);
+    assert_eq!(steps, [Step::Messages(4)]);
+    let source = &summary["source"];
+    assert_frames(source, [3, 0, 0, 1]);
+    assert_messages(source, 6, 4);
+}
+
+#[test]
+fn counts_of_a_capture_with_two_lines_balance() {
+    let dns = udp_frame(10_500_000, [10, 0, 0, 9], 53, b"query");
+    let frames = [
+        packet(1, 1, 1..=2),
+        packet(1, 2, 1..=2),
+        frame(1, ARP, &[0; 28]),
+        // Line 1 lacks 3 to 5, line 2 lacks 5 to 7.
+        packet(2, 2, 3..=4),
+        packet(3, 1, 6..=7),
+        packet(4, 1, 8..=8),
+        packet(4, 2, 8..=8),
+        frame(5, IPV4, &[0x45; 6]),
+        dns,
+        packet(6, 1, 9..=9),
+        packet(6, 2, 9..=9),
+        // Message 5 comes late.
+        packet(7, 1, 5..=5),
+        packet(8, 1, 10..=10),
+        packet(8, 2, 10..=10),
+    ];
+    let bytes = [&PCAP_HEADER[..], &frames.concat()].concat();
+    let (_, code, summary) = stream_of(&bytes);
+    assert_eq!(code, Some(1));
+    let source = &summary["source"];
+    assert_frames(source, [11, 1, 1, 1]);
+    assert_messages(source, 15, 10);
+    assert_eq!(count(source, "late"), 1);
+}
+
+#[test]
+fn rest_of_a_file_behind_an_error_is_a_source_loss() {
+    let messages: Vec<u8> = (1..=100).flat_map(|n| block(&system_event(n))).collect();
+    let len = messages.len() as u16;
+    // A gzip member of one stored block, with a wrong checksum.
+    let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 1];
+    gzip.extend([len, !len].map(u16::to_le_bytes).concat());
+    gzip.extend(messages);
+    gzip.extend([0, u32::from(len)].map(u32::to_le_bytes).concat());
+    let (steps, code, summary) = stream_of(&gzip);
+    assert_eq!(code, Some(1));
+    let source = &summary["source"];
+    assert_eq!(count(source, "errors"), 1);
+    let published = count(source, "messages_total");
+    let expected = [Step::Messages(published), unreadable(published + 1)];
+    assert_eq!(steps, expected);
 }

@@ -8,13 +8,16 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use common::{Control, Listener, PATIENCE, Publisher, Said, config, group, to_the_end, wait_for};
+use common::{
+    Control, Listener, PATIENCE, Publisher, Said, assert_messages, config, count, group, wait_for,
+};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_metrics::families::PUBLISHER;
 use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
-use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence, SourcePosition};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
+use tickcast_test_support::recorded::{mold_packet, system_event};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Receives until END, requests the missing datagrams, and returns the last sequence.
@@ -668,6 +671,59 @@ fn lines_of_a_live_input_complete_each_other() {
     assert_eq!(first(0) + first(1), source["messages_total"]);
 }
 
+#[test]
+fn counts_of_a_live_input_balance() {
+    let lines = json!([{ "listen": "127.0.0.1:0" }, { "listen": "127.0.0.1:0" }]);
+    let input = json!({ "source": 9, "kind": "udp", "lines": lines });
+    let publisher = Publisher::start(&config(group(), input));
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut sent = 0;
+    let mut send = |line: usize, packet: &[u8]| {
+        let listen = publisher.ready["inputs"][line]["listen"].as_str().unwrap();
+        feed.send_to(packet, listen).unwrap();
+        sent += 1;
+        publisher.wait_until_read(sent);
+    };
+    // Message 5 comes late, on line 0 only. Line 1 lacks 8.
+    for (line, first, last) in [
+        (0, 1, 2),
+        (1, 1, 2),
+        (0, 3, 4),
+        (1, 3, 4),
+        (0, 6, 7),
+        (1, 6, 7),
+        (0, 8, 8),
+        (0, 5, 5),
+        (0, 9, 9),
+        (1, 9, 9),
+    ] {
+        let messages: Vec<_> = (first..=last).map(system_event).collect();
+        send(line, &mold_packet(b"SESSION001", first, &messages));
+    }
+    // Another session's packet with bytes behind its only message.
+    let mut foreign = mold_packet(b"OTHER-FEED", 1, &[b"S".to_vec()]);
+    foreign.push(0);
+    for line in [0, 1, 1] {
+        send(line, &foreign);
+    }
+    // Shorter than any header.
+    for line in [0, 1] {
+        send(line, b"short");
+    }
+    publisher.terminate();
+    let (_, summary) = publisher.finish();
+    let source = &summary["sources"][0];
+    let of_feed: u64 = [0, 1]
+        .map(|line| count(&source["lines"][line], "packets"))
+        .iter()
+        .sum();
+    let others = ["foreign", "malformed"].map(|name| count(source, name));
+    assert_eq!((of_feed, others), (10, [3, 2]), "{source:#}");
+    assert_eq!(count(source, "packets"), of_feed + 3 + 2);
+    assert_messages(source, 16, 9);
+    assert_eq!(count(source, "late"), 1);
+}
+
 fn follow_to_the_end_from(listener: &mut Listener) -> u64 {
     wait_for("END", || {
         listener.poll();
@@ -918,61 +974,4 @@ fn service_manager_hears_of_start_life_and_stop() {
     publisher.terminate();
     let stopping = std::iter::repeat_with(next).find(|state| state != "WATCHDOG=1");
     assert_eq!(stopping.as_deref(), Some("STOPPING=1"));
-}
-
-#[test]
-fn login_behind_a_gap_of_a_file_is_a_source_loss() {
-    let soup = |kind: u8, payload: &[u8]| {
-        let len = (payload.len() as u16 + 1).to_be_bytes();
-        [&len[..], &[kind], payload].concat()
-    };
-    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
-    let event = soup(b'S', b"S\0\0\0\0\0\0\0\0\0\0Q");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("day.bin");
-    // Message 8 comes twice, and 9 to 11 never.
-    let bytes = [
-        &login(7)[..],
-        &event,
-        &event,
-        &login(8),
-        &event,
-        &login(12),
-        &event,
-    ];
-    std::fs::write(&path, bytes.concat()).unwrap();
-    let group = group();
-    let input = json!({
-        "source": 9, "kind": "capture", "file": path, "pace": "max", "wait_for_subscribers": 1,
-    });
-    let publisher = Publisher::start(&config(group, input));
-    let mut listener = Listener::new(group);
-    let mut control = publisher.connect();
-    let epoch = control.join("a").channels[0].epoch;
-    // The input waits for a subscriber that follows, so send a first report.
-    control.progress(epoch, Sequence(0), 0);
-    to_the_end(&mut listener, &mut control, epoch);
-    let told: Vec<_> = (listener.datagrams.values())
-        .filter_map(|bytes| {
-            let datagram = Datagram::parse(bytes).unwrap();
-            let event = (datagram.header().kind == Kind::Event).then_some(datagram.payload())?;
-            match StreamEvent::parse(event)? {
-                StreamEvent::SourceLost { from, messages, .. } => Some((from, messages)),
-                _ => None,
-            }
-        })
-        .collect();
-    assert_eq!(told, [(SourcePosition::new(0, 9), 3)]);
-    let (code, summary) = publisher.finish();
-    assert_eq!(code, Some(1), "a gap is a finding");
-    let source = &summary["source"];
-    assert_eq!(
-        (&source["messages_total"], &source["duplicates"]),
-        (&json!(3), &json!(1)),
-        "{source:#}"
-    );
-    assert_eq!(
-        (&source["gaps"], &source["missing_messages"]),
-        (&json!(1), &json!(3))
-    );
 }

@@ -7,6 +7,7 @@
 //!
 //! Every length is compared with its message type. A message is believed only if a sound one, the
 //! end mark or the end follows; behind damage, reading continues at the next two sound messages.
+//! Damage counts as one message, so that the position of its loss is no message's.
 
 mod framing;
 
@@ -46,6 +47,10 @@ pub struct BinaryFile {
     joined: u64,
     /// Highest sequence of the session so far.
     highest: u64,
+    /// Messages of the session that damage stands for.
+    supposed: u64,
+    /// Whether damage precedes the message that was returned last, or the end.
+    follows_damage: bool,
     /// Name of the session that the last login began.
     login: Option<[u8; 10]>,
     stats: BinaryFileStats,
@@ -138,6 +143,8 @@ impl BinaryFile {
             sequence: 0,
             joined: 0,
             highest: 0,
+            supposed: 0,
+            follows_damage: false,
             login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
@@ -153,6 +160,9 @@ impl BinaryFile {
         reason = "it lends from the file, which an iterator cannot"
     )]
     pub fn next(&mut self) -> Result<Option<&[u8]>, CaptureError> {
+        if !self.ended {
+            self.follows_damage = false;
+        }
         while !self.ended {
             match self.step() {
                 Ok(Some(message)) => return Ok(Some(self.input.taken(message))),
@@ -250,7 +260,15 @@ impl BinaryFile {
                 let (from, to) = (seen + 1, before);
                 (self.findings).add(CaptureFinding::Missing { from, to, at });
             }
-            self.sequence = before;
+            // Damage stands for messages that it may not have held. Then the login continues here.
+            let steps_back = seen.saturating_sub(before);
+            if steps_back == 0 {
+                self.supposed = 0;
+            }
+            self.sequence = match steps_back <= self.supposed {
+                true => before.max(seen),
+                false => before,
+            };
         }
     }
 
@@ -262,6 +280,17 @@ impl BinaryFile {
     fn skipped(&mut self, from: u64, to: u64) {
         self.stats.account.add(Reason::Skipped, 0, to - from);
         self.findings.add(CaptureFinding::Skipped { from, to });
+        self.suppose_message();
+    }
+
+    /// Counts damage as one message, unless nothing was read since the last damage. Among messages that come
+    /// again, it stands for one of them.
+    fn suppose_message(&mut self) {
+        if !std::mem::replace(&mut self.follows_damage, true) {
+            self.sequence += 1;
+            self.supposed += u64::from(self.sequence > self.highest);
+            self.highest = self.highest.max(self.sequence);
+        }
     }
 
     fn begin_session(&mut self, at: u64, sequence: u64) {
@@ -270,6 +299,7 @@ impl BinaryFile {
             return;
         }
         self.session = self.session.saturating_add(1);
+        self.supposed = 0;
         (self.joined, self.sequence, self.highest) = (sequence, sequence, 0);
         self.findings.add(CaptureFinding::AnotherFile { at });
     }
@@ -342,6 +372,7 @@ impl BinaryFile {
             self.stats.truncated = 1;
             self.stats.account.add(Reason::Truncated, 0, left as u64);
             self.findings.add(CaptureFinding::Truncated { at });
+            self.suppose_message();
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.ended = true;
@@ -353,10 +384,16 @@ impl BinaryFile {
         self.session
     }
 
-    /// Returns the current message's sequence within its session, from 1.
+    /// Returns the current message's sequence within its session, from 1. Damage counts as one message.
     #[must_use]
     pub const fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// Returns whether unreadable bytes precede the message that was returned last, or the end.
+    #[must_use]
+    pub const fn follows_damage(&self) -> bool {
+        self.follows_damage
     }
 
     /// Returns whether the messages are framed as SoupBinTCP.
@@ -513,6 +550,60 @@ mod tests {
         assert!(numbers.len() <= 8);
     }
 
+    /// Returns the number of each message, with `!` behind damage; and `!` alone for damage at the end.
+    fn numbers(bytes: &[u8]) -> String {
+        let mut file = BinaryFile::from_reader("test", Cursor::new(bytes.to_vec())).unwrap();
+        let mut numbers = Vec::new();
+        let damage = |file: &BinaryFile| if file.follows_damage() { "!" } else { "" };
+        while file.next().unwrap().is_some() {
+            numbers.push(format!("{}{}", damage(&file), file.sequence()));
+        }
+        assert!(file.next().unwrap().is_none());
+        numbers.push(damage(&file).to_owned());
+        numbers.join(" ")
+    }
+
+    #[test]
+    fn damage_counts_as_one_message() {
+        let len = EVENT.len();
+        let mut bytes = EVENT.repeat(6);
+        assert_eq!(numbers(&bytes), "1 2 3 4 5 6 ");
+        assert_eq!(numbers(&bytes[..6 * len - 1]), "1 2 3 4 5 !");
+        bytes[2 * len] = 0xff;
+        assert_eq!(numbers(&bytes), "1 2 !4 5 6 ");
+        bytes[3 * len] = 0xff;
+        assert_eq!(
+            numbers(&bytes),
+            "1 2 !4 5 ",
+            "one loss of an unknown number"
+        );
+        let junk = [&EVENT.repeat(2)[..], &[0xff; 99]].concat();
+        assert_eq!(numbers(&junk), "1 2 !");
+    }
+
+    #[test]
+    fn login_behind_damage_continues_or_names_the_gap() {
+        let event = soup(b'S', &EVENT[2..]);
+        let of = |next: u64| {
+            let (begin, again) = (login("ONE", 1), login("ONE", next));
+            let parts = [
+                &begin[..],
+                &event,
+                &event,
+                &[0, 1, b'?'],
+                &event,
+                &again,
+                &event,
+            ];
+            numbers(&parts.concat())
+        };
+        // A heartbeat was damaged, and no message.
+        assert_eq!(of(4), "1 2 !4 5 ");
+        assert_eq!(of(5), "1 2 !4 5 ", "one message was damaged");
+        assert_eq!(of(7), "1 2 !4 7 ", "three were");
+        assert_eq!(of(2), "1 2 !4 ", "message 2 comes again");
+    }
+
     fn soup(kind: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = (payload.len() as u16 + 1).to_be_bytes().to_vec();
         packet.push(kind);
@@ -617,7 +708,7 @@ mod tests {
             let bytes = [&login[..], &event, &event].concat();
             read(&bytes);
             let (messages, file) = drain(&bytes);
-            assert_eq!((messages.len(), file.sequence()), (2, 2));
+            assert_eq!((messages.len(), file.sequence()), (2, 3));
             let to = login.len() as u64;
             let skipped = CaptureFinding::Skipped { from: 0, to };
             assert_eq!(file.findings().kept(), [skipped]);

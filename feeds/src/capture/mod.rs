@@ -164,6 +164,16 @@ impl CaptureStats {
         self.frames - returned.iter().sum::<u64>()
     }
 
+    /// Returns a number that rises with each part of the file that could not be read, and may have held
+    /// datagrams.
+    pub(crate) const fn unread(&self) -> u64 {
+        let account = &self.account;
+        self.truncated
+            + account.of(Reason::Skipped).bytes
+            + account.of(Reason::Malformed).bytes
+            + account.of(Reason::Trailing).bytes
+    }
+
     /// Adds the counts of another file; `truncated` becomes the number of such files.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.frames += other.frames;

@@ -197,6 +197,11 @@ impl Decoder for IexDecoder {
         arbiter.finish(&mut listener);
     }
 
+    fn unreadable(&mut self, sink: &mut dyn Sink) {
+        let from = self.arbiter.next_position();
+        sink.incident(Incident::Unreadable { from });
+    }
+
     fn resume(&mut self, at: &ResumePoint) {
         let session = at.session.map(transport::from_session_id);
         self.arbiter.resume(session, at.next);

@@ -151,6 +151,13 @@ impl Decoder for ItchDecoder {
         arbiter.finish(&mut listener);
     }
 
+    fn unreadable(&mut self, sink: &mut dyn Sink) {
+        let from = self.next.unwrap_or_else(|| self.arbiter.next_position());
+        // A file counts damage as one message.
+        self.next = self.next.map(|next| next.plus(1));
+        sink.incident(Incident::Unreadable { from });
+    }
+
     fn resume(&mut self, at: &ResumePoint) {
         self.arbiter.resume(at.session.map(|id| (id, ())), at.next);
         self.normaliser.resume(&at.instruments);

@@ -25,6 +25,8 @@ pub(super) struct Held {
     pub(super) payload: Vec<u8>,
     pub(super) is_snapped: bool,
     pub(super) record: Row,
+    /// The parts of its file before it that could not be read ([`CaptureStats::unread`]).
+    pub(super) unread: u64,
 }
 
 impl Held {
@@ -76,6 +78,7 @@ impl File {
         };
         let mut held = spare.pop().unwrap_or_default();
         held.fill(index, &datagram);
+        held.unread = self.capture.stats().unread();
         self.ahead.push_back(held);
         true
     }
@@ -200,6 +203,12 @@ impl Files {
         if let Some(file) = self.files.get_mut(held.file) {
             file.capture.account_as(reason, held.record);
         }
+    }
+
+    /// Returns the parts of a file that could not be read so far.
+    pub(super) fn unread(&self, file: usize) -> u64 {
+        let file = self.files.get(file);
+        file.map_or(0, |file| file.capture.stats().unread())
     }
 
     /// Returns the sums of all files.

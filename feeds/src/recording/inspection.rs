@@ -13,7 +13,7 @@ use crate::capture::{
     binary_file::BinaryFile,
 };
 use crate::itch::ItchDecoder;
-use crate::source::{Incident, LineStats, Packet, Sink};
+use crate::source::{Decoder, Incident, LineStats, Packet, Sink};
 use crate::venues::{Format, Settings};
 
 /// Everything that the files of a recording came to.
@@ -44,7 +44,7 @@ pub struct FeedReport {
     pub messages: u64,
     /// Messages that were delivered before.
     pub duplicates: u64,
-    /// Messages that did not come in time.
+    /// Messages that did not come in time; a loss of unknown size counts as one.
     pub missing: u64,
     /// Those of them that came later.
     pub late: u64,
@@ -157,9 +157,15 @@ impl Inspection {
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             };
+            if file.follows_damage() {
+                decoder.unreadable(&mut report);
+            }
             let position = SourcePosition::new(file.session(), file.sequence());
             decoder.message(position, Nanos::ZERO, &message, &mut report);
         };
+        if file.follows_damage() {
+            decoder.unreadable(&mut report);
+        }
         report.duplicates = file.stats().repeated;
         let findings = file.findings().clone();
         let mut faults = file.faults();
@@ -237,6 +243,7 @@ impl Sink for FeedReport {
     fn incident(&mut self, incident: Incident) {
         match incident {
             Incident::Gap { missing, .. } => self.missing += missing,
+            Incident::Unreadable { .. } => self.missing += 1,
             Incident::SequenceReset { .. } | Incident::SessionChange { .. } => self.sessions += 1,
             Incident::Duplicate { messages } => self.duplicates += messages,
             Incident::Late { messages } => self.late += messages,

@@ -133,6 +133,8 @@ pub struct FeedPacket<'a> {
     pub at: Nanos,
     /// The bytes above UDP.
     pub payload: &'a [u8],
+    /// Whether it is the first packet, and unreadable bytes precede it in its file.
+    pub follows_damage: bool,
 }
 
 /// UDP to a destination that is not of a chosen feed.
@@ -212,6 +214,10 @@ pub struct Recording {
     /// Start of the part of the current packet that comes next.
     part_at: usize,
     place: (usize, usize),
+    /// Whether the current packet is the first one.
+    is_first: bool,
+    /// File of the last packet, and the parts of it that could not be read before that packet.
+    last: Option<(usize, u64)>,
 }
 
 impl Recording {
@@ -267,6 +273,8 @@ impl Recording {
             clock: Timeline::default(),
             part_at: 0,
             place: (0, 0),
+            is_first: false,
+            last: None,
         };
         if recording.feeds.is_empty() {
             while recording.next()?.is_some() {}
@@ -307,6 +315,7 @@ impl Recording {
             received_at: self.current.received_at,
             at: self.clock.elapsed().after(Nanos(1)),
             payload: &rest[..len],
+            follows_damage: std::mem::take(&mut self.is_first) && self.current.unread > 0,
         }))
     }
 
@@ -319,6 +328,8 @@ impl Recording {
                 self.place = place;
                 // An empty payload is nobody's packet.
                 if !self.current.payload.is_empty() {
+                    let last = (self.current.file, self.current.unread);
+                    self.is_first = self.last.replace(last).is_none();
                     return Ok(true);
                 }
             } else {
@@ -405,6 +416,14 @@ impl Recording {
     #[must_use]
     pub fn stats(&self) -> CaptureStats {
         self.files.stats()
+    }
+
+    /// Returns whether bytes behind the last packet could not be read in its file; complete at the end.
+    /// No later packet of a line tells what they held.
+    #[must_use]
+    pub fn ends_in_damage(&self) -> bool {
+        self.last
+            .is_some_and(|(file, unread)| self.files.unread(file) > unread)
     }
 
     /// Returns one line for each finding that leaves the recording whole.

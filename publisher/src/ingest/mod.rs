@@ -82,6 +82,8 @@ struct Held {
     session: u16,
     /// The line of the packet.
     line: usize,
+    /// Whether bytes before it were lost, and no number tells what they held.
+    follows_damage: bool,
 }
 
 enum Packets {
@@ -276,7 +278,7 @@ impl Input {
             Err(_) => {
                 self.shared.counters.source_errors.increment();
                 self.shared.counters.source_ended.set(1);
-                self.finish(sink);
+                self.finish(true, sink);
                 self.report_faults();
             }
             Ok(_) => {}
@@ -290,7 +292,7 @@ impl Input {
         }
         if !self.is_held {
             if !self.next_packet()? {
-                self.finish(sink);
+                self.finish(false, sink);
                 return Ok(Polled::Ended);
             }
             self.held.at = self.pacer.advance(self.held.at);
@@ -326,10 +328,16 @@ impl Input {
         };
         match &mut self.packets {
             Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
+                if self.held.follows_damage {
+                    decoder.unreadable(&mut sink);
+                }
                 decoder.line_packet(self.held.line, self.held.at, packet, &mut sink);
             }
             Packets::BinaryFile(_, decoder) => {
                 let held = &self.held;
+                if held.follows_damage {
+                    decoder.unreadable(&mut sink);
+                }
                 let position = SourcePosition::new(held.session, held.sequence);
                 decoder.message(position, held.received_at, packet.payload, &mut sink);
             }
@@ -346,15 +354,23 @@ impl Input {
     /// be lost. A file is read again from its last sealed message.
     pub(crate) fn stop(&mut self, sink: &mut dyn Intake) {
         if self.is_live() {
-            self.finish(sink);
+            self.finish(false, sink);
         }
     }
 
-    /// Decodes what still waits for packets that will not come.
-    fn finish(&mut self, sink: &mut dyn Intake) {
+    /// Decodes what still waits for packets that will not come, and reports the rest of a file that could
+    /// not be read.
+    fn finish(&mut self, has_failed: bool, sink: &mut dyn Intake) {
         if let Packets::Udp(live) = &mut self.packets {
             return live.finish(&self.shared, sink);
         }
+        let (decoder, is_damaged): (&mut dyn Decoder, bool) = match &mut self.packets {
+            Packets::Capture(recording, decoder) => (&mut **decoder, recording.ends_in_damage()),
+            Packets::BinaryFile(file, decoder) => (&mut **decoder, file.follows_damage()),
+            Packets::Simulator(_, decoder, _) => (&mut **decoder, false),
+            Packets::Udp(_) | Packets::Records(_) => return,
+        };
+        let is_cut = self.records_left == 0;
         let mut passing = Passing {
             behind: &mut self.behind,
             out: sink,
@@ -364,9 +380,9 @@ impl Input {
             records_left: &mut self.records_left,
             out: &mut passing,
         };
-        if let Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) = &mut self.packets
-        {
-            decoder.finish(&mut sink);
+        decoder.finish(&mut sink);
+        if (is_damaged || has_failed) && !is_cut {
+            decoder.unreadable(&mut sink);
         }
     }
 
@@ -394,6 +410,7 @@ impl Input {
                 held.bytes.extend_from_slice(packet.payload);
                 (held.received_at, held.at) = (packet.received_at, packet.at);
                 held.line = packet.line;
+                held.follows_damage = packet.follows_damage;
             }
             Packets::BinaryFile(file, _) => {
                 let Some(message) = file.next().map_err(failed)? else {
@@ -403,6 +420,7 @@ impl Input {
                 held.at = Nanos(itch_time(message));
                 held.sequence = file.sequence();
                 held.session = file.session();
+                held.follows_damage = file.follows_damage();
             }
             Packets::Simulator(simulator, _, begins_at) => {
                 let Some(packet) = simulator.next_packet() else {
@@ -626,6 +644,9 @@ impl Sink for Counting<'_> {
                 c.source_gaps.increment();
                 let known = SourceLoss::gap(from, missing).known_messages();
                 c.source_missing_messages.add(known);
+            }
+            Incident::Unreadable { from } => {
+                return self.lost(SourceLoss::malformed(from, u64::MAX));
             }
             Incident::SequenceReset { .. } => c.source_resets.increment(),
             Incident::SessionChange { .. } => c.source_session_changes.increment(),

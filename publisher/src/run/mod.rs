@@ -529,6 +529,8 @@ mod tests {
 
         fn finish(&mut self, _: &mut dyn Sink) {}
 
+        fn unreadable(&mut self, _: &mut dyn Sink) {}
+
         fn resume(&mut self, _: &ResumePoint) {}
 
         fn session(&self) -> Option<FeedSession> {

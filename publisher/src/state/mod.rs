@@ -73,7 +73,7 @@ tickcast_reliability::counters! {
         source_line_stops,
         /// Times that the whole source fell silent; the stream reports each.
         source_silences,
-        /// Packets or messages that could not be parsed.
+        /// Packets or messages that could not be parsed, and losses of unreadable bytes of a file.
         source_malformed,
         /// Messages that are well-formed and of an unknown type.
         source_unknown_messages,

@@ -432,3 +432,19 @@ pub fn to_the_end(listener: &mut Listener, control: &mut Control, epoch: Epoch) 
     }
     control.progress(epoch, Sequence(last), 0);
 }
+
+/// Returns a counter of a summary.
+pub fn count(of: &Value, name: &str) -> u64 {
+    of[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name} in {of:#}"))
+}
+
+/// Asserts that an input accounts for this many messages on its lines, of this many that the venue
+/// numbered: published, duplicate, late, and lost.
+pub fn assert_messages(source: &Value, on_lines: u64, numbered: u64) {
+    let [published, duplicate, late, missing] =
+        ["messages_total", "duplicates", "late", "missing_messages"].map(|it| count(source, it));
+    assert_eq!(published + duplicate + late, on_lines, "{source:#}");
+    assert_eq!(published + missing, numbered, "{source:#}");
+}

@@ -6,10 +6,12 @@
 //! | [`Publisher`], [`Follower`] | a publisher as a process, subscribers in this process |
 //! | [`network`] | networks of a test's own, and another host |
 //! | [`machine`] | a lock for tests that need the machine for themselves |
+//! | [`recorded`] | recorded files, built byte by byte |
 //! | [`system_calls`] | checks on the counts of a system call trace |
 
 pub mod machine;
 pub mod network;
+pub mod recorded;
 mod system;
 pub mod system_calls;
 

@@ -304,26 +304,27 @@ impl Pacer {
         self.earlier.after(self.timeline.elapsed())
     }
 
+    /// Returns when a packet recorded at `at` is due, since the first one; `None`: at once.
+    fn due_after(&mut self, at: Nanos) -> Option<Duration> {
+        self.timeline.advance(at, self.wait_max);
+        let offset = match (self.rate, self.speed) {
+            (Some(rate), _) => Some(self.count as f64 / rate),
+            (None, Speed::Times(times)) => Some(self.recorded().0 as f64 / 1e9 / times),
+            (None, Speed::Max) => None,
+        };
+        self.count += 1;
+        Duration::try_from_secs_f64(offset?).ok()
+    }
+
     /// Waits until a packet recorded at `at` is due. Returns `false` if a signal arrives first.
     fn wait(&mut self, at: Nanos, stop: &Stop) -> bool {
         if self.count == 0 {
             self.started_at = Instant::now();
         }
-        self.timeline.advance(at, self.wait_max);
-        let offset = match (self.rate, self.speed) {
-            (Some(rate), _) => self.count as f64 / rate,
-            (None, Speed::Times(times)) => self.recorded().0 as f64 / 1e9 / times,
-            (None, Speed::Max) => 0.0,
-        };
-        self.count += 1;
-        let unpaced = self.rate.is_none() && self.speed == Speed::Max;
-        let due = Duration::try_from_secs_f64(offset).ok();
+        let due = self.due_after(at);
         let Some(due) = due.and_then(|offset| self.started_at.checked_add(offset)) else {
             return true;
         };
-        if unpaced {
-            return true;
-        }
         loop {
             let now = Instant::now();
             if now >= due {
@@ -383,7 +384,50 @@ fn wait_a_little(left: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Returns when packets with these stamps, in seconds, are due, and the number of cut waits.
+    fn due(options: &[&str], stamps: &[u64]) -> (Vec<Option<f64>>, u64) {
+        let line = [&["replay", "day.pcap", "--to", "127.0.0.1:1"], options].concat();
+        let mut pacer = Pacer::new(&CommandLine::parse_from(line).args).unwrap();
+        let due = stamps.iter().map(|stamp| {
+            let due = pacer.due_after(Nanos::from_secs(*stamp));
+            due.map(|it| it.as_secs_f64())
+        });
+        (due.collect(), pacer.timeline.capped())
+    }
+
+    #[test]
+    fn waits_of_a_paced_replay_are_cut_to_gap_max() {
+        let stamps = [100, 102, 31_536_000, 103, 104, 115];
+        let paced = |all: [f64; 6]| all.map(Some).to_vec();
+        for (options, expected, capped) in [
+            (&[][..], [0.0, 2.0, 12.0, 12.0, 13.0, 23.0], 2),
+            (&["--gap-max", "20"], [0.0, 2.0, 22.0, 22.0, 23.0, 34.0], 1),
+            // The bound is on the wait itself, at any speed.
+            (
+                &["--gap-max", "0.5", "--speed", "4"],
+                [0.0, 0.5, 1.0, 1.0, 1.25, 1.75],
+                2,
+            ),
+            (&["--rate", "2"], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5], 0),
+        ] {
+            assert_eq!(
+                due(options, &stamps),
+                (paced(expected), capped),
+                "{options:?}"
+            );
+        }
+        assert_eq!(due(&["--speed", "max"], &stamps), (vec![None; 6], 0));
+    }
 
     #[test]
     fn speeds_are_positive_numbers_or_max() {

@@ -8,46 +8,20 @@ use std::time::Duration;
 
 use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
 use serde_json::Value;
-
-/// Returns one frame of a classic pcap (microseconds): Ethernet, IPv4, UDP.
-fn frame(at_us: u64, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
-    let udp_len = (8 + payload.len()) as u16;
-    let mut ip = vec![0x45, 0];
-    ip.extend((20 + udp_len).to_be_bytes());
-    ip.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1]);
-    ip.extend(destination);
-    let mut bytes = [&[0; 12][..], &[8, 0], &ip].concat();
-    for field in [5_000, 6_000, udp_len, 0] {
-        bytes.extend(field.to_be_bytes());
-    }
-    bytes.extend(payload);
-    let len = (bytes.len() as u32).to_le_bytes();
-    let (seconds, us) = ((at_us / 1_000_000) as u32, (at_us % 1_000_000) as u32);
-    [
-        &seconds.to_le_bytes()[..],
-        &us.to_le_bytes(),
-        &len,
-        &len,
-        &bytes,
-    ]
-    .concat()
-}
+use tickcast_test_support::recorded::{PCAP_HEADER, block, login, soup, system_event, udp_frame};
 
 const LINE_A: [u8; 4] = [239, 1, 1, 1];
 const LINE_B: [u8; 4] = [239, 1, 1, 2];
+const PORT: u16 = 6_000;
 
 /// Returns a capture of `count` packets, each sent on two lines, 50 us apart.
 fn capture(count: u32) -> Vec<u8> {
-    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    let mut bytes = PCAP_HEADER.to_vec();
     for n in 0..count {
         for (line, destination) in [LINE_A, LINE_B].into_iter().enumerate() {
             let payload = format!("packet {n} line {line}");
-            bytes.extend(frame(
-                1_000_000 + u64::from(n) * 50,
-                destination,
-                payload.as_bytes(),
-            ));
+            let at_us = 1_000_000 + u64::from(n) * 50;
+            bytes.extend(udp_frame(at_us, destination, PORT, payload.as_bytes()));
         }
     }
     bytes
@@ -148,7 +122,7 @@ fn replay_takes_its_times_from_the_stamps_asked_for() {
     let (folder, (socket, to)) = (tempfile::tempdir().unwrap(), unicast());
     let mut stamped = capture(0);
     for (at_us, seconds) in [(1_000_000, 1_u32), (1_000_050, 3)] {
-        let mut record = frame(at_us, LINE_A, b"x");
+        let mut record = udp_frame(at_us, LINE_A, PORT, b"x");
         // Metamako's trailer.
         record.extend([&[9; 4][..], &seconds.to_be_bytes(), &[0; 8]].concat());
         let len = (record.len() as u32 - 16).to_le_bytes();
@@ -169,6 +143,25 @@ fn replay_takes_its_times_from_the_stamps_asked_for() {
         &[&options[..], &["--loop", "2"]].concat(),
     );
     assert_eq!((came.len(), &summary["unstamped"]), (4, &4.into()));
+}
+
+#[test]
+fn wait_beyond_gap_max_is_cut_and_reported() {
+    const YEAR_US: u64 = 31_536_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let stamps = [0, 2_000, YEAR_US, 3_000, 4_000];
+    let frames = stamps.map(|at_us| udp_frame(1_000_000 + at_us, LINE_A, PORT, &[at_us as u8]));
+    let path = file(&folder, &[&PCAP_HEADER[..], &frames.concat()].concat());
+    let (socket, to) = unicast();
+    let (came, summary) = replay(&path, &socket, &to, &["--gap-max", "0.01"]);
+    assert_eq!(came, stamps.map(|at_us| vec![at_us as u8]));
+    assert_eq!(summary["capped_waits"], 1);
+    // 2 ms, 10 ms in place of the year, and 1 ms after the stamp that steps back.
+    assert_eq!(summary["recorded_seconds"], 0.013);
+    let path = path.to_str().unwrap();
+    let done = run(&["replay", path, "--to", &to, "--quiet", "--gap-max", "0.01"]);
+    let said = text(&done.stdout);
+    assert!(said.contains("1 waits were cut to --gap-max"), "{said}");
 }
 
 #[test]
@@ -214,12 +207,7 @@ fn binary_file_messages_become_one_ended_session() {
     let folder = tempfile::tempdir().unwrap();
     // System events (start of market hours) 40 us apart: three share a packet, because they lie within
     // 100 us.
-    let message = |n: u64| {
-        let mut message = b"\x00\x0cS\0\0\0\0".to_vec();
-        message.extend(&(n * 40_000).to_be_bytes()[2..]);
-        message.push(b'Q');
-        message
-    };
+    let message = |n: u64| block(&system_event(n * 40_000));
     let path = file(&folder, &(0..7).flat_map(message).collect::<Vec<_>>());
     let (socket, to) = unicast();
     let (came, _) = replay(&path, &socket, &to, &["--speed", "max", "--loop", "2"]);
@@ -244,12 +232,8 @@ fn binary_file_messages_become_one_ended_session() {
 #[test]
 fn gap_before_a_login_is_a_gap_of_the_packets() {
     let folder = tempfile::tempdir().unwrap();
-    let soup = |kind: u8, payload: &[u8]| {
-        let len = (payload.len() as u16 + 1).to_be_bytes();
-        [&len[..], &[kind], payload].concat()
-    };
-    let login = |next: u64| soup(b'A', format!("{:10}{next:20}", "ONE").as_bytes());
-    let event = soup(b'S', b"S\0\0\0\0\0\0\0\0\0\0Q");
+    let login = |next| login("ONE", next);
+    let event = soup(b'S', &system_event(0));
     // Message 8 comes twice, and 9 to 11 never.
     let bytes = [
         &login(7)[..],
