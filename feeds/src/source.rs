@@ -286,4 +286,37 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn skew_is_the_bound_that_a_share_does_not_exceed() {
+        let mut line = LineStats::default();
+        assert_eq!(line.skew_us(0.99), 0, "without duplicates");
+        line.skew[0] = 2;
+        assert_eq!(line.skew_us(0.5), 1);
+        line.skew[3] = 7;
+        line.skew[5] = 1;
+        for (share, us) in [
+            (0.0, 1),
+            (0.2, 1),
+            (0.21, 8),
+            (0.9, 8),
+            (0.91, 32),
+            (1.0, 32),
+        ] {
+            assert_eq!(line.skew_us(share), us, "{share}");
+        }
+    }
+
+    #[test]
+    fn messages_are_counted_by_type() {
+        let mut counts = MessageCounts::default();
+        assert_eq!((counts.total(), counts.iter().count()), (0, 0));
+        for kind in [b'A', b'D', b'A', 0, u8::MAX] {
+            counts.add(kind);
+        }
+        assert_eq!(counts.total(), 5);
+        assert_eq!([counts.of(b'A'), counts.of(b'B')], [2, 0]);
+        let seen: Vec<_> = counts.iter().collect();
+        assert_eq!(seen, [(0, 1), (b'A', 2), (b'D', 1), (u8::MAX, 1)]);
+    }
 }

@@ -412,6 +412,78 @@ fn simple_block_has_no_time_obsolete_block_has() {
 }
 
 #[test]
+fn obsolete_block_holds_no_more_than_its_room() {
+    for order in [Order::Little, Order::Big] {
+        let frame = plain(b"four");
+        assert!(frame.len().is_multiple_of(2), "padding follows");
+        let room = frame.len().next_multiple_of(4);
+        for captured in frame.len()..room + 12 {
+            let words = [0, 0, 1_000_000, captured as u32, captured as u32];
+            let mut body = order.u16(1).to_vec();
+            body.extend(order.u16(0));
+            body.extend(words[1..].iter().flat_map(|word| order.u32(*word)));
+            body.extend(&frame);
+            let second = interface(order, 1, &[(9, &[6])]);
+            let bytes = [pcapng(order, &[]), second, block(order, 2, &body)].concat();
+            let (all, stats) = read(&bytes);
+            let fits = captured <= room;
+            assert_eq!(all.len(), usize::from(fits), "{captured} of {room}");
+            assert_eq!(frames_of(&stats, Reason::Malformed), u64::from(!fits));
+            if fits {
+                assert_eq!(all[0].received_at, 1_000_000_000, "of interface 1");
+                assert_eq!(stats.snapped, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_a_shortened_packet_is_snapped() {
+    let order = Order::Little;
+    // The headers claim four bytes more than the frame has.
+    let mut frame = plain(b"01234567");
+    frame.truncate(frame.len() - 4);
+    let file = |original: usize| {
+        let mut bytes = pcapng(order, &[]);
+        bytes.extend(enhanced(order, 0, 1, &frame, original));
+        bytes
+    };
+    let classic = |original: usize| {
+        let mut bytes = pcap(&[]);
+        bytes.extend(pcap_record(order, 1_000, &frame, original));
+        bytes
+    };
+    for (whole, snapped) in [
+        (file(frame.len()), file(frame.len() + 4)),
+        (classic(frame.len()), classic(frame.len() + 4)),
+    ] {
+        let (_, stats) = read(&whole);
+        assert_eq!(frames_of(&stats, Reason::Malformed), 1);
+        assert_eq!(frames_of(&stats, Reason::Snapped), 0);
+        let (_, stats) = read(&snapped);
+        assert_eq!(frames_of(&stats, Reason::Malformed), 0);
+        assert_eq!(frames_of(&stats, Reason::Snapped), 1);
+    }
+}
+
+#[test]
+fn zeros_behind_a_gzip_member_are_padding_however_many() {
+    for zeros in [1, 65_536, 200_000] {
+        let file = [&gzip(&pcap(&[plain(b"one")]))[..], &vec![0; zeros]].concat();
+        let (all, stats) = read(&file);
+        assert_eq!(all.len(), 1);
+        assert_eq!(stats.account.of(Reason::Padding).bytes, zeros as u64);
+        let file = [&file[..], b"junk"].concat();
+        let trailing = CaptureFinding::Trailing { bytes: 4 };
+        assert_eq!(findings(&file), [trailing], "{zeros}");
+        assert_eq!(
+            read(&file).1.account.of(Reason::Padding).bytes,
+            zeros as u64
+        );
+    }
+}
+
+#[test]
 fn link_layers_yield_same_datagram() {
     let ip = ipv4(17, 0, &udp(b"x"));
     let ip6 = ipv6(17, &udp(b"x"));

@@ -439,6 +439,159 @@ fn packet_behind_many_holes_waits_no_longer_than_skew() {
     assert_eq!(feed.told.gaps, [(2, 1), (4, 1), (6, 1)]);
 }
 
+/// Two lines that brought message 1, with this reorder and a skew of ten milliseconds.
+fn pair(reorder_us: u32) -> Feed {
+    let mut feed = Feed::new(2, Holding::live(reorder_us, 10_000));
+    for line in 0..2 {
+        feed.packet(line, 0, &mold(1, 1, 1));
+    }
+    feed.told.incidents.clear();
+    feed
+}
+
+impl Feed {
+    fn poll(&mut self, at_us: u64) {
+        self.arbiter.poll(Nanos::from_us(at_us), &mut self.told);
+    }
+}
+
+#[test]
+fn hole_closes_when_both_lines_passed_it() {
+    let mut feed = pair(100);
+    feed.packet(0, 0, &mold(1, 3, 1));
+    feed.packet(1, 50, &mold(1, 3, 1));
+    feed.poll(149);
+    assert_eq!(feed.sequences(), [1]);
+    feed.poll(150);
+    assert_eq!(feed.sequences(), [1, 3]);
+    assert_eq!(feed.told.gaps, [(2, 1)]);
+}
+
+#[test]
+fn silent_line_is_not_awaited() {
+    let mut feed = pair(100);
+    feed.packet(0, 100, &mold(1, 2, 1));
+    // Line 1 is behind for four times the longest wait.
+    feed.packet(0, 40_100, &mold(1, 4, 1));
+    feed.poll(40_199);
+    assert_eq!(feed.sequences(), [1, 2]);
+    feed.poll(40_200);
+    assert_eq!(feed.sequences(), [1, 2, 4]);
+    assert_eq!(feed.told.gaps, [(3, 1)]);
+}
+
+#[test]
+fn line_that_stops_and_returns_is_told_once_each() {
+    let mut feed = pair(100);
+    let mut told = Vec::new();
+    for (line, at_us) in [(0, 1), (0, 3_500_000), (0, 3_500_001), (0, 3_500_002)] {
+        feed.packet(line, at_us, &mold(1, 2, 0));
+        told.push(feed.told.incidents.len());
+    }
+    assert_eq!(told, [0, 0, 1, 1], "after the packet that shows it");
+    assert!(feed.arbiter.line(1).is_stopped && !feed.arbiter.line(0).is_stopped);
+    feed.packet(1, 3_500_003, &mold(1, 2, 0));
+    feed.packet(1, 3_500_004, &mold(1, 2, 0));
+    let (stopped, back) = (
+        Incident::LineStopped { line: 1 },
+        Incident::LineBack { line: 1 },
+    );
+    assert_eq!(feed.told.incidents, [stopped, back]);
+    assert!(!feed.arbiter.line(1).is_stopped);
+}
+
+#[test]
+fn packets_of_each_line_are_counted() {
+    let mut feed = pair(0);
+    feed.packet(0, 0, &mold(1, 2, 2));
+    feed.packet(0, 0, &mold(1, 4, 0));
+    let of = |line| feed.arbiter.line(line).packets;
+    assert_eq!((of(0), of(1), feed.arbiter.packets()), (3, 1, 4));
+}
+
+#[test]
+fn copies_on_the_only_line_have_no_skew() {
+    let mut feed = Feed::new(1, Holding::NONE);
+    for at_us in [0, 5] {
+        feed.packet(0, at_us, &mold(1, 1, 1));
+    }
+    let line = feed.arbiter.line(0);
+    assert_eq!((line.duplicates, line.skew.iter().sum::<u64>()), (1, 0));
+    let mut feed = pair(0);
+    feed.packet(0, 5, &mold(1, 2, 1));
+    feed.packet(1, 9, &mold(1, 2, 1));
+    let skew = feed.arbiter.line(1).skew;
+    assert_eq!((skew[0], skew[3]), (1, 1), "none, and below 8 µs");
+}
+
+#[test]
+fn line_beyond_the_last_counts_as_the_last() {
+    let mut feed = pair(0);
+    feed.arbiter.set_sender(9, [10, 0, 0, 1].into());
+    feed.packet(9, 0, b"short");
+    feed.packet(9, 0, &mold(1, 2, 1));
+    assert_eq!(feed.arbiter.line(1).first, 1);
+    assert!(matches!(
+        feed.told.incidents[..],
+        [Incident::Malformed { .. }]
+    ));
+}
+
+#[test]
+fn foreign_packet_names_its_line_and_sender() {
+    let mut feed = Feed {
+        arbiter: Arbiter::new(
+            MoldUdp64::new(|message| message != b"x"),
+            Lines {
+                count: 2,
+                holding: Holding::NONE,
+            },
+            false,
+        ),
+        told: Told::default(),
+    };
+    let sender = [10, 0, 0, 1].into();
+    feed.arbiter.set_sender(1, sender);
+    let mut foreign = mold(2, 1, 2);
+    let last = foreign.len() - 1;
+    foreign[last] = b'x';
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(1, 0, &foreign);
+    let [Incident::Foreign { origin, .. }] = feed.told.incidents[..] else {
+        panic!("{:?}", feed.told.incidents);
+    };
+    assert_eq!((origin.line, origin.sender), (1, Some(sender)));
+    let foreign = [0, 1].map(|line| feed.arbiter.line(line).foreign);
+    assert_eq!(foreign, [0, 2], "messages, by line");
+}
+
+#[test]
+fn restart_after_resumption_waits_for_stragglers() {
+    for (first, messages) in [(5, 3), (7, 3)] {
+        let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+        let Ok((head, _)) = MoldUdp64::new(|_| true).read(&mold(1, 1, 1)) else {
+            panic!("a packet");
+        };
+        let next = SourcePosition::new(4, 10);
+        feed.arbiter.resume(Some((head.session, ())), next);
+        for at_us in [0, 100_000] {
+            feed.packet(0, at_us, &mold(1, first, messages));
+        }
+        assert!(feed.told.messages.is_empty(), "the slower line's rest");
+        assert_eq!(feed.arbiter.line(0).duplicates, 6);
+        feed.packet(0, 100_001, &mold(1, first, messages));
+        let next = SourcePosition::new(5, 1);
+        let incidents = &feed.told.incidents;
+        let reset = Incident::SequenceReset { next };
+        assert!(incidents.contains(&reset), "{first}: {incidents:?}");
+        assert_eq!(feed.arbiter.line(0).first, 0, "messages before are awaited");
+        feed.arbiter.finish(&mut feed.told);
+        let all: Vec<_> = (first..first + u64::from(messages)).collect();
+        assert_eq!(feed.sequences(), all);
+        assert_eq!(feed.told.gaps[1], (1, first - 1));
+    }
+}
+
 #[test]
 fn arbiter_does_not_allocate_after_first_delivery() {
     struct Counted(u64);

@@ -204,6 +204,56 @@ fn same_seed_gives_same_bytes_other_seed_others() {
     assert!(packets(&config, 3) != packets(&config, 4));
 }
 
+/// FNV-1a over the time and bytes of all packets.
+fn digest(config: &SimulatorConfig, seed: u64) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for (at, payload) in packets(config, seed) {
+        for byte in at.0.to_be_bytes().into_iter().chain(payload) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
+}
+
+/// Measurements are compared by their seed, so a change of the market must be a decision.
+#[test]
+fn seed_gives_the_same_day_in_every_build() {
+    let few = SimulatorConfig {
+        symbols: 3,
+        messages: 3_000,
+        depth: 4,
+        attributed: 0.5,
+        price_min_cents: 100,
+        price_max_cents: 102,
+        pauses_per_million: 20_000.0,
+        pause_ms: 1,
+        payload_max: 200,
+        ..config()
+    };
+    let timed = SimulatorConfig {
+        symbols: 101,
+        messages: 0,
+        duration_ms: 2_500,
+        coalesce_us: 0,
+        arrivals: Arrivals {
+            base_per_s: 2.0,
+            ..Arrivals::default()
+        },
+        ..config()
+    };
+    let usual = SimulatorConfig {
+        messages: 30_000,
+        ..config()
+    };
+    let digests = [(few, 1), (timed, 2), (usual, 3)].map(|(config, seed)| digest(&config, seed));
+    let expected = [
+        0xa9d6_254d_c6bc_f94a,
+        0xd925_5d9f_1eec_2b62,
+        0x256b_a434_a1b2_6cac,
+    ];
+    assert_eq!(digests, expected, "{digests:#018x?}");
+}
+
 #[test]
 fn packets_are_genuine_numbered_without_gap_and_within_the_mtu() {
     let config = SimulatorConfig {

@@ -434,7 +434,7 @@ impl<P: Protocol> Arbiter<P> {
         if head.count > 0 {
             brought.advance(head.first, end);
         }
-        if self.lines.len() > 1 {
+        if self.has_several_lines() {
             let end = if head.count > 0 { end } else { 0 };
             self.heard_beside_others(line, end, out);
         }
@@ -493,10 +493,14 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
+    const fn has_several_lines(&self) -> bool {
+        self.lines.len() != 1
+    }
+
     /// Remembers when the next message arrived, to compare the lines.
     #[inline(always)]
     fn remember(&mut self, arrived_at: Nanos) {
-        if self.lines.len() > 1 {
+        if self.has_several_lines() {
             self.recent.push(self.next, arrived_at);
         }
     }

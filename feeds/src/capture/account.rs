@@ -181,3 +181,45 @@ impl Account {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn row(frames: u64, bytes: u64) -> Row {
+        Row { frames, bytes }
+    }
+
+    #[test]
+    fn account_sums_rows_by_class_and_in_total() {
+        let mut account = Account::default();
+        assert_eq!(account.rows().count(), 0);
+        account.add(Reason::Datagram, 2, 100);
+        account.add(Reason::Repeated, 1, 50);
+        account.add(Reason::Padding, 0, 7);
+        account.add(Reason::Datagram, 1, 60);
+        let rows: Vec<_> = account.rows().collect();
+        let datagrams = (Reason::Datagram, row(3, 160));
+        let repeated = (Reason::Repeated, row(1, 50));
+        assert_eq!(rows, [datagrams, repeated, (Reason::Padding, row(0, 7))]);
+        assert_eq!(account.class(Class::Used), row(4, 210));
+        assert_eq!(account.class(Class::Harmless), row(0, 7));
+        assert_eq!(account.class(Class::Damaged), row(0, 0));
+        assert_eq!(account.total(), row(4, 217));
+    }
+
+    #[test]
+    fn accounts_merge_and_frames_move_without_a_change_of_sum() {
+        let mut account = Account::default();
+        account.add(Reason::Fragment, 3, 90);
+        let mut other = Account::default();
+        other.add(Reason::Fragment, 2, 20);
+        other.add(Reason::Arp, 1, 42);
+        account.merge(&other);
+        assert_eq!(account.of(Reason::Fragment), row(5, 110));
+        account.move_frames(Reason::Fragment, Reason::Datagram, row(2, 50));
+        assert_eq!(account.of(Reason::Fragment), row(3, 60));
+        assert_eq!(account.of(Reason::Datagram), row(2, 50));
+        assert_eq!(account.total(), row(6, 152));
+    }
+}

@@ -818,4 +818,17 @@ mod tests {
         let empty = BinaryFile::from_reader("test", Cursor::new(Vec::new()));
         assert!(matches!(empty, Err(CaptureError::Empty { .. })));
     }
+
+    #[test]
+    fn position_at_the_end_is_the_size_of_the_file() {
+        let events = EVENT.repeat(100);
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(&events).unwrap();
+        let gzip = gzip.finish().unwrap();
+        for bytes in [events, gzip] {
+            let (messages, file) = drain(&bytes);
+            assert_eq!(messages.len(), 100);
+            assert_eq!((file.position(), file.size()), (bytes.len() as u64, None));
+        }
+    }
 }

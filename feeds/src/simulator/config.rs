@@ -384,6 +384,79 @@ mod tests {
     }
 
     #[test]
+    fn simulator_config_limits_are_exact() {
+        type Set = fn(&mut SimulatorConfig, f64);
+        let limits: [(Set, &[f64], &[f64]); 15] = [
+            (|c, n| c.symbols = n as u16, &[1.0, 65_535.0], &[0.0]),
+            (|c, n| c.begins_at_s = n as u32, &[85_999.0], &[86_000.0]),
+            (
+                |c, n| c.arrivals.base_per_s = n,
+                &[1e9, 1e-9],
+                &[0.0, 1.1e9],
+            ),
+            (|c, n| c.arrivals.decay_per_s = n, &[1e9], &[0.0, 1.1e9]),
+            (|c, n| c.arrivals.branching = n, &[0.0, 0.9], &[-0.1, 1.0]),
+            (|c, n| c.arrivals.skew = n, &[0.0, 4.0], &[-0.1, 4.1]),
+            (|c, n| c.mix.cancel = n, &[0.0, 9.0], &[-0.1, f64::INFINITY]),
+            (|c, n| c.mix.hidden = n, &[0.0], &[-0.1, f64::INFINITY]),
+            (|c, n| c.mix.add = n, &[0.1], &[0.0, f64::INFINITY]),
+            (|c, n| c.mix.delete = n, &[0.1], &[0.0, f64::INFINITY]),
+            (|c, n| c.depth = n as u32, &[2.0, 1e5], &[1.0, 100_001.0]),
+            (|c, n| c.price_min_cents = n as u32, &[100.0], &[99.0]),
+            (|c, n| c.price_max_cents = n as u32, &[1e7], &[10_000_001.0]),
+            (|c, n| c.attributed = n, &[0.0, 1.0], &[-0.1, 1.1]),
+            (
+                |c, n| c.payload_max = n as u16,
+                &[128.0, 65_507.0],
+                &[127.0, 65_508.0],
+            ),
+        ];
+        for (index, (set, accepted, refused)) in limits.into_iter().enumerate() {
+            let check = |value: f64| {
+                let mut config = SimulatorConfig::default();
+                config.names.clear();
+                set(&mut config, value);
+                config.check()
+            };
+            for value in accepted {
+                assert_eq!(check(*value), Ok(()), "{index}");
+            }
+            for value in refused {
+                assert!(check(*value).is_err(), "{index}: {value}");
+            }
+        }
+        let pauses = |n: f64| fault(|c| c.pauses_per_million = n);
+        assert!(pauses(1_000_001.0).contains("1000000"));
+        let mut config = SimulatorConfig {
+            symbols: 2,
+            names: vec!["EIGHTBIG".into(), "X".into()],
+            session: "TENLETTERS".into(),
+            pauses_per_million: 1_000_000.0,
+            ..SimulatorConfig::default()
+        };
+        assert_eq!(config.check(), Ok(()), "as many and as long as allowed");
+        config.names.push("Y".into());
+        assert!(config.check().is_err(), "a name too many");
+        assert!(fault(|c| c.names = vec!["NINECHARS".into()]).contains("NINECHARS"));
+        assert!(fault(|c| c.names = vec![String::new()]).contains("name"));
+        assert!(fault(|c| c.session = String::new()).contains("session"));
+    }
+
+    #[test]
+    fn market_without_messages_and_duration_is_endless() {
+        for (messages, duration_ms, is_endless) in
+            [(0, 0, true), (1, 0, false), (0, 1, false), (1, 1, false)]
+        {
+            let config = SimulatorConfig {
+                messages,
+                duration_ms,
+                ..SimulatorConfig::default()
+            };
+            assert_eq!(config.is_endless(), is_endless);
+        }
+    }
+
+    #[test]
     fn simulator_config_fills_defaults_and_refuses_unknown() {
         let config: SimulatorConfig =
             serde_json::from_str(r#"{"symbols": 3, "arrivals": {"branching": 0.5}}"#).unwrap();

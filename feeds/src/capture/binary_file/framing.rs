@@ -226,4 +226,56 @@ mod tests {
         bytes[SOUND_LEN - 1] = 1;
         assert!(!Framing::Lengths.is_sound(&bytes, 0));
     }
+
+    /// A system event at a time of the day, framed by its length.
+    fn event_at(ns: u64) -> Vec<u8> {
+        let mut event = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q".to_vec();
+        event[7..13].copy_from_slice(&ns.to_be_bytes()[2..]);
+        event
+    }
+
+    #[test]
+    fn stamp_of_a_sound_message_lies_within_a_day() {
+        for framing in [Framing::Lengths, Framing::SoupBinTcp] {
+            for (ns, is_sound) in [
+                (0, true),
+                (NS_PER_DAY - 1, true),
+                (NS_PER_DAY, false),
+                (NS_PER_DAY + 1, false),
+                ((1 << 48) - 1, false),
+            ] {
+                let mut bytes = event_at(ns);
+                if framing == Framing::SoupBinTcp {
+                    bytes.splice(1..2, [13, b'S']);
+                }
+                let junk = vec![b'~'; 3];
+                let behind = [&junk[..], &bytes].concat();
+                assert_eq!(framing.is_sound(&behind, 3), is_sound, "{ns}");
+                assert_eq!(framing.is_sound(&bytes, 0), is_sound, "{ns}");
+            }
+        }
+        // The end of the bytes hides the stamp.
+        assert!(Framing::Lengths.is_sound(&event_at(NS_PER_DAY)[..12], 0));
+    }
+
+    #[test]
+    fn message_may_have_up_to_64_bytes_appended() {
+        for (kind, of_kind) in [(b'S', 12), (b'A', 36), (b'D', 19)] {
+            for (len, fits) in [
+                (of_kind - 1, false),
+                (of_kind, true),
+                (of_kind + 1, true),
+                (of_kind + 64, true),
+                (of_kind + 65, false),
+                (of_kind * 64, false),
+            ] {
+                let [high, low] = (len as u16).to_be_bytes();
+                let head = [high, low, kind, 0];
+                let framing = fits.then_some(Framing::Lengths);
+                assert_eq!(Framing::of(&head), framing, "{len}");
+                let unit = Framing::Lengths.unit(&head, 0).map(Unit::len);
+                assert_eq!(unit, fits.then_some(PREFIX_LEN + len), "{len}");
+            }
+        }
+    }
 }
