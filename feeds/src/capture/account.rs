@@ -82,6 +82,8 @@ reasons! {
     Routing = Harmless, "routing (PIM, OSPF, VRRP)";
     /// PTP and other clock protocols of the link.
     Clock = Harmless, "clock synchronisation (PTP, NTP)";
+    /// Fragments of packets that are complete.
+    RepeatedFragment = Harmless, "fragments that came again";
     /// TCP segments.
     Tcp = Foreign, "TCP";
     /// Another IP protocol.
@@ -98,6 +100,10 @@ reasons! {
     Malformed = Damaged, "frames with contradictory headers";
     /// Fragments whose packet is incomplete.
     Fragment = Damaged, "fragments of incomplete packets";
+    /// Fragments of one packet that overlap with different bytes, or have two ends.
+    Contradiction = Damaged, "fragments that contradict each other";
+    /// Fragments whose packet has a wrong UDP checksum.
+    Checksum = Damaged, "fragments of packets with a wrong checksum";
     /// A link type that is not read.
     UnknownLink = Damaged, "frames of a link type that is not read";
     /// A pcapng interface that the file does not describe.

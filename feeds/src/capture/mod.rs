@@ -35,7 +35,7 @@ use self::{
     binary_file::BinaryFile,
     error::CaptureFault,
     finding::{CaptureFinding, Findings},
-    fragments::{Reassembled, Reassembly},
+    fragments::{Added, Reassembled, Reassembly},
     frame::{Content, Link, Skip},
     input::Input,
     pcap::PcapReader,
@@ -301,12 +301,14 @@ impl Capture {
                 Step::End => self.end(offset),
                 Step::Frame(mut frame) => {
                     self.stats.frames += 1;
+                    // Fragments age by one clock: not every frame has the stamp that is asked for.
+                    let captured_at = frame.received_at;
                     let is_stamped = self.stamp(&mut frame);
                     // Another clock's time is no step of this one.
                     if is_stamped {
                         self.check_time(&frame, offset);
                     }
-                    match self.datagram(&frame, offset, bytes) {
+                    match self.datagram(&frame, captured_at, offset, bytes) {
                         Ok(found) => {
                             self.stats.unstamped += u64::from(!is_stamped);
                             return Ok(Some(self.lend(&frame, found, bytes)));
@@ -406,6 +408,7 @@ impl Capture {
     fn datagram(
         &mut self,
         frame: &RawFrame,
+        captured_at: Nanos,
         at: u64,
         record_bytes: u64,
     ) -> Result<Found, Option<Reason>> {
@@ -437,13 +440,21 @@ impl Capture {
             Content::Fragment(fragment) => {
                 let part = bytes.get(fragment.bytes.clone()).unwrap_or_default();
                 self.stats.account.add(Reason::Fragment, 1, record_bytes);
-                let whole = self
+                let added = self
                     .reassembly
-                    .add(&fragment, part, record_bytes)
-                    .ok_or(None)?;
+                    .add(&fragment, part, captured_at, record_bytes);
+                let (reason, row) = match &added {
+                    Added::Waits => return Err(None),
+                    Added::Completed(whole) => (Reason::Datagram, whole.row),
+                    Added::Repeated(row) => (Reason::RepeatedFragment, *row),
+                    Added::Damaged(reason, row) => (*reason, *row),
+                };
                 let account = &mut self.stats.account;
-                account.move_frames(Reason::Fragment, Reason::Datagram, whole.row);
-                Ok(Found::Reassembled(whole))
+                account.move_frames(Reason::Fragment, reason, row);
+                match added {
+                    Added::Completed(whole) => Ok(Found::Reassembled(whole)),
+                    _ => Err(None),
+                }
             }
         }
     }
@@ -533,7 +544,13 @@ impl Capture {
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.findings.faults();
-        for reason in [Reason::Snapped, Reason::Malformed, Reason::Fragment] {
+        for reason in [
+            Reason::Snapped,
+            Reason::Malformed,
+            Reason::Fragment,
+            Reason::Contradiction,
+            Reason::Checksum,
+        ] {
             let frames = self.stats.account.of(reason).frames;
             if frames > 0 {
                 let remedy = match reason {
@@ -707,10 +724,13 @@ fn open_reader(input: &mut Input) -> Result<Option<(CaptureFormat, Reader)>, Cap
 }
 
 fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
-    let path = path.into();
+    let path: PathBuf = path.into();
     let head = input.visible();
     if head.is_empty() && !input.is_cut() {
         return CaptureError::Empty { path };
+    }
+    if input.is_cut() && head.len() < pcapng::MAGIC.len() {
+        return CaptureFault::Damaged(error::CUT).at(&path, head.len() as u64);
     }
     CaptureError::NotACapture {
         path,
