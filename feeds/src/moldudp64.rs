@@ -339,6 +339,77 @@ mod tests {
         assert_eq!(run(&mut mold, &packet(T, 1, 1, &[b"x"])), ["old 1"]);
     }
 
+    /// Follows lines with the limits of a recording, as packets arrive: µs, line, bytes.
+    fn run_recorded(lines: usize, packets: &[(u64, usize, Vec<u8>)]) -> Vec<String> {
+        let lines = Lines {
+            count: lines,
+            holding: Holding::RECORDED,
+        };
+        let mut mold: Mold = Arbiter::new(MoldUdp64::new(|_| true), lines, false);
+        let mut told = Told::default();
+        for (us, line, payload) in packets {
+            let received_at = Nanos::from_us(*us);
+            let packet = Packet {
+                received_at,
+                payload,
+            };
+            mold.packet(*line, received_at, packet, &mut told);
+        }
+        mold.finish(&mut told);
+        told.0
+    }
+
+    #[test]
+    fn any_packet_of_old_session_refutes_another_session() {
+        let heartbeat = || packet(S, 2, 0, &[]);
+        let end = || packet(S, 2, 0xFFFF, &[]);
+        let copy = || packet(S, 1, 1, &[b"a"]);
+        for (us, old) in [(1_000, heartbeat()), (2_000, end()), (900_000, copy())] {
+            let told = run_recorded(
+                1,
+                &[
+                    (0, 0, copy()),
+                    (100, 0, packet(T, 2, 1, &[b"x"])),
+                    (us, 0, old),
+                    (5_000_000, 0, end()),
+                ],
+            );
+            let sessions = told.iter().filter(|it| it.starts_with("session")).count();
+            assert_eq!(sessions, 0, "{told:?}");
+            assert!(told.contains(&"foreign".to_owned()), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn end_repeated_refutes_a_packet_of_another_session() {
+        let end = || packet(S, 2, 0xFFFF, &[]);
+        let told = run_recorded(
+            1,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (1_000, 0, end()),
+                (2_000, 0, packet(T, 1, 1, &[b"x"])),
+                (3_000, 0, end()),
+            ],
+        );
+        assert_eq!(told, ["0:1=a", "end", "foreign"]);
+    }
+
+    #[test]
+    fn slower_lines_old_packets_do_not_refute_a_session() {
+        let told = run_recorded(
+            2,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (10, 0, packet(T, 1, 1, &[b"x"])),
+                (20, 1, packet(S, 1, 1, &[b"a"])),
+                (30, 1, packet(S, 2, 0, &[])),
+                (40, 0, packet(T, 2, 1, &[b"y"])),
+            ],
+        );
+        assert_eq!(told, ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"]);
+    }
+
     #[test]
     fn sequence_restart_is_old_until_heartbeats_repeat_it() {
         let mut mold = follower(false);

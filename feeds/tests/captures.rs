@@ -1133,6 +1133,66 @@ fn damaged_record_costs_at_most_itself() {
     }
 }
 
+/// A payload of small numbers and zeros, which look like the lengths of a record.
+fn numbers(n: u32) -> Vec<u8> {
+    let words = (0..14).map(|word| [0, n % 7, word + n, 60 + word][word as usize % 4]);
+    words.flat_map(u32::to_be_bytes).collect()
+}
+
+#[test]
+fn damaged_bit_of_a_pcap_header_costs_one_record() {
+    let frames: Vec<_> = (0..40).map(|n| plain(&numbers(n))).collect();
+    let len = 16 + frames[0].len();
+    for order in [Order::Little, Order::Big] {
+        let file = pcap_of(order, 1_000, ETHERNET, &frames);
+        let whole = payloads(&file);
+        for n in 0..frames.len() {
+            for bit in 0..16 * 8 {
+                let mut bytes = file.clone();
+                bytes[24 + n * len + bit / 8] ^= 1 << (bit % 8);
+                check_cost(&bytes, &whole, n, &format!("record {n}, bit {bit}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn shortened_length_is_reported_and_later_times_hold() {
+    let frames: Vec<_> = (0..40).map(|n| plain(&numbers(n))).collect();
+    let len = 16 + frames[0].len();
+    let mut bytes = pcap(&frames);
+    let at = 24 + 10 * len;
+    bytes[at + 8] = 68;
+    // Just behind the true packet's beginning, a header that nothing confirms, of another time.
+    let false_header = [1_u32, 2, 20, 20].map(u32::to_le_bytes).concat();
+    bytes[at + 16 + 68..at + 32 + 68].copy_from_slice(&false_header);
+    let given = payloads(&bytes);
+    assert_eq!(given.len(), 39);
+    assert_eq!(given[10], numbers(11));
+    assert_eq!(skipped(&bytes), [(at as u64, (at + len) as u64)]);
+}
+
+#[test]
+fn damage_before_a_pause_of_days_costs_one_record() {
+    let frames: Vec<_> = (0..40).map(|n| plain(&numbers(n))).collect();
+    let len = 16 + frames[0].len();
+    let mut file = pcap(&frames);
+    for n in 20..40 {
+        let at = 24 + n * len;
+        let seconds = (STAMP_NS / 1_000_000_000) as u32 + 3 * 86_400;
+        file[at..at + 4].copy_from_slice(&seconds.to_le_bytes());
+    }
+    let whole = payloads(&file);
+    assert_eq!(whole.len(), 40);
+    for n in 17..24 {
+        for length in [8_u8, 68, 255] {
+            let mut bytes = file.clone();
+            bytes[24 + n * len + 8] = length;
+            check_cost(&bytes, &whole, n, &format!("record {n}, length {length}"));
+        }
+    }
+}
+
 /// Asserts that all payloads but the `n`-th are given, in order, and the account is balanced.
 fn check_cost(bytes: &[u8], whole: &[Vec<u8>], n: usize, case: &str) {
     let (all, stats) = read(bytes);

@@ -2,8 +2,11 @@
 //! the source goes on there.
 //!
 //! A candidate's first packet has messages that fill it exactly and are known. The candidate is
-//! accepted when a second packet confirms it, or when the hold time passes without news of the
-//! current session. News of the current session between two packets voids the first. The previous
+//! accepted when a second packet confirms it, or when the hold time passes without a packet of the
+//! current session. A packet of the current session between two packets voids the first: heartbeats
+//! and the end of the session too, and old messages. Only a line that brought no packet of the
+//! candidate may still lag behind, so its old packets count once the line skew is over. Once two
+//! packets confirm a candidate that waits for missing messages, only news voids it. The previous
 //! session takes [`INSISTING`] packets, because the slower line's last packets are no change.
 
 use tickcast_reliability::types::Nanos;
@@ -40,6 +43,13 @@ pub(super) struct Candidate {
     in_a_row: u32,
     is_refuted: bool,
     packets: Vec<Held>,
+}
+
+impl Candidate {
+    /// Returns whether a line brought one of the packets.
+    fn came_on(&self, line: usize) -> bool {
+        self.packets.iter().any(|it| it.line == line)
+    }
 }
 
 impl<P: Protocol> Arbiter<P> {
@@ -84,11 +94,15 @@ impl<P: Protocol> Arbiter<P> {
         self.add(Key::Ahead, arrived, head, out);
     }
 
-    /// Records that a packet of the current session came.
-    pub(super) fn refute(&mut self, is_news: bool) {
+    /// Records that a packet of the current session came on a line.
+    pub(super) fn refute(&mut self, line: usize, is_news: bool) {
         let previous = self.previous;
+        let stragglers_until = |it: &Candidate| it.since.after(self.holding.wait());
         if let Some(candidate) = &mut self.candidate
-            && (is_news || is_previous(candidate.key, previous))
+            && (is_news
+                || is_previous(candidate.key, previous)
+                || (candidate.in_a_row < CONFIRMING
+                    && (candidate.came_on(line) || self.now > stragglers_until(candidate))))
         {
             candidate.in_a_row = 0;
             candidate.is_refuted = true;
@@ -105,7 +119,7 @@ impl<P: Protocol> Arbiter<P> {
         let needed = if is_previous { INSISTING } else { CONFIRMING };
         // The end of the input does not shorten the time: a last packet may be a damaged one.
         let is_due = self.now >= candidate.since.after(self.holding.session());
-        let is_alone = !is_previous && !candidate.is_refuted && (is_due || self.has_ended);
+        let is_alone = !is_previous && !candidate.is_refuted && is_due;
         if candidate.in_a_row >= needed || is_alone || planted(ArbiterBug::SessionBelieved) {
             self.accept(out);
             if is_over {

@@ -383,7 +383,7 @@ impl<P: Protocol> Arbiter<P> {
             self.heartbeats_behind = 0;
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
-        self.refute(is_news);
+        self.refute(arrived.line, is_news);
         self.heard(arrived.line, &head, out);
         self.lines[arrived.line].mark(first, self.next, self.now);
         if head.count == 0 {

@@ -1,8 +1,10 @@
 //! Reads classic pcap: both byte orders, microsecond and nanosecond stamps.
 //!
 //! A record is believed only if a sound record, another file or the end follows, because nothing
-//! else protects its length. Behind damage, reading continues at the next two sound records in a
-//! row. Source: the libpcap savefile format (pcap-savefile(5)).
+//! else protects its length. Behind damage, reading continues at the next [`CHAIN`] sound records in
+//! a row, which are searched for from just behind the damaged header on. Only a record that another
+//! one confirms sets the time to which later ones are compared. Source: the libpcap savefile format
+//! (pcap-savefile(5)).
 
 use pcap_parser::parse_pcap_header;
 use tickcast_reliability::types::Nanos;
@@ -13,8 +15,17 @@ pub(super) const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
 /// The longest packet that libpcap itself writes.
 const PACKET_LEN_MAX: usize = 262_144;
-/// A record and the header of the next one.
-const LOOK_AHEAD: usize = 2 * RECORD_HEADER_LEN + PACKET_LEN_MAX;
+/// Consistent headers in a row that make a record certain, the first one near the last record in
+/// time.
+const CHAIN: u32 = 3;
+/// The same if one of them is at another time: a capture may be paused for days.
+const CHAIN_ELSEWHEN: u32 = 6;
+/// The weight, in headers, of a chain that ends where the input ends, or where another file begins.
+const END_WEIGHT: u32 = 4;
+/// The longest chain.
+const LOOK_AHEAD: usize = CHAIN_ELSEWHEN as usize * (RECORD_HEADER_LEN + PACKET_LEN_MAX);
+/// Bytes behind a doubtful record that are searched for the record after the next.
+const NEXT_LEN: usize = 1 << 14;
 /// Stamps of neighbouring records differ by no more, when a record is searched for.
 const NEIGHBOURS_S: u32 = 86_400;
 const NS_PER_US: u64 = 1_000;
@@ -28,14 +39,14 @@ pub(super) const MAGICS: [[u8; 4]; 4] = [
 ];
 
 /// State of the current file.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PcapReader {
     link: Result<Link, i32>,
     is_big_endian: bool,
     fraction_ns: u64,
     /// Whether the stamps are finer than the file's header says.
     is_finer: bool,
-    /// Seconds of the last record.
+    /// Seconds of the last record that another one confirms.
     last_s: Option<u32>,
 }
 
@@ -103,7 +114,9 @@ impl PcapReader {
             Judged::Cut => return Ok(Step::End),
             Judged::Damaged => return self.skip_damage(input),
         };
-        self.last_s = Some(header.seconds);
+        if self.confirms_time(&header, input.visible()) {
+            self.last_s = Some(header.seconds);
+        }
         let fraction = u64::from(header.fraction) * self.fraction_ns;
         input.take(RECORD_HEADER_LEN);
         Ok(Step::Frame(RawFrame {
@@ -123,52 +136,90 @@ impl PcapReader {
             return Ok(Judged::Damaged);
         }
         let end = RECORD_HEADER_LEN + header.captured;
-        let near = Self {
-            last_s: self.last_s.or(Some(header.seconds)),
-            ..*self
-        };
-        let is_followed = if input.ensure(end + RECORD_HEADER_LEN)? {
-            let visible = input.visible();
-            near.is_sound(visible, end) || self.with_last(header.seconds).is_sound(visible, end)
-        } else {
-            input.visible().len() == end
-        };
-        if is_followed {
+        let is_last = !input.ensure(end + RECORD_HEADER_LEN)? && input.visible().len() == end;
+        if is_last && header.captured > 0 {
             return Ok(Judged::Sound(header));
         }
-        // A wrong length hides sound records within the record; a right one does not.
-        let is_whole = input.ensure(end + LOOK_AHEAD)?;
+        let is_near = self.is_near(&header);
+        let of_header = self.with_last(header.seconds);
+        let is_followed =
+            self.is_sound(input.visible(), end) || of_header.is_sound(input.visible(), end);
+        if is_near && is_followed {
+            return Ok(Judged::Sound(header));
+        }
+        // A wrong length hides sound records within the record, or ends before the true end of the
+        // packet. A right one is followed by sound records, or by one damaged record.
+        let is_whole = !input.ensure(end + NEXT_LEN + LOOK_AHEAD)?;
         let visible = input.visible();
-        let hidden = near.find(
-            visible,
-            RECORD_HEADER_LEN..end.min(visible.len()),
-            !is_whole,
-        );
-        Ok(match hidden {
-            Some(_) => Judged::Damaged,
-            None if visible.len() < end => Judged::Cut,
-            None => Judged::Sound(header),
+        let search = RECORD_HEADER_LEN..(end + NEXT_LEN).min(visible.len());
+        let found = self.find(visible, search, is_whole);
+        let unsnapped = RECORD_HEADER_LEN + header.original;
+        let is_short = header.captured < header.original
+            && (found == Some(unsnapped) || (is_whole && visible.len() == unsnapped));
+        if found.is_some_and(|at| at < end) || is_short {
+            return Ok(Judged::Damaged);
+        }
+        if visible.len() < end {
+            return Ok(Judged::Cut);
+        }
+        let is_of_same_time = match found.and_then(|at| self.header(visible, at)) {
+            Some(later) => found == Some(end) || of_header.is_near(&later),
+            None => true,
+        };
+        let is_credible = is_near || (header.is_consistent() && is_of_same_time);
+        Ok(match is_credible || found == Some(end) {
+            true => Judged::Sound(header),
+            false => Judged::Damaged,
         })
     }
 
-    /// Takes everything up to the next two sound records, the next file or the end.
+    /// Returns whether the time of a sound record serves to judge later ones.
+    fn confirms_time(&self, header: &Header, bytes: &[u8]) -> bool {
+        let is_followed = || {
+            let next = self.header(bytes, RECORD_HEADER_LEN + header.captured);
+            next.is_some_and(|next| self.with_last(header.seconds).is_near(&next))
+        };
+        (self.last_s.is_some() && self.is_near(header)) || is_followed()
+    }
+
+    /// Takes everything up to the next chain of sound records, the next file or the end.
     fn skip_damage(&self, input: &mut Input) -> Result<Step, CaptureFault> {
         let is_padding = input.skip_damage(LOOK_AHEAD, |b, range, end| self.find(b, range, end))?;
         Ok(Step::damage(is_padding))
     }
 
-    /// Returns where in `range` a file begins, or a sound record that something sound follows.
+    /// Returns where in `range` a file begins, or a chain of sound records.
     fn find(&self, bytes: &[u8], mut range: std::ops::Range<usize>, is_end: bool) -> Option<usize> {
-        range.find(|&at| {
+        range.find(|&at| self.begins_chain(bytes, at, is_end))
+    }
+
+    /// Returns whether consistent records follow one another from there on, each near the one before
+    /// in time, but for one pause: so many that no other bytes are likely to look like them.
+    fn begins_chain(&self, bytes: &[u8], mut at: usize, is_end: bool) -> bool {
+        let (mut reader, mut found) = (*self, 0);
+        let mut wanted = CHAIN;
+        while found < wanted {
             if begins_file(bytes.get(at..).unwrap_or_default()).is_some() {
-                return true;
+                return found + END_WEIGHT >= wanted;
             }
-            let Some(header) = self.header(bytes, at).filter(|h| self.is_near(h)) else {
-                return false;
+            if is_end && at == bytes.len() {
+                return found > 0 && found + END_WEIGHT >= wanted;
+            }
+            let Some(header) = self.header(bytes, at) else {
+                // The input may be cut within the last record.
+                return is_end && found > 0 && found + 1 >= wanted;
             };
-            let end = at + RECORD_HEADER_LEN + header.captured;
-            self.with_last(header.seconds).is_sound(bytes, end) || (is_end && end == bytes.len())
-        })
+            if reader.last_s.is_none() || !reader.is_near(&header) {
+                if wanted == CHAIN_ELSEWHEN || !header.is_consistent() {
+                    return false;
+                }
+                wanted = CHAIN_ELSEWHEN;
+            }
+            reader.last_s = Some(header.seconds);
+            at += RECORD_HEADER_LEN + header.captured;
+            found += 1;
+        }
+        true
     }
 
     /// Returns whether a record near the last one, or another file, begins there.
@@ -182,12 +233,7 @@ impl PcapReader {
     fn is_near(&self, header: &Header) -> bool {
         let is_near =
             (self.last_s).is_none_or(|last| last.abs_diff(header.seconds) <= NEIGHBOURS_S);
-        header.is_possible()
-            && header.captured > 0
-            && header.captured <= header.original
-            && header.original <= PACKET_LEN_MAX
-            && header.fraction < 1_000_000_000
-            && is_near
+        header.is_consistent() && is_near
     }
 
     const fn with_last(&self, seconds: u32) -> Self {
@@ -232,5 +278,13 @@ impl Header {
     const fn is_possible(&self) -> bool {
         let is_zero = self.seconds == 0 && self.captured == 0 && self.original == 0;
         self.captured <= PACKET_LEN_MAX && !is_zero
+    }
+
+    /// Returns whether the header is one that a capture tool writes for a packet.
+    const fn is_consistent(&self) -> bool {
+        self.captured > 0
+            && self.captured <= self.original
+            && self.original <= PACKET_LEN_MAX
+            && self.fraction < 1_000_000_000
     }
 }
