@@ -135,7 +135,7 @@ impl Inspection {
                 decoder.line_packet(line, at, packet, report);
                 recent.refuse(report, &mut recording);
                 let is_damaged = report.malformed > before.1 && report.taken() == before.0;
-                if let (true, Some(record)) = (is_damaged, recent.take_last(record)) {
+                if is_damaged && let Some(record) = recent.take_last(record) {
                     let reason = match is_of_format {
                         true => Reason::Unreadable,
                         false => Reason::OtherFeed,
