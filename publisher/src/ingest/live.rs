@@ -245,7 +245,7 @@ impl Live {
                             *found = other;
                             *known = Some(format);
                             *unconfirmed = None;
-                            judge.set_format(format);
+                            found.set_sender(index, datagram.from);
                             for (line, bytes) in packets {
                                 let packet = Packet {
                                     received_at: now.utc,
@@ -253,6 +253,7 @@ impl Live {
                                 };
                                 found.line_packet(line, now.monotonic, packet, &mut sink);
                             }
+                            judge.set_format(format);
                         }
                     }
                     // It shows no format, but is no packet of another feed either.
