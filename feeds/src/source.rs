@@ -59,6 +59,9 @@ pub enum Incident {
         /// Number of messages.
         messages: u64,
     },
+    /// A packet whose first message differs from the one that another line brought under its number: the
+    /// lines are not of one feed, or one is damaged. Its messages count as duplicates.
+    Conflicting,
     /// Messages that came after they were passed over; they are dropped.
     Late {
         /// Number of messages.
@@ -70,6 +73,8 @@ pub enum Incident {
         reason: &'static str,
         /// The packet's origin, which is not that of the last packet if the decision took time.
         origin: PacketOrigin,
+        /// Receive time of the packet.
+        received_at: Nanos,
     },
     /// A line is silent while another is heard; it is not waited for.
     LineStopped {

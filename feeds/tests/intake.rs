@@ -691,6 +691,236 @@ fn late_feed_is_a_fault_where_no_other_recording_reads_it() {
     );
 }
 
+/// Returns a pcap of Ethernet with one frame a second.
+fn ethernet(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let mut file = header.map(u32::to_le_bytes).concat();
+    for (second, frame) in (1_000..).zip(frames) {
+        let len = frame.len() as u32;
+        file.extend([second, 0, len, len].map(u32::to_le_bytes).concat());
+        file.extend(frame);
+    }
+    file
+}
+
+/// Returns an Ethernet frame of a type.
+fn frame(kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut frame = vec![1, 0, 0x5e, 1, 1, 1, 2, 0, 0, 0, 0, 1];
+    frame.extend(kind.to_be_bytes());
+    frame.extend(body);
+    frame
+}
+
+/// Returns an IP packet of a message of the feed, with a protocol.
+fn ip(sequence: u64, protocol: u8) -> Vec<u8> {
+    let mut packet = pcap([(GROUP, 1, mold(sequence, b'S'))]).split_off(24 + 16);
+    packet[9] = protocol;
+    packet
+}
+
+#[test]
+fn content_that_is_not_read_forbids_the_verdict_whole() {
+    let feed = || (1..=3).map(|n| frame(0x0800, &ip(n, 17)));
+    let pppoe = [&[0x11, 0, 0, 1, 0, 62, 0, 0x21][..], &ip(4, 17)].concat();
+    let cases = [
+        (frame(0x8864, &pppoe), "EtherType 0x8864 (PPPoE session)"),
+        (frame(0x88e5, &ip(4, 17)), "EtherType 0x88e5 (MACsec)"),
+        (frame(0x0000, &ip(4, 17)), "802.2 with the length 0"),
+        (frame(0x0800, &ip(4, 136)), "IP protocol 136 (UDP-Lite)"),
+    ];
+    for (unread, text) in cases {
+        let file = ethernet(feed().chain([unread.clone(), unread]));
+        let inspection = inspect_bytes("unread.pcap", &file).unwrap();
+        let [fault] = &inspection.faults[..] else {
+            panic!("one fault: {:?}", inspection.faults);
+        };
+        assert!(fault.starts_with("2 frames of "), "{fault}");
+        assert!(fault.contains(text), "{fault}");
+        assert_eq!(inspection.account.class(Class::Damaged).frames, 2);
+        assert_eq!(inspection.account.total().bytes, file.len() as u64);
+    }
+    let geneve = [
+        &[0, 0, 0x65, 0x58, 0, 0, 1, 0][..],
+        &frame(0x0800, &ip(2, 17)),
+    ]
+    .concat();
+    let host = ([10, 0, 0, 9], 6081, geneve);
+    let inspection = inspect_bytes("geneve.pcap", &pcap([(GROUP, 1, mold(1, b'S')), host]));
+    let faults = inspection.unwrap().faults;
+    assert!(faults[0].contains("Geneve"), "{faults:?}");
+}
+
+#[test]
+fn content_without_a_feed_leaves_the_verdict_whole() {
+    let harmless = [0x0806, 0x88cc, 0x8809, 0x88f7, 0x8863].map(|kind| frame(kind, &[0; 46]));
+    let protocols = [1, 2, 6, 46, 89, 103].map(|protocol| frame(0x0800, &ip(1, protocol)));
+    let tree = [frame(38, &[&[0x42, 0x42, 3][..], &[0; 43]].concat())];
+    let dns = [(GROUP, 1, mold(1, b'S')), ([10, 0, 0, 9], 53, vec![0; 40])];
+    assert!(inspect_bytes("dns.pcap", &pcap(dns)).unwrap().is_whole());
+    let feed = [frame(0x0800, &ip(1, 17))].into_iter();
+    let file = ethernet(feed.chain(harmless).chain(protocols).chain(tree));
+    let inspection = inspect_bytes("harmless.pcap", &file).unwrap();
+    assert!(inspection.is_whole(), "{:?}", inspection.faults);
+}
+
+#[test]
+fn pseudowire_without_control_word_is_decoded() {
+    let label = [0xff, 0xf0, 0x01, 0x40];
+    let inner = (1..=3).map(|n| frame(0x0800, &ip(n, 17)));
+    let file = ethernet(inner.map(|inner| frame(0x8847, &[&label[..], &inner].concat())));
+    let inspection = inspect_bytes("eompls.pcap", &file).unwrap();
+    assert!(inspection.is_whole(), "{:?}", inspection.faults);
+    assert_eq!(inspection.feeds[0].messages, 3);
+}
+
+#[test]
+fn two_feeds_that_are_named_as_lines_conflict() {
+    let other = |n: u64| {
+        let mut packet = mold(n, b'S');
+        packet[30] = 7;
+        packet
+    };
+    for order in [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 3, 2, 4, 6, 5, 7, 9, 8]] {
+        let packets = |of: fn(u64) -> Vec<u8>, port: u16| {
+            order.into_iter().map(move |n| (GROUP, port, of(n)))
+        };
+        let pairs = |of: fn(u64) -> Vec<u8>| {
+            packets(|n| mold(n, b'S'), 1)
+                .zip(packets(of, 2))
+                .flat_map(|(a, b)| [a, b])
+        };
+        let only = selection(&["239.1.1.1:1", "239.1.1.1:2"]);
+        let inspect = |file: Vec<u8>| inspect_chosen("two.pcap", &file, &only, None).unwrap();
+        let same = inspect(pcap_at(
+            (0..).map(|n| (1_000, n)).zip(pairs(|n| mold(n, b'S'))),
+        ));
+        assert!(same.is_whole(), "{:?}", same.faults);
+        let two = inspect(pcap_at((0..).map(|n| (1_000, n)).zip(pairs(other))));
+        assert_eq!(two.feeds[0].conflicting, 9, "{:?}", two.feeds);
+        let is_told = |fault: &String| fault.starts_with("9 packets differ");
+        assert!(two.faults.iter().any(is_told), "{:?}", two.faults);
+    }
+}
+
+/// Asserts how many frames are used, foreign and damaged, and that the table adds up to the file.
+fn check_classes(inspection: &Inspection, file: &[u8], frames: [u64; 3]) {
+    let account = &inspection.account;
+    let classes = [Class::Used, Class::Foreign, Class::Damaged];
+    let found = classes.map(|class| account.class(class).frames);
+    assert_eq!(found, frames, "{account:?}\n{:?}", inspection.feeds);
+    assert_eq!(account.total().bytes, file.len() as u64);
+}
+
+#[test]
+fn frames_that_no_decoder_takes_are_not_used() {
+    let dns = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
+    let other = |n: u64| {
+        let mut packet = mold(n, b'S');
+        packet[..10].copy_from_slice(b"FOREIGN001");
+        packet
+    };
+    let mut cut = mold(7, b'S');
+    cut.pop();
+    let heartbeat = [&mold(7, b'S')[..18], &[0, 0]].concat();
+    let payloads = [
+        mold(1, b'S'),
+        dns.to_vec(),
+        mold(2, b'S'),
+        dns.to_vec(),
+        mold(2, b'S'),
+        other(9),
+        mold(3, b'S'),
+        mold(4, b'S'),
+        mold(5, b'S'),
+        mold(6, b'S'),
+        cut,
+        heartbeat,
+    ];
+    let file = pcap_at(
+        (0..)
+            .map(|n| (1_000, n))
+            .zip(payloads.map(|it| (GROUP, 1, it))),
+    );
+    let inspection = inspect_bytes("dns-at-feed.pcap", &file).unwrap();
+    assert!(!inspection.is_whole());
+    assert_eq!(inspection.feeds[0].messages, 6);
+    check_classes(&inspection, &file, [8, 3, 1]);
+    let foreign = inspection.account.of(Reason::OtherFeed).frames;
+    assert_eq!((foreign, inspection.feeds[0].duplicates), (3, 1));
+}
+
+#[test]
+fn packet_with_a_damaged_destination_makes_no_feed() {
+    let packets = (1..=9).map(|n| (GROUP, if n == 5 { 65 } else { 1 }, mold(n, b'S')));
+    let file = pcap(packets);
+    for all_feeds in [false, true] {
+        let selection = Selection {
+            all_feeds,
+            ..Selection::default()
+        };
+        let inspection = inspect_chosen("one.pcap", &file, &selection, None).unwrap();
+        let [feed] = &inspection.feeds[..] else {
+            panic!("one feed: {:?}", inspection.feeds);
+        };
+        assert_eq!((feed.messages, feed.missing), (8, 1));
+        check_classes(&inspection, &file, [8, 1, 0]);
+        let is_told = |fault: &String| fault.contains("to 239.1.1.1:65 are of the session");
+        assert!(
+            inspection.faults.iter().any(is_told),
+            "{:?}",
+            inspection.faults
+        );
+    }
+    // A feed of few packets has its own session, or enough of them.
+    let own = |n: u64| [b"SESSION002", &mold(n, b'S')[10..]].concat();
+    let few = [(GROUP, 2, own(1))];
+    let feed = (1..=9).map(|n| (GROUP, 1, mold(n, b'S')));
+    let three = (20..23).map(|n| (GROUP, 2, mold(n, b'S')));
+    for file in [pcap(feed.clone().chain(few)), pcap(feed.chain(three))] {
+        let error = inspect_bytes("few.pcap", &file).unwrap_err();
+        assert!(matches!(error, RecordingError::Choice { .. }), "{error}");
+    }
+}
+
+#[test]
+fn named_feed_may_begin_behind_the_survey() {
+    let early = (1..=20_100).map(|n| (GROUP, 1, mold(n, b'S')));
+    let junk = [(GROUP, 2, b"junk".to_vec())];
+    let late = (1..=5).map(|n| (GROUP, 2, mold(n, b'S')));
+    let file = pcap(early.chain(junk).chain(late));
+    let named = inspect_chosen("behind.pcap", &file, &selection(&["239.1.1.1:2"]), None);
+    let inspection = named.unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.missing), (5, 0));
+    check_classes(&inspection, &file, [5, 20_101, 0]);
+    let error = inspect_chosen("behind.pcap", &file, &selection(&["239.1.1.1:3"]), None);
+    let error = error.unwrap_err();
+    assert!(matches!(error, RecordingError::NotThere { .. }), "{error}");
+}
+
+#[test]
+fn pipe_is_surveyed_beyond_its_first_packet() {
+    let two = |of: fn(u64) -> Vec<u8>, seconds: u32| {
+        let one = (1..=5).map(|n| ((1_000, n as u32), (GROUP, 1, mold(n, b'S'))));
+        let other = (1..=5).map(move |n| ((1_000 + seconds, 9 + n as u32), (GROUP, 2, of(n))));
+        pcap_at(one.chain(other))
+    };
+    // Files that are no regular ones are read like pipes.
+    let lines = recording(&[two(|n| mold(n, b'S'), 0)], &[]).unwrap();
+    assert_eq!(lines.lines(), 2);
+    let feed = |n: u64| [b"SESSION002", &mold(n, b'S')[10..]].concat();
+    let asked = recording(&[two(feed, 0)], &[]).err().unwrap();
+    assert!(matches!(asked, RecordingError::Choice { .. }), "{asked}");
+    for seconds in [0, 5] {
+        let mut named = recording(&[two(feed, seconds)], &["239.1.1.1:2"]).unwrap();
+        let mut packets = 0;
+        while named.next().unwrap().is_some() {
+            packets += 1;
+        }
+        assert_eq!(packets, 5);
+    }
+}
+
 /// Returns a packet of SoupBinTCP.
 fn soup(kind: u8, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u16 + 1).to_be_bytes();

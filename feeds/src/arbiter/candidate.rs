@@ -79,7 +79,7 @@ impl<P: Protocol> Arbiter<P> {
             return;
         }
         if !self.is_sound(blocks) {
-            return self.refuse(arrived.origin(), head.count, FOREIGN, out);
+            return self.refuse(arrived.of_packet(), head.count, FOREIGN, out);
         }
         self.add(Key::Session(head.session), arrived, head, out);
     }
@@ -216,7 +216,8 @@ impl<P: Protocol> Arbiter<P> {
             line: held.line as u8,
             sender: held.sender,
         };
-        self.refuse(origin, held.end - held.first, FOREIGN, out);
+        let of_packet = (origin, held.received_at);
+        self.refuse(of_packet, held.end - held.first, FOREIGN, out);
         self.queue.recycle(held.bytes);
     }
 

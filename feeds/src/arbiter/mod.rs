@@ -36,7 +36,7 @@ pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
-use self::recent::Recent;
+use self::recent::{Recent, sum};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -101,11 +101,13 @@ struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
-    const fn origin(&self) -> PacketOrigin {
-        PacketOrigin {
+    /// Returns origin and receive time.
+    const fn of_packet(&self) -> (PacketOrigin, Nanos) {
+        let origin = PacketOrigin {
             line: self.line as u8,
             sender: self.sender,
-        }
+        };
+        (origin, self.received_at)
     }
 }
 
@@ -229,7 +231,10 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let (head, blocks) = match self.protocol.read(packet.payload) {
             Ok(read) => read,
-            Err(incident) => return out.incident(with_origin(self.origin(line), incident)),
+            Err(incident) => {
+                let of_packet = (self.origin(line), packet.received_at);
+                return out.incident(with_origin(of_packet, incident));
+            }
         };
         if head.first > SourcePosition::SEQUENCE_MAX - head.count {
             let reason = "the sequence is beyond 48 bits";
@@ -245,7 +250,7 @@ impl<P: Protocol> Arbiter<P> {
             self.heartbeats_behind = 0;
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
             self.heard(line, &head, out);
-            self.remember(self.now);
+            self.remember(self.now, head.first, blocks.clone());
             return self.deliver(line, head.first, blocks, packet.received_at, head.note, out);
         }
         let arrived = Arrived {
@@ -317,7 +322,7 @@ impl<P: Protocol> Arbiter<P> {
                 self.next = 1;
                 self.own(arrived, head, blocks, out);
             }
-            None => self.refuse(arrived.origin(), head.count, refusal(blocks), out),
+            None => self.refuse(arrived.of_packet(), head.count, refusal(blocks), out),
         }
     }
 
@@ -334,13 +339,13 @@ impl<P: Protocol> Arbiter<P> {
     /// Drops a packet that is not taken, and counts its messages.
     fn refuse(
         &mut self,
-        origin: PacketOrigin,
+        of_packet: (PacketOrigin, Nanos),
         messages: u64,
         reason: Incident,
         out: &mut impl Listen<P>,
     ) {
-        self.lines[usize::from(origin.line)].stats.foreign += messages;
-        out.incident(with_origin(origin, reason));
+        self.lines[usize::from(of_packet.0.line)].stats.foreign += messages;
+        out.incident(with_origin(of_packet, reason));
     }
 
     /// Returns whether a source may begin with a packet: nothing is at stake, so one that was cut
@@ -395,16 +400,21 @@ impl<P: Protocol> Arbiter<P> {
                 self.end_at = Some(first);
             }
         } else if end <= self.next || (first < self.next && planted(ArbiterBug::OverlapDropped)) {
+            self.compare(first, blocks, out);
             self.old(arrived.line, first, end.min(self.next), out);
         } else if first <= self.next {
             self.is_joining = false;
             if first < self.next {
+                self.compare(first, blocks.clone(), out);
                 self.old(arrived.line, first, self.next, out);
             }
-            self.remember(self.now);
+            self.remember(self.now, first, blocks.clone());
             let (line, received_at) = (arrived.line, arrived.received_at);
             self.deliver(line, first, blocks, received_at, head.note, out);
-        } else if let Some(at) = self.queue.covers(first, end) {
+        } else if let Some(held) = self.queue.covers(first, end) {
+            let at = held.arrived_at;
+            let is_same = held.first != first || self.is_same(&held.bytes, blocks);
+            self.conflict_unless(is_same, out);
             self.duplicate(arrived.line, head.count, Some(at), out);
         } else if !planted(ArbiterBug::EarlyDropped) {
             let held = self.held(arrived, first, end);
@@ -499,9 +509,30 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Remembers when the next message arrived, to compare the lines.
     #[inline(always)]
-    fn remember(&mut self, arrived_at: Nanos) {
+    fn remember(&mut self, arrived_at: Nanos, first: u64, mut blocks: P::Blocks<'_>) {
         if self.has_several_lines() {
-            self.recent.push(self.next, arrived_at);
+            let sum = blocks.nth((self.next - first) as usize).map_or(0, sum);
+            self.recent.push(self.next, arrived_at, sum);
+        }
+    }
+
+    /// Reports a packet of old messages whose first one is not that which was delivered, as far as it
+    /// is remembered.
+    fn compare(&self, first: u64, mut blocks: P::Blocks<'_>, out: &mut impl Listen<P>) {
+        let known = self.recent.sum_of(first);
+        let is_same = known.is_none_or(|known| Some(known) == blocks.next().map(sum));
+        self.conflict_unless(is_same, out);
+    }
+
+    /// Returns whether a waiting packet begins with the same message as another packet.
+    fn is_same(&self, waiting: &[u8], mut blocks: P::Blocks<'_>) -> bool {
+        let waiting = self.protocol.read(waiting).ok();
+        waiting.and_then(|(_, mut blocks)| blocks.next()) == blocks.next()
+    }
+
+    fn conflict_unless(&self, is_same: bool, out: &mut impl Listen<P>) {
+        if self.has_several_lines() && !is_same {
+            out.incident(Incident::Conflicting);
         }
     }
 
@@ -603,12 +634,15 @@ impl<P: Protocol> Arbiter<P> {
     /// Delivers a packet that has waited.
     fn release(&mut self, held: Held, out: &mut impl Listen<P>) {
         if held.first < self.next {
+            if let Ok((_, blocks)) = self.protocol.read(&held.bytes) {
+                self.compare(held.first, blocks, out);
+            }
             self.old(held.line, held.first, held.end.min(self.next), out);
         }
         if held.end > self.next
             && let Ok((head, blocks)) = self.protocol.read(&held.bytes)
         {
-            self.remember(held.arrived_at);
+            self.remember(held.arrived_at, held.first, blocks.clone());
             let (line, received_at) = (held.line, held.received_at);
             self.deliver(line, held.first, blocks, received_at, head.note, out);
         }
@@ -728,12 +762,18 @@ const FOREIGN: Incident = Incident::Foreign {
         line: 0,
         sender: None,
     },
+    received_at: Nanos::ZERO,
 };
 
-/// Returns the incident, with the origin of a foreign packet.
-const fn with_origin(origin: PacketOrigin, incident: Incident) -> Incident {
+/// Returns the incident, with the origin and receive time of a foreign packet.
+const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Incident) -> Incident {
+    let (origin, received_at) = of_packet;
     match incident {
-        Incident::Foreign { reason, .. } => Incident::Foreign { reason, origin },
+        Incident::Foreign { reason, .. } => Incident::Foreign {
+            reason,
+            origin,
+            received_at,
+        },
         other => other,
     }
 }

@@ -11,6 +11,11 @@ pub(crate) struct MessageNumber {
 }
 
 impl MessageNumber {
+    /// Returns the session.
+    pub(crate) const fn session(self) -> u128 {
+        self.session
+    }
+
     /// Calls `each` with the messages of one packet; with none if its header can't be read.
     pub(crate) fn each(protocol: &impl Protocol, packet: &[u8], each: &mut dyn FnMut(Self, &[u8])) {
         let Ok((head, messages)) = protocol.read(packet) else {

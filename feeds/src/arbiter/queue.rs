@@ -61,13 +61,11 @@ impl Queue {
         }
     }
 
-    /// Returns when the first copy came, if a waiting packet near it holds all of
-    /// `first..end`.
-    pub(super) fn covers(&self, first: u64, end: u64) -> Option<Nanos> {
+    /// Returns a waiting packet that holds all of `first..end`, if it is near.
+    pub(super) fn covers(&self, first: u64, end: u64) -> Option<&Held> {
         let before = self.packets.partition_point(|held| held.first <= first);
         let mut held = self.packets.range(..before).rev().take(COVERS_MAX);
         held.find(|held| held.end >= end)
-            .map(|held| held.arrived_at)
     }
 
     /// Adds a packet.

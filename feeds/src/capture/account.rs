@@ -86,14 +86,16 @@ reasons! {
     RepeatedFragment = Harmless, "fragments that came again";
     /// TCP segments.
     Tcp = Foreign, "TCP";
-    /// Another IP protocol.
-    OtherProtocol = Foreign, "other IP protocols";
-    /// Another EtherType.
-    OtherEtherType = Foreign, "other EtherTypes";
     /// UDP to a destination that is not the feed's.
     OtherDestination = Foreign, "UDP to other destinations";
-    /// UDP of another feed at the feed's destination.
-    OtherFeed = Foreign, "other feeds";
+    /// UDP to the feed's destination that is not of the feed.
+    OtherFeed = Foreign, "UDP to the feed's destination that is not of it";
+    /// IP protocols that may carry a feed.
+    OtherProtocol = Damaged, "IP protocols that are not read";
+    /// EtherTypes that may carry a feed.
+    OtherEtherType = Damaged, "EtherTypes that are not read";
+    /// Packets of the feed that no decoder can read.
+    Unreadable = Damaged, "packets of the feed that can't be read";
     /// Datagrams that the capture cut off.
     Snapped = Damaged, "datagrams cut off by the capture";
     /// Headers that contradict each other.

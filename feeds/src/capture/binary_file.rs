@@ -424,6 +424,12 @@ impl BinaryFile {
         faults
     }
 
+    /// Returns one line for each finding that leaves the file whole; complete at the end.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.findings.notes()
+    }
+
     /// Returns the bytes of the file read so far, before decompression. Compare with
     /// [`BinaryFile::size`] for progress.
     #[must_use]

@@ -560,6 +560,27 @@ impl Capture {
                 faults.push(format!("{frames} frames: {}; {remedy}", reason.text()));
             }
         }
+        let mut named = 0;
+        for (reason, number, frames) in self.others() {
+            if let Some(name) = not_read(reason, number) {
+                named += frames;
+                faults.push(format!(
+                    "{frames} frames of {name} are not read, and may hold packets of the feed: record \
+                     where they are plain"
+                ));
+            }
+        }
+        let not_read = [Reason::OtherEtherType, Reason::OtherProtocol];
+        let all: u64 = not_read
+            .map(|it| self.stats.account.of(it).frames)
+            .iter()
+            .sum();
+        if all > named {
+            faults.push(format!(
+                "{} frames of further EtherTypes or protocols are not read",
+                all - named
+            ));
+        }
         faults
     }
 
@@ -611,6 +632,11 @@ enum Reader {
     Pcap(PcapReader),
     PcapNg(PcapNgReader),
     Ended,
+}
+
+/// Returns the name of content that is not read: a frame of it may hold a packet of a feed.
+pub(crate) fn not_read(reason: Reason, number: u16) -> Option<String> {
+    Skip { reason, number }.not_read()
 }
 
 /// Frames without a datagram, by reason and number.

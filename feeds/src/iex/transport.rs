@@ -4,7 +4,7 @@
 //! followed by [`crate::arbiter`]. No resends are asked for: what is missing is reported.
 //! Source: IEX Transport Specification.
 
-use tickcast_reliability::types::SourcePosition;
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use super::messages::IexMessage;
 use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
@@ -183,13 +183,19 @@ impl Protocol for IexTp {
         let (feed, channel) = self.of.unwrap_or((segment.feed, segment.channel));
         if feed != segment.feed {
             let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
-            let origin = PacketOrigin::default();
-            return Err(Incident::Foreign { reason, origin });
+            return Err(Incident::Foreign {
+                reason,
+                origin: PacketOrigin::default(),
+                received_at: Nanos::ZERO,
+            });
         }
         if channel != segment.channel {
             let reason = "two IEX channels are mixed in one source, give each a source of its own";
-            let origin = PacketOrigin::default();
-            return Err(Incident::Foreign { reason, origin });
+            return Err(Incident::Foreign {
+                reason,
+                origin: PacketOrigin::default(),
+                received_at: Nanos::ZERO,
+            });
         }
         let head = PacketHead {
             session: segment.session.into(),

@@ -200,8 +200,13 @@ impl Files {
 
     /// Moves a datagram from the feed to another reason.
     pub(super) fn account_as(&mut self, reason: Reason, held: &Held) {
-        if let Some(file) = self.files.get_mut(held.file) {
-            file.capture.account_as(reason, held.record);
+        self.account_row_as(reason, held.file, held.record);
+    }
+
+    /// Moves frames and bytes of a file from the feed to another reason.
+    pub(super) fn account_row_as(&mut self, reason: Reason, file: usize, row: Row) {
+        if let Some(file) = self.files.get_mut(file) {
+            file.capture.account_as(reason, row);
         }
     }
 

@@ -1,20 +1,26 @@
 //! The inspection of a recording: it is decoded to its end, and the verdict covers all of it.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use super::{Feed, Other, Recorded, RecordedLine, Recording, RecordingError, Selection};
+use super::{
+    Feed, Other, PacketRecord, Recorded, RecordedLine, Recording, RecordingError, Selection,
+};
 use crate::arbiter::Holding;
 use crate::capture::{
-    account::{Account, Class},
+    account::{Account, Class, Reason},
     binary_file::BinaryFile,
 };
 use crate::itch::ItchDecoder;
 use crate::source::{Decoder, Incident, LineStats, Packet, Sink};
 use crate::venues::{Format, Settings};
+
+/// Packets whose record is remembered, because a decoder may refuse them later.
+const RECENT_MAX: usize = 4_096;
 
 /// Everything that the files of a recording came to.
 #[derive(Clone, Debug)]
@@ -44,6 +50,8 @@ pub struct FeedReport {
     pub messages: u64,
     /// Messages that were delivered before.
     pub duplicates: u64,
+    /// Packets that differ from another line's under the same numbers.
+    pub conflicting: u64,
     /// Messages that did not come in time; a loss of unknown size counts as one.
     pub missing: u64,
     /// Those of them that came later.
@@ -60,6 +68,8 @@ pub struct FeedReport {
     pub sessions: u64,
     /// The lines; none for a file of messages.
     pub lines: Vec<LineReport>,
+    /// Line and receive time of the packets that were refused just now.
+    refused: Vec<(usize, Nanos)>,
 }
 
 /// One line of a feed.
@@ -97,8 +107,9 @@ impl Inspection {
             })
         };
         let mut feeds: Vec<_> = (recording.feeds().iter())
-            .map(|feed| (decoder(feed), FeedReport::new(feed)))
+            .map(|feed| (decoder(feed), FeedReport::new(feed), Recent::default()))
             .collect();
+        let formats: Vec<_> = recording.feeds().iter().map(|feed| feed.format).collect();
         let mut failed = Vec::new();
         loop {
             let packet = match recording.next() {
@@ -109,25 +120,40 @@ impl Inspection {
                     continue;
                 }
             };
-            if let Some((decoder, report)) = feeds.get_mut(packet.feed) {
+            if let Some((decoder, report, recent)) = feeds.get_mut(packet.feed) {
                 report.packets += 1;
-                let (line, at) = (packet.line, packet.at);
+                let (line, at, record) = (packet.line, packet.at, packet.record);
+                let is_of_format = formats[packet.feed]
+                    .packets()
+                    .recognises_beginning(packet.payload);
                 let packet = Packet {
                     received_at: packet.received_at,
                     payload: packet.payload,
                 };
+                let before = (report.taken(), report.malformed);
+                recent.push(line, packet.received_at, record);
                 decoder.line_packet(line, at, packet, report);
+                recent.refuse(report, &mut recording);
+                let is_damaged = report.malformed > before.1 && report.taken() == before.0;
+                if is_damaged && let Some(record) = recent.take_last(record) {
+                    let reason = match is_of_format {
+                        true => Reason::Unreadable,
+                        false => Reason::OtherFeed,
+                    };
+                    recording.account_as(reason, record);
+                }
             }
         }
-        for (decoder, report) in &mut feeds {
+        for (decoder, report, recent) in &mut feeds {
             decoder.finish(report);
+            recent.refuse(report, &mut recording);
             for (index, line) in report.lines.iter_mut().enumerate() {
                 line.stats = decoder.line(index);
             }
         }
         let mut faults = recording.faults();
         faults.append(&mut failed);
-        let feeds = feeds.into_iter().map(|(_, report)| report).collect();
+        let feeds = feeds.into_iter().map(|(_, report, _)| report).collect();
         Self::judge(Self {
             account: recording.stats().account,
             feeds,
@@ -192,6 +218,11 @@ impl Inspection {
             };
             for (count, what) in [
                 (missing, "messages are missing"),
+                (
+                    feed.conflicting,
+                    "packets differ from another line's under the same numbers: the lines are of \
+                     two feeds, or damaged,",
+                ),
                 (feed.foreign, "packets are not of the feed"),
                 (feed.malformed, "packets or messages can't be read"),
                 (feed.unknown_types, "messages of unknown types are left out"),
@@ -220,7 +251,42 @@ impl Inspection {
     }
 }
 
+/// The records of a feed's last packets, by line and receive time.
+#[derive(Debug, Default)]
+struct Recent(VecDeque<(usize, Nanos, PacketRecord)>);
+
+impl Recent {
+    fn push(&mut self, line: usize, received_at: Nanos, record: PacketRecord) {
+        if self.0.len() == RECENT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((line, received_at, record));
+    }
+
+    /// Takes the record of the last packet, unless that was refused.
+    fn take_last(&mut self, record: PacketRecord) -> Option<PacketRecord> {
+        let last = self.0.pop_back_if(|(_, _, last)| *last == record);
+        last.map(|(_, _, record)| record)
+    }
+
+    /// Accounts for the packets that were refused as foreign.
+    fn refuse(&mut self, report: &mut FeedReport, recording: &mut Recording) {
+        for refused in report.refused.drain(..) {
+            let mut all = self.0.iter();
+            let at = all.rposition(|(line, at, _)| (*line, *at) == refused);
+            if let Some((_, _, record)) = at.and_then(|at| self.0.remove(at)) {
+                recording.account_as(Reason::OtherFeed, record);
+            }
+        }
+    }
+}
+
 impl FeedReport {
+    /// Returns the messages that packets brought, new or not.
+    const fn taken(&self) -> u64 {
+        self.messages + self.unknown_types + self.duplicates + self.late
+    }
+
     fn new(feed: &Feed) -> Self {
         let line = |line: &RecordedLine| LineReport {
             line: *line,
@@ -246,8 +312,16 @@ impl Sink for FeedReport {
             Incident::Unreadable { .. } => self.missing += 1,
             Incident::SequenceReset { .. } | Incident::SessionChange { .. } => self.sessions += 1,
             Incident::Duplicate { messages } => self.duplicates += messages,
+            Incident::Conflicting => self.conflicting += 1,
             Incident::Late { messages } => self.late += messages,
-            Incident::Foreign { .. } => self.foreign += 1,
+            Incident::Foreign {
+                origin,
+                received_at,
+                ..
+            } => {
+                self.foreign += 1;
+                self.refused.push((usize::from(origin.line), received_at));
+            }
             Incident::Malformed { .. } => self.malformed += 1,
             Incident::UnknownMessage { .. } => self.unknown_types += 1,
             Incident::UnknownOrder => self.unknown_orders += 1,

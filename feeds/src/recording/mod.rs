@@ -11,7 +11,7 @@ mod selection;
 mod survey;
 mod timeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -29,14 +29,20 @@ use crate::capture::{
     account::{Reason, Row},
     binary_file::BinaryFile,
     guess::Guess,
+    not_read,
 };
 use crate::venues::Format;
 
 /// Packets of each regular file that are surveyed; their bytes are bounded too.
 const SURVEY_PACKETS: usize = 20_000;
 const SURVEY_BYTES: usize = 32 << 20;
-/// Packets of a pipe that are surveyed, unless a feed is recognised earlier.
+/// Packets of a pipe that are surveyed at most.
 const SURVEY_PIPE_PACKETS: usize = 1_000;
+/// A pipe is surveyed for this long behind the first packet of a feed, by the packets' times, so that its
+/// other lines and feeds are found.
+const SURVEY_PIPE_SPAN: Nanos = Nanos::from_secs(1);
+/// Packets to named destinations that wait until one shows their format.
+const PENDING_MAX: usize = 1_000;
 /// Destinations that are counted apart.
 const DESTINATIONS_MAX: usize = 4_096;
 /// Lines of one feed.
@@ -135,6 +141,15 @@ pub struct FeedPacket<'a> {
     pub payload: &'a [u8],
     /// Whether it is the first packet, and unreadable bytes precede it in its file.
     pub follows_damage: bool,
+    /// The packet's part of the account.
+    pub(crate) record: PacketRecord,
+}
+
+/// The part of the account that a packet of a feed has: none where others of its datagram have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PacketRecord {
+    file: usize,
+    row: Row,
 }
 
 /// UDP to a destination that is not of a chosen feed.
@@ -146,6 +161,8 @@ pub struct Other {
     pub format: Option<Format>,
     /// Another protocol that it looks like, where no feed was recognised.
     pub guess: Option<Guess>,
+    /// A tunnel that it looks like, which may hold a feed.
+    pub tunnel: Option<&'static str>,
 }
 
 /// The recorded files of a source, by their content.
@@ -204,6 +221,10 @@ pub struct Recording {
     elsewhere: Option<Vec<Feed>>,
     /// Whether the survey found more feeds and lines than it compares.
     is_survey_full: bool,
+    /// A few packets of a feed's session to other destinations.
+    strays: Vec<RecordedLine>,
+    /// Packets that were read before the format of their destination was known.
+    pending: VecDeque<Held>,
     others: BTreeMap<SocketAddr, Other>,
     /// Frames to further destinations.
     uncounted_frames: u64,
@@ -238,12 +259,13 @@ impl Recording {
             read_survey(&mut files, file, &mut survey);
         }
         let is_survey_full = survey.is_full();
-        let mut all = survey.feeds();
+        let (mut all, strays) = survey.feeds();
         if let Some(format) = format {
             all.retain(|feed| feed.format == format);
         }
         let feeds = selection.choose(&all, files.len(), format);
-        if feeds.is_empty() && !all.is_empty() {
+        let may_begin_late = !selection.only.is_empty() && !selection.all_feeds;
+        if feeds.is_empty() && !all.is_empty() && !may_begin_late {
             let files = files.paths();
             return Err(RecordingError::NotThere { files, feeds: all });
         }
@@ -258,7 +280,7 @@ impl Recording {
         }
         let elsewhere = (selection.all_feeds && !selection.only.is_empty()).then(|| {
             all.retain(|feed| !feeds.contains(feed));
-            all
+            std::mem::take(&mut all)
         });
         let mut recording = Self {
             files,
@@ -266,6 +288,8 @@ impl Recording {
             elsewhere,
             chosen: selection.only.clone(),
             is_survey_full,
+            strays,
+            pending: VecDeque::new(),
             others: BTreeMap::new(),
             uncounted_frames: 0,
             unplaced_frames: 0,
@@ -276,14 +300,63 @@ impl Recording {
             is_first: false,
             last: None,
         };
+        if recording.feeds.is_empty() && may_begin_late {
+            recording.find_named(selection)?;
+        }
         if recording.feeds.is_empty() {
             while recording.next()?.is_some() {}
+            if !all.is_empty() {
+                let files = recording.files.paths();
+                return Err(RecordingError::NotThere { files, feeds: all });
+            }
             return Err(RecordingError::Nothing {
                 clues: recording.clues(),
                 files: recording.files.paths(),
             });
         }
         Ok(recording)
+    }
+
+    /// Reads up to the first packet that shows the format of the named destinations. Packets to others are
+    /// accounted for; the latest ones to the named destinations wait.
+    fn find_named(&mut self, selection: &Selection) -> Result<(), CaptureError> {
+        while self.files.next(&mut self.current)? {
+            let (to, payload) = (self.current.destination, &self.current.payload);
+            let is_named = |it: &FeedDestination| Some(it.address) == to;
+            if !self.chosen.iter().any(is_named) {
+                self.place();
+                continue;
+            }
+            let format = match self.current.is_snapped {
+                true => Format::detect_beginning(payload),
+                false => Format::detect(payload),
+            };
+            let found = format.filter(|_| {
+                let mut named = self.chosen.iter();
+                named.any(|it| to.is_some_and(|to| it.takes(to, payload)))
+            });
+            if let Some(format) = found {
+                let channel = format.packets().channel(payload);
+                self.feeds = vec![selection.named(format, channel, self.files.len())];
+            } else if self.pending.len() == PENDING_MAX
+                && let Some(oldest) = self.pending.pop_front()
+            {
+                let newest = std::mem::replace(&mut self.current, oldest);
+                self.place();
+                self.current = newest;
+            }
+            self.pending.push_back(std::mem::take(&mut self.current));
+            if found.is_some() {
+                break;
+            }
+        }
+        self.current = Held::default();
+        Ok(())
+    }
+
+    /// Moves a packet of a feed to another reason of the account.
+    pub(crate) fn account_as(&mut self, reason: Reason, record: PacketRecord) {
+        self.files.account_row_as(reason, record.file, record.row);
     }
 
     /// Returns the next packet of the chosen feeds, or `None` at the end. A datagram of several
@@ -308,6 +381,7 @@ impl Recording {
             Some(format) if !self.current.is_snapped => format.packets().first_len(rest),
             _ => rest.len(),
         };
+        let is_counted = self.part_at == 0 && !self.current.is_snapped;
         self.part_at += len;
         Ok(Some(FeedPacket {
             feed,
@@ -316,12 +390,24 @@ impl Recording {
             at: self.clock.elapsed().after(Nanos(1)),
             payload: &rest[..len],
             follows_damage: std::mem::take(&mut self.is_first) && self.current.unread > 0,
+            record: PacketRecord {
+                file: self.current.file,
+                row: match is_counted {
+                    true => self.current.record,
+                    false => Row::default(),
+                },
+            },
         }))
     }
 
     /// Makes the next packet of a chosen feed the current one; `false` at the end.
     fn take_next(&mut self) -> Result<bool, CaptureError> {
-        while self.files.next(&mut self.current)? {
+        loop {
+            match self.pending.pop_front() {
+                Some(held) => self.current = held,
+                None if !self.files.next(&mut self.current)? => return Ok(false),
+                None => {}
+            }
             self.part_at = 0;
             self.clock.advance(self.current.at, Nanos(u64::MAX));
             if let Some(place) = self.place() {
@@ -336,7 +422,6 @@ impl Recording {
                 self.part_at = self.current.payload.len();
             }
         }
-        Ok(false)
     }
 
     /// Returns feed and line of the current packet; accounts for a foreign one.
@@ -383,6 +468,9 @@ impl Recording {
             other.record.frames += current.record.frames;
             other.record.bytes += current.record.bytes;
             other.format = other.format.or_else(|| Format::detect(&current.payload));
+            other.tunnel = other
+                .tunnel
+                .or_else(|| tunnel(address.port(), &current.payload));
             other.guess = match other.format {
                 Some(_) => None,
                 None => other.guess.or_else(|| Guess::of_payload(&current.payload)),
@@ -470,10 +558,16 @@ impl Recording {
         }
         for (to, other) in &self.others {
             let frames = other.record.frames;
-            if let Some(format) = other.format {
+            let is_stray = |line: &RecordedLine| line.destination.address == *to;
+            if self.strays.iter().any(is_stray) {
+                faults.push(format!(
+                    "{frames} frames to {to} are of the session of a feed at another destination: their \
+                     destination is damaged"
+                ));
+            } else if let Some(format) = other.format {
                 faults.push(format!(
                     "{frames} frames to {to} are of another feed ({format}), which begins late: \
-                     choose a feed by its destination"
+                     choose it by its destination"
                 ));
             } else if to.ip().is_multicast() && service(to.port()).is_none() {
                 let guess = other
@@ -482,6 +576,11 @@ impl Recording {
                 faults.push(format!(
                     "{frames} frames to {to} are of no feed that is known: choose the feed by its \
                      destination{guess}"
+                ));
+            } else if let Some(name) = other.tunnel {
+                faults.push(format!(
+                    "{frames} frames to {to} may be {name}, a tunnel that is not read: record behind its \
+                     end"
                 ));
             }
         }
@@ -520,15 +619,25 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
         false => SURVEY_PIPE_PACKETS,
     };
     let mut bytes = 0;
+    let mut found_at = None;
     for _ in 0..packets_max {
         let Some(packet) = files.read_ahead(file) else {
             break;
         };
+        let at = packet.received_at;
+        let is_long =
+            found_at.is_some_and(|first| at == Nanos::ZERO || at.since(first) >= SURVEY_PIPE_SPAN);
+        if is_long && !is_regular {
+            break;
+        }
         bytes += packet.payload.len();
         let found = packet
             .destination
             .and_then(|to| survey.packet(file, to, &packet.payload, packet.is_snapped));
-        if bytes >= SURVEY_BYTES || (found.is_some() && !is_regular) {
+        if found.is_some() {
+            found_at = found_at.or(Some(at));
+        }
+        if bytes >= SURVEY_BYTES {
             break;
         }
     }
@@ -555,6 +664,18 @@ const fn service(port: u16) -> Option<&'static str> {
     })
 }
 
+/// Returns the name of a tunnel over UDP that is not read, by its port and first bytes.
+fn tunnel(port: u16, payload: &[u8]) -> Option<&'static str> {
+    let [first, second, third, fourth] = *payload.first_chunk()?;
+    let kind = u16::from_be_bytes([third, fourth]);
+    match port {
+        2152 if first >> 4 == 3 && second == 0xff => Some("GTP-U"),
+        4790 if first & 0xf0 == 0 && first & 4 != 0 => Some("VXLAN-GPE"),
+        6081 if first >> 6 == 0 && matches!(kind, 0x6558 | 0x0800 | 0x86dd) => Some("Geneve"),
+        _ => None,
+    }
+}
+
 fn capture_clues(capture: &Capture) -> Vec<String> {
     let mut clues: Vec<_> = capture
         .findings()
@@ -564,16 +685,12 @@ fn capture_clues(capture: &Capture) -> Vec<String> {
         .collect();
     let mut others: Vec<_> = capture.others().collect();
     others.sort_by_key(|(_, _, frames)| std::cmp::Reverse(*frames));
-    clues.extend(
-        others
-            .into_iter()
-            .take(10)
-            .map(|(reason, number, frames)| match reason {
-                Reason::OtherEtherType => format!("{frames} frames of EtherType {number:#06x}"),
-                Reason::OtherProtocol => format!("{frames} frames of IP protocol {number}"),
-                reason => format!("{frames} frames: {}", reason.text()),
-            }),
-    );
+    clues.extend(others.into_iter().take(10).map(|(reason, number, frames)| {
+        match not_read(reason, number) {
+            Some(name) => format!("{frames} frames of {name}"),
+            None => format!("{frames} frames: {}", reason.text()),
+        }
+    }));
     let snapped = capture.stats().snapped;
     if snapped > 0 {
         clues.push(format!("{snapped} datagrams are cut off by the capture"));

@@ -129,6 +129,21 @@ impl Selection {
         chosen
     }
 
+    /// Returns the feed of the named destinations, once a first packet shows its format and channel.
+    pub(super) fn named(&self, format: Format, channel: Option<u32>, files: usize) -> Feed {
+        let mut feed = Feed {
+            format,
+            lines: Vec::new(),
+            packets: 0,
+        };
+        self.add_named(&mut feed, files);
+        for line in &mut feed.lines {
+            let of = &mut line.destination.channel;
+            *of = of.or(channel);
+        }
+        feed
+    }
+
     /// Refuses a choice of destinations, of a format of packets, or of their time, for a file of messages.
     ///
     /// # Errors

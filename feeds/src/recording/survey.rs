@@ -14,6 +14,11 @@ use crate::{arbiter::MessageNumber, venues::Format};
 
 /// Streams that are compared with one another; further ones are not.
 pub(super) const STREAMS_MAX: usize = 256;
+/// A feed of fewer packets needs a session of its own: otherwise the destinations of these packets are
+/// damaged.
+const FEED_PACKETS_MIN: u64 = 3;
+/// Sessions of one stream that are remembered.
+const SESSIONS_MAX: usize = 8;
 /// Messages that are remembered to compare lines.
 const MESSAGES_MAX: usize = 1 << 20;
 
@@ -63,6 +68,7 @@ struct Stream {
     format: Format,
     line: RecordedLine,
     packets: u64,
+    sessions: Vec<u128>,
 }
 
 /// Collects the streams of all files and compares them.
@@ -109,6 +115,7 @@ impl Survey {
                     format,
                     line,
                     packets: 0,
+                    sessions: Vec::new(),
                 });
                 self.streams.len() - 1
             }
@@ -116,7 +123,13 @@ impl Survey {
         if let Some(stream) = self.streams.get_mut(index) {
             stream.packets += 1;
         }
-        let mut compare = |number, message: &[u8]| {
+        let mut compare = |number: MessageNumber, message: &[u8]| {
+            if let Some(stream) = self.streams.get_mut(index) {
+                let is_known = stream.sessions.contains(&number.session());
+                if !is_known && stream.sessions.len() < SESSIONS_MAX {
+                    stream.sessions.push(number.session());
+                }
+            }
             self.compare(index, (format, channel, number), message);
         };
         format.packets().messages(payload, &mut compare);
@@ -155,8 +168,9 @@ impl Survey {
         self.is_full
     }
 
-    /// Returns the feeds in the order of their first packets, file by file.
-    pub(super) fn feeds(self) -> Vec<Feed> {
+    /// Returns the feeds in the order of their first packets, file by file, and the lines that are of no
+    /// feed: a few packets of another feed's session.
+    pub(super) fn feeds(self) -> (Vec<Feed>, Vec<RecordedLine>) {
         let mut feeds: Vec<(Vec<usize>, Feed)> = Vec::new();
         for (index, stream) in self.streams.iter().enumerate() {
             let is_line_of = |other: &usize| {
@@ -187,7 +201,25 @@ impl Survey {
                 )),
             }
         }
-        feeds.into_iter().map(|(_, feed)| feed).collect()
+        let is_stray = |(members, feed): &(Vec<usize>, Feed)| {
+            let sessions = |members: &[usize]| -> Vec<u128> {
+                let streams = members.iter().filter_map(|it| self.streams.get(*it));
+                streams.flat_map(|stream| stream.sessions.clone()).collect()
+            };
+            let own = sessions(members);
+            feed.packets < FEED_PACKETS_MIN
+                && !own.is_empty()
+                && feeds.iter().any(|(others, other)| {
+                    let theirs = sessions(others);
+                    other.packets >= FEED_PACKETS_MIN
+                        && (other.format, other.channel()) == (feed.format, feed.channel())
+                        && own.iter().all(|session| theirs.contains(session))
+                })
+        };
+        let (strays, feeds): (Vec<_>, Vec<_>) = feeds.iter().partition(|feed| is_stray(feed));
+        let strays = strays.iter().flat_map(|(_, feed)| feed.lines.clone());
+        let strays = strays.collect();
+        (feeds.iter().map(|(_, feed)| feed.clone()).collect(), strays)
     }
 }
 
@@ -208,7 +240,7 @@ mod tests {
                 assert_eq!(found, Some(Format::MoldUdp64Itch50));
             }
             assert_eq!(survey.is_full(), is_full, "{ports}");
-            let lines: Vec<_> = (survey.feeds().iter())
+            let lines: Vec<_> = (survey.feeds().0.iter())
                 .map(|feed| feed.lines.len())
                 .collect();
             assert_eq!(lines, [256], "{ports}");

@@ -31,6 +31,8 @@ const SILENT: Nanos = Nanos::from_ms(5_000);
 /// Number of packets that are not recognised until they are reported, and the bytes shown of the last.
 const UNRECOGNISED: u64 = 100;
 const HEAD_LEN: usize = 24;
+/// Packets in a row of another format, while none is decoded, after which an input of format `auto` follows it.
+const MIND_CHANGES: usize = 3;
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
@@ -49,6 +51,7 @@ pub(super) struct Live {
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
+    doubt: Doubt,
     /// Packets of no feed that is followed.
     pub(super) foreign: ForeignTable,
     judge: SilenceJudge,
@@ -114,6 +117,7 @@ impl Live {
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
+            doubt: Doubt::default(),
             judge: SilenceJudge::new(input.format.of_packets(), thread::now()),
             is_session_over: false,
         })
@@ -153,6 +157,8 @@ impl Live {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
         let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
+        let (doubt, is_auto) = (&mut self.doubt, config.format.of_packets().is_none());
+        let decoded = || counters.source_messages.get() + counters.source_duplicates.get();
         let (unconfirmed, heartbeats) = (&mut self.unconfirmed, &mut self.heartbeats);
         let foreign = &mut self.foreign;
         let (judge, is_session_over) = (&mut self.judge, &mut self.is_session_over);
@@ -218,7 +224,37 @@ impl Live {
                             *sender = Some(datagram.from);
                             found.set_sender(index, datagram.from);
                         }
+                        let before = decoded();
                         found.line_packet(index, now.monotonic, packet, &mut sink);
+                        if decoded() != before {
+                            return;
+                        }
+                        if let Some(report) = doubt.packet(before, *known, index, datagram.bytes) {
+                            tracing::warn!(source = shared.source.0, "{report}");
+                        }
+                        if is_auto && let Some((format, packets)) = doubt.change() {
+                            tracing::warn!(
+                                source = shared.source.0,
+                                "{MIND_CHANGES} packets in a row are of the format {format}: the input \
+                                 follows it from now on"
+                            );
+                            let mut other = decoder(format, config, settings);
+                            if let Some(at) = behind(&**found) {
+                                other.resume(&at);
+                            }
+                            *found = other;
+                            *known = Some(format);
+                            *unconfirmed = None;
+                            found.set_sender(index, datagram.from);
+                            for (line, bytes) in packets {
+                                let packet = Packet {
+                                    received_at: now.utc,
+                                    payload: &bytes,
+                                };
+                                found.line_packet(line, now.monotonic, packet, &mut sink);
+                            }
+                            judge.set_format(format);
+                        }
                     }
                     // It shows no format, but is no packet of another feed either.
                     None if Format::is_heartbeat(datagram.bytes) => *heartbeats += 1,
@@ -374,6 +410,68 @@ impl LineLog {
     }
 }
 
+/// Returns where another decoder continues: in a session of its own behind everything of this one.
+fn behind(decoder: &dyn Decoder) -> Option<ResumePoint> {
+    let ordinal = decoder.session()?.ordinal.saturating_add(1);
+    (decoder.counts().total() > 0).then(|| ResumePoint {
+        session: None,
+        next: SourcePosition::new(ordinal, 1),
+        instruments: Vec::new(),
+        next_id: 0,
+    })
+}
+
+/// The packets in a row of which the decoder took nothing: its format may be that of a stray packet.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// The messages that were decoded before them.
+    decoded: u64,
+    unrecognised: Unrecognised,
+    /// Those of another format, with their lines.
+    others: Vec<(usize, Vec<u8>)>,
+    other: Option<Format>,
+}
+
+impl Doubt {
+    /// Takes a packet without a message for the decoder; returns a report if many came in a row.
+    #[cold]
+    fn packet(
+        &mut self,
+        decoded: u64,
+        known: Option<Format>,
+        line: usize,
+        bytes: &[u8],
+    ) -> Option<String> {
+        if decoded != std::mem::replace(&mut self.decoded, decoded) {
+            self.others.clear();
+            self.unrecognised.packets = 0;
+        }
+        let format = Format::detect(bytes);
+        if format.is_some() && format == known {
+            return None;
+        }
+        if format.is_some() {
+            if format != self.other {
+                self.others.clear();
+            }
+            self.other = format;
+            if self.others.len() < MIND_CHANGES {
+                self.others.push((line, bytes.to_vec()));
+            }
+        } else if Format::is_heartbeat(bytes) {
+            return None;
+        }
+        self.unrecognised.packet(bytes)
+    }
+
+    /// Takes the other format and its packets, if they are enough to believe it.
+    fn change(&mut self) -> Option<(Format, Vec<(usize, Vec<u8>)>)> {
+        let format = self.other?;
+        let is_believed = self.others.len() >= MIND_CHANGES;
+        is_believed.then(|| (format, std::mem::take(&mut self.others)))
+    }
+}
+
 /// Counts packets that no decoder recognises.
 #[derive(Debug, Default)]
 struct Unrecognised {
@@ -386,11 +484,11 @@ impl Unrecognised {
     fn packet(&mut self, payload: &[u8]) -> Option<String> {
         self.packets += 1;
         (self.packets == UNRECOGNISED).then(|| {
-            let guess = Guess::of_payload(payload);
-            let guess = guess.map_or_else(
-                || "it looks like no protocol that we know".into(),
-                |guess| format!("it {guess}"),
-            );
+            let guess = match (Format::detect(payload), Guess::of_payload(payload)) {
+                (Some(format), _) => format!("it is of the format {format}"),
+                (None, Some(guess)) => format!("it {guess}"),
+                (None, None) => "it looks like no protocol that we know".into(),
+            };
             let head: String = payload
                 .iter()
                 .take(HEAD_LEN)
@@ -676,6 +774,7 @@ mod tests {
             to.incident(Incident::Foreign {
                 reason: "another",
                 origin,
+                received_at: Nanos::ZERO,
             });
             to.message(at, &RecordBatch::default());
             to.message(at, &RecordBatch::default());
@@ -823,6 +922,70 @@ mod tests {
         assert_eq!(fed.take(1, &of_session), ["over"]);
         assert_eq!(fed.take(2, SYSTEM_EVENT), ["incident"], "a foreign feed");
         assert_eq!(fed.live.format, Some(Format::IexTp));
+    }
+
+    /// Returns an event of ITCH with a sequence.
+    fn event(sequence: u8) -> Vec<u8> {
+        let mut packet = SYSTEM_EVENT.to_vec();
+        packet[17] = sequence;
+        packet
+    }
+
+    /// Returns a heartbeat of DEEP.
+    fn deep() -> [u8; 40] {
+        let mut heartbeat = [0; 40];
+        heartbeat[..4].copy_from_slice(&[1, 0, 4, 0x80]);
+        heartbeat[24] = 1;
+        heartbeat
+    }
+
+    #[test]
+    fn stray_packet_does_not_hold_an_auto_input() {
+        let mut fed = Fed::new();
+        fed.take(1, &deep());
+        assert_eq!(fed.live.format, Some(Format::IexTp));
+        assert_eq!(fed.take(2, &event(1)), ["incident"]);
+        assert_eq!(fed.take(3, &event(2)), ["incident"]);
+        let expected = ["incident", "message", "message", "message"];
+        assert_eq!(fed.take(4, &event(3)), expected, "nothing is lost");
+        assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+        assert_eq!(fed.take(5, &event(4)), ["message"]);
+        for ms in [6, 8, 10, 12] {
+            fed.take(ms, &deep());
+            let next = event(4 + (ms / 2 - 2) as u8);
+            assert_eq!(fed.take(ms + 1, &next), ["message"], "never in a row");
+        }
+        assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+    }
+
+    #[test]
+    fn stray_message_does_not_hold_an_auto_input() {
+        let mut fed = Fed::new();
+        assert_eq!(fed.take(1, &event(1)), ["message"]);
+        for ms in [2, 3, 4] {
+            assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+            fed.take(ms, &deep());
+        }
+        assert_eq!(fed.live.format, Some(Format::IexTp));
+    }
+
+    #[test]
+    fn refused_packets_in_a_row_are_reported_with_what_they_are() {
+        let mut doubt = Doubt::default();
+        let known = Some(Format::IexTp);
+        let mut reports = |decoded: u64, packets: u64| -> Vec<String> {
+            let packets = (0..packets).filter_map(|_| doubt.packet(decoded, known, 0, &event(1)));
+            packets.collect()
+        };
+        assert!(reports(0, UNRECOGNISED - 1).is_empty());
+        assert!(reports(1, UNRECOGNISED - 1).is_empty(), "one was decoded");
+        let [report] = &reports(1, UNRECOGNISED)[..] else {
+            panic!("one report");
+        };
+        assert!(
+            report.contains("of the format moldudp64-itch50"),
+            "{report}"
+        );
     }
 
     #[test]

@@ -437,13 +437,17 @@ impl Input {
     }
 
     /// Logs and counts the reasons why a file that was read to its end is not whole.
+    /// Logs what leaves the file whole too: times that can't be right, and further files within it.
     fn report_faults(&self) {
-        let faults = match &self.packets {
+        let (faults, notes) = match &self.packets {
             _ if self.records_left == 0 => return,
-            Packets::Capture(recording, _) => recording.faults(),
-            Packets::BinaryFile(file, _) => file.faults(),
+            Packets::Capture(recording, _) => (recording.faults(), recording.notes()),
+            Packets::BinaryFile(file, _) => (file.faults(), file.notes()),
             _ => return,
         };
+        for note in notes {
+            tracing::info!(source = self.shared.source.0, "{note}");
+        }
         self.shared.counters.source_faults.set(faults.len() as u64);
         for fault in faults {
             tracing::warn!(source = self.shared.source.0, "{fault}");

@@ -154,6 +154,7 @@ fn summary(inspection: &Inspection) -> Value {
                 "packets": feed.packets,
                 "messages": feed.messages,
                 "duplicates": feed.duplicates,
+                "conflicting": feed.conflicting,
                 "missing": feed.missing,
                 "late": feed.late,
                 "foreign": feed.foreign,

@@ -113,6 +113,8 @@ struct Summary {
     unstamped: u64,
     /// Reasons why a file is not whole, one line each.
     faults: Vec<String>,
+    /// Findings that leave the file whole, such as times that can't be right, one line each.
+    notes: Vec<String>,
     /// Whether the file was sent to its end, as often as requested.
     whole: bool,
 }
@@ -178,6 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let whole = whole && faults.is_empty();
     let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
     summary.faults = faults;
+    summary.notes = packets.notes();
     summary.unstamped = packets.unstamped();
     print(&summary, args.json)?;
     if let Some(path) = &args.summary {
@@ -226,6 +229,9 @@ fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
             "{} waits were cut to --gap-max",
             thousands(summary.capped_waits)
         ))?;
+    }
+    for note in &summary.notes {
+        output.line(format_args!("note: {note}"))?;
     }
     for fault in &summary.faults {
         output.line(format_args!("not whole: {fault}"))?;
@@ -366,6 +372,7 @@ impl Pacer {
             capped_waits: self.capped_earlier + self.timeline.capped(),
             unstamped: 0,
             faults: Vec::new(),
+            notes: Vec::new(),
             whole,
         }
     }

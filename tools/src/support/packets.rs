@@ -124,12 +124,21 @@ impl<'a> Merged<'a> {
 
     /// Returns one line for each reason why a file that was read to its end is not whole.
     pub fn faults(&self) -> Vec<String> {
-        let faults = self.files.iter().flat_map(|file| {
+        self.texts(Source::faults)
+    }
+
+    /// Returns one line for each finding that leaves a file whole, such as times that can't be right.
+    pub fn notes(&self) -> Vec<String> {
+        self.texts(Source::notes)
+    }
+
+    fn texts(&self, of: fn(&Source) -> Vec<String>) -> Vec<String> {
+        let texts = self.files.iter().flat_map(|file| {
             let path = file.path.display();
-            let faults = file.source.faults().into_iter();
-            faults.map(move |fault| format!("{path}: {fault}"))
+            let texts = of(&file.source).into_iter();
+            texts.map(move |text| format!("{path}: {text}"))
         });
-        faults.collect()
+        texts.collect()
     }
 }
 
@@ -255,6 +264,14 @@ impl Source {
         match self {
             Self::Capture(capture, _) => capture.faults(),
             Self::Messages(messages) => messages.file.faults(),
+        }
+    }
+
+    /// Returns one line for each finding that leaves the file whole.
+    fn notes(&self) -> Vec<String> {
+        match self {
+            Self::Capture(capture, _) => capture.notes(),
+            Self::Messages(messages) => messages.file.notes(),
         }
     }
 

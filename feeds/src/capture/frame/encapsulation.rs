@@ -21,8 +21,8 @@ const ETHER_TYPES: &[(u16, EtherTypeRow)] = &[
     (0x88a8, vlan),
     (0x9100, vlan),
     (0x9200, vlan),
-    (0x8847, mpls),
-    (0x8848, mpls),
+    (MPLS, |frame, at| mpls(frame, MPLS, at)),
+    (0x8848, |frame, at| mpls(frame, 0x8848, at)),
     (ARISTA, arista_stamp),
     // Ethernet in GRE.
     (0x6558, |_, at| Ok(Next::Ethernet(at))),
@@ -39,6 +39,12 @@ const OTHER_ETHER_TYPES: &[(u16, Reason)] = &[
     (0x8809, Reason::LinkControl),
     (0x888e, Reason::LinkControl),
     (0x9000, Reason::LinkControl),
+    // Wake-on-LAN, PPPoE discovery, VLAN and multicast registration, fault management.
+    (0x0842, Reason::LinkControl),
+    (0x8863, Reason::LinkControl),
+    (0x88f5, Reason::LinkControl),
+    (0x88f6, Reason::LinkControl),
+    (0x8902, Reason::LinkControl),
 ];
 
 /// Reads the header at an IP packet's payload and returns the header behind it.
@@ -50,7 +56,7 @@ const PROTOCOLS: &[(u8, ProtocolRow)] = &[
     (47, gre),
     (4, |_, packet| Ok(Next::Ip(packet.at))),
     (41, |_, packet| Ok(Next::Ip(packet.at))),
-    (137, |frame, packet| mpls(frame, packet.at)),
+    (137, |frame, packet| mpls(frame, MPLS, packet.at)),
 ];
 
 /// IP protocols that carry no feed.
@@ -59,18 +65,55 @@ const OTHER_PROTOCOLS: &[(u8, Reason)] = &[
     (2, Reason::GroupControl),
     (58, Reason::GroupControl),
     (6, Reason::Tcp),
+    (46, Reason::Routing),
     (88, Reason::Routing),
     (89, Reason::Routing),
     (103, Reason::Routing),
     (112, Reason::Routing),
+    (124, Reason::Routing),
 ];
 
+/// Names of EtherTypes and IP protocols that are often met and not read.
+const NAMES: &[(Reason, u16, &str)] = &[
+    (Reason::OtherEtherType, 0x8847, "MPLS of unknown content"),
+    (Reason::OtherEtherType, 0x8848, "MPLS of unknown content"),
+    (Reason::OtherEtherType, 0x8864, "PPPoE session"),
+    (Reason::OtherEtherType, 0x880b, "PPP"),
+    (Reason::OtherEtherType, 0x88e5, "MACsec"),
+    (Reason::OtherEtherType, 0x88e7, "provider backbone bridge"),
+    (Reason::OtherEtherType, 0x894f, "network service header"),
+    (Reason::OtherEtherType, 0x8915, "RoCE"),
+    (
+        Reason::OtherEtherType,
+        ARISTA,
+        "Arista stamp of unknown version",
+    ),
+    (Reason::OtherProtocol, 47, "GRE of another version"),
+    (Reason::OtherProtocol, 50, "ESP"),
+    (Reason::OtherProtocol, 51, "AH"),
+    (Reason::OtherProtocol, 97, "EtherIP"),
+    (Reason::OtherProtocol, 113, "PGM"),
+    (Reason::OtherProtocol, 115, "L2TP"),
+    (Reason::OtherProtocol, 132, "SCTP"),
+    (Reason::OtherProtocol, 136, "UDP-Lite"),
+];
+
+const MPLS: u16 = 0x8847;
+/// The field of an EtherType is a length up to here.
+const LENGTH_MAX: u16 = 1_500;
 const VXLAN_PORT: u16 = 4789;
+
+/// Returns the name of an EtherType or IP protocol that is not read, if it is often met.
+pub(super) fn name(reason: Reason, number: u16) -> Option<&'static str> {
+    let mut names = NAMES.iter();
+    let found = names.find(|(of, is, _)| (*of, *is) == (reason, number));
+    found.map(|(_, _, name)| *name)
+}
 
 /// Passes one EtherType's header.
 pub(super) fn ether_type(frame: &[u8], kind: u16, at: usize) -> Result<Next> {
-    if kind <= 1_500 {
-        return link_control(frame, at);
+    if kind <= LENGTH_MAX {
+        return link_control(frame, kind, at);
     }
     if let Some((_, row)) = ETHER_TYPES.iter().find(|(number, _)| *number == kind) {
         return row(frame, at);
@@ -102,17 +145,107 @@ fn vlan(frame: &[u8], at: usize) -> Result<Next> {
 }
 
 /// MPLS: labels of 4 bytes up to the bottom of the stack, then IP, or Ethernet behind an optional
-/// control word.
-fn mpls(frame: &[u8], mut at: usize) -> Result<Next> {
+/// control word. A first nibble of 0, 4 or 6 may also begin an address: the reading that fits decides.
+fn mpls(frame: &[u8], kind: u16, mut at: usize) -> Result<Next> {
     while u32_at(frame, at)? & 0x100 == 0 {
         at += 4;
     }
     at += 4;
-    Ok(match u8_at(frame, at)? >> 4 {
-        4 | 6 => Next::Ip(at),
-        0 => Next::Ethernet(at + 4),
-        _ => Next::Ethernet(at),
-    })
+    let (likely, other) = match u8_at(frame, at)? >> 4 {
+        4 | 6 => (Next::Ip(at), Next::Ethernet(at)),
+        0 => (Next::Ethernet(at + 4), Next::Ethernet(at)),
+        _ => (Next::Ethernet(at), Next::Ethernet(at)),
+    };
+    let (fit, next) = match (Fit::of(frame, &likely), Fit::of(frame, &other)) {
+        (one, two) if two > one => (two, other),
+        (one, _) => (one, likely),
+    };
+    match (fit, &next) {
+        (Fit::None, Next::Ethernet(at)) => {
+            // A frame that the capture cut off is no content of another kind.
+            u16_at(frame, at + 12)?;
+            Err(not_read(kind))
+        }
+        _ => Ok(next),
+    }
+}
+
+/// How well bytes read as the header that they are taken for, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    None,
+    /// An IP header whose packet does not end within the frame.
+    CutIp,
+    /// An EtherType that is known, or control of the link to an address for that.
+    Known,
+    WholeIp,
+}
+
+impl Fit {
+    /// Passes VLAN tags, and judges the header behind them.
+    fn of(frame: &[u8], next: &Next) -> Self {
+        match *next {
+            Next::Ip(at) => Self::of_ip(frame, at, None),
+            Next::Ethernet(at) => Self::of_ethernet(frame, at).unwrap_or(Self::None),
+            _ => Self::None,
+        }
+    }
+
+    fn of_ethernet(frame: &[u8], at: usize) -> Result<Self> {
+        const TAGS_MAX: usize = 4;
+        let mut kind_at = at + 12;
+        for _ in 0..TAGS_MAX {
+            if !matches!(u16_at(frame, kind_at)?, 0x8100 | 0x88a8 | 0x9100 | 0x9200) {
+                break;
+            }
+            kind_at += 4;
+        }
+        let (kind, behind) = (u16_at(frame, kind_at)?, kind_at + 2);
+        let is_known = |number: u16| {
+            let mut others = OTHER_ETHER_TYPES.iter();
+            ETHER_TYPES.iter().any(|(it, _)| *it == number) || others.any(|(it, _)| *it == number)
+        };
+        Ok(match kind {
+            0x0800 => Self::of_ip(frame, behind, Some(4)),
+            0x86dd => Self::of_ip(frame, behind, Some(6)),
+            // 802.2 alone is too weak a sign: the address must be one for control, or SNAP follow.
+            0..=LENGTH_MAX => match link_control(frame, kind, behind) {
+                Ok(Next::EtherType(inner, _)) if is_known(inner) => Self::Known,
+                Err(skip) if skip.reason == Reason::LinkControl && is_control(frame, at) => {
+                    Self::Known
+                }
+                _ => Self::None,
+            },
+            kind if is_known(kind) => Self::Known,
+            _ => Self::None,
+        })
+    }
+
+    fn of_ip(frame: &[u8], at: usize, version: Option<u8>) -> Self {
+        let is_version = |first: u8| version.is_none_or(|version| version == first >> 4);
+        if !u8_at(frame, at).is_ok_and(is_version) {
+            return Self::None;
+        }
+        match ip::packet(frame, at) {
+            Ok(Next::Protocol(packet)) if packet.end > frame.len() => Self::CutIp,
+            Ok(_) => Self::WholeIp,
+            Err(_) => Self::None,
+        }
+    }
+}
+
+/// Returns whether the destination of an Ethernet frame is for control of the link.
+fn is_control(frame: &[u8], at: usize) -> bool {
+    let address = frame.get(at..).unwrap_or_default();
+    address.starts_with(&[0x01, 0x80, 0xc2]) || address.starts_with(&[0x01, 0x00, 0x0c])
+}
+
+/// Content that is not read, by its EtherType.
+const fn not_read(number: u16) -> Skip {
+    Skip {
+        reason: Reason::OtherEtherType,
+        number,
+    }
 }
 
 /// Arista's time stamp: subtype 1 (2), version (2), a stamp of 8 or 6 bytes, EtherType (2).
@@ -120,25 +253,27 @@ fn arista_stamp(frame: &[u8], at: usize) -> Result<Next> {
     let len = match (u16_at(frame, at)?, u16_at(frame, at + 2)? & ARISTA_VERSION) {
         (1, 0x0010 | 0x0110) => 8,
         (1, 0x0020 | 0x0120) => 6,
-        _ => {
-            return Err(Skip {
-                reason: Reason::OtherEtherType,
-                number: ARISTA,
-            });
-        }
+        _ => return Err(not_read(ARISTA)),
     };
     let behind = at + 4 + len;
     Ok(Next::EtherType(u16_at(frame, behind)?, behind + 2))
 }
 
-/// 802.2: SNAP with an EtherType, or control of the link.
-fn link_control(frame: &[u8], at: usize) -> Result<Next> {
+/// 802.2 behind a length: SNAP with an EtherType, or control of the link. Other access points may be
+/// an EtherType that was damaged.
+fn link_control(frame: &[u8], len: u16, at: usize) -> Result<Next> {
     let head = u32_at(frame, at)?;
     let is_snap = head == 0xaaaa_0300 && u16_at(frame, at + 4)? == 0;
     if is_snap {
         return Ok(Next::EtherType(u16_at(frame, at + 6)?, at + 8));
     }
-    Err(Reason::LinkControl.into())
+    let [to, from, ..] = head.to_be_bytes();
+    // Null, management, spanning tree, SNAP of a vendor, IPX, NetBIOS, IS-IS, raw IPX.
+    let is_known = matches!(to, 0x00 | 0x02 | 0x42 | 0xaa | 0xe0 | 0xf0 | 0xfe | 0xff);
+    if is_known && to & 0xfe == from & 0xfe && len > 0 {
+        return Err(Reason::LinkControl.into());
+    }
+    Err(not_read(len))
 }
 
 /// GRE: flags (2), type (2), and 4 bytes for each of checksum, key and sequence.

@@ -73,6 +73,27 @@ pub(crate) struct Skip {
     pub(crate) number: u16,
 }
 
+impl Skip {
+    /// Returns the name of content that is not read: a frame of it may hold a packet of a feed.
+    pub(crate) fn not_read(self) -> Option<String> {
+        let Self { reason, number } = self;
+        let number = match reason {
+            Reason::OtherEtherType if number <= 1_500 => {
+                return Some(format!(
+                    "802.2 with the length {number} and no known content"
+                ));
+            }
+            Reason::OtherEtherType => format!("EtherType {number:#06x}"),
+            Reason::OtherProtocol => format!("IP protocol {number}"),
+            _ => return None,
+        };
+        Some(match encapsulation::name(reason, self.number) {
+            Some(name) => format!("{number} ({name})"),
+            None => number,
+        })
+    }
+}
+
 impl From<Reason> for Skip {
     fn from(reason: Reason) -> Self {
         Self { reason, number: 0 }
@@ -454,6 +475,13 @@ mod tests {
             (0x8809, Reason::LinkControl),
             (0x888e, Reason::LinkControl),
             (0x9000, Reason::LinkControl),
+            (0x0842, Reason::LinkControl),
+            (0x8863, Reason::LinkControl),
+            (0x88f5, Reason::LinkControl),
+            (0x88f6, Reason::LinkControl),
+            (0x8902, Reason::LinkControl),
+            (0x8864, Reason::OtherEtherType),
+            (0x88e5, Reason::OtherEtherType),
             (0x1234, Reason::OtherEtherType),
             (1_501, Reason::OtherEtherType),
         ] {
@@ -472,6 +500,9 @@ mod tests {
             (89, Reason::Routing),
             (103, Reason::Routing),
             (112, Reason::Routing),
+            (46, Reason::Routing),
+            (124, Reason::Routing),
+            (136, Reason::OtherProtocol),
             (200, Reason::OtherProtocol),
         ] {
             let packet = ipv4(protocol, 0, &[0; 50]);
@@ -516,6 +547,75 @@ mod tests {
         );
         let in_ip = ipv4(137, 0, &[&label[..], &packet].concat());
         assert_eq!(raw(&in_ip), datagram(60..67));
+    }
+
+    #[test]
+    fn pseudowire_without_control_word_is_read_by_what_fits() {
+        let packet = ipv4(17, 0, &udp(b"payload"));
+        let in_mpls = |inner: &[u8]| {
+            let label = [0xff, 0xf0, 0x01, 0x40];
+            in_ethernet(0x8847, &[&label[..], inner].concat())
+        };
+        // Addresses that begin like a control word, like IPv4 and like IPv6.
+        for first in [0x01, 0x00, 0x45, 0x4c, 0x60] {
+            let mut frame = ethernet(0x0800, &packet);
+            frame[0] = first;
+            assert_eq!(in_mpls(&frame), datagram(64..71), "{first:#x}");
+            let mut tagged = ethernet(0x8100, &[&[0, 42, 8, 0][..], &packet].concat());
+            tagged[0] = first;
+            assert_eq!(in_mpls(&tagged), datagram(68..75), "{first:#x}");
+            let mut arp = ethernet(0x0806, &[0; 28]);
+            arp[0] = first;
+            assert_eq!(in_mpls(&arp), skip(Reason::Arp, 0x0806), "{first:#x}");
+        }
+        let behind_word = [&[0; 4][..], &ethernet(0x0800, &packet)].concat();
+        assert_eq!(in_mpls(&behind_word), datagram(68..75));
+    }
+
+    #[test]
+    fn pseudowire_of_unknown_content_is_not_link_control() {
+        let in_mpls = |to: [u8; 6], body: &[u8]| {
+            let inner = [&to[..], &[2, 3, 4, 5, 6, 7, 0, 38], body].concat();
+            in_ethernet(0x8847, &[&[0xff, 0xf0, 0x01, 0x40][..], &inner].concat())
+        };
+        let tree = [&[0x42, 0x42, 3][..], &[0; 40]].concat();
+        assert_eq!(
+            in_mpls([1, 0x80, 0xc2, 0, 0, 0], &tree),
+            skip(Reason::LinkControl, 0)
+        );
+        let other = skip(Reason::OtherEtherType, 0x8847);
+        assert_eq!(in_mpls([1, 0, 0x5e, 1, 2, 3], &tree), other);
+        assert_eq!(in_mpls([0, 0, 0x5e, 1, 2, 3], &[0x99; 40]), other);
+        let short = in_ethernet(0x8847, &[0xff, 0xf0, 0x01, 0x40, 0, 0, 0, 0, 0]);
+        assert_eq!(short, MALFORMED);
+    }
+
+    #[test]
+    fn damaged_ether_type_below_1501_is_no_link_control() {
+        let packet = ipv4(17, 0, &udp(b"payload"));
+        let none = skip(Reason::OtherEtherType, 0);
+        assert_eq!(in_ethernet(0, &packet), none);
+        for sap in [0x42, 0xe0, 0xf0, 0xfe] {
+            let control = [&[sap, sap, 3][..], &[0; 40]].concat();
+            assert_eq!(in_ethernet(38, &control), skip(Reason::LinkControl, 0));
+            assert_eq!(in_ethernet(0, &control), none, "{sap:#x}");
+        }
+    }
+
+    #[test]
+    fn content_that_is_not_read_has_its_name() {
+        let name = |reason, number| Skip { reason, number }.not_read();
+        let (kind, protocol) = (Reason::OtherEtherType, Reason::OtherProtocol);
+        assert_eq!(
+            name(kind, 0x8864).unwrap(),
+            "EtherType 0x8864 (PPPoE session)"
+        );
+        assert_eq!(name(kind, 0x1234).unwrap(), "EtherType 0x1234");
+        assert_eq!(name(protocol, 136).unwrap(), "IP protocol 136 (UDP-Lite)");
+        assert!(name(kind, 0).unwrap().starts_with("802.2"));
+        for reason in [Reason::Arp, Reason::Tcp, Reason::LinkControl] {
+            assert_eq!(name(reason, 6), None);
+        }
     }
 
     #[test]
