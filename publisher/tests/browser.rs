@@ -136,7 +136,10 @@ fn page_in_chromium_equals_status_and_survives_a_restart() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let (mut answers, steps) = (browser.stdin.take().unwrap(), browser.stdout.take().unwrap());
+    let (mut answers, steps) = (
+        browser.stdin.take().unwrap(),
+        browser.stdout.take().unwrap(),
+    );
     let (sender, receiver) = channel();
     spawn(move || {
         for step in BufReader::new(steps).lines() {

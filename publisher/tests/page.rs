@@ -77,7 +77,9 @@ impl Events {
         loop {
             if let Some((event, rest)) = self.unread.split_once("\n\n") {
                 let (name, lines) = event.split_once('\n').unwrap();
-                let lines = lines.lines().map(|line| line.strip_prefix("data: ").unwrap());
+                let lines = lines
+                    .lines()
+                    .map(|line| line.strip_prefix("data: ").unwrap());
                 let event = Event {
                     name: name.strip_prefix("event: ").unwrap().into(),
                     data: lines.collect::<Vec<_>>().join("\n"),
@@ -126,9 +128,15 @@ fn page_is_served_with_strict_headers() {
     let (head, body) = parts(&answer);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(body.starts_with("<!doctype html>"), "{body}");
-    let policy = head.lines().find_map(|it| it.strip_prefix("Content-Security-Policy: "));
+    let policy = head
+        .lines()
+        .find_map(|it| it.strip_prefix("Content-Security-Policy: "));
     let policy: Vec<_> = policy.unwrap().split("; ").collect();
-    for directive in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+    for directive in [
+        "default-src 'none'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+    ] {
         assert!(policy.contains(&directive), "{policy:?}");
     }
     assert!(!head.contains("unsafe") && !head.contains('*'), "{head}");
@@ -141,9 +149,15 @@ fn page_is_served_with_strict_headers() {
             "Referrer-Policy: no-referrer",
             "Cross-Origin-Resource-Policy: same-origin",
         ] {
-            assert!(head.lines().any(|it| it == header), "{path} {header}: {head}");
+            assert!(
+                head.lines().any(|it| it == header),
+                "{path} {header}: {head}"
+            );
         }
-        assert!(head.contains("Content-Security-Policy: default-src 'none'"), "{head}");
+        assert!(
+            head.contains("Content-Security-Policy: default-src 'none'"),
+            "{head}"
+        );
     }
     ends_whole(publisher);
 }
@@ -158,8 +172,14 @@ fn page_and_events_are_refused_under_foreign_host() {
         assert!(!answer.contains("published_records"), "{answer}");
     }
     let head = publisher.admin("HEAD /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
-    assert!(head.contains("\r\nContent-Type: text/event-stream\r\n"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"),
+        "{head}"
+    );
+    assert!(
+        head.contains("\r\nContent-Type: text/event-stream\r\n"),
+        "{head}"
+    );
     ends_whole(publisher);
 }
 
@@ -170,7 +190,11 @@ fn keys(of: &Value) -> Vec<String> {
         Value::Object(map) => {
             for (key, value) in map {
                 all.push(key.clone());
-                all.extend(keys(value).into_iter().map(|inner| format!("{key}.{inner}")));
+                all.extend(
+                    keys(value)
+                        .into_iter()
+                        .map(|inner| format!("{key}.{inner}")),
+                );
             }
         }
         Value::Array(list) => all.extend(list.iter().flat_map(keys)),
@@ -190,7 +214,13 @@ fn events_are_the_pages_that_get_answers() {
     });
     let before = status(&publisher);
     let mut events = Events::open(&publisher, 1);
-    assert!(events.head.contains("\r\nContent-Type: text/event-stream\r\n"), "{}", events.head);
+    assert!(
+        events
+            .head
+            .contains("\r\nContent-Type: text/event-stream\r\n"),
+        "{}",
+        events.head
+    );
     assert!(!events.head.contains("Content-Length"), "{}", events.head);
     let ready = events.next().unwrap();
     assert_eq!((&*ready.name, &*ready.data), ("readyz", "ready"));
@@ -215,7 +245,9 @@ fn events_are_the_pages_that_get_answers() {
     let mut control = publisher.connect();
     let epoch = control.join("<b>risk</b>").channels[0].epoch;
     control.nack(epoch, &[(1 << 40, 1 << 40)]);
-    let losses = wait_for("the loss", || events.next().filter(|it| it.name == "losses"));
+    let losses = wait_for("the loss", || {
+        events.next().filter(|it| it.name == "losses")
+    });
     let losses: Value = serde_json::from_str(&losses.data).unwrap();
     let loss = &losses["losses"][0];
     assert_eq!(loss["subscriber"], "<b>risk</b>");

@@ -198,7 +198,14 @@ mod tests {
         }
         assert!(BROWSERS.len() <= 50 << 10);
         for foreign in [
-            "https://", "src=", "@import", "url(", " style=", " onclick", "innerHTML", "eval(",
+            "https://",
+            "src=",
+            "@import",
+            "url(",
+            " style=",
+            " onclick",
+            "innerHTML",
+            "eval(",
         ] {
             assert!(!BROWSERS.contains(foreign), "{foreign}");
         }

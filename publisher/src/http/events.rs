@@ -87,7 +87,8 @@ impl EventStream {
         // The new bodies replace equal old ones, which no reader needs any more.
         self.last = events;
         let passed = self.origin.elapsed().as_secs();
-        let next = self.origin + EVERY.saturating_mul(u32::try_from(passed + 1).unwrap_or(u32::MAX));
+        let next =
+            self.origin + EVERY.saturating_mul(u32::try_from(passed + 1).unwrap_or(u32::MAX));
         self.due.as_mut().reset(next);
     }
 }
@@ -135,7 +136,12 @@ mod tests {
         let mut pieces = VecDeque::new();
         let body = Bytes::from_static(body.as_bytes());
         let is_repeated = false;
-        Event { name, body, is_repeated }.put(&mut pieces);
+        Event {
+            name,
+            body,
+            is_repeated,
+        }
+        .put(&mut pieces);
         let bytes = pieces.iter().flatten().copied().collect();
         String::from_utf8(bytes).unwrap()
     }
@@ -150,7 +156,11 @@ mod tests {
     #[test]
     fn event_of_one_line_shares_its_body() {
         let (mut pieces, body) = (VecDeque::new(), Bytes::from(vec![b'a'; 9]));
-        let event = Event { name: "status", body, is_repeated: true };
+        let event = Event {
+            name: "status",
+            body,
+            is_repeated: true,
+        };
         event.put(&mut pieces);
         assert_eq!(pieces[1].as_ptr(), event.body.as_ptr());
     }

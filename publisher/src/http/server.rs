@@ -732,7 +732,9 @@ mod tests {
                 handler: Box::new(handler),
             });
             let (mut near, far) = duplex(PIPE_LEN);
-            near.write_all(b"GET /events HTTP/1.1\r\n\r\n").await.unwrap();
+            near.write_all(b"GET /events HTTP/1.1\r\n\r\n")
+                .await
+                .unwrap();
             gate.admit(Connection {
                 stream: Box::new(far),
                 client: Client::User(geteuid().as_raw()),

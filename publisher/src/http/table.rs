@@ -124,7 +124,11 @@ impl Table {
 
     /// Lets a connection read a stream. Returns `false` at a limit of streams.
     pub(crate) fn begin_stream(&mut self, id: u64) -> bool {
-        let streams = || self.entries.iter().filter(|it| it.state == State::Streaming);
+        let streams = || {
+            self.entries
+                .iter()
+                .filter(|it| it.state == State::Streaming)
+        };
         let Some(peer) = self.entries.iter().find(|it| it.id == id).map(|it| it.peer) else {
             return false;
         };
