@@ -121,6 +121,7 @@ fn page_in_chromium_equals_status_and_survives_a_restart() {
         "pace": { "messages_per_s": 2000 },
     });
     let mut config = config(group(), input);
+    config["end_when_inputs_end"] = json!(false);
     config["latency_log"] = json!({ "path": logs.path().join("page.hlog"), "interval_ms": 100 });
     let mut publisher = Some(Publisher::start(&config));
     let admin = publisher.as_ref().unwrap().ready["admin"].clone();
