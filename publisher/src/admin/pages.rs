@@ -36,7 +36,7 @@ const RENDERS_MAX: usize = 4;
 /// The page for browsers. It loads nothing but `/events`.
 const BROWSERS: &str = include_str!("page.html");
 /// Allows the page its own style and script, by their SHA-256.
-const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-JzqnOI2IM9wYP2FyULE7sVeovaODCY5lsWjRIM8hE6Y='; \
+const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-tZRZAB/N4Ko5RsaiCyPrNGQBaBUDu4OOFR0E+F7F0c8='; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The pages whose bodies are events, and whether each snapshot sends them. The last one comes when the
 /// others are known.
