@@ -1,6 +1,6 @@
 //! The pages of the admin port: `/` for browsers, `/metrics` for Prometheus (text format 0.0.4, or
-//! OpenMetrics where the request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on a
-//! standby `/standby`. `/events` repeats some of them as server-sent events, for the page at `/`.
+//! OpenMetrics where the request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on
+//! a standby `/standby`. `/events` repeats some of them as server-sent events, for the page at `/`.
 //!
 //! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
 //! at most ten times a second, and all its readers share the bytes.

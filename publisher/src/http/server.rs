@@ -114,7 +114,7 @@ impl fmt::Debug for OnSent {
 pub(crate) struct Page {
     status: StatusCode,
     kind: &'static str,
-    /// What a browser may load and run for it.
+    /// `Content-Security-Policy`: the parts that a browser may load and run for it.
     policy: &'static str,
     body: Bytes,
 }

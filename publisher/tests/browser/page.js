@@ -13,7 +13,7 @@ const { chromium } = require("playwright-core");
 const [base, folder] = process.argv.slice(2);
 // It only turns a hang into a failure.
 const PATIENCE = { timeout: 600_000 };
-// What Chromium says while nobody listens.
+// Chromium reports these errors while nobody listens.
 const AWAY = /ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_EMPTY_RESPONSE/;
 
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
