@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate lines planted small-worlds grid fuzz restarts promotions chaos witnesses
-.PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
+.PHONY: page-test counts counts-write microbench demo bench bench-peers install-c deny clean
 .PHONY: package package-test package-same image sbom
 
 SHELL := /bin/bash
@@ -240,6 +240,10 @@ image: package ## an OCI image from scratch in target/packages (needs root, buil
 
 sbom: setup ## the CycloneDX bill of materials in target/packages (needs cargo-cyclonedx)
 	configs/package/sbom
+
+# Chromium comes from Debian, and Playwright from npm. Without them the test reports that it skips.
+page-test: setup ## the publisher's page in headless Chromium; screenshots stay in target/tmp/browser
+	$(CARGO) test $(LOCKED) -p tickcast-publisher --test browser -- --nocapture
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \

@@ -442,7 +442,7 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
     }
     assert!(publisher.get("/healthz").contains("ok"));
     assert!(publisher.get("/status").contains("\"published_records\""));
-    for path in ["/", "/metrics/", "/../etc/passwd", "/%00%ff?x=/metrics"] {
+    for path in ["/page", "/metrics/", "/../etc/passwd", "/%00%ff?x=/metrics"] {
         assert!(publisher.get(path).starts_with("HTTP/1.1 404"), "{path}");
     }
     let post = "POST /metrics HTTP/1.1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nxx";

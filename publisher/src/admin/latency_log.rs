@@ -1,5 +1,6 @@
 //! The latency log: an interval log of the stages up to the sealed datagram. Its thread follows the rings
-//! as a reader of the same host does, so the threads that publish do nothing for it.
+//! as a reader of the same host does, so the threads that publish do nothing for it. `/status` has its counts
+//! by powers of two, a second old at most.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -21,6 +22,8 @@ use crate::state::{ChannelShared, Shared};
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The shortest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Interval at which `/status` gets the counts.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
 /// Looks at a ring in the time that it holds at its peak rate.
 const LOOKS_A_RING: u64 = 4;
 
@@ -76,6 +79,7 @@ struct LatencyKeeper {
 impl LatencyKeeper {
     fn run(mut self, interval: Duration, pause: Duration) {
         let mut next = Instant::now() + interval;
+        let mut shown = Instant::now();
         loop {
             // Read first: nothing is sealed after a shut-down.
             let is_over = self.shared.is_shutting_down();
@@ -86,6 +90,10 @@ impl LatencyKeeper {
             if is_over || time >= next {
                 self.write();
                 next = (next + interval).max(time);
+            }
+            if is_over || time >= shown {
+                self.channels.iter().for_each(Follower::show);
+                shown = time + SHOWN_EVERY;
             }
             if is_over {
                 return;
@@ -148,6 +156,28 @@ impl Follower {
     fn series(&self) -> Vec<Series> {
         self.latency.series(&self.channel.plan.name)
     }
+
+    /// Lets `/status` show the counts so far.
+    fn show(&self) {
+        let series = self.series();
+        let samples = series.iter().filter(|it| !it.total.is_empty());
+        let counts = samples.map(|it| {
+            let stage = it.tag.rsplit('/').next().unwrap_or_default();
+            (stage.to_owned(), by_powers_of_two(it))
+        });
+        self.channel.set_latency(counts.collect());
+    }
+}
+
+/// Returns the samples by the power of two above them.
+fn by_powers_of_two(series: &Series) -> Vec<u64> {
+    let mut counts = Vec::new();
+    for step in series.total.iter_recorded() {
+        let power = (u64::BITS - step.value_iterated_to().leading_zeros()) as usize;
+        counts.resize(counts.len().max(power + 1), 0);
+        counts[power] += step.count_at_value();
+    }
+    counts
 }
 
 /// Records the records of a datagram; events have none.
@@ -230,6 +260,13 @@ mod tests {
             assert_eq!((event.total.min(), event.total.max()), (100, 100));
             assert_eq!((received.total.min(), received.total.max()), (50, 50));
             assert_eq!(event.total.len(), received.total.len());
+            follower.show();
+            let shown = shared.channels[0].latency().unwrap();
+            for (stage, power) in [("event_to_received", 7), ("received_to_sealed", 6)] {
+                let mut expected = vec![0; power];
+                expected.push(event.total.len());
+                assert_eq!(shown[stage], expected, "below 2^{power} ns");
+            }
             event.total.len()
         };
         assert_eq!((follow(&mut to, 10), skipped()), (10, 0));

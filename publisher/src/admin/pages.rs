@@ -1,5 +1,6 @@
-//! The pages of the admin port: `/metrics` for Prometheus (text format 0.0.4, or OpenMetrics where the
-//! request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on a standby `/standby`.
+//! The pages of the admin port: `/` for browsers, `/metrics` for Prometheus (text format 0.0.4, or
+//! OpenMetrics where the request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on
+//! a standby `/standby`. `/events` repeats some of them as server-sent events, for the page at `/`.
 //!
 //! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
 //! at most ten times a second, and all its readers share the bytes.
@@ -17,6 +18,7 @@ use tickcast_reliability::types::{Nanos, Now};
 use crate::admin::metrics::metrics;
 use crate::admin::readiness;
 use crate::admin::summary::PublisherSummary;
+use crate::http::events::Event;
 use crate::http::server::{Accepts, Answer, Answering, Asked, Handler, Page};
 use crate::http::table::Limits;
 use crate::state::{Shared, thread};
@@ -30,6 +32,15 @@ pub(crate) const LIMITS: Limits = Limits {
 const FRESH_FOR: Nanos = Nanos::from_ms(100);
 /// Maximum number of renders of one page in memory.
 const RENDERS_MAX: usize = 4;
+
+/// The page for browsers. It loads nothing but `/events`.
+const BROWSERS: &str = include_str!("page.html");
+/// Allows the page its own style and script, by their SHA-256.
+const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-tZRZAB/N4Ko5RsaiCyPrNGQBaBUDu4OOFR0E+F7F0c8='; \
+    connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The pages whose bodies are events, and whether each snapshot sends them. The last one comes when the
+/// others are known.
+const EVENTS: [(&str, bool); 3] = [("/readyz", false), ("/losses", false), ("/status", true)];
 
 /// The path of a page, and how it is rendered; `None` if this publisher has no such page.
 type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
@@ -117,14 +128,17 @@ impl Pages {
     }
 
     fn page(&self, path: &str, now: Now) -> Page {
+        if path == "/" {
+            return Page::html(BROWSERS, POLICY);
+        }
         let place = PAGES.iter().position(|(known, _)| *known == path);
         let page = place.and_then(|place| {
             let (_, render) = PAGES[place];
             self.renders.borrow_mut()[place].get(now.monotonic, || render(&self.shared, now))
         });
         page.unwrap_or_else(|| {
-            let text =
-                "try /metrics, /status, /losses, /healthz, /readyz, or on a standby /standby\n";
+            let text = "try / in a browser, /metrics, /status, /losses, /events, /healthz, /readyz, or on \
+                        a standby /standby\n";
             Page::text(StatusCode::NOT_FOUND, text)
         })
     }
@@ -137,6 +151,7 @@ impl Handler for Pages {
 
     fn answer(&self, asked: Asked) -> Answering<'_> {
         let path = match &asked.path[..] {
+            "/events" => return Box::pin(ready(Answer::events())),
             "/metrics" if PageFormat::accepted(&asked.accept) == PageFormat::OpenMetrics => {
                 OPEN_METRICS
             }
@@ -144,13 +159,57 @@ impl Handler for Pages {
         };
         Box::pin(ready(Answer::from(self.page(path, thread::now()))))
     }
+
+    fn snapshot(&self) -> Vec<Event> {
+        let now = thread::now();
+        let event = |(path, is_repeated): (&'static str, bool)| Event {
+            name: &path[1..],
+            body: self.page(path, now).body().clone(),
+            is_repeated,
+        };
+        EVENTS.map(event).into()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+    use sha2::{Digest, Sha256};
     use tickcast_reliability::types::Epoch;
 
     use super::*;
+
+    /// Returns the contents of the only element of this name.
+    fn element<'a>(page: &'a str, name: &str) -> &'a str {
+        let (_, rest) = page.split_once(&format!("\n<{name}")).unwrap();
+        let (_, rest) = rest.split_once('>').unwrap();
+        let (content, rest) = rest.split_once(&format!("</{name}>")).unwrap();
+        assert!(!rest.contains(&format!("<{name}")), "a second {name}");
+        content
+    }
+
+    #[test]
+    fn browsers_page_may_run_its_own_script_and_style_alone() {
+        for name in ["style", "script"] {
+            let hash = Sha256::digest(element(BROWSERS, name));
+            let source = format!("{name}-src 'sha256-{}'", BASE64_STANDARD.encode(hash));
+            assert!(POLICY.contains(&source), "POLICY needs {source}");
+        }
+        assert!(BROWSERS.len() <= 50 << 10);
+        for foreign in [
+            "https://",
+            "src=",
+            "@import",
+            "url(",
+            " style=",
+            " onclick",
+            "innerHTML",
+            "eval(",
+        ] {
+            assert!(!BROWSERS.contains(foreign), "{foreign}");
+        }
+    }
 
     fn render(renders: &mut Renders, ms: u64, rendered: &mut u32) -> Page {
         let page = renders.get(Nanos::from_ms(ms), || {
@@ -183,8 +242,7 @@ mod tests {
         assert_eq!(rendered as usize, RENDERS_MAX + 1, "it goes on");
     }
 
-    #[test]
-    fn readers_share_the_bytes_of_a_page() {
+    fn pages() -> Pages {
         let none = (Vec::new(), Vec::new());
         let shared = Shared::new(
             "a".into(),
@@ -194,14 +252,32 @@ mod tests {
             Arc::default(),
             Nanos::ZERO,
         );
-        let pages = Pages::of(Arc::new(shared));
+        Pages::of(Arc::new(shared))
+    }
+
+    #[test]
+    fn snapshot_shares_the_bytes_of_its_pages() {
+        let pages = pages();
+        for event in pages.snapshot() {
+            let renders = pages.renders.borrow();
+            let path = format!("/{}", event.name);
+            let place = PAGES.iter().position(|(known, _)| *known == path).unwrap();
+            let (_, page) = renders[place].newest.as_ref().unwrap();
+            assert_eq!(event.body.as_ptr(), page.body().as_ptr(), "{path}");
+            assert_eq!(event.is_repeated, event.name == "status");
+        }
+    }
+
+    #[test]
+    fn readers_share_the_bytes_of_a_page() {
+        let pages = pages();
         let now = thread::now();
         for path in ["/metrics", "/status", "/losses", "/readyz"] {
             let (first, second) = (pages.page(path, now), pages.page(path, now));
             assert_eq!(first.status(), StatusCode::OK);
             assert_eq!(first.body().as_ptr(), second.body().as_ptr());
         }
-        for path in ["/standby", "/", "/nothing"] {
+        for path in ["/standby", "/page", "/nothing"] {
             assert_eq!(pages.page(path, now).status(), StatusCode::NOT_FOUND);
         }
     }

@@ -99,6 +99,7 @@ impl PublisherSummary {
                 all.insert("sealed".into(), json!(channel.ring.sealed()));
                 all.insert("before".into(), json!(channel.before.get()));
                 all.insert("ring_holds_s".into(), json!(channel.plan.holds_s));
+                all.insert("latency".into(), json!(channel.latency()));
                 channel
                     .sender
                     .each(|name, _, value| put(&mut all, name, value));

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::geteuid;
 use tickcast_transport::host::files::{DirectoryEntry, FileError, ListeningSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,6 +29,9 @@ const OF_ONE_CONNECTION: [Errno; 12] = [
     Errno::PROTO,
     Errno::TIMEDOUT,
 ];
+
+/// Milliseconds after which the system ends a connection whose peer takes nothing of what was sent.
+const UNREAD_MAX_MS: u32 = 10_000;
 
 /// A connection's stream.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
@@ -121,6 +125,8 @@ impl Listener {
             Self::Port(listener) => {
                 let (stream, address) = listener.accept().await?;
                 let local = stream.local_addr()?.ip();
+                // Without it, only the system's own patience is longer.
+                let _ = set_tcp_user_timeout(&stream, UNREAD_MAX_MS);
                 Ok(Connection {
                     stream: Box::new(stream),
                     client: Client::Remote { address, local },

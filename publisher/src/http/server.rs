@@ -14,10 +14,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, WWW_AUTHENTICATE,
+    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -34,6 +36,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::JSON;
 use crate::http::counters::EndpointCounters;
+use crate::http::events::{AnswerBody, Event, EventStream};
 use crate::http::hosts::Hosts;
 use crate::http::listener::{Client, Connection, Listener, Stream, is_of_one_connection};
 use crate::http::table::{Limits, State, Table};
@@ -53,6 +56,20 @@ const HEAD_LEN_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
 const BODY_LEN_MAX: usize = 16 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const EVENTS: &str = "text/event-stream";
+/// A browser loads nothing for an answer that is no HTML.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+/// Headers of every answer: a browser keeps none, guesses no type, and tells nobody where it read it.
+const PRIVATE: [(HeaderName, &str); 4] = [
+    (CACHE_CONTROL, "no-store"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
 /// Characters of a foreign host name in a log line.
 const LOGGED_LEN_MAX: usize = 64;
 
@@ -97,14 +114,31 @@ impl fmt::Debug for OnSent {
 pub(crate) struct Page {
     status: StatusCode,
     kind: &'static str,
+    /// `Content-Security-Policy`: the parts that a browser may load and run for it.
+    policy: &'static str,
     body: Bytes,
 }
 
 impl Page {
     /// Creates a page of text in a format of its own.
     pub(crate) fn new(status: StatusCode, kind: &'static str, body: String) -> Self {
-        let body = body.into();
-        Self { status, kind, body }
+        let (policy, body) = (NOTHING, body.into());
+        Self {
+            status,
+            kind,
+            policy,
+            body,
+        }
+    }
+
+    /// Creates a page for browsers, which load and run for it what this `Content-Security-Policy` names.
+    pub(crate) const fn html(body: &'static str, policy: &'static str) -> Self {
+        Self {
+            status: StatusCode::OK,
+            kind: HTML,
+            policy,
+            body: Bytes::from_static(body.as_bytes()),
+        }
     }
 
     /// Creates a page of plain text.
@@ -117,6 +151,7 @@ impl Page {
         Self {
             status,
             kind: JSON,
+            policy: NOTHING,
             // Serialising can't fail: keys are strings, and all numbers are valid JSON.
             body: serde_json::to_vec(body).unwrap_or_default().into(),
         }
@@ -139,13 +174,27 @@ impl Page {
 pub(crate) struct Answer {
     page: Page,
     on_sent: Option<OnSent>,
+    /// Whether snapshots follow the page's head, instead of its body.
+    is_stream: bool,
 }
 
 impl Answer {
     /// Runs `on_sent` once the page is written, or can't be.
     pub(crate) const fn with(page: Page, on_sent: OnSent) -> Self {
-        let on_sent = Some(on_sent);
-        Self { page, on_sent }
+        Self {
+            page,
+            on_sent: Some(on_sent),
+            is_stream: false,
+        }
+    }
+
+    /// Sends the handler's snapshots as server-sent events, for as long as the peer reads them.
+    pub(crate) fn events() -> Self {
+        Self {
+            page: Page::new(StatusCode::OK, EVENTS, String::new()),
+            on_sent: None,
+            is_stream: true,
+        }
     }
 
     /// Returns the page.
@@ -157,8 +206,11 @@ impl Answer {
 
 impl From<Page> for Answer {
     fn from(page: Page) -> Self {
-        let on_sent = None;
-        Self { page, on_sent }
+        Self {
+            page,
+            on_sent: None,
+            is_stream: false,
+        }
     }
 }
 
@@ -181,6 +233,11 @@ pub(crate) trait Handler: Send {
 
     /// Answers a request, within a time of its own.
     fn answer(&self, asked: Asked) -> Answering<'_>;
+
+    /// Returns the events of one snapshot of a stream.
+    fn snapshot(&self) -> Vec<Event> {
+        Vec::new()
+    }
 }
 
 /// An endpoint.
@@ -270,6 +327,8 @@ struct Gate {
     handler: Box<dyn Handler>,
     table: RefCell<Table>,
     tasks: RefCell<BTreeMap<u64, AbortHandle>>,
+    /// Origin of the seconds at which streams take snapshots.
+    began: Instant,
     /// Limit of the lines about refused requests.
     log: RefCell<LogLimit>,
 }
@@ -284,6 +343,7 @@ impl Gate {
             handler: endpoint.handler,
             table: RefCell::new(Table::new(endpoint.limits)),
             tasks: RefCell::default(),
+            began: Instant::now(),
             log: RefCell::new(LogLimit::new(1, 1.0 / 60.0)),
         };
         (Rc::new(gate), endpoint.listener)
@@ -441,18 +501,42 @@ impl Gate {
     }
 
     async fn respond(
-        &self,
+        self: &Rc<Self>,
         request: Request<Incoming>,
         at: &Connected,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
-        let Answer { page, on_sent } = self.answer(request, at).await;
-        at.phase.set(State::Writing);
-        self.table.borrow_mut().set(at.id, State::Writing);
+    ) -> Result<Response<AnswerBody>, Infallible> {
+        let is_head = request.method() == Method::HEAD;
+        let mut answer = self.answer(request, at).await;
+        let is_stream = answer.is_stream && !is_head;
+        let state = match is_stream && self.table.borrow_mut().begin_stream(at.id) {
+            true => State::Streaming,
+            false => State::Writing,
+        };
+        if is_stream && state != State::Streaming {
+            let body = "too many streams are open, from this address or in all; close one\n";
+            answer = Page::text(StatusCode::SERVICE_UNAVAILABLE, body).into();
+        }
+        at.phase.set(state);
+        self.table.borrow_mut().set(at.id, state);
+        let Answer { page, on_sent, .. } = answer;
         at.on_sent.replace(on_sent);
-        let mut response = Response::new(Full::from(page.body));
+        let mut response = Response::new(match state {
+            State::Streaming => {
+                let gate = self.clone();
+                let snapshots = Box::new(move || gate.handler.snapshot());
+                let taken = at.taken.clone();
+                AnswerBody::Events(EventStream::new(snapshots, self.began, taken))
+            }
+            _ => AnswerBody::Page(page.body.into()),
+        });
         *response.status_mut() = page.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+        let policy = HeaderValue::from_static(page.policy);
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+        for (name, value) in PRIVATE {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
         match page.status {
             StatusCode::METHOD_NOT_ALLOWED => {
                 let allowed = match self.handler.accepts() {
@@ -466,9 +550,10 @@ impl Gate {
             }
             _ => {}
         }
-        // hyper omits the length from the answer to HEAD.
-        let len = response.body().size_hint().exact().unwrap_or_default();
-        response.headers_mut().insert(CONTENT_LENGTH, len.into());
+        // hyper omits the length from the answer to HEAD. A stream has none.
+        if let Some(len) = response.body().size_hint().exact() {
+            response.headers_mut().insert(CONTENT_LENGTH, len.into());
+        }
         Ok(response)
     }
 }
@@ -501,7 +586,16 @@ struct Connected {
     id: u64,
     client: Client,
     phase: Cell<State>,
+    /// Pieces of a stream that it took.
+    taken: Rc<Cell<u64>>,
     on_sent: RefCell<Option<OnSent>>,
+}
+
+impl Connected {
+    /// Returns what changes while the peer does its part.
+    fn progress(&self) -> (State, u64) {
+        (self.phase.get(), self.taken.get())
+    }
 }
 
 /// The place of a connection in its endpoint's table, given up on drop.
@@ -525,6 +619,7 @@ impl Place {
                 id: self.id,
                 client: connection.client,
                 phase: Cell::new(State::Reading),
+                taken: Rc::default(),
                 on_sent: RefCell::new(None),
             };
             self.exchange(&mut *connection.stream, &at).await
@@ -553,12 +648,13 @@ impl Place {
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         loop {
-            let before = at.phase.get();
+            let before = at.progress();
             match timeout(DEADLINE, connection.as_mut()).await {
                 Ok(Ok(())) => return at.phase.get() == State::Writing,
-                // hyper has answered a malformed request.
-                Ok(Err(error)) => return error.is_parse(),
-                Err(_) if before == State::Working || before != at.phase.get() => {}
+                // hyper has answered a malformed request, or the reader of a stream has left.
+                Ok(Err(error)) => return error.is_parse() || at.phase.get() == State::Streaming,
+                // A stream takes a snapshot each second, unless its reader has not read the one before.
+                Err(_) if before.0 == State::Working || before != at.progress() => {}
                 Err(_) => return false,
             }
         }
@@ -577,4 +673,103 @@ async fn drain(stream: &mut dyn Stream) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use rustix::process::geteuid;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// Bytes between the two sides of a connection.
+    const PIPE_LEN: usize = 4096;
+
+    /// Answers each request by a stream of long snapshots, which it counts.
+    #[derive(Default)]
+    struct Streams(Arc<AtomicU64>);
+
+    impl Handler for Streams {
+        fn accepts(&self) -> Accepts {
+            Accepts::Gets
+        }
+
+        fn answer(&self, _: Asked) -> Answering<'_> {
+            Box::pin(ready(Answer::events()))
+        }
+
+        fn snapshot(&self) -> Vec<Event> {
+            self.0.fetch_add(1, Relaxed);
+            vec![Event {
+                name: "status",
+                body: vec![b'a'; 16 * PIPE_LEN].into(),
+                is_repeated: true,
+            }]
+        }
+    }
+
+    /// Runs a test with an endpoint and one connection that has requested a stream.
+    fn with_stream<F: Future<Output = ()>>(
+        test: impl FnOnce(Rc<Gate>, DuplexStream, Arc<AtomicU64>) -> F,
+    ) {
+        let server = Server::new().unwrap();
+        LocalSet::new().block_on(&server.0, async {
+            let (handler, address) = (Streams::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+            let snapshots = handler.0.clone();
+            let (gate, _listener) = Gate::of(Endpoint {
+                name: "test",
+                listener: Listener::port(address).unwrap().0,
+                limits: Limits {
+                    total: 8,
+                    per_peer: 8,
+                },
+                hosts: Hosts::new(&[]),
+                token: None,
+                counters: Arc::default(),
+                handler: Box::new(handler),
+            });
+            let (mut near, far) = duplex(PIPE_LEN);
+            near.write_all(b"GET /events HTTP/1.1\r\n\r\n")
+                .await
+                .unwrap();
+            gate.admit(Connection {
+                stream: Box::new(far),
+                client: Client::User(geteuid().as_raw()),
+            });
+            test(gate, near, snapshots).await;
+        });
+    }
+
+    #[test]
+    fn stream_that_is_not_read_costs_two_snapshots_and_ends() {
+        with_stream(|gate, mut near, snapshots| async move {
+            near.read_exact(&mut [0; PIPE_LEN / 2]).await.unwrap();
+            while gate.counters.endpoint_failed.get() == 0 {
+                sleep(WAIT).await;
+            }
+            assert!(snapshots.load(Relaxed) <= 2, "{snapshots:?}");
+            assert!(gate.tasks.borrow().is_empty() && gate.table.borrow().open() == 0);
+        });
+    }
+
+    #[test]
+    fn stream_that_is_read_outlasts_the_deadline_of_answers() {
+        with_stream(|gate, mut near, snapshots| async move {
+            // Snapshots come once a second, so the last of these is behind that deadline.
+            let wanted = 4 * 16 * PIPE_LEN;
+            let (mut bytes, mut read) = ([0; PIPE_LEN], 0);
+            while read < wanted {
+                read += near.read(&mut bytes).await.unwrap();
+            }
+            assert!(snapshots.load(Relaxed) >= 4);
+            drop(near);
+            while gate.counters.endpoint_answered.get() == 0 {
+                sleep(WAIT).await;
+            }
+            assert_eq!(gate.counters.endpoint_failed.get(), 0);
+        });
+    }
 }

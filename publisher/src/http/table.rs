@@ -11,6 +11,12 @@ pub(crate) struct Limits {
     pub(crate) per_peer: usize,
 }
 
+/// Streams of an endpoint. They are so few that no new connection evicts one.
+const STREAMS: Limits = Limits {
+    total: 16,
+    per_peer: 4,
+};
+
 /// A peer whose connections count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
@@ -43,6 +49,8 @@ pub(crate) enum State {
     Reading,
     /// Its answer is being written.
     Writing,
+    /// It reads a stream, whose end only the peer decides.
+    Streaming,
     /// Its request is being executed. It is never evicted.
     Working,
 }
@@ -112,6 +120,24 @@ impl Table {
         if let Some(entry) = self.entries.iter_mut().find(|it| it.id == id) {
             entry.state = state;
         }
+    }
+
+    /// Lets a connection read a stream. Returns `false` at a limit of streams.
+    pub(crate) fn begin_stream(&mut self, id: u64) -> bool {
+        let streams = || {
+            self.entries
+                .iter()
+                .filter(|it| it.state == State::Streaming)
+        };
+        let Some(peer) = self.entries.iter().find(|it| it.id == id).map(|it| it.peer) else {
+            return false;
+        };
+        let of_peer = streams().filter(|it| it.peer == peer).count();
+        let is_free = streams().count() < STREAMS.total && of_peer < STREAMS.per_peer;
+        if is_free {
+            self.set(id, State::Streaming);
+        }
+        is_free
     }
 
     /// Removes a connection, if it is there.
@@ -196,6 +222,36 @@ mod tests {
         table.set(3, State::Writing);
         let admitted = table.admit(peer(5)).unwrap();
         assert_eq!(admitted.evicted, Some((3, State::Writing)));
+    }
+
+    #[test]
+    fn streams_are_limited_and_never_evicted() {
+        let mut table = Table::new(Limits {
+            total: 24,
+            per_peer: 6,
+        });
+        let mut streams = Vec::new();
+        for last in 1..=5 {
+            for _ in 0..5 {
+                let id = table.admit(peer(last)).unwrap().id;
+                if table.begin_stream(id) {
+                    streams.push(id);
+                } else {
+                    table.remove(id);
+                }
+            }
+        }
+        assert_eq!(streams.len(), STREAMS.total);
+        for last in 1..200 {
+            let admitted = table.admit(peer(last % 10)).unwrap();
+            let evicted = admitted.evicted.map(|(id, _)| id);
+            assert!(!evicted.is_some_and(|id| streams.contains(&id)));
+            table.set(admitted.id, State::Writing);
+        }
+        table.remove(streams[0]);
+        let id = table.admit(peer(1)).unwrap().id;
+        assert!(table.begin_stream(id), "a place is free again");
+        assert!(!table.begin_stream(u64::MAX), "it was evicted");
     }
 
     #[test]

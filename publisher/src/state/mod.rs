@@ -353,6 +353,9 @@ impl InstrumentTable {
     }
 }
 
+/// Numbers of samples of each stage of latency: the n-th counts those below 2^n ns that no other one counts.
+pub(crate) type LatencyCounts = BTreeMap<String, Vec<u64>>;
+
 /// State of a channel, shared by all threads.
 pub struct ChannelShared {
     /// The channel's plan.
@@ -375,6 +378,7 @@ pub struct ChannelShared {
     pub subscribers: AtomicU32,
     /// The advised hold-off, in microseconds; set by the repair service.
     pub hold_off_us: AtomicU32,
+    latency: Mutex<Option<LatencyCounts>>,
     directory: Mutex<InstrumentTable>,
     digest: Mutex<Option<Result<String, &'static str>>>,
 }
@@ -400,10 +404,21 @@ impl ChannelShared {
             before: OnceLock::new(),
             subscribers: AtomicU32::new(0),
             hold_off_us: AtomicU32::new(0),
+            latency: Mutex::default(),
             directory: Mutex::default(),
             digest: Mutex::default(),
             plan,
         }
+    }
+
+    /// Sets the samples of latency so far.
+    pub(crate) fn set_latency(&self, counts: LatencyCounts) {
+        *locked(&self.latency) = Some(counts);
+    }
+
+    /// Returns the samples of latency so far; `None` without a latency log.
+    pub(crate) fn latency(&self) -> Option<LatencyCounts> {
+        locked(&self.latency).clone()
     }
 
     /// Returns the known instruments.
