@@ -2,11 +2,14 @@
 //!
 //! A file may consist of several members. Zeros behind the last one pad a file (block devices and
 //! tapes do that); any other bytes there are trailing. Both are counted.
+//!
+//! The decoder holds the window of a zstd frame in memory: 128 MiB at most, as `zstd -d` does. A frame
+//! that needs more is refused, since a few bytes could ask for any amount.
 
 use std::io::{self, BufRead, Error, ErrorKind, Read};
 
 use flate2::bufread::GzDecoder;
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, errors::FrameDecoderError};
 
 use super::{
     account::{Account, Reason},
@@ -188,6 +191,14 @@ impl Read for Zstd {
     }
 }
 
+/// Returns the window that a zstd frame asks for and the longest one that is read, if an error says so.
+pub(super) fn window_too_long(error: &Error) -> Option<(u64, u64)> {
+    match error.get_ref()?.downcast_ref()? {
+        FrameDecoderError::WindowSizeTooBig { requested, max } => Some((*requested, *max)),
+        _ => None,
+    }
+}
+
 /// The file's bytes, a few of which can be seen before they are read.
 struct Source {
     reader: Box<dyn Read + Send>,
@@ -284,5 +295,83 @@ impl BufRead for Source {
     fn consume(&mut self, len: usize) {
         self.start += len;
         self.position += len as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::super::{Capture, CaptureError, RecordedFile, binary_file::BinaryFile};
+    use super::*;
+
+    const EVENT: &[u8] = b"\x00\x0cS\0\0\0\0\0\0\0\0\0\0Q";
+
+    /// A zstd frame of stored blocks, with a window of `2^(10 + exponent)` bytes.
+    fn zstd(exponent: u8, blocks: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = [&ZSTD_MAGIC[..], &[0, exponent << 3]].concat();
+        for (n, block) in blocks.iter().enumerate() {
+            let is_last = u32::from(n + 1 == blocks.len());
+            bytes.extend(&((block.len() as u32) << 3 | is_last).to_le_bytes()[..3]);
+            bytes.extend(*block);
+        }
+        bytes
+    }
+
+    fn open(bytes: &[u8]) -> Result<Capture, CaptureError> {
+        Capture::from_reader("test", Cursor::new(bytes.to_vec()))
+    }
+
+    #[test]
+    fn compressed_file_without_a_whole_block_is_cut_off() {
+        let header = [&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0][..], &[0; 16]].concat();
+        let whole = zstd(10, &[&header]);
+        for bytes in [&whole[..5], &whole[..6], &whole[..8], &whole[..20]] {
+            let error = open(bytes).err().unwrap();
+            let CaptureError::Damaged {
+                offset: 0, what, ..
+            } = &error
+            else {
+                panic!("{error:?}");
+            };
+            assert!(what.contains("is cut off"), "{error}");
+        }
+    }
+
+    #[test]
+    fn zstd_window_beyond_the_limit_is_named() {
+        let path = std::env::temp_dir().join(format!("window-{}", std::process::id()));
+        // 128 MiB and 2 GiB.
+        assert!(BinaryFile::from_reader("test", Cursor::new(zstd(17, &[EVENT]))).is_ok());
+        let long = zstd(21, &[EVENT]);
+        std::fs::write(&path, &long).unwrap();
+        let behind = [&zstd(10, &[EVENT, EVENT])[..], &long].concat();
+        let mut file = BinaryFile::from_reader("test", Cursor::new(behind)).unwrap();
+        let later = std::iter::from_fn(|| match file.next() {
+            Ok(message) => message.map(|_| None),
+            Err(error) => Some(Some(error)),
+        });
+        for error in [
+            open(&long).err(),
+            RecordedFile::open(&path).err(),
+            later.flatten().next(),
+        ] {
+            let error = error.unwrap();
+            assert!(
+                matches!(
+                    error,
+                    CaptureError::Window {
+                        window: 0x8000_0000,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
+            let text = error.to_string();
+            for part in ["2048 MiB", "128 MiB", "zstd -d --long=31"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+        std::fs::remove_file(path).unwrap();
     }
 }

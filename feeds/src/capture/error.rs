@@ -7,7 +7,10 @@ use std::{
 
 use thiserror::Error;
 
-use super::guess::Guess;
+use super::{compression, guess::Guess};
+
+/// Fault of a compressed file that ends too early.
+pub(super) const CUT: &str = "the compressed stream (gzip or zstd) is cut off";
 
 /// A capture that cannot be opened or read further. Datagrams before the fault have been returned.
 #[derive(Debug, Error)]
@@ -70,6 +73,22 @@ pub enum CaptureError {
         /// Description of the fault.
         what: &'static str,
     },
+    /// A zstd frame needs more memory than is given to it. The file is sound.
+    #[error(
+        "{} holds zstd data with a window of {} MiB, and at most {} MiB are read: decompress it with \
+         zstd -d --long=31",
+        .path.display(),
+        .window >> 20,
+        .max >> 20
+    )]
+    Window {
+        /// The path as given.
+        path: PathBuf,
+        /// Length of the window, in bytes.
+        window: u64,
+        /// The longest window that is read, in bytes.
+        max: u64,
+    },
     /// The operating system, or the decompression, failed.
     #[error(
         "{} cannot be read at byte {offset}: {source}; check its permissions and its medium",
@@ -98,20 +117,29 @@ impl CaptureFault {
     pub(super) fn at(self, path: &Path, offset: u64) -> CaptureError {
         let path = path.into();
         match self {
-            Self::Io(source) if source.kind() == ErrorKind::InvalidInput => CaptureError::Damaged {
-                path,
-                offset,
-                what: "the compressed stream (gzip or zstd) is corrupt",
-            },
-            Self::Io(source) => CaptureError::Read {
-                path,
-                offset,
-                source,
-            },
+            Self::Io(source) => io_error(source, path, offset),
             Self::UnknownLink(link) => CaptureError::UnknownLink { path, link },
             Self::Damaged(what) => CaptureError::Damaged { path, offset, what },
         }
     }
+}
+
+fn io_error(source: io::Error, path: PathBuf, offset: u64) -> CaptureError {
+    if let Some((window, max)) = compression::window_too_long(&source) {
+        return CaptureError::Window { path, window, max };
+    }
+    let what = match source.kind() {
+        ErrorKind::InvalidInput => "the compressed stream (gzip or zstd) is corrupt",
+        ErrorKind::UnexpectedEof => CUT,
+        _ => {
+            return CaptureError::Read {
+                path,
+                offset,
+                source,
+            };
+        }
+    };
+    CaptureError::Damaged { path, offset, what }
 }
 
 impl From<io::Error> for CaptureFault {

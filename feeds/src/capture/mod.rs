@@ -714,10 +714,13 @@ fn open_reader(input: &mut Input) -> Result<Option<(CaptureFormat, Reader)>, Cap
 }
 
 fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
-    let path = path.into();
+    let path: PathBuf = path.into();
     let head = input.visible();
     if head.is_empty() && !input.is_cut() {
         return CaptureError::Empty { path };
+    }
+    if input.is_cut() && head.len() < pcapng::MAGIC.len() {
+        return CaptureFault::Damaged(error::CUT).at(&path, head.len() as u64);
     }
     CaptureError::NotACapture {
         path,
