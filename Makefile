@@ -242,7 +242,7 @@ sbom: setup ## the CycloneDX bill of materials in target/packages (needs cargo-c
 	configs/package/sbom
 
 # Chromium comes from Debian, and Playwright from npm. Without them the test reports that it skips.
-page-test: setup ## the publisher's page in headless Chromium; screenshots stay in target/tmp/browser
+page-test: setup ## the publisher's page in headless Chromium (install chromium and node); screenshots: target/tmp/browser
 	$(CARGO) test $(LOCKED) -p tickcast-publisher --test browser -- --nocapture
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
