@@ -32,6 +32,7 @@ const SILENT: Nanos = Nanos::from_ms(5_000);
 const UNRECOGNISED: u64 = 100;
 const HEAD_LEN: usize = 24;
 /// Packets in a row of another format, while none is decoded, after which an input of format `auto` follows it.
+/// An input that decoded as many messages keeps its format.
 const MIND_CHANGES: usize = 3;
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
@@ -232,7 +233,9 @@ impl Live {
                         if let Some(report) = doubt.packet(before, *known, index, datagram.bytes) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
-                        if is_auto && let Some((format, packets)) = doubt.change() {
+                        // Strangers must not change the format of a feed that is established.
+                        let is_new = found.counts().total() < MIND_CHANGES as u64;
+                        if is_auto && is_new && let Some((format, packets)) = doubt.change() {
                             tracing::warn!(
                                 source = shared.source.0,
                                 "{MIND_CHANGES} packets in a row are of the format {format}: the input \
@@ -967,6 +970,19 @@ mod tests {
             fed.take(ms, &deep());
         }
         assert_eq!(fed.live.format, Some(Format::IexTp));
+    }
+
+    #[test]
+    fn strangers_do_not_change_format_of_established_input() {
+        let mut fed = Fed::new();
+        for n in 1..=3 {
+            assert_eq!(fed.take(n.into(), &event(n)), ["message"]);
+        }
+        for ms in 4..10 {
+            fed.take(ms, &deep());
+        }
+        assert_eq!(fed.live.format, Some(Format::MoldUdp64Itch50));
+        assert_eq!(fed.take(10, &event(4)), ["message"]);
     }
 
     #[test]
