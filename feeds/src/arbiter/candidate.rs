@@ -13,7 +13,8 @@ use tickcast_reliability::types::Nanos;
 
 use super::protocol::{Blocks, Listen, PacketHead, Protocol};
 use super::queue::Held;
-use super::{Arbiter, Arrived, FOREIGN, trails};
+use super::refused::FOREIGN;
+use super::{Arbiter, Arrived, trails};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, PacketOrigin};
 

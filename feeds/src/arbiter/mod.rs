@@ -24,6 +24,7 @@ mod protocol;
 mod queue;
 mod ranges;
 mod recent;
+mod refused;
 
 use std::net::Ipv4Addr;
 
@@ -37,6 +38,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::{Recent, sum};
+use self::refused::{FOREIGN, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -753,28 +755,6 @@ impl<P: Protocol> Arbiter<P> {
         self.is_joining = false;
         self.end_at = None;
         self.has_ended = false;
-    }
-}
-
-const FOREIGN: Incident = Incident::Foreign {
-    reason: "the packet is not of this feed",
-    origin: PacketOrigin {
-        line: 0,
-        sender: None,
-    },
-    received_at: Nanos::ZERO,
-};
-
-/// Returns the incident, with the origin and receive time of a foreign packet.
-const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Incident) -> Incident {
-    let (origin, received_at) = of_packet;
-    match incident {
-        Incident::Foreign { reason, .. } => Incident::Foreign {
-            reason,
-            origin,
-            received_at,
-        },
-        other => other,
     }
 }
 

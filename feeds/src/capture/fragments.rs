@@ -56,7 +56,7 @@ pub(super) struct Reassembled {
     pub(super) row: Row,
 }
 
-/// What fragments of one packet have in common.
+/// The fields that fragments of one packet share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     source: IpAddr,

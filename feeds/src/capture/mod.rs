@@ -171,6 +171,8 @@ impl CaptureStats {
         self.truncated
             + account.of(Reason::Skipped).bytes
             + account.of(Reason::Malformed).bytes
+            + account.of(Reason::Contradiction).bytes
+            + account.of(Reason::Checksum).bytes
             + account.of(Reason::Trailing).bytes
     }
 

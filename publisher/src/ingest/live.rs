@@ -31,8 +31,8 @@ const SILENT: Nanos = Nanos::from_ms(5_000);
 /// Number of packets that are not recognised until they are reported, and the bytes shown of the last.
 const UNRECOGNISED: u64 = 100;
 const HEAD_LEN: usize = 24;
-/// Packets in a row of another format, while none is decoded, after which an input of format `auto` follows it.
-/// An input that decoded as many messages keeps its format.
+/// Packets in a row of another format, while none is decoded, after which an input of format `auto`
+/// follows it. An input that decoded as many messages keeps its format.
 const MIND_CHANGES: usize = 3;
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);

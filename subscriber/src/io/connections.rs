@@ -52,8 +52,8 @@ impl Connections {
     pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
 
     /// Creates the connections to a publisher at one of these addresses. Connections over verbs use the
-    /// device that routes to the publisher, else the first of the builder's interfaces that belongs to one. The
-    /// builder's interfaces come first for a publisher on this host.
+    /// device that routes to the publisher, else the first of the builder's interfaces that belongs to one.
+    /// The builder's interfaces come first for a publisher on this host.
     pub(crate) fn new(addresses: Vec<SocketAddr>, builder: &SubscriberBuilder) -> Self {
         let config = ClientConfig::default();
         let found = builder.interfaces.iter().filter_map(|it| it.resolve().ok());
