@@ -684,7 +684,7 @@ mod tests {
                     match added {
                         Added::Completed(_) => assert!(is_right, "{checksum:#x}"),
                         Added::Damaged(Reason::Checksum, row) => {
-                            assert_eq!((is_right, row.frames), (false, 2), "{checksum:#x}")
+                            assert_eq!((is_right, row.frames), (false, 2), "{checksum:#x}");
                         }
                         other => panic!("{other:?}"),
                     }

@@ -424,6 +424,9 @@ fn behind(decoder: &dyn Decoder) -> Option<ResumePoint> {
     })
 }
 
+/// A packet, and the number of its line.
+type LinePacket = (usize, Vec<u8>);
+
 /// The packets in a row of which the decoder took nothing: its format may be that of a stray packet.
 #[derive(Debug, Default)]
 struct Doubt {
@@ -431,7 +434,7 @@ struct Doubt {
     decoded: u64,
     unrecognised: Unrecognised,
     /// Those of another format, with their lines.
-    others: Vec<(usize, Vec<u8>)>,
+    others: Vec<LinePacket>,
     other: Option<Format>,
 }
 
@@ -468,7 +471,7 @@ impl Doubt {
     }
 
     /// Takes the other format and its packets, if they are enough to believe it.
-    fn change(&mut self) -> Option<(Format, Vec<(usize, Vec<u8>)>)> {
+    fn change(&mut self) -> Option<(Format, Vec<LinePacket>)> {
         let format = self.other?;
         let is_believed = self.others.len() >= MIND_CHANGES;
         is_believed.then(|| (format, std::mem::take(&mut self.others)))

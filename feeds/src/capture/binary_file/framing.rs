@@ -248,7 +248,7 @@ mod tests {
                 if framing == Framing::SoupBinTcp {
                     bytes.splice(1..2, [13, b'S']);
                 }
-                let junk = vec![b'~'; 3];
+                let junk = [b'~'; 3];
                 let behind = [&junk[..], &bytes].concat();
                 assert_eq!(framing.is_sound(&behind, 3), is_sound, "{ns}");
                 assert_eq!(framing.is_sound(&bytes, 0), is_sound, "{ns}");
