@@ -33,7 +33,7 @@ const UNRECOGNISED: u64 = 100;
 const HEAD_LEN: usize = 24;
 /// Packets in a row of another format, while none is decoded, after which an input of format `auto`
 /// follows it. An input that decoded as many messages keeps its format.
-const MIND_CHANGES: usize = 3;
+const OTHER_FORMAT_PACKETS: usize = 3;
 /// A read pause of at least this length is reported when packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
@@ -52,7 +52,7 @@ pub(super) struct Live {
     settings: Settings,
     config: UdpInputConfig,
     unrecognised: Unrecognised,
-    doubt: Doubt,
+    other_format: OtherFormat,
     /// Packets of no feed that is followed.
     pub(super) foreign: ForeignTable,
     judge: SilenceJudge,
@@ -118,7 +118,7 @@ impl Live {
             settings,
             config: input.clone(),
             unrecognised: Unrecognised::default(),
-            doubt: Doubt::default(),
+            other_format: OtherFormat::default(),
             judge: SilenceJudge::new(input.format.of_packets(), thread::now()),
             is_session_over: false,
         })
@@ -158,7 +158,8 @@ impl Live {
         let counters = &shared.counters;
         let (found, settings, config) = (&mut self.decoder, &self.settings, &self.config);
         let (unrecognised, known) = (&mut self.unrecognised, &mut self.format);
-        let (doubt, is_auto) = (&mut self.doubt, config.format.of_packets().is_none());
+        let (other_format, is_auto) =
+            (&mut self.other_format, config.format.of_packets().is_none());
         let decoded = || counters.source_messages.get() + counters.source_duplicates.get();
         let (unconfirmed, heartbeats) = (&mut self.unconfirmed, &mut self.heartbeats);
         let foreign = &mut self.foreign;
@@ -230,15 +231,15 @@ impl Live {
                         if decoded() != before {
                             return;
                         }
-                        if let Some(report) = doubt.packet(before, *known, index, datagram.bytes) {
+                        if let Some(report) = other_format.packet(before, *known, index, datagram.bytes) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
                         // Strangers must not change the format of a feed that is established.
-                        let is_new = found.counts().total() < MIND_CHANGES as u64;
-                        if is_auto && is_new && let Some((format, packets)) = doubt.change() {
+                        let is_new = found.counts().total() < OTHER_FORMAT_PACKETS as u64;
+                        if is_auto && is_new && let Some((format, packets)) = other_format.change() {
                             tracing::warn!(
                                 source = shared.source.0,
-                                "{MIND_CHANGES} packets in a row are of the format {format}: the input \
+                                "{OTHER_FORMAT_PACKETS} packets in a row are of the format {format}: the input \
                                  follows it from now on"
                             );
                             let mut other = decoder(format, config, settings);
@@ -429,16 +430,16 @@ type LinePacket = (usize, Vec<u8>);
 
 /// The packets in a row of which the decoder took nothing: its format may be that of a stray packet.
 #[derive(Debug, Default)]
-struct Doubt {
+struct OtherFormat {
     /// The messages that were decoded before them.
     decoded: u64,
     unrecognised: Unrecognised,
-    /// Those of another format, with their lines.
-    others: Vec<LinePacket>,
-    other: Option<Format>,
+    format: Option<Format>,
+    /// The first packets of that format, with their lines.
+    packets: Vec<LinePacket>,
 }
 
-impl Doubt {
+impl OtherFormat {
     /// Takes a packet without a message for the decoder; returns a report if many came in a row.
     #[cold]
     fn packet(
@@ -449,7 +450,7 @@ impl Doubt {
         bytes: &[u8],
     ) -> Option<String> {
         if decoded != std::mem::replace(&mut self.decoded, decoded) {
-            self.others.clear();
+            self.packets.clear();
             self.unrecognised.packets = 0;
         }
         let format = Format::detect(bytes);
@@ -457,12 +458,12 @@ impl Doubt {
             return None;
         }
         if format.is_some() {
-            if format != self.other {
-                self.others.clear();
+            if format != self.format {
+                self.packets.clear();
             }
-            self.other = format;
-            if self.others.len() < MIND_CHANGES {
-                self.others.push((line, bytes.to_vec()));
+            self.format = format;
+            if self.packets.len() < OTHER_FORMAT_PACKETS {
+                self.packets.push((line, bytes.to_vec()));
             }
         } else if Format::is_heartbeat(bytes) {
             return None;
@@ -472,9 +473,9 @@ impl Doubt {
 
     /// Takes the other format and its packets, if they are enough to believe it.
     fn change(&mut self) -> Option<(Format, Vec<LinePacket>)> {
-        let format = self.other?;
-        let is_believed = self.others.len() >= MIND_CHANGES;
-        is_believed.then(|| (format, std::mem::take(&mut self.others)))
+        let format = self.format?;
+        let is_believed = self.packets.len() >= OTHER_FORMAT_PACKETS;
+        is_believed.then(|| (format, std::mem::take(&mut self.packets)))
     }
 }
 
@@ -990,10 +991,11 @@ mod tests {
 
     #[test]
     fn refused_packets_in_a_row_are_reported_with_what_they_are() {
-        let mut doubt = Doubt::default();
+        let mut other_format = OtherFormat::default();
         let known = Some(Format::IexTp);
         let mut reports = |decoded: u64, packets: u64| -> Vec<String> {
-            let packets = (0..packets).filter_map(|_| doubt.packet(decoded, known, 0, &event(1)));
+            let packets =
+                (0..packets).filter_map(|_| other_format.packet(decoded, known, 0, &event(1)));
             packets.collect()
         };
         assert!(reports(0, UNRECOGNISED - 1).is_empty());
