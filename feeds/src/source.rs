@@ -107,6 +107,20 @@ pub enum Incident {
     Saturated,
 }
 
+impl Incident {
+    /// Returns the incident of a foreign packet, before its origin is known.
+    pub(crate) const fn foreign(reason: &'static str) -> Self {
+        Self::Foreign {
+            reason,
+            origin: PacketOrigin {
+                line: 0,
+                sender: None,
+            },
+            received_at: Nanos::ZERO,
+        }
+    }
+}
+
 /// Receives a decoder's output in the order of the source.
 pub trait Sink {
     /// Takes the records of one venue message, never empty. They belong in one datagram, and all

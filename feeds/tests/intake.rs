@@ -421,20 +421,34 @@ fn pcap(datagrams: impl IntoIterator<Item = Udp>) -> Vec<u8> {
 
 /// Returns a pcap of raw IP, with the seconds and microseconds of each datagram.
 fn pcap_at(datagrams: impl IntoIterator<Item = ((u32, u32), Udp)>) -> Vec<u8> {
-    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101];
+    let packets = datagrams
+        .into_iter()
+        .map(|(at, datagram)| (at, raw(datagram)));
+    pcap_of(101, packets)
+}
+
+/// Returns a pcap of a link type, with the seconds and microseconds of each frame.
+fn pcap_of(link: u32, frames: impl IntoIterator<Item = ((u32, u32), Vec<u8>)>) -> Vec<u8> {
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, link];
     let mut file = header.map(u32::to_le_bytes).concat();
-    for ((seconds, micros), (group, port, payload)) in datagrams {
-        let udp_len = payload.len() as u16 + 8;
-        let len = u32::from(udp_len) + 20;
+    for ((seconds, micros), frame) in frames {
+        let len = frame.len() as u32;
         file.extend([seconds, micros, len, len].map(u32::to_le_bytes).concat());
-        file.extend([0x45, 0]);
-        file.extend((udp_len + 20).to_be_bytes());
-        file.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
-        file.extend(group);
-        file.extend([9_u16, port, udp_len, 0].map(u16::to_be_bytes).concat());
-        file.extend(payload);
+        file.extend(frame);
     }
     file
+}
+
+/// Returns the IP packet of a datagram.
+fn raw((group, port, payload): Udp) -> Vec<u8> {
+    let udp_len = payload.len() as u16 + 8;
+    let mut packet = vec![0x45, 0];
+    packet.extend((udp_len + 20).to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
+    packet.extend(group);
+    packet.extend([9_u16, port, udp_len, 0].map(u16::to_be_bytes).concat());
+    packet.extend(payload);
+    packet
 }
 
 /// Returns a packet of MoldUDP64 with one message of a type.
@@ -693,14 +707,7 @@ fn late_feed_is_a_fault_where_no_other_recording_reads_it() {
 
 /// Returns a pcap of Ethernet with one frame a second.
 fn ethernet(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
-    let mut file = header.map(u32::to_le_bytes).concat();
-    for (second, frame) in (1_000..).zip(frames) {
-        let len = frame.len() as u32;
-        file.extend([second, 0, len, len].map(u32::to_le_bytes).concat());
-        file.extend(frame);
-    }
-    file
+    pcap_of(1, (1_000..).map(|second| (second, 0)).zip(frames))
 }
 
 /// Returns an Ethernet frame of a type.
@@ -713,7 +720,7 @@ fn frame(kind: u16, body: &[u8]) -> Vec<u8> {
 
 /// Returns an IP packet of a message of the feed, with a protocol.
 fn ip(sequence: u64, protocol: u8) -> Vec<u8> {
-    let mut packet = pcap([(GROUP, 1, mold(sequence, b'S'))]).split_off(24 + 16);
+    let mut packet = raw((GROUP, 1, mold(sequence, b'S')));
     packet[9] = protocol;
     packet
 }

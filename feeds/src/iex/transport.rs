@@ -4,11 +4,11 @@
 //! followed by [`crate::arbiter`]. No resends are asked for: what is missing is reported.
 //! Source: IEX Transport Specification.
 
-use tickcast_reliability::types::{Nanos, SourcePosition};
+use tickcast_reliability::types::SourcePosition;
 
 use super::messages::IexMessage;
 use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
-use crate::source::{Incident, PacketOrigin};
+use crate::source::Incident;
 
 /// Bytes of the segment header.
 pub const HEADER_LEN: usize = 40;
@@ -183,19 +183,11 @@ impl Protocol for IexTp {
         let (feed, channel) = self.of.unwrap_or((segment.feed, segment.channel));
         if feed != segment.feed {
             let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";
-            return Err(Incident::Foreign {
-                reason,
-                origin: PacketOrigin::default(),
-                received_at: Nanos::ZERO,
-            });
+            return Err(Incident::foreign(reason));
         }
         if channel != segment.channel {
             let reason = "two IEX channels are mixed in one source, give each a source of its own";
-            return Err(Incident::Foreign {
-                reason,
-                origin: PacketOrigin::default(),
-                received_at: Nanos::ZERO,
-            });
+            return Err(Incident::foreign(reason));
         }
         let head = PacketHead {
             session: segment.session.into(),

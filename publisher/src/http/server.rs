@@ -120,14 +120,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Creates a page of text in a format of its own.
-    pub(crate) fn new(status: StatusCode, kind: &'static str, body: String) -> Self {
-        let (policy, body) = (NOTHING, body.into());
+    /// Creates a page in a format of its own.
+    pub(crate) fn new(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Self {
         Self {
             status,
             kind,
-            policy,
-            body,
+            policy: NOTHING,
+            body: body.into(),
         }
     }
 
@@ -148,13 +147,8 @@ impl Page {
 
     /// Creates a page of JSON.
     pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Self {
-        Self {
-            status,
-            kind: JSON,
-            policy: NOTHING,
-            // Serialising can't fail: keys are strings, and all numbers are valid JSON.
-            body: serde_json::to_vec(body).unwrap_or_default().into(),
-        }
+        // Serialising can't fail: keys are strings, and all numbers are valid JSON.
+        Self::new(status, JSON, serde_json::to_vec(body).unwrap_or_default())
     }
 
     /// Returns the body.
