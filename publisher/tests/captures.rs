@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tickcast_reliability::types::Sequence;
 use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
 use tickcast_test_support::recorded::{
-    ARP, IPV4, PCAP_HEADER, block, frame, login, mold_packet, soup, system_event, udp_frame,
+    ARP, IPV4, PCAP_HEADER, block, frame, logins_around_a_gap, mold_packet, system_event, udp_frame,
 };
 
 fn data(name: &str) -> Option<PathBuf> {
@@ -242,19 +242,7 @@ fn assert_frames(source: &Value, frames: [u64; 4]) {
 
 #[test]
 fn login_behind_a_gap_of_a_file_is_a_source_loss() {
-    let login = |next| login("ONE", next);
-    let event = soup(b'S', &system_event(0));
-    // Message 8 comes twice, and 9 to 11 never.
-    let bytes = [
-        &login(7)[..],
-        &event,
-        &event,
-        &login(8),
-        &event,
-        &login(12),
-        &event,
-    ];
-    let (steps, code, summary) = stream_of(&bytes.concat());
+    let (steps, code, summary) = stream_of(&logins_around_a_gap());
     assert_eq!(steps, [Step::Messages(8), gap(9, 3), Step::Messages(12)]);
     assert_eq!(code, Some(1), "a gap is a finding");
     let source = &summary["source"];

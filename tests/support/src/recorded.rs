@@ -45,6 +45,23 @@ pub fn login(session: &str, next: u64) -> Vec<u8> {
     soup(b'A', format!("{session:10}{next:20}").as_bytes())
 }
 
+/// Returns a SoupBinTCP file of messages 7 to 12: a later login repeats 8, and another one skips 9 to 11.
+#[must_use]
+pub fn logins_around_a_gap() -> Vec<u8> {
+    let event = soup(b'S', &system_event(0));
+    let login = |next| login("ONE", next);
+    [
+        &login(7)[..],
+        &event,
+        &event,
+        &login(8),
+        &event,
+        &login(12),
+        &event,
+    ]
+    .concat()
+}
+
 /// Returns ITCH's system event *start of market hours*, this many nanoseconds behind midnight.
 #[must_use]
 pub fn system_event(at_ns: u64) -> Vec<u8> {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
 use serde_json::Value;
-use tickcast_test_support::recorded::{PCAP_HEADER, block, login, soup, system_event, udp_frame};
+use tickcast_test_support::recorded::{
+    PCAP_HEADER, block, logins_around_a_gap, system_event, udp_frame,
+};
 
 const LINE_A: [u8; 4] = [239, 1, 1, 1];
 const LINE_B: [u8; 4] = [239, 1, 1, 2];
@@ -232,19 +234,7 @@ fn binary_file_messages_become_one_ended_session() {
 #[test]
 fn gap_before_a_login_is_a_gap_of_the_packets() {
     let folder = tempfile::tempdir().unwrap();
-    let login = |next| login("ONE", next);
-    let event = soup(b'S', &system_event(0));
-    // Message 8 comes twice, and 9 to 11 never.
-    let bytes = [
-        &login(7)[..],
-        &event,
-        &event,
-        &login(8),
-        &event,
-        &login(12),
-        &event,
-    ];
-    let path = file(&folder, &bytes.concat());
+    let path = file(&folder, &logins_around_a_gap());
     let (socket, to) = unicast();
     let (came, summary) = replay_with_code(1, &path, &socket, &to, &["--speed", "max"]);
     let heads = came.iter().map(|packet| {
