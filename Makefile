@@ -13,13 +13,13 @@ SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 # CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
-# Fuzzing is a workspace of its own, but shares its dependencies' builds.
-FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(TARGET) $$(.ci/features tickcast-publisher)
 # A verb builds its programs when it runs alone. As a stage of `make test`, it uses the stages' build.
 BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
 	$$(.ci/features tickcast tickcast-publisher)
 BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publisher \
 	$$(.ci/features tickcast-lab tickcast-publisher)
+# With the same options as the workspace's own tests, so nothing is built twice. Runs the corpus too.
+BUILD_FUZZ ?= $(CARGO) test --workspace $$(.ci/features) $(LOCKED) --test corpus
 # The simulator's planted bugs are behind a run-time switch, so one build serves both with and without them.
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-sim --features planted-bugs --bins
 # Seed of random proofs. CI sets it to the day.
@@ -35,15 +35,12 @@ setup: ## install what this machine lacks (quick when nothing does)
 
 fmt: setup ## format the code
 	$(CARGO) fmt --all
-	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml
 
 fmt-check: setup ## fail if the code is not formatted
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 
 lint: setup ## clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets $(LOCKED) $$(.ci/features) -- -D warnings
-	$(CARGO) clippy $(FUZZ_WORKSPACE) --all-targets $(LOCKED) -- -D warnings
 
 docs: setup ## build the API documents, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED) $$(.ci/features)
@@ -60,7 +57,6 @@ build-sim: setup
 
 build-tests: setup
 	$(CARGO) test --workspace $$(.ci/features) $(LOCKED) --no-run
-	$(CARGO) test $(FUZZ_WORKSPACE) $(LOCKED) --no-run
 
 # Most tests mostly wait, so more of them run at a time than there are cores.
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
@@ -110,6 +106,7 @@ grid: setup ## compare loss times receivers with the committed table; GRID_ARGS=
 SECONDS_EACH ?= 10
 export SECONDS_EACH TARGETS SEED FUZZ
 fuzz: setup ## fuzz every kind of external input; make fuzz SECONDS_EACH=600 TARGETS='itch config' SEED=7
+	$(BUILD_FUZZ)
 	@LOCKED="$(LOCKED)" CARGO="$(CARGO)" tests/fuzz/run
 
 # The counted build is always the same, without features or flags of this machine.
@@ -162,7 +159,7 @@ test-rdma-long: ## test-rdma with more repetitions; make test-rdma-long SUITES=p
 .PHONY: stages lane-release lane-build lane-unit lane-lab lane-fuzz
 STAGE = @.ci/stage
 MAKE_STAGE = $(MAKE) --no-print-directory
-MAKE_BUILT = $(MAKE_STAGE) BIN=$(TARGET)/debug BUILD_SERVICE=: BUILD_LAB=: BUILD_BINS=: BUILD_COUNTS=:
+MAKE_BUILT = $(MAKE_STAGE) BIN=$(TARGET)/debug BUILD_SERVICE=: BUILD_LAB=: BUILD_BINS=: BUILD_FUZZ=: BUILD_COUNTS=:
 stages:
 	@echo "seed of the day: $(DAY)"
 	$(STAGE) fmt-check $(MAKE_STAGE) fmt-check
@@ -176,7 +173,7 @@ lane-release:
 	$(STAGE) simulate $(MAKE_STAGE) simulate BUILD_BINS=:
 	$(STAGE) lines $(MAKE_STAGE) lines BUILD_BINS=:
 	$(STAGE) small-worlds $(MAKE_STAGE) small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS="--sample $(DAY)"
-	$(STAGE) grid $(MAKE_STAGE) grid BUILD_BINS=:
+	$(STAGE) grid $(MAKE_STAGE) grid BUILD_BINS=: GRID_ARGS="--sample $(DAY)"
 	$(STAGE) planted $(MAKE_STAGE) planted BUILD_BINS=:
 	$(STAGE) counts $(MAKE_STAGE) counts
 
@@ -194,7 +191,7 @@ lane-lab:
 	$(STAGE) test-rdma $(MAKE_BUILT) test-rdma
 
 lane-fuzz:
-	$(STAGE) fuzz $(MAKE_STAGE) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
+	$(STAGE) fuzz $(MAKE_BUILT) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
 	$(STAGE) chaos $(MAKE_BUILT) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip'
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
@@ -243,7 +240,7 @@ sbom: setup ## the CycloneDX bill of materials in target/packages (needs cargo-c
 
 # Chromium comes from Debian, and Playwright from npm. Without them the test reports that it skips.
 page-test: setup ## the publisher's page in headless Chromium (install chromium and node); screenshots: target/tmp/browser
-	$(CARGO) test $(LOCKED) -p tickcast-publisher --test browser -- --nocapture
+	$(CARGO) test $(LOCKED) -p tickcast-publisher --test all -- browser --nocapture
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \

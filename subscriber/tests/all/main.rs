@@ -1,6 +1,6 @@
 //! Subscribers over loopback sockets, with a publisher in a thread of the test.
 
-#[path = "../common/mod.rs"]
+mod allocations;
 mod common;
 mod latest;
 mod polling;

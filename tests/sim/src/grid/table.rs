@@ -73,21 +73,15 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Returns the lines that only `old` has (`-`) and those that only `new` has (`+`), or `None` when
-/// both are equal.
+/// both are equal. A sample is equal to the table that has all of its lines.
 #[must_use]
-pub fn difference(old: &str, new: &str) -> Option<String> {
-    if old == new {
-        return None;
-    }
+pub fn difference(old: &str, new: &str, is_sample: bool) -> Option<String> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
-    let gone = old.iter().filter(|line| !new.contains(line));
+    let gone = old.iter().filter(|line| !is_sample && !new.contains(line));
     let come = new.iter().filter(|line| !old.contains(line));
-    let lines = gone.map(|line| format!("- {line}\n"));
-    Some(
-        lines
-            .chain(come.map(|line| format!("+ {line}\n")))
-            .collect(),
-    )
+    let gone = gone.map(|line| format!("- {line}\n"));
+    let lines: String = gone.chain(come.map(|line| format!("+ {line}\n"))).collect();
+    (!lines.is_empty()).then_some(lines)
 }
 
 impl Cell {

@@ -2,10 +2,8 @@
 //! in any way, not to seal and send, and not while idle. Every publisher drives its channels the same
 //! way. The queue in front of a publish thread has its own test.
 
-mod common;
-
+use crate::common::group;
 use allocation_counter::measure;
-use common::group;
 use serde_json::{Value, json};
 use tickcast_publisher::record::{RType, RecordBatch, RecordHeader, TradeMsg};
 use tickcast_publisher::{Config, InlinePublisher, SourcePosition};

@@ -1,7 +1,5 @@
 //! Configs: errors name path, value and remedy, all examples are valid, and the schema has every key.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -837,7 +835,7 @@ fn example_configs_start_as_shipped() {
                 }
                 let lines = fan_out.get_mut("lines").and_then(Value::as_array_mut);
                 for line in lines.into_iter().flatten() {
-                    line["group"] = json!(common::group());
+                    line["group"] = json!(crate::common::group());
                 }
             }
         }
@@ -855,7 +853,7 @@ fn example_configs_start_as_shipped() {
             .spawn()
             .unwrap();
         let said = || std::fs::read_to_string(&log).unwrap();
-        common::wait_for("the ready file", || {
+        crate::common::wait_for("the ready file", || {
             if let Some(status) = process.try_wait().unwrap() {
                 panic!("{}: {status}: {}", path.display(), said());
             }
@@ -869,7 +867,7 @@ fn example_configs_start_as_shipped() {
                 .unwrap()
                 .success()
         );
-        let status = common::wait_for("the end", || process.try_wait().unwrap());
+        let status = crate::common::wait_for("the end", || process.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{}: {}", path.display(), said());
         std::fs::remove_file(&ready).unwrap();
     }

@@ -1,12 +1,10 @@
 //! The publisher's files: closed to other users at any umask, and within the limit of file sizes.
 
-mod common;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use common::{config, group};
+use crate::common::{config, group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

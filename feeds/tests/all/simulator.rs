@@ -1,8 +1,6 @@
 //! The simulated market seen from outside: a book built from its decoded packets equals the
 //! simulator's own book.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 
 use jiff::civil::date;
@@ -294,7 +292,7 @@ fn lossy_line_drops_are_missing_to_the_message() {
         messages: 30_000,
         ..config()
     };
-    let (mut decoder, mut told) = (decoder(), common::Counted::default());
+    let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
     let (mut sent, mut dropped) = (0, 0);
     for (at, payload) in &packets(&config, seed) {
         let count = MoldHeader::split(payload).unwrap().0.count;
@@ -353,7 +351,7 @@ fn quiet_line_carries_heartbeats() {
     for pair in packets.windows(2) {
         assert!(pair[1].0.since(pair[0].0) <= Nanos::from_ms(1_001));
     }
-    let mut told = common::Recorded::default();
+    let mut told = crate::common::Recorded::default();
     let mut decoder = decoder();
     for (at, payload) in &packets {
         decoder.packet(
@@ -375,7 +373,7 @@ fn simulated_day_starts_with_directory_and_ends_on_time() {
         duration_ms: 50,
         ..config()
     };
-    let mut told = common::Recorded::default();
+    let mut told = crate::common::Recorded::default();
     let mut decoder = decoder();
     for (at, payload) in &packets(&config, 7) {
         decoder.packet(
@@ -476,7 +474,7 @@ fn simulator_defines_all_symbols_at_maximum_count() {
         ..SimulatorConfig::default()
     };
     let mut simulator = Simulator::new(&config, 9).unwrap();
-    let (mut decoder, mut told) = (decoder(), common::Counted::default());
+    let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
     while let Some(packet) = simulator.next_packet() {
         let packet = Packet {
             received_at: Nanos(1),
@@ -571,7 +569,7 @@ proptest! {
             let at = at.index(payload.len());
             payload[at] = value;
         }
-        let (mut decoder, mut told) = (decoder(), common::Counted::default());
+        let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
         for (at, payload) in &packets {
             decoder.packet(Packet { received_at: *at, payload }, &mut told);
         }

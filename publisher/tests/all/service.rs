@@ -1,14 +1,12 @@
 //! The service as a process: it publishes everything, repairs what was missed, and withstands any data
 //! sent to its ports.
 
-mod common;
-
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use common::{
+use crate::common::{
     Control, Listener, PATIENCE, Publisher, Said, assert_messages, config, count, group, wait_for,
 };
 use serde_json::json;

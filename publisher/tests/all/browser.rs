@@ -2,8 +2,6 @@
 //!
 //! Playwright drives Debian's Chromium, and axe-core checks what a screen reader needs. Both come from npm.
 
-mod common;
-
 use std::fs::create_dir_all;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread::spawn;
 use std::time::Duration;
 
-use common::{Control, Publisher, config, group, wait_for};
+use crate::common::{Control, Publisher, config, group, wait_for};
 use serde_json::{Value, json};
 use tickcast_reliability::types::{Epoch, Sequence};
 
@@ -126,7 +124,7 @@ fn page_in_chromium_equals_status_and_survives_a_restart() {
     let mut publisher = Some(Publisher::start(&config));
     let admin = publisher.as_ref().unwrap().ready["admin"].clone();
     config["admin"] = admin.clone();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/page.js");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/browser/page.js");
     let mut browser = Command::new("node")
         .arg(script)
         .arg(format!("http://{}", admin.as_str().unwrap()))

@@ -1,12 +1,10 @@
 //! Recorded files through the whole publisher: it publishes every message of the file, and reports and
 //! counts what the file lacks. Tests of real captures are skipped, with a message, if the data is missing.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Listener, Publisher, assert_messages, config, count, group, to_the_end};
+use crate::common::{Listener, Publisher, assert_messages, config, count, group, to_the_end};
 use serde_json::{Value, json};
 use tickcast_reliability::types::Sequence;
 use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};

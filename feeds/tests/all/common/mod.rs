@@ -1,5 +1,4 @@
 //! Common parts of the feeds tests: the paths of real captures, and a sink that keeps everything.
-#![allow(dead_code, reason = "each test program uses its own part of this")]
 
 use std::{env, path::PathBuf};
 

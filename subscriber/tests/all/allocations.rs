@@ -3,12 +3,10 @@
 //! publisher runs in another. The worker of a split subscriber uses the same poll, and its ring has a test
 //! of its own.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common::{PATIENCE, Publisher, Seen, core, joined, wait_until};
 use allocation_counter::AllocationInfo;
-use common::{PATIENCE, Publisher, Seen, core, joined, wait_until};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Mbp1Msg, Records};
 use tickcast_subscriber::{

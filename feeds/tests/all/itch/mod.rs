@@ -1,13 +1,11 @@
 //! ITCH 5.0 against its layout: the expected records of real packets and hand-made messages, field by
 //! field. Expected values were read from the bytes by the layout, not from the decoder's output.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod records;
 
 use std::path::Path;
 
-use common::{Recorded, data_dir};
+use crate::common::{Recorded, data_dir};
 use jiff::civil::date;
 use proptest::prelude::*;
 use tickcast_feeds::{

@@ -1,7 +1,7 @@
 //! A publisher in a thread of the test: the shipped cores over loopback sockets. The test decides what it
 //! publishes, and when.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "private module of a test")]
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -22,8 +22,8 @@ use tickcast_reliability::serve::{
     ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber, Sequence,
-    SourceId, SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
+    SourcePosition,
 };
 use tickcast_subscriber::{
     Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
@@ -570,11 +570,6 @@ pub fn joined(builder: SubscriberBuilder, seen: &mut Seen) -> Subscriber {
         subscriber.is_joined()
     });
     subscriber
-}
-
-/// Converts milliseconds to nanoseconds, for settings.
-pub const fn ms(ms: u64) -> Nanos {
-    Nanos::from_ms(ms)
 }
 
 /// Returns a core that this process may run on.

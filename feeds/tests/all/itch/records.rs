@@ -12,8 +12,8 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use super::common::Recorded;
 use super::{MIDNIGHT, TIME, add, decoder, message};
+use crate::common::Recorded;
 
 /// DBN's number of XNAS.ITCH.
 const PUBLISHER: u16 = 2;

@@ -1,5 +1,5 @@
 //! A publisher process under test, and a subscriber that is a bare socket.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(unreachable_pub, reason = "private module of a test")]
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

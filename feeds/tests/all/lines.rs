@@ -1,12 +1,10 @@
 //! The lines of a source: real and made captures, thinned and reordered.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use common::data_dir;
+use crate::common::data_dir;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_feeds::arbiter::{

@@ -1,11 +1,9 @@
 //! The page for browsers, and the stream of events that feeds it.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use common::{PATIENCE, Publisher, config, group, wait_for};
+use crate::common::{PATIENCE, Publisher, config, group, wait_for};
 use serde_json::{Value, json};
 
 const EVENTS: &str = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";

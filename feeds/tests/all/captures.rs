@@ -1,14 +1,12 @@
 //! Captures of every supported kind, built here byte by byte, complete and damaged.
 
-mod common;
-
 use std::{
     fs,
     io::{Cursor, Write},
     net::SocketAddr,
 };
 
-use common::data_dir;
+use crate::common::data_dir;
 use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::capture::account::Reason;

@@ -1,12 +1,10 @@
 //! IEX-TP, TOPS 1.6 and DEEP 1.0: expected values are derived by hand from the specified layouts.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod records;
 
 use std::path::Path;
 
-use common::{Counted, Recorded, data_dir};
+use crate::common::{Counted, Recorded, data_dir};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::{
     arbiter::{Holding, Lines},

@@ -1,14 +1,12 @@
 //! The library: the firm's own handlers publish and never block. Every loss or omission of theirs is
 //! reported.
 
-mod common;
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Control, Listener, Said, group, to_the_end, wait_for};
+use crate::common::{Control, Listener, Said, group, to_the_end, wait_for};
 use serde_json::{Value, json};
 use tickcast_publisher::record::{
     InstrumentDefMsg, Mbp1Msg, RType, RecordBatch, RecordError, RecordHeader, TradeMsg,
@@ -23,7 +21,7 @@ use tickcast_reliability::wire::{Datagram, Kind, PublisherState, StreamEvent};
 const DRAIN: Duration = Duration::from_secs(600);
 
 fn config(group: std::net::SocketAddrV4) -> Value {
-    let mut config = common::config(group, Value::Null);
+    let mut config = crate::common::config(group, Value::Null);
     config["inputs"] = json!([]);
     config
 }

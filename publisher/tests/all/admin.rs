@@ -1,8 +1,6 @@
 //! The endpoints under hostile clients: each costs a bounded time and a bounded amount of memory, and delays
 //! neither other clients nor the publisher's end.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use common::{PATIENCE, Publisher, config, group, wait_for};
+use crate::common::{PATIENCE, Publisher, config, group, wait_for};
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 use tempfile::TempDir;

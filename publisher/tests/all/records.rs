@@ -1,15 +1,13 @@
 //! Records of another process over a Unix socket: complete messages are published in order, all others
 //! are reported, and the writer is never blocked.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Control, Listener, PATIENCE, Publisher, config, group, to_the_end, wait_for};
+use crate::common::{Control, Listener, PATIENCE, Publisher, config, group, to_the_end, wait_for};
 use serde_json::{Value, json};
 use tickcast_publisher::record::{AlignedCopy, RType, RecordHeader, TradeMsg};
 use tickcast_reliability::types::{Epoch, SourcePosition};

@@ -10,8 +10,8 @@ use tickcast_reliability::record::{
     SymbolMappingMsg, TradeMsg, TradingEvent, TriState, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
 };
 
-use super::common::Recorded;
 use super::{NOON, SECOND, Seg, level, message, run_segments, trade};
+use crate::common::Recorded;
 
 /// DBN's number of IEX's own TOPS.
 const PUBLISHER: u16 = 38;

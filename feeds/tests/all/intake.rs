@@ -1,12 +1,10 @@
 //! The table of small spoilt inputs: each file's right answer, as far as one line decides it.
 //! Skipped, loudly, where the data is not there. Further recordings are built here.
 
-mod common;
-
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
-use common::{Recorded, data_dir};
+use crate::common::{Recorded, data_dir};
 use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::arbiter::Holding;
 use tickcast_feeds::capture::account::{Account, Class, Reason};

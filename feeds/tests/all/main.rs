@@ -1,0 +1,9 @@
+//! Decoders, captures and the simulated market, from outside.
+
+mod captures;
+mod common;
+mod iex;
+mod intake;
+mod itch;
+mod lines;
+mod simulator;
