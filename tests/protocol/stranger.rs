@@ -34,7 +34,7 @@ impl Ours {
     }
 
     /// Polls until `done` returns `true`.
-    fn drive(&mut self, mut done: impl FnMut(&Self) -> bool) {
+    fn drive(&mut self, done: &mut dyn FnMut(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
             let Self {
@@ -66,9 +66,9 @@ impl Ours {
 
     /// Polls until END, and 20 ms more, so that the publisher receives the last report.
     fn drive_to_end(&mut self) {
-        self.drive(|ours| ours.subscriber.ended());
+        self.drive(&mut |ours| ours.subscriber.ended());
         let began = Instant::now();
-        self.drive(|_| began.elapsed() >= Duration::from_millis(20));
+        self.drive(&mut |_| began.elapsed() >= Duration::from_millis(20));
     }
 
     fn sha256(&self) -> String {
@@ -173,14 +173,14 @@ fn independent_late_joiner_splices_history_to_live() {
     config["channels"][0]["slots"] = 131_072.into();
     let publisher = Publisher::start(&config);
     let mut ours = Ours::join(&publisher);
-    ours.drive(|ours| ours.records > 4_000);
+    ours.drive(&mut |ours| ours.records > 4_000);
     let more = ["--from", "oldest", "--seed", "5"];
     let Some(late) = Running::start(&publisher, "0.05", &more) else {
         return;
     };
-    ours.drive(|_| publisher.joined() == 2);
+    ours.drive(&mut |_| publisher.joined() == 2);
     let live = ours.records + 4_000;
-    ours.drive(|ours| ours.records > live);
+    ours.drive(&mut |ours| ours.records > live);
     publisher.terminate();
     ours.drive_to_end();
     let late = late.report();
@@ -253,7 +253,7 @@ fn independent_subscriber_follows_restarted_publisher() {
         return;
     };
     let mut ours = Ours::join(&publisher);
-    ours.drive(|ours| ours.records > 3_000);
+    ours.drive(&mut |ours| ours.records > 3_000);
     publisher.kill();
     drop(ours);
     config["inputs"] = serde_json::json!([simulated(5_000, 10_000, 1)]);

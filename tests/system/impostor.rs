@@ -266,7 +266,7 @@ fn forge_run(
         let received = report.counters.received_datagrams.get();
         send_from(Ipv4Addr::LOCALHOST, group, &run.collect::<Vec<_>>());
         drive(&mut [], |_| {
-            follower.poll_with(|item| held.take(item));
+            follower.poll_with(&mut |item| held.take(item));
             follower.counters(0).received_datagrams.get() >= received + part
         });
         sent += part;
@@ -312,7 +312,7 @@ fn forged_run_and_end_beyond_silent_publisher_cost_nothing() {
                 writer.flush();
             }
             drive(&mut witness, |all| {
-                attacked.poll_with(|item| held.take(item));
+                attacked.poll_with(&mut |item| held.take(item));
                 let seen: u64 = all[0].records.values().sum();
                 seen == published && held.records.len() as u64 == published
             });
@@ -324,7 +324,7 @@ fn forged_run_and_end_beyond_silent_publisher_cost_nothing() {
         let follower = (&mut attacked, &mut held);
         forge_run((Kind::End, 1), &[], group, follower);
         drive(&mut witness, |all| {
-            attacked.poll_with(|item| held.take(item));
+            attacked.poll_with(&mut |item| held.take(item));
             let heard = |it: &Follower| it.subscriber.channels()[0].heard;
             held.rollbacks > rollbacks && heard(&attacked) == heard(&all[0])
         });
@@ -334,7 +334,7 @@ fn forged_run_and_end_beyond_silent_publisher_cost_nothing() {
     drop(writer);
     let ended = std::thread::spawn(move || publisher.end_session(Duration::from_secs(60)));
     drive(&mut witness, |all| {
-        attacked.poll_with(|item| held.take(item));
+        attacked.poll_with(&mut |item| held.take(item));
         attacked.subscriber.ended() && all[0].subscriber.ended() && ended.is_finished()
     });
     let summary = ended.join().expect("no panic").expect("a whole session");

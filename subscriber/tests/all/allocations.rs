@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Publisher, Seen, core, joined, wait_until};
+use crate::common::{PATIENCE, Publisher, Seen, core, ignore, joined, wait_until};
 use allocation_counter::AllocationInfo;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Mbp1Msg, Records};
@@ -142,7 +142,7 @@ fn reading() -> AllocationInfo {
         .unwrap();
     wait_until("the welcome", || running.monitor().is_joined());
     while reader.wait(Duration::ZERO) == tickcast_subscriber::Wake::Ready {
-        reader.poll(|_| {});
+        reader.poll(ignore);
     }
     publisher.quotes(20, 0..TICKS);
     let mut taken = 0;

@@ -126,7 +126,7 @@ fn slow_reader_gets_final_state_of_each_instrument() {
         let mut seen = Seen::default();
         while !often.is_over() {
             often.wait(Duration::from_millis(50));
-            often.poll(|item| seen.take(item));
+            often.poll(seen.taker());
         }
         (often.reports().remove(0), seen)
     });
@@ -141,7 +141,7 @@ fn slow_reader_gets_final_state_of_each_instrument() {
     assert!(summary.is_whole(), "{summary}");
     let mut seen = Seen::default();
     while !reader.is_over() {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
     }
     let (often, seen_often) = reading.join().unwrap();
     for (report, seen) in [(reader.reports().remove(0), &seen), (often, &seen_often)] {
@@ -191,7 +191,7 @@ fn conflation_continues_under_new_channel_number() {
     let mut seen = Seen::default();
     publisher.quotes(2, 0..10);
     wait_until("the first number", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.last().values().eq(&[8, 9])
     });
     publisher.with(|service| service.channel = ChannelId(7));
@@ -206,7 +206,7 @@ fn conflation_continues_under_new_channel_number() {
     publisher.end();
     running.join().unwrap();
     while !reader.is_over() {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
     }
     assert!(seen.last().values().eq(&[18, 19]));
     assert_eq!(seen.records.len() as u64 + conflated(&seen), 20);
@@ -302,7 +302,7 @@ fn conflated_quotes_are_delivered_before_later_event() {
     while !reader.is_over() {
         let waited = reader.wait(Duration::ZERO);
         assert_eq!(waited, tickcast_subscriber::Wake::Ready);
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
     }
     assert_eq!(seen.numbers(), [4, 5, 10, 11, 12, 13, 14]);
     assert!(seen.saw(|event| matches!(event, Event::Stream(_))));

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    CHANNEL, PATIENCE, Publisher, Seen, core, joined, mapping, order, poll_until, quote, trade,
+    CHANNEL, PATIENCE, Publisher, Seen, core, ignore, joined, mapping, order, poll_until, quote,
+    trade,
 };
 use tickcast_hlog::read_intervals;
 use tickcast_reliability::control::{FanOutOffer, VerbsLine};
@@ -28,7 +29,7 @@ fn waiting_wakes_for_datagrams_and_timers_and_never_spins() {
         assert!(began.elapsed() < PATIENCE, "{} records", seen.records.len());
         subscriber.wait(Duration::from_secs(5)).unwrap();
         polls += 1;
-        while subscriber.poll(|item| seen.take(item)).worked() {
+        while subscriber.poll(seen.taker()).worked() {
             polls += 1;
         }
         if subscriber.is_joined() && !published {
@@ -42,7 +43,7 @@ fn waiting_wakes_for_datagrams_and_timers_and_never_spins() {
     while began.elapsed() < Duration::from_millis(500) {
         subscriber.wait(Duration::from_millis(50)).unwrap();
         polls += 1;
-        while subscriber.poll(|item| seen.take(item)).worked() {
+        while subscriber.poll(seen.taker()).worked() {
             polls += 1;
         }
     }
@@ -74,7 +75,7 @@ fn descriptor_becomes_readable_in_external_poll() {
             1,
             "it becomes readable"
         );
-        while subscriber.poll(|item| seen.take(item)).worked() {}
+        while subscriber.poll(seen.taker()).worked() {}
         assert!(began.elapsed() < PATIENCE);
     }
 }
@@ -106,7 +107,7 @@ fn descriptor_is_readable_on_rejoin_and_after_panic() {
     while catch_unwind(AssertUnwindSafe(|| subscriber.poll(panics))).is_ok() {
         assert!(began.elapsed() < PATIENCE);
     }
-    assert!(subscriber.poll(|_| {}).poisoned);
+    assert!(subscriber.poll(ignore).poisoned);
     let _ = subscriber.as_fd();
     assert!(is_readable());
 }
@@ -411,7 +412,7 @@ fn rejoin_declares_open_gaps_lost() {
         subscriber.wait(Duration::from_secs(5)).unwrap(),
         Wake::Ready
     );
-    subscriber.poll(|item| seen.take(item));
+    subscriber.poll(seen.taker());
     let lost =
         seen.saw(|event| matches!(event, Event::Lost(loss) if loss.cause == LossCause::Left));
     assert!(lost, "{:?}", seen.events);
@@ -547,7 +548,7 @@ fn join_limit_expiry_is_reported_as_problem() {
     drop(reserved);
     let builder = Subscriber::builder(nobody.to_string()).channel("all");
     let mut patient = builder.clone().join_limit(PATIENCE).build().unwrap();
-    assert!(!patient.poll(|_| {}).problem, "not before the limit");
+    assert!(!patient.poll(ignore).problem, "not before the limit");
     let mut subscriber = builder
         .join_limit(Duration::from_millis(50))
         .build()
@@ -638,7 +639,7 @@ fn auto_without_device_takes_udp_verbs_is_problem() {
     let began = Instant::now();
     while verbs.problem().is_none() {
         assert!(began.elapsed() < PATIENCE);
-        verbs.poll(|_| ());
+        verbs.poll(ignore);
     }
     let problem = verbs.problem().unwrap();
     assert!(matches!(problem, SubscribeError::Verbs { .. }), "{problem}");
@@ -657,7 +658,7 @@ fn unoffered_transport_is_reported_as_problem() {
     let began = Instant::now();
     while verbs.problem().is_none() {
         assert!(began.elapsed() < PATIENCE);
-        verbs.poll(|_| ());
+        verbs.poll(ignore);
     }
     let said = verbs.problem().unwrap().to_string();
     assert!(

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Publisher, Seen, core, joined, quote, wait_until};
+use crate::common::{PATIENCE, Publisher, Seen, core, ignore, joined, quote, wait_until};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{
     ChannelBuilder, ChannelError, CommandError, Core, Event, Idle, InstrumentFilter, Item,
@@ -32,7 +32,7 @@ fn read_out_telling(reader: &mut Reader, seen: &mut Seen, tell: impl Fn(&Seen)) 
     let began = Instant::now();
     while !reader.is_over() {
         reader.wait(Duration::from_millis(100));
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         tell(seen);
         assert!(began.elapsed() < PATIENCE, "{:?}", reader.reports());
     }
@@ -94,7 +94,7 @@ fn slow_reader_overrun_is_exact_and_delays_no_other() {
     publisher.quotes(7, 0..1_000);
     let mut seen = Seen::default();
     wait_until("the first records", || {
-        slow.poll(|item| seen.take(item));
+        slow.poll(seen.taker());
         seen.records.len() == 1_000
     });
     // Publish at most the ring's content at once, so that the fast reader keeps up on any machine.
@@ -315,7 +315,7 @@ fn monitor_of_ended_subscriber_reports_not_joined() {
     let mut dropped = build();
     let monitor = dropped.monitor();
     wait_until("the welcome", || {
-        dropped.poll(|_| {});
+        dropped.poll(ignore);
         monitor.is_joined()
     });
     drop(dropped);
@@ -369,7 +369,7 @@ fn rejoin_before_split_is_reported_to_readers() {
     let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
     publisher.quotes(4, 0..200);
     wait_until("records", || {
-        subscriber.poll(|item| seen.take(item));
+        subscriber.poll(seen.taker());
         !seen.records.is_empty()
     });
     let rejoined = subscriber.channel_id("all").unwrap();
@@ -379,7 +379,7 @@ fn rejoin_before_split_is_reported_to_readers() {
     let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
     let monitor = running.monitor().clone();
     wait_until("all of the rest", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         let joins = seen.events.iter();
         let joins = joins.filter(|(_, event)| matches!(event, Event::Joined { .. }));
         joins.count() == 2
@@ -400,11 +400,11 @@ fn rejoin_before_split_is_reported_to_readers() {
 fn worker_problem_is_visible_to_reader() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));
-    assert!(!reader.poll(|_| {}).problem);
+    assert!(!reader.poll(ignore).problem);
     drop(running);
     let subscriber = publisher.subscriber().channel("nonesuch").build().unwrap();
     let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
-    wait_until("the rejection", || reader.poll(|_| {}).problem);
+    wait_until("the rejection", || reader.poll(ignore).problem);
     wait_until("its text", || {
         let text = running.monitor().problem().unwrap_or_default();
         text.contains("nonesuch")
@@ -432,13 +432,13 @@ fn filtered_records_do_not_count_as_reader_lag() {
     let lagged = |seen: &Seen| seen.saw(|event| matches!(event, Event::Lagging { .. }));
     publisher.publish(vec![quote(1, 0)]);
     wait_until("the first record", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.records.len() == 1
     });
     publish(2);
     // Allow events that a slow machine causes in the meantime: a silence, a gap.
     wait_until("there is nothing to read", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         reader.reports()[0].lag == 0
     });
     assert!(!lagged(&seen), "{:?}", seen.events);
@@ -447,11 +447,11 @@ fn filtered_records_do_not_count_as_reader_lag() {
     publish(2);
     assert!(reader.reports()[0].lag > 100);
     wait_until("the end of it", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.records.len() == 10_001
     });
     wait_until("it has caught up", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         reader.reports()[0].lag == 0
     });
     assert!(lagged(&seen) && seen.saw(|event| *event == Event::CaughtUp));
@@ -468,7 +468,7 @@ fn worker_rejoins_and_sets_filters_on_command() {
     let mut seen = Seen::default();
     let mut read_to = |seen: &mut Seen, number: u32| {
         wait_until("the records", || {
-            reader.poll(|item| seen.take(item));
+            reader.poll(seen.taker());
             seen.numbers().last() == Some(&number)
         });
     };
@@ -487,7 +487,7 @@ fn worker_rejoins_and_sets_filters_on_command() {
     running.set_filter(all, InstrumentFilter::all()).unwrap();
     let before = seen.records.len();
     wait_until("all of it again", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.records.len() == before + 200
     });
     assert_eq!(seen.numbers()[before..], (0..200).collect::<Vec<_>>());
@@ -509,7 +509,7 @@ fn worker_rejoins_and_sets_filters_on_command() {
     );
     publisher.quotes(2, 200..202);
     wait_until("both instruments", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.records.len() == before + 202
     });
     running.stop();
@@ -688,7 +688,7 @@ fn waiting_reader_is_woken_by_new_records() {
             // Only a notification can end this wait in time.
             reader.wait(PATIENCE);
             counted.fetch_add(1, Ordering::Relaxed);
-            while reader.poll(|item| seen.take(item)).worked() {}
+            while reader.poll(seen.taker()).worked() {}
         }
         seen
     });
@@ -713,7 +713,7 @@ fn lagging_reader_gets_lag_and_caught_up_events() {
     let mut seen = Seen::default();
     publisher.quotes(1, 0..10);
     wait_until("the first records", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         seen.numbers().contains(&9)
     });
     let before = monitor.channels()[0].delivered;
@@ -729,7 +729,7 @@ fn lagging_reader_gets_lag_and_caught_up_events() {
     };
     assert_eq!(alarms(&seen), 0, "{:?}", seen.events);
     wait_until("the end of it", || {
-        reader.poll(|item| seen.take(item));
+        reader.poll(seen.taker());
         reader.reports()[0].lag == 0
     });
     assert_eq!(alarms(&seen), 1, "{:?}", seen.events);

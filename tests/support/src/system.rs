@@ -349,11 +349,11 @@ impl Follower {
 
     /// Polls once. Returns whether there was anything to do.
     pub fn poll(&mut self) -> bool {
-        self.poll_with(|_| {})
+        self.poll_with(&mut |_| {})
     }
 
     /// Polls once, and calls `on` with each delivered item. Returns whether there was anything to do.
-    pub fn poll_with(&mut self, mut on: impl FnMut(&Item<'_>)) -> bool {
+    pub fn poll_with(&mut self, on: &mut dyn FnMut(&Item<'_>)) -> bool {
         let Self {
             subscriber,
             events,

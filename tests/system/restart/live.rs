@@ -72,7 +72,7 @@ impl Run {
             names: BTreeMap::new(),
             ids: Vec::new(),
         };
-        run.follow(|run| run.publisher.joined() == 1);
+        run.follow(&|run| run.publisher.joined() == 1);
         run
     }
 
@@ -83,7 +83,7 @@ impl Run {
                 self.feed.send_to(packet, self.to).expect("it is sent");
             }
             self.sent += some.len() as u64;
-            self.follow(|run| run.publisher.metric("source_received_packets_total") >= run.sent);
+            self.follow(&|run| run.publisher.metric("source_received_packets_total") >= run.sent);
         }
     }
 
@@ -107,7 +107,7 @@ impl Run {
     }
 
     /// Polls the subscriber until `done` returns `true`.
-    fn follow(&mut self, done: impl Fn(&Self) -> bool) {
+    fn follow(&mut self, done: &dyn Fn(&Self) -> bool) {
         let began = Instant::now();
         loop {
             let worked = self.poll();
@@ -133,7 +133,7 @@ impl Run {
             let known = names.entry(id).or_insert_with(|| symbol.to_owned());
             assert_eq!(known, symbol, "{id} has another symbol");
         };
-        self.follower.poll_with(|item| match item {
+        self.follower.poll_with(&mut |item| match item {
             Item::Record(position, record) => {
                 let id = record.header().instrument_id;
                 if let Some(named) = record.get::<SymbolMappingMsg>() {
@@ -175,7 +175,7 @@ impl Run {
     fn end(&mut self) {
         self.accounted += self.accounted_now();
         self.publisher.terminate();
-        self.follow(|run| run.follower.subscriber.ended());
+        self.follow(&|run| run.follower.subscriber.ended());
         self.follower.assert_balanced();
     }
 }
@@ -211,12 +211,12 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     let is_at = |last| move |run: &Run| run.heard.last() == Some(&Heard::Message(last));
     let mut run = Run::new();
     run.send(&[segment(7, 1, &["A", "B"]), segment(7, 3, &["C", "A"])]);
-    run.follow(is_at(at(0, 4)));
+    run.follow(&is_at(at(0, 4)));
     run.wait_until_kept();
     run.restart();
     // Messages 5 to 9 are missed, one of which names D. Message 4 was published before.
     run.send(&[segment(7, 4, &["A"]), segment(7, 10, &["E", "C", "D"])]);
-    run.follow(is_at(at(0, 12)));
+    run.follow(&is_at(at(0, 12)));
     let surplus = "surplus_messages_total{reason=\"duplicate\"}";
     let counts = [
         "messages_total",
@@ -229,16 +229,16 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     // Nothing is missed.
     run.restart();
     run.send(&[segment(7, 13, &["D", "B"])]);
-    run.follow(is_at(at(0, 14)));
+    run.follow(&is_at(at(0, 14)));
     // Two kills within one interval, in which messages 15 and 16 are missed.
     run.restart();
     run.restart();
     run.send(&[segment(7, 17, &["E"])]);
-    run.follow(is_at(at(0, 17)));
+    run.follow(&is_at(at(0, 17)));
     // The venue opens another session meanwhile.
     run.restart();
     run.send(&[segment(8, 3, &["A"]), segment(8, 4, &["F"])]);
-    run.follow(is_at(at(1, 4)));
+    run.follow(&is_at(at(1, 4)));
     run.end();
     let message = |ordinal| move |sequence| Heard::Message(at(ordinal, sequence));
     let lost = |ordinal, from, messages| Heard::Lost(at(ordinal, from), messages, Vec::new());
@@ -277,14 +277,14 @@ fn count_that_venue_restarted_meanwhile_is_another_run() {
     let is_at = |last| move |run: &Run| run.heard.last() == Some(&Heard::Message(last));
     let mut run = Run::new();
     run.send(&[segment(7, 1, &["A"]), segment(7, 200, &["B"])]);
-    run.follow(is_at(at(0, 200)));
+    run.follow(&is_at(at(0, 200)));
     run.wait_until_kept();
     run.restart();
     // Message 5 may be of a slower line; message 6 comes too late for that.
     run.send(&[segment(7, 5, &["C"])]);
     std::thread::sleep(Duration::from_millis(110));
     run.send(&[segment(7, 6, &["C"]), segment(7, 7, &["A"])]);
-    run.follow(is_at(at(1, 7)));
+    run.follow(&is_at(at(1, 7)));
     let counts = [
         "session_changes_total{change=\"reset\"}",
         "surplus_messages_total{reason=\"duplicate\"}",
@@ -377,7 +377,7 @@ fn killed_live_publisher_delivers_or_reports_each_message() {
         // Every other publisher is killed while messages may wait in it.
         if life % 2 == 0 {
             let (first, last) = (some[0].1, some[heard - 1].1);
-            run.follow(|run| {
+            run.follow(&|run| {
                 run.heard.last() == Some(&Heard::Message(SourcePosition::new(0, last)))
             });
             settled.extend(orders.sequences.range(first..=last).copied());

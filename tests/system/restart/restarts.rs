@@ -216,7 +216,7 @@ impl Reader {
     }
 
     /// Polls until `done` returns `true`. Panics after [`PATIENCE`].
-    fn follow(&mut self, done: impl Fn(&Self) -> bool) {
+    fn follow(&mut self, done: &dyn Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
             let Self {
@@ -286,7 +286,7 @@ fn assert_its_book_is_the_venues(input: Value) {
     let mut reader = Reader::new(&publisher);
     for round in 0..rounds() {
         let least = reader.records + 500 + round * 977 % 2_000;
-        reader.follow(|reader| reader.records >= least);
+        reader.follow(&|reader| reader.records >= least);
         publisher.kill();
         publisher = kept.start();
         let log = publisher.log();
@@ -294,9 +294,9 @@ fn assert_its_book_is_the_venues(input: Value) {
         reader.life += 1;
     }
     let least = reader.records + 2_000;
-    reader.follow(|reader| reader.records >= least);
+    reader.follow(&|reader| reader.records >= least);
     publisher.terminate();
-    reader.follow(|reader| reader.subscriber.ended());
+    reader.follow(&|reader| reader.subscriber.ended());
     let open = reader.open.iter().map(|(of, (order, _))| (*of, *order));
     let open: BTreeMap<u64, Order> = open.collect();
     assert!(

@@ -480,7 +480,15 @@ pub struct Seen {
     pub events: Vec<(Position, Event)>,
 }
 
+/// Drops an item.
+pub fn ignore(_: Item<'_>) {}
+
 impl Seen {
+    /// Returns a closure for `poll`. The tests share it, since each closure compiles the receiving side anew.
+    pub fn taker(&mut self) -> impl FnMut(Item<'_>) {
+        |item| self.take(item)
+    }
+
     pub fn take(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, record) => {
@@ -534,7 +542,7 @@ pub fn poll_until(
 ) -> Polled {
     let began = Instant::now();
     loop {
-        let polled = subscriber.poll(|item| seen.take(item));
+        let polled = subscriber.poll(seen.taker());
         if done(subscriber, seen) {
             return polled;
         }

@@ -152,7 +152,7 @@ fn follow() {
     let (mut lines, began) = (String::new(), Instant::now());
     let mut over = None;
     loop {
-        let worked = follower.poll_with(|item| match item {
+        let worked = follower.poll_with(&mut |item| match item {
             Item::Record(at, record) => {
                 if known.is_some_and(|known| (at.epoch.0, at.record.0) <= known) {
                     return;
