@@ -962,3 +962,43 @@ fn login_that_repeats_and_passes_over_messages_is_exact() {
     );
     assert_eq!(inspection.account.of(Reason::Repeated).frames, 1);
 }
+
+#[test]
+fn binary_file_with_a_wrong_first_message_is_read() {
+    let event = b"\0\x0cS\0\0\0\0\0\0\0\0\0\0M";
+    for wrong in [&b"\0\x0b"[..], b"\0\0", b"\0\x0c?", b"\xff\xff", b"\0\x0cT"] {
+        let mut bytes = event.repeat(337);
+        bytes[..wrong.len()].copy_from_slice(wrong);
+        let inspection = inspect_bytes("wrong-first", &bytes).unwrap();
+        let [feed] = &inspection.feeds[..] else {
+            panic!("one feed: {:?}", inspection.feeds);
+        };
+        assert_eq!(feed.name, "BinaryFILE of ITCH 5.0");
+        // A type that the decoder does not know costs its message; a wrong frame is skipped.
+        let is_unknown = wrong.last() == Some(&b'T');
+        let (messages, unknown) = (feed.messages, feed.unknown_types);
+        assert_eq!((messages, unknown), (336, u64::from(is_unknown)));
+        assert!(!inspection.is_whole());
+        let faults = inspection.faults.join("; ");
+        let is_skipped = faults.contains("bytes 0 to 14 (14) are no sound record");
+        assert_eq!(is_skipped, !is_unknown, "{faults}");
+        assert_eq!(inspection.account.total().bytes, bytes.len() as u64);
+    }
+}
+
+#[test]
+fn binary_file_of_no_messages_is_not_whole() {
+    let inspection = inspect_bytes("end-mark", &[0, 0]).unwrap();
+    let faults = &inspection.faults;
+    assert!(faults[0].contains("no messages"), "{faults:?}");
+    assert!(!inspection.is_whole());
+}
+
+#[test]
+fn binary_file_of_itch_41_is_named() {
+    let message =
+        |kind: u8, len: u8| [&[0, len, kind][..], &vec![0; usize::from(len) - 1]].concat();
+    let file = [message(b'T', 5), message(b'S', 6), message(b'A', 30)].concat();
+    let error = inspect_bytes("itch-41", &file).unwrap_err().to_string();
+    assert!(error.contains("looks like ITCH 4.1"), "{error}");
+}

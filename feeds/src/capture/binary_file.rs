@@ -6,10 +6,12 @@
 //! length, or begin with its start-of-messages event.
 //!
 //! Every length is compared with its message type. A message is believed only if a sound one, the
-//! end mark or the end follows; behind damage, reading continues at the next two sound messages.
+//! end mark or the end follows; behind damage, reading continues at the next two sound messages. A
+//! row of sound messages shows that the first one of the file is wrong.
 //! Damage counts as one message, so that the position of its loss is no message's.
 
 mod framing;
+mod recognition;
 
 use std::{
     io::Read,
@@ -17,6 +19,7 @@ use std::{
 };
 
 use self::framing::{Framing, Login, Unit};
+pub(super) use self::recognition::recognise;
 use super::{
     CaptureError, CaptureFault,
     account::{Account, Reason},
@@ -81,13 +84,6 @@ enum Judged {
 }
 
 impl BinaryFile {
-    /// Returns whether a file may hold messages of ITCH 5.0, by its first four bytes after
-    /// decompression. No capture format begins like that.
-    #[must_use]
-    pub fn looks_like(head: &[u8]) -> bool {
-        Framing::of(head).is_some()
-    }
-
     /// Opens a file, a FIFO, or standard input for the path `-`.
     ///
     /// # Errors
@@ -95,7 +91,7 @@ impl BinaryFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let (input, size) = open_input(path)?;
-        Self::new(path, input, size)
+        Self::begin(path, input, size)
     }
 
     /// Reads from any reader; errors show `name` as its path.
@@ -108,31 +104,27 @@ impl BinaryFile {
     ) -> Result<Self, CaptureError> {
         let name = name.as_ref();
         let input = Input::new(reader).map_err(|e| CaptureFault::Io(e).at(name, 0))?;
-        Self::new(name, input, None)
+        Self::begin(name, input, None)
     }
 
-    pub(crate) fn new(
-        path: &Path,
-        mut input: Input,
-        size: Option<u64>,
-    ) -> Result<Self, CaptureError> {
-        let io_fault = |e| CaptureFault::Io(e).at(path, 0);
-        input.ensure(framing::HEAD_LEN).map_err(io_fault)?;
+    fn begin(path: &Path, mut input: Input, size: Option<u64>) -> Result<Self, CaptureError> {
+        let framing = recognise(&mut input).map_err(|e| CaptureFault::Io(e).at(path, 0))?;
         let head = input.visible();
         if head.is_empty() && !input.is_cut() {
             return Err(CaptureError::Empty { path: path.into() });
         }
-        // A file that holds only its end mark is whole. A file cut within its first bytes is truncated.
+        // A file cut within its first bytes is truncated.
         let is_short = head.len() <= framing::PREFIX_LEN;
-        let framing = match Framing::of(head) {
-            Some(framing) => framing,
-            None if is_short => Framing::Lengths,
-            None => {
-                let what = "no message of ITCH 5.0 begins";
-                return Err(CaptureFault::Damaged(what).at(path, 0));
-            }
+        let Some(framing) = framing.or(is_short.then_some(Framing::Lengths)) else {
+            let what = "no message of ITCH 5.0 begins";
+            return Err(CaptureFault::Damaged(what).at(path, 0));
         };
-        Ok(Self {
+        Ok(Self::new(path, input, size, framing))
+    }
+
+    /// Reads a file that was recognised.
+    pub(super) fn new(path: &Path, input: Input, size: Option<u64>, framing: Framing) -> Self {
+        Self {
             path: path.into(),
             size,
             input,
@@ -148,7 +140,7 @@ impl BinaryFile {
             login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
-        })
+        }
     }
 
     /// Returns the next message, or `None` at the end of the file and after an error.
@@ -808,8 +800,41 @@ mod tests {
     }
 
     #[test]
+    fn wrong_first_message_costs_itself_only() {
+        let plain = [&EVENT[..EVENT.len() - 1], b"M"].concat();
+        let zero = [&[0, 0], &plain[2..]].concat();
+        for unit in [plain.clone(), soup(b'S', &plain[2..]), zero] {
+            for (at, byte) in [(1, 11), (1, 0), (0, 1), (1, 0xff), (2, b'?')] {
+                let mut bytes = unit.repeat(99);
+                if std::mem::replace(&mut bytes[at], byte) == byte {
+                    continue;
+                }
+                let (messages, stats) = read(&bytes);
+                assert_eq!(messages, vec![&plain[2..]; 98], "{at} {byte} {unit:02x?}");
+                let skipped = stats.account.of(Reason::Skipped).bytes;
+                assert_eq!(skipped, unit.len() as u64);
+                let (from, to) = (0, unit.len() as u64);
+                let (_, file) = drain(&bytes);
+                assert_eq!(
+                    file.findings().kept(),
+                    [CaptureFinding::Skipped { from, to }]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn file_of_its_end_mark_only_holds_no_messages() {
+        let (messages, file) = drain(&[0, 0]);
+        assert!(messages.is_empty());
+        let [fault] = &file.faults()[..] else {
+            panic!("one fault: {:?}", file.faults());
+        };
+        assert!(fault.starts_with("the file holds no messages"), "{fault}");
+    }
+
+    #[test]
     fn captures_and_other_files_are_no_binary_file() {
-        assert!(BinaryFile::looks_like(EVENT));
         for head in [
             [0xd4, 0xc3, 0xb2, 0xa1],
             [0xa1, 0xb2, 0xc3, 0xd4],
@@ -817,7 +842,6 @@ mod tests {
             [0xa1, 0xb2, 0x3c, 0x4d],
             [0x0a, 0x0d, 0x0d, 0x0a],
         ] {
-            assert!(!BinaryFile::looks_like(&head), "{head:02x?}");
             let file = BinaryFile::from_reader("test", Cursor::new(head.to_vec()));
             assert!(matches!(file, Err(CaptureError::Damaged { offset: 0, .. })));
         }
