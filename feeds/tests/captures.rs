@@ -437,6 +437,86 @@ fn obsolete_block_holds_no_more_than_its_room() {
     }
 }
 
+/// Returns an obsolete packet block of interface 0 with these lengths.
+fn obsolete(order: Order, lengths: (usize, usize), frame: &[u8]) -> Vec<u8> {
+    let words = [0, 0, 1_000_000, lengths.0 as u32, lengths.1 as u32];
+    let words = words.into_iter().flat_map(|word| order.u32(word));
+    block(
+        order,
+        2,
+        &words.chain(frame.iter().copied()).collect::<Vec<_>>(),
+    )
+}
+
+#[test]
+fn obsolete_block_without_its_fields_is_malformed() {
+    let order = Order::Little;
+    let whole = obsolete(order, (0, 100), &[]);
+    let body = &whole[8..28];
+    for len in (0..=20).step_by(4) {
+        let bytes = [pcapng(order, &[]), block(order, 2, &body[..len])].concat();
+        let (all, stats) = read(&bytes);
+        assert!(all.is_empty());
+        let of = |reason| frames_of(&stats, reason);
+        let is_whole = u64::from(len == 20);
+        let counts = (of(Reason::Malformed), of(Reason::Snapped));
+        assert_eq!(counts, (1 - is_whole, is_whole), "{len}");
+    }
+}
+
+#[test]
+fn obsolete_block_is_snapped_if_the_packet_was_longer() {
+    let order = Order::Little;
+    // The headers claim four bytes more than the frame has.
+    let mut frame = plain(b"01234567");
+    frame.truncate(frame.len() - 4);
+    let captured = frame.len();
+    for (original, is_snapped) in [
+        (captured - 1, false),
+        (captured, false),
+        (captured + 1, true),
+    ] {
+        let packet = obsolete(order, (captured, original), &frame);
+        let (all, stats) = read(&[pcapng(order, &[]), packet].concat());
+        let of = |reason| frames_of(&stats, reason);
+        let counts = (of(Reason::Malformed), of(Reason::Snapped));
+        let snapped = u64::from(is_snapped);
+        assert_eq!(counts, (1 - snapped, snapped), "{original}");
+        assert_eq!((all.len() as u64, stats.snapped), (snapped, snapped));
+    }
+}
+
+#[test]
+fn unknown_interface_is_reported_once_up_to_a_bound() {
+    let order = Order::Little;
+    let frame = plain(b"x");
+    let bytes_of = |interfaces: &[u32]| {
+        let packets = interfaces
+            .iter()
+            .flat_map(|it| enhanced(order, *it, STAMP_NS, &frame, frame.len()));
+        [pcapng(order, &[]), packets.collect()].concat()
+    };
+    let found: Vec<_> = findings(&bytes_of(&[5, 6, 5, 5, 6]))
+        .into_iter()
+        .map(|it| match it {
+            CaptureFinding::UnknownInterface { interface, .. } => interface,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(found, [5, 6]);
+    for interfaces in [63, 64, 65, 200] {
+        let interfaces: Vec<u32> = (1..=interfaces).collect();
+        let bytes = bytes_of(&interfaces);
+        let mut capture = open(&bytes).unwrap();
+        while capture.next().unwrap().is_some() {}
+        let found = capture.findings();
+        let all = found.kept().len() as u64 + found.more();
+        assert_eq!(all, interfaces.len().min(64) as u64);
+        let unknown = frames_of(capture.stats(), Reason::UnknownInterface);
+        assert_eq!(unknown, interfaces.len() as u64);
+    }
+}
+
 #[test]
 fn only_a_shortened_packet_is_snapped() {
     let order = Order::Little;

@@ -1002,3 +1002,70 @@ fn binary_file_of_itch_41_is_named() {
     let error = inspect_bytes("itch-41", &file).unwrap_err().to_string();
     assert!(error.contains("looks like ITCH 4.1"), "{error}");
 }
+
+#[test]
+fn file_without_a_feed_is_described_by_its_content() {
+    let clues = |file: &[u8]| match inspect_bytes("clues.pcap", file) {
+        Err(RecordingError::Nothing { clues, .. }) => clues,
+        other => panic!("{other:?}"),
+    };
+    let of = |kind: u16, count: usize| vec![frame(kind, &[0; 46]); count].into_iter();
+    let udp = |port| frame(0x0800, &raw(([10, 0, 0, 9], port, b"other".to_vec())));
+    let frames = of(0x0806, 1).chain(of(0x8864, 3)).chain(of(0x88cc, 2));
+    let frames = frames.chain([udp(53), udp(53), udp(999)]);
+    assert_eq!(
+        clues(&ethernet(frames)),
+        [
+            "3 frames of EtherType 0x8864 (PPPoE session)",
+            "2 frames: link control (LLDP, LACP, spanning tree)",
+            "1 frames: ARP",
+            "2 frames to 10.0.0.9:53 (DNS)",
+            "1 frames to 10.0.0.9:999",
+        ]
+    );
+    assert_eq!(clues(&ethernet([])), ["it holds no frames"]);
+    let mut snapped = pcap([([10, 0, 0, 9], 999, b"other".to_vec())]);
+    snapped.truncate(snapped.len() - 2);
+    let captured_at = 24 + 8;
+    snapped[captured_at] -= 2;
+    let snapped = clues(&snapped);
+    let expected = [
+        "1 datagrams are cut off by the capture",
+        "1 frames to 10.0.0.9:999",
+    ];
+    assert_eq!(snapped, expected);
+}
+
+#[test]
+fn multicast_of_a_service_leaves_the_verdict_whole() {
+    for (port, is_whole) in [(5_353, true), (5_354, false)] {
+        let other = ([224, 0, 0, 251], port, b"other".to_vec());
+        let file = pcap([(GROUP, 1, mold(1, b'S')), other]);
+        let inspection = inspect_bytes("service.pcap", &file).unwrap();
+        assert_eq!(inspection.is_whole(), is_whole, "{port}");
+    }
+}
+
+#[test]
+fn survey_ends_behind_a_number_of_bytes() {
+    const LEN: usize = 60_000;
+    let surveyed = (32 << 20) / LEN;
+    for (others, feeds) in [(surveyed - 2, 2), (surveyed + 2, 1)] {
+        let feed = |port| (1..=3).map(move |n| (GROUP, port, mold(n, b'S')));
+        let other = |_| ([10, 0, 0, 9], 9, vec![b'x'; LEN]);
+        let second = feed(2).map(|(group, port, mut packet)| {
+            packet[9] = b'2';
+            (group, port, packet)
+        });
+        let datagrams = feed(1).chain((0..others).map(other)).chain(second);
+        let all = datagrams
+            .zip(0..)
+            .map(|(datagram, at)| ((1_000, at), datagram));
+        let found = match recording(&[pcap_at(all)], &[]) {
+            Ok(recording) => recording.feeds().len(),
+            Err(RecordingError::Choice { feeds, .. }) => feeds.len(),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, feeds, "{others}");
+    }
+}

@@ -501,6 +501,35 @@ fn line_that_stops_and_returns_is_told_once_each() {
 }
 
 #[test]
+fn queue_beyond_its_bound_closes_the_hole_at_once() {
+    let bounds = [(3, u32::MAX), (u32::MAX, 3 * 23)];
+    for (packets_max, bytes_max) in bounds {
+        let mut feed = Feed::new(
+            1,
+            Holding {
+                packets_max: packets_max.min(8),
+                bytes_max,
+                ..Holding::RECORDED
+            },
+        );
+        for first in [1, 3, 4, 5] {
+            feed.packet(0, 0, &mold(1, first, 1));
+        }
+        assert_eq!(feed.sequences(), [1], "{bytes_max}");
+        feed.packet(0, 0, &mold(1, 6, 1));
+        assert_eq!(feed.sequences(), [1, 3, 4, 5, 6], "{bytes_max}");
+        assert_eq!(feed.told.gaps, [(2, 1)]);
+    }
+}
+
+#[test]
+fn arbiter_has_the_lines_that_it_was_given() {
+    for count in [1, 2, 3] {
+        assert_eq!(Feed::new(count, Holding::NONE).arbiter.lines(), count);
+    }
+}
+
+#[test]
 fn packets_of_each_line_are_counted() {
     let mut feed = pair(0);
     feed.packet(0, 0, &mold(1, 2, 2));

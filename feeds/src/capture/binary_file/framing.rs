@@ -11,6 +11,8 @@ pub(super) const PREFIX_LEN: usize = 2;
 pub(super) const HEAD_LEN: usize = 4;
 /// Bytes from the start of a unit that decide whether it is sound.
 pub(super) const SOUND_LEN: usize = PREFIX_LEN + 12;
+/// Bytes from the start of a sound message that decide whether its successor is sound too.
+pub(super) const PAIR_LEN: usize = 256;
 /// Bytes that a venue may append to a message.
 const APPENDED_MAX: usize = 64;
 const NS_PER_DAY: u64 = 86_400_000_000_000;
