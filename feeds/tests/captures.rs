@@ -437,6 +437,42 @@ fn obsolete_block_holds_no_more_than_its_room() {
     }
 }
 
+#[test]
+fn last_record_is_believed_by_the_end_of_the_file() {
+    let order = Order::Little;
+    let (one, two) = (plain(b"one"), plain(b"two"));
+    // No header of a capture tool: the packet was shorter than its captured part.
+    let strange = pcap_record(order, 1_000, &two, two.len() - 1);
+    let bytes = [pcap(std::slice::from_ref(&one)), strange].concat();
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.truncated), (2, 0));
+    assert!(skipped(&bytes).is_empty());
+    // A header without a packet is believed by its successor only.
+    let empty = pcap_record(order, 1_000, &[], 60);
+    let start = pcap(&[one]);
+    let bytes = [&start[..], &empty].concat();
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.truncated), (1, 0));
+    let (from, to) = (start.len() as u64, bytes.len() as u64);
+    assert_eq!(skipped(&bytes), [(from, to)]);
+}
+
+#[test]
+fn kinds_of_frames_are_counted_up_to_a_bound() {
+    let frames = |kinds: std::ops::Range<u16>| kinds.map(|kind| ethernet(&[], kind, &[0; 46]));
+    for (kinds, counted) in [(63, 63), (64, 64), (65, 64)] {
+        let all: Vec<_> = frames(0x9901..0x9901 + kinds)
+            .chain(frames(0x9901..0x9902))
+            .collect();
+        let bytes = pcap(&all);
+        let mut capture = open(&bytes).unwrap();
+        while capture.next().unwrap().is_some() {}
+        let others: Vec<_> = capture.others().collect();
+        assert_eq!(others.len(), counted, "{kinds}");
+        assert_eq!(others[0], (Reason::OtherEtherType, 0x9901, 2));
+    }
+}
+
 /// Returns an obsolete packet block of interface 0 with these lengths.
 fn obsolete(order: Order, lengths: (usize, usize), frame: &[u8]) -> Vec<u8> {
     let words = [0, 0, 1_000_000, lengths.0 as u32, lengths.1 as u32];

@@ -516,9 +516,48 @@ fn queue_beyond_its_bound_closes_the_hole_at_once() {
             feed.packet(0, 0, &mold(1, first, 1));
         }
         assert_eq!(feed.sequences(), [1], "{bytes_max}");
+        assert_eq!(feed.arbiter.held_packets(), 3);
         feed.packet(0, 0, &mold(1, 6, 1));
         assert_eq!(feed.sequences(), [1, 3, 4, 5, 6], "{bytes_max}");
         assert_eq!(feed.told.gaps, [(2, 1)]);
+        assert_eq!(feed.arbiter.held_packets(), 0);
+    }
+}
+
+#[test]
+fn packet_that_waited_counts_what_came_before_it() {
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    for (first, messages) in [(1, 1), (4, 3), (5, 4)] {
+        feed.packet(0, 0, &mold(1, first, messages));
+    }
+    assert_eq!(feed.arbiter.line(0).duplicates, 0);
+    feed.arbiter.finish(&mut feed.told);
+    assert_eq!(feed.sequences(), [1, 4, 5, 6, 7, 8]);
+    assert_eq!(feed.arbiter.line(0).duplicates, 2, "5 and 6");
+    assert_eq!(feed.told.gaps, [(2, 2)]);
+}
+
+#[test]
+fn source_begins_with_a_known_message_or_an_exact_packet() {
+    let whole = mold(1, 1, 2);
+    let mut cut = whole.clone();
+    cut.truncate(cut.len() - 3);
+    for (packet, is_known, begins) in [
+        (&whole, true, true),
+        (&whole, false, true),
+        (&cut, true, true),
+        (&cut, false, false),
+    ] {
+        let known: fn(&[u8]) -> bool = if is_known { |_| true } else { |_| false };
+        let lines = Lines::default();
+        let mut arbiter = Arbiter::new(MoldUdp64::new(known), lines, false);
+        let mut told = Told::default();
+        let packet = Packet {
+            received_at: Nanos(1),
+            payload: packet,
+        };
+        arbiter.packet(0, Nanos(1), packet, &mut told);
+        assert_eq!(arbiter.session().is_some(), begins, "{is_known}");
     }
 }
 

@@ -404,6 +404,21 @@ mod tests {
     }
 
     #[test]
+    fn skippable_frames_of_zstd_are_passed_over() {
+        let frame = zstd(4, &[EVENT]);
+        for first in [0x50, 0x5a, 0x5f] {
+            let skippable = [first, 0x2a, 0x4d, 0x18, 5, 0, 0, 0, b'5', 0, 1, 2, 3];
+            let bytes = [&skippable[..], &skippable, &frame, &skippable, &frame].concat();
+            assert_eq!(read(&bytes), (2, false), "{first:#x}");
+        }
+        for other in [[0x4f, 0x2a, 0x4d, 0x18], [0x50, 0x2a, 0x4d, 0x19]] {
+            let bytes = [&other[..], &[5, 0, 0, 0, b'5', 0, 1, 2, 3], &frame].concat();
+            let opened = BinaryFile::from_reader("test", Cursor::new(bytes));
+            assert!(opened.is_err(), "{other:02x?}");
+        }
+    }
+
+    #[test]
     fn corrupt_last_block_of_zstd_is_no_cut() {
         let mut frame = zstd(4, &[&EVENT.repeat(100)[..]; 2]);
         let second = 6 + 3 + 1_400;

@@ -769,35 +769,4 @@ fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stats_of_several_files_are_their_sums() {
-        let stats = |n: u64| {
-            let mut account = Account::default();
-            account.add(Reason::Datagram, n + 5, n + 6);
-            CaptureStats {
-                frames: n,
-                datagrams: n + 1,
-                snapped: n + 2,
-                unstamped: n + 3,
-                truncated: n + 4,
-                account,
-            }
-        };
-        let mut all = stats(10);
-        all.merge(&stats(100));
-        let mut account = Account::default();
-        account.add(Reason::Datagram, 120, 122);
-        let sums = CaptureStats {
-            frames: 110,
-            datagrams: 112,
-            snapped: 114,
-            unstamped: 116,
-            truncated: 118,
-            account,
-        };
-        assert_eq!(all, sums);
-    }
-}
+mod tests;

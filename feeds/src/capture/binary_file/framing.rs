@@ -304,6 +304,10 @@ mod tests {
                 assert_eq!(Framing::of(&head), framing, "{len}");
                 let unit = Framing::Lengths.unit(&head, 0).map(Unit::len);
                 assert_eq!(unit, fits.then_some(PREFIX_LEN + len), "{len}");
+                let [high, low] = (len as u16 + 1).to_be_bytes();
+                let unit = Framing::SoupBinTcp.unit(&[high, low, b'S', kind], 0);
+                let whole = PREFIX_LEN + 1 + len;
+                assert_eq!(unit.map(Unit::len), fits.then_some(whole), "{len}");
             }
         }
     }

@@ -39,6 +39,8 @@ fn messages_behind_a_zero_length_are_another_session() {
     let at = 2 * EVENT.len() as u64 + 2;
     assert_eq!(file.findings().kept(), [CaptureFinding::AnotherFile { at }]);
     assert!(!file.findings().is_damage());
+    assert_eq!(file.notes(), [format!("another file begins at byte {at}")]);
+    assert!(file.faults().is_empty());
 }
 
 #[test]
