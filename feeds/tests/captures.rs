@@ -1289,6 +1289,22 @@ fn shortened_length_is_reported_and_later_times_hold() {
 }
 
 #[test]
+fn damage_before_two_records_and_a_cut_one_costs_itself() {
+    let payload = |n: u8| vec![b'a' + n; 50];
+    let frames: Vec<_> = (0..6).map(|n| plain(&payload(n))).collect();
+    let len = 16 + frames[0].len();
+    let whole = pcap(&frames);
+    for cut in [1, 9, 15, 16, 40] {
+        let mut bytes = whole[..24 + 5 * len + cut].to_vec();
+        bytes[24 + 2 * len..24 + 3 * len].fill(0xff);
+        let (all, stats) = read(&bytes);
+        let given: Vec<_> = all.into_iter().map(|it| it.payload).collect();
+        assert_eq!(given, [0, 1, 3, 4].map(payload), "{cut}");
+        assert_eq!(stats.truncated, 1);
+    }
+}
+
+#[test]
 fn damage_before_a_pause_of_days_costs_one_record() {
     let frames: Vec<_> = (0..40).map(|n| plain(&numbers(n))).collect();
     let len = 16 + frames[0].len();

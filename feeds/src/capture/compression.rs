@@ -403,6 +403,34 @@ mod tests {
         }
     }
 
+    /// Every other read is interrupted, and the others give one byte.
+    struct Interrupted(Cursor<Vec<u8>>, bool);
+
+    impl Read for Interrupted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let len = buffer.len().min(1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    #[test]
+    fn interrupted_reads_are_repeated() {
+        let events = EVENT.repeat(9);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        io::Write::write_all(&mut gzip, &events).unwrap();
+        let gzip = gzip.finish().unwrap();
+        for bytes in [zstd(4, &[&events]), gzip, events] {
+            let reader = Interrupted(Cursor::new(bytes), false);
+            let mut file = BinaryFile::from_reader("test", reader).unwrap();
+            while file.next().unwrap().is_some() {}
+            assert_eq!((file.stats().messages, file.stats().truncated), (9, 0));
+        }
+    }
+
     #[test]
     fn skippable_frames_of_zstd_are_passed_over() {
         let frame = zstd(4, &[EVENT]);
