@@ -473,6 +473,23 @@ fn kinds_of_frames_are_counted_up_to_a_bound() {
     }
 }
 
+#[test]
+fn unknown_interface_is_reported_with_its_block() {
+    let order = Order::Little;
+    let packet = enhanced(order, 7, STAMP_NS, &plain(b"x"), 45);
+    let long = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let others = [long, block(order, 5, &[0; 40])];
+    for (others, block) in [(&others[..0], 3), (&others[..1], 4), (&others, 5)] {
+        let bytes = [pcapng(order, &[]), others.concat(), packet.clone()].concat();
+        let expected = CaptureFinding::UnknownInterface {
+            interface: 7,
+            block,
+            at: (bytes.len() - packet.len()) as u64,
+        };
+        assert_eq!(findings(&bytes), [expected]);
+    }
+}
+
 /// Returns an obsolete packet block of interface 0 with these lengths.
 fn obsolete(order: Order, lengths: (usize, usize), frame: &[u8]) -> Vec<u8> {
     let words = [0, 0, 1_000_000, lengths.0 as u32, lengths.1 as u32];
