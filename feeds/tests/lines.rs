@@ -562,6 +562,22 @@ fn source_begins_with_a_known_message_or_an_exact_packet() {
 }
 
 #[test]
+fn next_session_is_numbered_or_not_as_its_first_packet() {
+    for (numbers, delivered) in [([0, 0, 0], 4), ([1, 2, 0], 2)] {
+        let mut feed = Feed::new(1, Holding::live(0, 0));
+        feed.packet(0, 0, &mold(1, 1, 2));
+        for (at_us, first) in (10..).zip(numbers) {
+            feed.packet(0, at_us, &mold(2, first, 1));
+        }
+        feed.poll(10_000_000);
+        feed.packet(0, 10_000_001, &mold(2, 0, 1));
+        feed.arbiter.finish(&mut feed.told);
+        let of_next = feed.told.messages.len() - 2;
+        assert_eq!(of_next, delivered, "{numbers:?}");
+    }
+}
+
+#[test]
 fn arbiter_has_the_lines_that_it_was_given() {
     for count in [1, 2, 3] {
         assert_eq!(Feed::new(count, Holding::NONE).arbiter.lines(), count);
