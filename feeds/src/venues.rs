@@ -172,6 +172,32 @@ mod tests {
     }
 
     #[test]
+    fn heartbeat_of_any_format_is_one() {
+        let mut deep = vec![0; 40];
+        deep[..4].copy_from_slice(&[1, 0, 0x04, 0x80]);
+        deep[24] = 1;
+        let mold = b"SESSION001\0\0\0\0\0\0\0\x01\0\0".to_vec();
+        assert!(Format::is_heartbeat(&deep) && Format::is_heartbeat(&mold));
+        for other in [&b""[..], &mold[..19], &deep[..39], &[b'?'; 20]] {
+            assert!(!Format::is_heartbeat(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn facts_of_formats_are_those_of_their_venues() {
+        let of = |format: Format| {
+            let holding = format.holding();
+            let (reorder, skew) = (holding.reorder_us, holding.skew_us);
+            (format.refers_to_orders(), reorder, skew)
+        };
+        assert_eq!(of(Format::IexTp), (false, 2_000, 5_000));
+        assert_eq!(of(Format::MoldUdp64Itch50), (true, 2_000, 10_000));
+        for format in Format::ALL {
+            assert_eq!(format.heartbeat_interval(), Nanos::from_secs(1));
+        }
+    }
+
+    #[test]
     fn format_detection_requires_whole_packet() {
         let mut deep = vec![0; 40];
         deep[..4].copy_from_slice(&[1, 0, 0x04, 0x80]);

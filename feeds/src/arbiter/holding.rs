@@ -102,3 +102,67 @@ impl Default for Lines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_live_feeds_files_and_none_are_as_documented() {
+        let live = Holding {
+            reorder_us: 7,
+            reorder_packets: 256,
+            skew_us: 9,
+            session_us: 100_000,
+            stopped_us: 3_500_000,
+            packets_max: 4_096,
+            bytes_max: 8_388_608,
+        };
+        assert_eq!(Holding::live(7, 9), live);
+        let recorded = Holding {
+            reorder_us: 1_000_000,
+            reorder_packets: 1_024,
+            skew_us: 1_000_000,
+            session_us: 1_000_000,
+            ..live
+        };
+        assert_eq!(Holding::RECORDED, recorded);
+        let none = Holding {
+            reorder_us: 0,
+            reorder_packets: 0,
+            skew_us: 0,
+            session_us: 0,
+            stopped_us: 5_000_000,
+            packets_max: 0,
+            bytes_max: 0,
+        };
+        assert_eq!(Holding::NONE, none);
+        let one = Lines {
+            count: 1,
+            holding: none,
+        };
+        assert_eq!(Lines::default(), one);
+    }
+
+    #[test]
+    fn waits_are_the_longer_ones() {
+        for (reorder_us, skew_us, session_us, wait, stragglers) in [
+            (1, 2, 3, 2, 3),
+            (2, 1, 3, 2, 3),
+            (1, 9, 3, 9, 9),
+            (9, 1, 3, 9, 9),
+        ] {
+            let holding = Holding {
+                reorder_us,
+                skew_us,
+                session_us,
+                ..Holding::NONE
+            };
+            assert_eq!(holding.wait(), Nanos::from_us(wait));
+            assert_eq!(holding.stragglers(), Nanos::from_us(stragglers));
+            assert_eq!(holding.reorder(), Nanos::from_us(reorder_us.into()));
+            assert_eq!(holding.session(), Nanos::from_us(session_us.into()));
+        }
+        assert_eq!(Holding::NONE.stopped(), Nanos::from_us(5_000_000));
+    }
+}

@@ -117,3 +117,95 @@ impl Queue {
         self.packets.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet of the messages `first..end`, and so many bytes.
+    fn held(first: u64, end: u64, len: usize) -> Held {
+        Held {
+            line: 0,
+            sender: None,
+            first,
+            end,
+            arrived_at: Nanos(first),
+            received_at: Nanos(end),
+            bytes: vec![0; len],
+        }
+    }
+
+    #[test]
+    fn queue_exceeds_packets_or_bytes_by_one() {
+        let mut queue = Queue::new(8);
+        assert!(!queue.exceeds(0, 0));
+        for first in 1..=3 {
+            queue.insert(held(first, first + 1, 100));
+        }
+        for (packets_max, bytes_max, exceeds) in [
+            (3, 300, false),
+            (4, 301, false),
+            (2, 300, true),
+            (1, 999, true),
+            (3, 299, true),
+            (9, 1, true),
+        ] {
+            let found = queue.exceeds(packets_max, bytes_max);
+            assert_eq!(found, exceeds, "{packets_max} {bytes_max}");
+        }
+        assert!(queue.pop(1).is_some());
+        assert!(!queue.exceeds(2, 200) && queue.exceeds(2, 199));
+    }
+
+    #[test]
+    fn packets_leave_in_the_order_of_their_messages() {
+        let mut queue = Queue::new(8);
+        assert!(queue.is_empty());
+        assert_eq!((queue.len(), queue.front(), queue.end()), (0, None, 0));
+        for first in [7, 3, 5] {
+            queue.insert(held(first, first + 2, 1));
+        }
+        // Of two copies, the first one leaves first.
+        queue.insert(held(5, 6, 1));
+        assert!(!queue.is_empty());
+        assert_eq!((queue.len(), queue.front(), queue.end()), (4, Some(3), 9));
+        assert_eq!(queue.front_since(), Some(Nanos(3)));
+        assert!(queue.pop(2).is_none(), "a message before it is missing");
+        let left: Vec<_> = std::iter::from_fn(|| queue.pop(9))
+            .map(|held| (held.first, held.end))
+            .collect();
+        assert_eq!(left, [(3, 5), (5, 7), (5, 6), (7, 9)]);
+    }
+
+    #[test]
+    fn packet_covers_what_lies_within_it() {
+        let mut queue = Queue::new(8);
+        queue.insert(held(10, 20, 1));
+        queue.insert(held(15, 16, 1));
+        for (first, end, covers) in [
+            (10, 20, true),
+            (16, 20, true),
+            (12, 13, true),
+            (9, 12, false),
+            (10, 21, false),
+            (20, 21, false),
+        ] {
+            let found = queue.covers(first, end);
+            assert_eq!(found.is_some(), covers, "{first}..{end}");
+        }
+    }
+
+    #[test]
+    fn buffers_are_reused_up_to_the_bound() {
+        let mut queue = Queue::new(2);
+        for _ in 0..9 {
+            queue.recycle(Vec::new());
+        }
+        assert!(queue.buffers.len() >= 3);
+        assert_eq!(queue.buffers.len(), queue.buffers.capacity());
+        let buffer = queue.copy(b"bytes");
+        assert_eq!(buffer, b"bytes");
+        queue.recycle(buffer);
+        assert_eq!(queue.copy(b"no"), b"no", "without the bytes before");
+    }
+}

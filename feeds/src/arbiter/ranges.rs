@@ -68,32 +68,26 @@ impl Ranges {
         let mut taken = Taken::default();
         let mut at = self.all.partition_point(|range| range.to <= from);
         while let Some(range) = self.all.get_mut(at).filter(|range| range.from < to) {
-            let (cut_from, cut_to) = (range.from.max(from), range.to.min(to));
-            let tag = range.tag;
-            taken.tag = if taken.messages == 0 {
-                tag
-            } else {
-                taken.tag.min(tag)
+            let Range { to: end, tag, .. } = *range;
+            let (cut_from, cut_to) = (range.from.max(from), end.min(to));
+            taken.tag = match taken.messages {
+                0 => tag,
+                _ => taken.tag.min(tag),
             };
             taken.messages += cut_to - cut_from;
-            let rest = Range {
-                from: cut_to,
-                to: range.to,
-                tag,
-            };
             range.to = cut_from;
-            let is_empty = range.from == range.to;
-            match (is_empty, rest.from < rest.to) {
-                (true, true) => self.all[at] = rest,
-                (true, false) => drop(self.all.remove(at)),
-                (false, true) => {
-                    self.all.insert(at + 1, rest);
-                    break;
-                }
-                (false, false) => at += 1,
+            if range.from == cut_from {
+                self.all.remove(at);
+            } else {
+                at += 1;
             }
-            if rest.from < rest.to {
-                break;
+            if cut_to < end {
+                let rest = Range {
+                    from: cut_to,
+                    to: end,
+                    tag,
+                };
+                self.all.insert(at, rest);
             }
         }
         self.messages -= taken.messages;
@@ -118,14 +112,19 @@ mod tests {
             for to in from..30 {
                 let mut ranges = Ranges::new(8);
                 let mut plain: Vec<u64> = Vec::new();
-                for (a, b) in [(2, 5), (7, 8), (10, 20)] {
-                    ranges.push(a, b, a);
+                let mut tags = Vec::new();
+                for (a, b, tag) in [(2, 5, 9), (7, 8, 3), (10, 20, 6)] {
+                    ranges.push(a, b, tag);
                     plain.extend(a..b);
+                    tags.extend((a.max(from) < b.min(to)).then_some(tag));
                 }
                 let before = plain.len();
                 plain.retain(|n| !(from..to).contains(n));
                 let taken = ranges.take(from, to);
                 assert_eq!(taken.messages, (before - plain.len()) as u64);
+                if taken.messages > 0 {
+                    assert_eq!(Some(taken.tag), tags.into_iter().min(), "{from}..{to}");
+                }
                 assert_eq!(ranges.messages(), plain.len() as u64);
                 let rest: Vec<u64> = ranges.all.iter().flat_map(|r| r.from..r.to).collect();
                 assert_eq!(rest, plain, "{from}..{to}");

@@ -3,6 +3,8 @@
 //! A file may consist of several members. Zeros behind the last one pad a file (block devices and
 //! tapes do that); any other bytes there are trailing. Both are counted.
 //!
+//! A zstd frame that is cut off gives its whole blocks. gzip gives each byte before the cut.
+//!
 //! The decoder holds the window of a zstd frame in memory: 128 MiB at most, as `zstd -d` does. A frame
 //! that needs more is refused, since a few bytes could ask for any amount.
 
@@ -163,32 +165,68 @@ impl Kind {
 struct Zstd {
     source: Source,
     frame: FrameDecoder,
+    /// The error to return behind the content of a frame that is cut off.
+    cut: Option<Error>,
 }
 
 impl Zstd {
-    fn open(source: Source) -> io::Result<Self> {
-        let frame = FrameDecoder::new();
-        let mut zstd = Self { source, frame };
-        let begun = zstd.frame.init(&mut zstd.source);
-        begun.map_err(|error| zstd.source.fault(error))?;
-        Ok(zstd)
+    /// An empty last block and a checksum.
+    const FRAME_END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
+    fn open(mut source: Source) -> io::Result<Self> {
+        let mut frame = FrameDecoder::new();
+        frame.init(&mut source).map_err(fault)?;
+        Ok(Self {
+            source,
+            frame,
+            cut: None,
+        })
+    }
+
+    fn decode_block(&mut self) -> io::Result<()> {
+        let one = || BlockDecodingStrategy::UptoBlocks(1);
+        let Err(error) = self.frame.decode_blocks(&mut self.source, one()) else {
+            return Ok(());
+        };
+        let error = fault(error);
+        if error.kind() != ErrorKind::UnexpectedEof {
+            return Err(error);
+        }
+        // The decoder keeps back a window of what it decoded until the frame ends.
+        let ended = self.frame.decode_blocks(&Self::FRAME_END[..], one());
+        ended.map_err(fault)?;
+        self.cut = Some(error);
+        Ok(())
     }
 }
 
 impl Read for Zstd {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.frame.can_collect() == 0 && !self.frame.is_finished() {
-            let one = BlockDecodingStrategy::UptoBlocks(1);
-            let decoded = self.frame.decode_blocks(&mut self.source, one);
-            decoded.map_err(|error| self.source.fault(error))?;
+            self.decode_block()?;
         }
         let len = self.frame.read(buffer)?;
+        if len > 0 || buffer.is_empty() {
+            return Ok(len);
+        }
+        if let Some(cut) = self.cut.take() {
+            return Err(cut);
+        }
         let stored = self.frame.get_checksum_from_data();
-        if len == 0 && stored.is_some() && stored != self.frame.get_calculated_checksum() {
+        if stored.is_some() && stored != self.frame.get_calculated_checksum() {
             return Err(ErrorKind::InvalidInput.into());
         }
-        Ok(len)
+        Ok(0)
     }
+}
+
+/// Returns an error of the zstd decoder: of the file or its early end, or of a corrupt stream.
+fn fault(error: FrameDecoderError) -> Error {
+    let first: &dyn std::error::Error = &error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    let of_file = causes.find_map(|cause| cause.downcast_ref::<Error>());
+    let kind = of_file.map_or(ErrorKind::InvalidInput, Error::kind);
+    Error::new(kind, error)
 }
 
 /// Returns the window that a zstd frame asks for and the longest one that is read, if an error says so.
@@ -265,16 +303,6 @@ impl Source {
             }
         }
     }
-
-    /// Returns a decompressor's error: of a file that ends too early, or of a corrupt stream.
-    fn fault(&mut self, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        let kind = match self.peek(1) {
-            Ok([]) => ErrorKind::UnexpectedEof,
-            Ok(_) => ErrorKind::InvalidInput,
-            Err(error) => return error,
-        };
-        Error::new(kind, error)
-    }
 }
 
 impl Read for Source {
@@ -335,6 +363,102 @@ mod tests {
                 panic!("{error:?}");
             };
             assert!(what.contains("is cut off"), "{error}");
+        }
+    }
+
+    /// Returns the number of messages, and whether the file is cut off.
+    fn read(bytes: &[u8]) -> (u64, bool) {
+        let mut file = BinaryFile::from_reader("test", Cursor::new(bytes.to_vec())).unwrap();
+        while file.next().unwrap().is_some() {}
+        let stats = file.stats();
+        (stats.messages, stats.truncated > 0)
+    }
+
+    #[test]
+    fn cut_zstd_frame_gives_its_whole_blocks() {
+        const LEN: usize = 14 * 1_000;
+        let block = EVENT.repeat(1_000);
+        for (window, has_checksum) in [(4, false), (10, false), (10, true)] {
+            let mut whole = zstd(window, &[&block[..]; 3]);
+            if has_checksum {
+                whole[4] |= 4;
+                // The checksum is wrong, but missing where the frame is cut.
+                whole.extend([0; 4]);
+            }
+            let head = 6;
+            for blocks in 1..3 {
+                let ends = head + blocks * (3 + LEN);
+                for cut in [ends, ends + 2, ends + 3, ends + 9, ends + 2 + LEN] {
+                    let found = read(&whole[..cut]);
+                    assert_eq!(found, (blocks as u64 * 1_000, true), "{window} {cut}");
+                }
+            }
+            if has_checksum {
+                for cut in 1..4 {
+                    assert_eq!(read(&whole[..whole.len() - cut]), (3_000, true));
+                }
+            } else {
+                assert_eq!(read(&whole), (3_000, false));
+            }
+        }
+    }
+
+    /// Every other read is interrupted, and the others give one byte.
+    struct Interrupted(Cursor<Vec<u8>>, bool);
+
+    impl Read for Interrupted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let len = buffer.len().min(1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    #[test]
+    fn interrupted_reads_are_repeated() {
+        let events = EVENT.repeat(9);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        io::Write::write_all(&mut gzip, &events).unwrap();
+        let gzip = gzip.finish().unwrap();
+        for bytes in [zstd(4, &[&events]), gzip, events] {
+            let reader = Interrupted(Cursor::new(bytes), false);
+            let mut file = BinaryFile::from_reader("test", reader).unwrap();
+            while file.next().unwrap().is_some() {}
+            assert_eq!((file.stats().messages, file.stats().truncated), (9, 0));
+        }
+    }
+
+    #[test]
+    fn skippable_frames_of_zstd_are_passed_over() {
+        let frame = zstd(4, &[EVENT]);
+        for first in [0x50, 0x5a, 0x5f] {
+            let skippable = [first, 0x2a, 0x4d, 0x18, 5, 0, 0, 0, b'5', 0, 1, 2, 3];
+            let bytes = [&skippable[..], &skippable, &frame, &skippable, &frame].concat();
+            assert_eq!(read(&bytes), (2, false), "{first:#x}");
+        }
+        for other in [[0x4f, 0x2a, 0x4d, 0x18], [0x50, 0x2a, 0x4d, 0x19]] {
+            let bytes = [&other[..], &[5, 0, 0, 0, b'5', 0, 1, 2, 3], &frame].concat();
+            let opened = BinaryFile::from_reader("test", Cursor::new(bytes));
+            assert!(opened.is_err(), "{other:02x?}");
+        }
+    }
+
+    #[test]
+    fn corrupt_last_block_of_zstd_is_no_cut() {
+        let mut frame = zstd(4, &[&EVENT.repeat(100)[..]; 2]);
+        let second = 6 + 3 + 1_400;
+        // A block of a reserved type, and one whose literals exceed it, at the end of the file.
+        for (kind, body) in [(3, &[0; 9][..]), (2, &[0xff; 9])] {
+            frame.truncate(second);
+            let header = (body.len() as u32) << 3 | kind << 1 | 1;
+            frame.extend(&header.to_le_bytes()[..3]);
+            frame.extend(body);
+            let opened = BinaryFile::from_reader("test", Cursor::new(frame.clone()));
+            let error = opened.err().unwrap().to_string();
+            assert!(error.contains("is corrupt"), "{error}");
         }
     }
 

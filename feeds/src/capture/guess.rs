@@ -42,6 +42,7 @@ impl Guess {
         magic
             .map(|(_, guess)| *guess)
             .or_else(|| is_erf(head).then_some(Self::Erf))
+            .or_else(|| is_itch_41(head).then_some(Self::Itch41))
     }
 
     /// Guesses the protocol of a UDP payload that no decoder recognises.
@@ -66,7 +67,7 @@ impl fmt::Display for Guess {
             Self::Snoop => "looks like a snoop capture: convert it with editcap -F pcap",
             Self::Erf => "looks like an ERF capture: convert it with editcap -F nsecpcap",
             Self::Dbn => "looks like DBN records: it holds no packets of a venue",
-            Self::Itch41 => "looks like ITCH 4.1 in MoldUDP64: only ITCH 5.0 is decoded",
+            Self::Itch41 => "looks like ITCH 4.1: only ITCH 5.0 is decoded",
             Self::MoldUdp64 => {
                 "looks like MoldUDP64 with messages that are not ITCH 5.0: no decoder knows them"
             }
@@ -136,10 +137,7 @@ fn mold(payload: &[u8]) -> Option<Guess> {
     while let Some((len, rest)) = blocks.split_first_chunk::<2>() {
         let len = usize::from(u16::from_be_bytes(*len));
         let (message, rest) = rest.split_at_checked(len)?;
-        is_41 |= matches!(
-            (message.first(), len),
-            (Some(b'T'), 5) | (Some(b'A'), 30) | (Some(b'E'), 25) | (Some(b'D'), 13)
-        );
+        is_41 |= message.first().is_some_and(|kind| is_of_41(*kind, len));
         seen = seen.checked_add(1)?;
         blocks = rest;
     }
@@ -153,6 +151,38 @@ fn mold(payload: &[u8]) -> Option<Guess> {
     } else {
         Guess::MoldUdp64
     })
+}
+
+/// Returns whether a type has a length that only ITCH 4.1 gives it.
+const fn is_of_41(kind: u8, len: usize) -> bool {
+    matches!(
+        (kind, len),
+        (b'T', 5) | (b'A', 30) | (b'E', 25) | (b'D', 13)
+    )
+}
+
+/// BinaryFILE of ITCH 4.1: the first messages are short and begin with capital letters, behind their lengths.
+fn is_itch_41(head: &[u8]) -> bool {
+    const MESSAGES: usize = 8;
+    let mut rest = head;
+    let mut of_41 = 0;
+    for messages in 0..MESSAGES {
+        let Some((len, behind)) = rest.split_first_chunk::<2>() else {
+            return rest.is_empty() && messages > 1 && of_41 > 0;
+        };
+        let len = usize::from(u16::from_be_bytes(*len));
+        let Some((message, behind)) = behind.split_at_checked(len) else {
+            return false;
+        };
+        match message.first() {
+            Some(kind) if kind.is_ascii_uppercase() && len < 64 => {
+                of_41 += usize::from(is_of_41(*kind, len));
+            }
+            _ => return false,
+        }
+        rest = behind;
+    }
+    of_41 > 0
 }
 
 /// Sequence (4), sending time (8), then messages: size, block length, template, schema 1.
@@ -231,6 +261,30 @@ mod tests {
             None,
             "one record proves nothing"
         );
+    }
+
+    #[test]
+    fn binary_file_of_itch_41_is_named() {
+        let message = |kind: u8, len: usize| {
+            let mut message = vec![0, len as u8, kind];
+            message.resize(2 + len, 0);
+            message
+        };
+        let seconds = message(b'T', 5);
+        let event = message(b'S', 6);
+        for (bytes, is_41) in [
+            ([&seconds[..], &event].concat(), true),
+            (seconds.repeat(9), true),
+            ([&event[..], &event, &message(b'A', 30)].concat(), true),
+            ([&event[..], &event].concat(), false),
+            (seconds.clone(), false),
+            ([&seconds[..], &message(b'?', 5)].concat(), false),
+            ([&seconds[..], &seconds[..4]].concat(), false),
+            ([&seconds[..], &message(b'S', 64)].concat(), false),
+        ] {
+            let guess = is_41.then_some(Guess::Itch41);
+            assert_eq!(Guess::of_file(&bytes), guess, "{bytes:02x?}");
+        }
     }
 
     #[test]

@@ -56,7 +56,8 @@ impl Input {
         self.is_cut
     }
 
-    /// Makes at least `len` bytes visible; false if the input ends before.
+    /// Makes at least `len` bytes visible; false if the input ends before. The decompressor reads on after
+    /// an interrupt.
     pub(crate) fn ensure(&mut self, len: usize) -> io::Result<bool> {
         while self.window.len() < len && !self.ended {
             if self.buffer.len() < self.window.start + len.max(READ_LEN) {
@@ -71,7 +72,6 @@ impl Input {
             match self.reader.read(&mut self.buffer[self.window.end..]) {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.window.end += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // Only the decompressor returns this: its stream ends before its trailer.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
                     self.ended = true;

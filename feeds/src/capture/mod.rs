@@ -84,14 +84,15 @@ impl RecordedFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CaptureError> {
         let path = path.as_ref();
         let (mut input, size) = open_input(path)?;
-        let head = input.ensure(pcapng::MAGIC.len());
-        head.map_err(|e| CaptureFault::Io(e).at(path, 0))?;
-        let is_messages = BinaryFile::looks_like(input.visible());
-        Ok(if is_messages {
-            Self::Messages(Box::new(BinaryFile::new(path, input, size)?))
-        } else {
-            Self::Capture(Box::new(Capture::new(path, input, size)?))
-        })
+        let framing = binary_file::recognise(&mut input);
+        Ok(
+            match framing.map_err(|e| CaptureFault::Io(e).at(path, 0))? {
+                Some(framing) => {
+                    Self::Messages(Box::new(BinaryFile::new(path, input, size, framing)))
+                }
+                None => Self::Capture(Box::new(Capture::new(path, input, size)?)),
+            },
+        )
     }
 }
 
@@ -766,3 +767,6 @@ fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
         head: head[..head.len().min(4)].to_vec(),
     }
 }
+
+#[cfg(test)]
+mod tests;

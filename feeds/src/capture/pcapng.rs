@@ -243,7 +243,8 @@ impl PcapNgReader {
         };
         let ticks = u64::from(word(12)) << 32 | u64::from(word(16));
         let (captured, original) = (word(20) as usize, word(24) as usize);
-        if bytes.len() < AT + 4 || captured > bytes.len() - AT - 4 {
+        let room = bytes.len().checked_sub(AT + TRAILER_LEN);
+        if room.is_none_or(|room| captured > room) {
             return Parsed::Unreadable;
         }
         Parsed::Packet(Packet {

@@ -221,17 +221,11 @@ fn trade(m: &Trade, action: Action, last: u8, stamp: &Stamp, price: &mut Prices)
     }
 }
 
-/// A status that says nothing yet.
+/// A status that says nothing yet: DBN's default.
 fn status(stamp: &Stamp) -> StatusMsg {
     StatusMsg {
         hd: stamp.header::<StatusMsg>(),
         ts_recv: stamp.ts_recv,
-        action: StatusAction::None as u16,
-        reason: StatusReason::None as u16,
-        trading_event: TradingEvent::None as u16,
-        is_trading: TriState::NotAvailable as c_char,
-        is_quoting: TriState::NotAvailable as c_char,
-        is_short_sell_restricted: TriState::NotAvailable as c_char,
         ..StatusMsg::default()
     }
 }

@@ -34,3 +34,49 @@ impl PacketFormat for IexPackets {
         MessageNumber::each(&IexTp::default(), datagram, each);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment of DEEP on channel 7 that announces so many messages of two bytes.
+    fn segment(messages: u16) -> Vec<u8> {
+        let mut bytes = vec![0; 40];
+        bytes[0] = 1;
+        bytes[2..4].copy_from_slice(&0x8004_u16.to_le_bytes());
+        bytes[4..8].copy_from_slice(&7_u32.to_le_bytes());
+        bytes[12..14].copy_from_slice(&(messages * 4).to_le_bytes());
+        bytes[14..16].copy_from_slice(&messages.to_le_bytes());
+        bytes[24] = 1;
+        bytes.extend([2, 0, b'm', b'm'].repeat(messages.into()));
+        bytes
+    }
+
+    #[test]
+    fn heartbeat_is_a_sound_header_without_messages() {
+        assert!(IexPackets.is_heartbeat(&segment(0)));
+        assert!(!IexPackets.is_heartbeat(&segment(1)));
+        assert!(!IexPackets.is_heartbeat(&segment(0)[..39]), "too short");
+        let mut other = segment(0);
+        other[0] = 2;
+        assert!(!IexPackets.is_heartbeat(&other), "another version");
+    }
+
+    #[test]
+    fn segment_is_recognised_whole_its_beginning_by_its_header() {
+        for messages in [0, 1, 3] {
+            let bytes = segment(messages);
+            assert!(IexPackets.recognises(&bytes), "{messages}");
+            assert!(IexPackets.recognises_beginning(&bytes[..40]));
+        }
+        let cut = &segment(2)[..47];
+        assert!(!IexPackets.recognises(cut) && IexPackets.recognises_beginning(cut));
+        assert!(!IexPackets.recognises_beginning(&cut[..39]));
+    }
+
+    #[test]
+    fn channel_is_the_second_word() {
+        assert_eq!(IexPackets.channel(&segment(0)), Some(7));
+        assert_eq!(IexPackets.channel(&segment(0)[..7]), None);
+    }
+}

@@ -335,7 +335,7 @@ mod tests {
             buys: false,
         };
         assert_eq!(orders.find(0), None);
-        assert!(orders.insert(0, zeros));
+        assert!(orders.insert(0, zeros) && !orders.is_empty());
         assert_eq!(orders.find(0), Some(zeros));
         assert_eq!(orders.remove(0), Some(zeros));
         assert!(orders.is_empty());
@@ -350,6 +350,10 @@ mod tests {
             let product = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(inverse);
             inverse = inverse.wrapping_mul(2_u64.wrapping_sub(product));
         }
+        for n in 0..PROBES_MAX as u64 {
+            assert!(orders.insert(n.wrapping_mul(inverse), order(n)), "{n}");
+        }
+        assert_eq!(orders.slots.len(), SLOTS_FIRST, "they lie side by side");
         for n in 0..5_000_u64 {
             orders.insert(n.wrapping_mul(inverse), order(n));
         }

@@ -253,3 +253,23 @@ impl Files {
 fn is_far(one: Nanos, other: Nanos) -> bool {
     one.since(other).max(other.since(one)) > STEP_MAX
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_beyond_a_minute_are_far_apart() {
+        let (one, minute) = (Nanos::from_secs(1_000), Nanos::from_secs(60));
+        assert_eq!(STEP_MAX, minute);
+        for (other, far) in [
+            (one, false),
+            (one.after(minute), false),
+            (one.after(minute).after(Nanos(1)), true),
+            (Nanos::ZERO, true),
+        ] {
+            assert_eq!(is_far(one, other), far, "{other:?}");
+            assert_eq!(is_far(other, one), far, "{other:?}");
+        }
+    }
+}

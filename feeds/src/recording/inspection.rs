@@ -329,3 +329,77 @@ impl Sink for FeedReport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::PacketOrigin;
+
+    #[test]
+    fn incident_counts_in_its_own_row() {
+        let at = SourcePosition::new(0, 1);
+        let origin = PacketOrigin {
+            line: 3,
+            sender: None,
+        };
+        let mut report = FeedReport::default();
+        let mut last = report.clone();
+        let mut rises = |incident: Incident, of: fn(&mut FeedReport) -> &mut u64, by: u64| {
+            for _ in 0..2 {
+                report.incident(incident);
+                *of(&mut last) += by;
+                last.refused = report.refused.clone();
+                assert_eq!(report, last, "{incident:?}");
+            }
+        };
+        let gap = Incident::Gap {
+            from: at,
+            missing: 5,
+        };
+        rises(gap, |it| &mut it.missing, 5);
+        rises(Incident::Unreadable { from: at }, |it| &mut it.missing, 1);
+        let reset = Incident::SequenceReset { next: at };
+        rises(reset, |it| &mut it.sessions, 1);
+        let change = Incident::SessionChange { next: at };
+        rises(change, |it| &mut it.sessions, 1);
+        let duplicate = Incident::Duplicate { messages: 4 };
+        rises(duplicate, |it| &mut it.duplicates, 4);
+        rises(Incident::Conflicting, |it| &mut it.conflicting, 1);
+        rises(Incident::Late { messages: 3 }, |it| &mut it.late, 3);
+        let foreign = Incident::Foreign {
+            reason: "other",
+            origin,
+            received_at: Nanos(9),
+        };
+        rises(foreign, |it| &mut it.foreign, 1);
+        let malformed = Incident::Malformed { reason: "cut" };
+        rises(malformed, |it| &mut it.malformed, 1);
+        let unknown = Incident::UnknownMessage { kind: b'?' };
+        rises(unknown, |it| &mut it.unknown_types, 1);
+        rises(Incident::UnknownOrder, |it| &mut it.unknown_orders, 1);
+        for other in [
+            Incident::EndOfSession,
+            Incident::LineStopped { line: 1 },
+            Incident::LineBack { line: 1 },
+            Incident::Saturated,
+        ] {
+            rises(other, |it| &mut it.messages, 0);
+        }
+        assert_eq!(report.refused, [(3, Nanos(9)); 2]);
+    }
+
+    #[test]
+    fn taken_messages_are_those_that_packets_brought() {
+        let report = FeedReport {
+            messages: 1,
+            unknown_types: 10,
+            duplicates: 100,
+            late: 1_000,
+            missing: 7,
+            foreign: 7,
+            malformed: 7,
+            ..FeedReport::default()
+        };
+        assert_eq!(report.taken(), 1_111);
+    }
+}

@@ -8,6 +8,7 @@
 mod files;
 mod inspection;
 mod selection;
+mod services;
 mod survey;
 mod timeline;
 
@@ -21,6 +22,7 @@ use tickcast_reliability::types::Nanos;
 use self::files::{Files, Held};
 pub use self::inspection::{FeedReport, Inspection, LineReport};
 pub use self::selection::{FeedDestination, NotADestination, Selection};
+use self::services::{service, tunnel};
 use self::survey::Survey;
 pub use self::survey::{Feed, RecordedLine};
 pub use self::timeline::Timeline;
@@ -640,39 +642,6 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
         if bytes >= SURVEY_BYTES {
             break;
         }
-    }
-}
-
-/// Returns the name of a service that is never a feed.
-const fn service(port: u16) -> Option<&'static str> {
-    Some(match port {
-        53 => "DNS",
-        67 | 68 => "DHCP",
-        123 => "NTP",
-        137 | 138 => "NetBIOS",
-        161 | 162 => "SNMP",
-        319 | 320 => "PTP",
-        514 => "syslog",
-        546 | 547 => "DHCPv6",
-        1900 => "SSDP",
-        1985 => "HSRP",
-        3784 => "BFD",
-        5353 => "mDNS",
-        5355 => "LLMNR",
-        6343 => "sFlow",
-        _ => return None,
-    })
-}
-
-/// Returns the name of a tunnel over UDP that is not read, by its port and first bytes.
-fn tunnel(port: u16, payload: &[u8]) -> Option<&'static str> {
-    let [first, second, third, fourth] = *payload.first_chunk()?;
-    let kind = u16::from_be_bytes([third, fourth]);
-    match port {
-        2152 if first >> 4 == 3 && second == 0xff => Some("GTP-U"),
-        4790 if first & 0xf0 == 0 && first & 4 != 0 => Some("VXLAN-GPE"),
-        6081 if first >> 6 == 0 && matches!(kind, 0x6558 | 0x0800 | 0x86dd) => Some("Geneve"),
-        _ => None,
     }
 }
 

@@ -256,6 +256,27 @@ mod tests {
     }
 
     #[test]
+    fn named_destination_of_another_channel_is_no_line() {
+        let iex = Format::IexTp;
+        let all = [feed(iex, &[(0, "239.1.1.1:1#1")])];
+        for (named, lines) in [
+            ("239.1.1.2:1#1", &["239.1.1.1:1#1", "239.1.1.2:1#1"][..]),
+            ("239.1.1.2:1", &["239.1.1.1:1#1", "239.1.1.2:1#1"]),
+            ("239.1.1.2:1#2", &["239.1.1.1:1#1"]),
+        ] {
+            let chosen = only(&["239.1.1.1:1", named]).choose(&all, 1, None);
+            let lines: Vec<_> = lines.iter().map(|text| (0, *text)).collect();
+            assert_eq!(chosen, [feed(iex, &lines)], "{named}");
+        }
+        // MoldUDP64 has no channels, and takes what is named.
+        let mold = Format::MoldUdp64Itch50;
+        let all = [feed(mold, &[(0, "239.1.1.1:1")])];
+        let chosen = only(&["239.1.1.1:1", "239.1.1.2:1#2"]).choose(&all, 1, None);
+        let lines = [(0, "239.1.1.1:1"), (0, "239.1.1.2:1#2")];
+        assert_eq!(chosen, [feed(mold, &lines)]);
+    }
+
+    #[test]
     fn destination_without_a_recognised_feed_needs_a_format() {
         let named = only(&["239.1.1.3:1"]);
         assert!(named.choose(&[], 1, None).is_empty());

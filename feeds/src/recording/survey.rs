@@ -227,11 +227,36 @@ impl Survey {
 mod tests {
     use super::*;
 
+    /// A packet of one message.
+    fn packet(sequence: u8) -> Vec<u8> {
+        let head = [
+            &b"SESSION001\0\0\0\0\0\0\0"[..],
+            &[sequence],
+            b"\0\x01\0\x0cS",
+        ];
+        [&head.concat()[..], &[0; 10], b"O"].concat()
+    }
+
+    #[test]
+    fn packets_of_all_lines_and_files_are_summed() {
+        let mut survey = Survey::default();
+        for (file, port, sequences) in [(0, 1, 1..=4), (0, 2, 2..=4), (1, 1, 1..=5)] {
+            for sequence in sequences {
+                let to = SocketAddr::from(([239, 1, 1, 1], port));
+                survey.packet(file, to, &packet(sequence), false);
+            }
+        }
+        let (feeds, strays) = survey.feeds();
+        let [feed] = &feeds[..] else {
+            panic!("one feed: {feeds:?}");
+        };
+        assert_eq!((feed.packets, feed.lines.len()), (12, 3));
+        assert!(strays.is_empty());
+    }
+
     #[test]
     fn streams_beyond_the_bound_are_left_out() {
-        let mut packet = b"SESSION001\0\0\0\0\0\0\0\x01\0\x01\0\x0cS".to_vec();
-        packet.extend([0; 10]);
-        packet.push(b'O');
+        let packet = packet(1);
         for (ports, is_full) in [(256, false), (257, true), (2_000, true)] {
             let mut survey = Survey::default();
             for port in 0..ports {

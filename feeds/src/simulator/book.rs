@@ -286,6 +286,7 @@ mod tests {
     #[test]
     fn book_orders_follow_price_time_priority() {
         let mut book = Book::default();
+        assert!(book.is_empty());
         for (reference, price) in [(1, 100), (2, 102), (3, 101), (4, 102)] {
             book.add(order(reference, Side::Bid, price, 10)).unwrap();
             book.add(order(10 + reference, Side::Ask, 300 - price, 10))

@@ -436,6 +436,139 @@ fn obsolete_block_holds_no_more_than_its_room() {
 }
 
 #[test]
+fn last_record_is_believed_by_the_end_of_the_file() {
+    let order = Order::Little;
+    let (one, two) = (plain(b"one"), plain(b"two"));
+    // No header of a capture tool: the packet was shorter than its captured part.
+    let strange = pcap_record(order, 1_000, &two, two.len() - 1);
+    let bytes = [pcap(std::slice::from_ref(&one)), strange].concat();
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.truncated), (2, 0));
+    assert!(skipped(&bytes).is_empty());
+    // A header without a packet is believed by its successor only.
+    let empty = pcap_record(order, 1_000, &[], 60);
+    let start = pcap(&[one]);
+    let bytes = [&start[..], &empty].concat();
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.truncated), (1, 0));
+    let (from, to) = (start.len() as u64, bytes.len() as u64);
+    assert_eq!(skipped(&bytes), [(from, to)]);
+}
+
+#[test]
+fn kinds_of_frames_are_counted_up_to_a_bound() {
+    let frames = |kinds: std::ops::Range<u16>| kinds.map(|kind| ethernet(&[], kind, &[0; 46]));
+    for (kinds, counted) in [(63, 63), (64, 64), (65, 64)] {
+        let all: Vec<_> = frames(0x9901..0x9901 + kinds)
+            .chain(frames(0x9901..0x9902))
+            .collect();
+        let bytes = pcap(&all);
+        let mut capture = open(&bytes).unwrap();
+        while capture.next().unwrap().is_some() {}
+        let others: Vec<_> = capture.others().collect();
+        assert_eq!(others.len(), counted, "{kinds}");
+        assert_eq!(others[0], (Reason::OtherEtherType, 0x9901, 2));
+    }
+}
+
+#[test]
+fn unknown_interface_is_reported_with_its_block() {
+    let order = Order::Little;
+    let packet = enhanced(order, 7, STAMP_NS, &plain(b"x"), 45);
+    let long = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let others = [long, block(order, 5, &[0; 40])];
+    for (others, block) in [(&others[..0], 3), (&others[..1], 4), (&others, 5)] {
+        let bytes = [pcapng(order, &[]), others.concat(), packet.clone()].concat();
+        let expected = CaptureFinding::UnknownInterface {
+            interface: 7,
+            block,
+            at: (bytes.len() - packet.len()) as u64,
+        };
+        assert_eq!(findings(&bytes), [expected]);
+    }
+}
+
+/// Returns an obsolete packet block of interface 0 with these lengths.
+fn obsolete(order: Order, lengths: (usize, usize), frame: &[u8]) -> Vec<u8> {
+    let words = [0, 0, 1_000_000, lengths.0 as u32, lengths.1 as u32];
+    let words = words.into_iter().flat_map(|word| order.u32(word));
+    block(
+        order,
+        2,
+        &words.chain(frame.iter().copied()).collect::<Vec<_>>(),
+    )
+}
+
+#[test]
+fn obsolete_block_without_its_fields_is_malformed() {
+    let order = Order::Little;
+    let whole = obsolete(order, (0, 100), &[]);
+    let body = &whole[8..28];
+    for len in (0..=20).step_by(4) {
+        let bytes = [pcapng(order, &[]), block(order, 2, &body[..len])].concat();
+        let (all, stats) = read(&bytes);
+        assert!(all.is_empty());
+        let of = |reason| frames_of(&stats, reason);
+        let is_whole = u64::from(len == 20);
+        let counts = (of(Reason::Malformed), of(Reason::Snapped));
+        assert_eq!(counts, (1 - is_whole, is_whole), "{len}");
+    }
+}
+
+#[test]
+fn obsolete_block_is_snapped_if_the_packet_was_longer() {
+    let order = Order::Little;
+    // The headers claim four bytes more than the frame has.
+    let mut frame = plain(b"01234567");
+    frame.truncate(frame.len() - 4);
+    let captured = frame.len();
+    for (original, is_snapped) in [
+        (captured - 1, false),
+        (captured, false),
+        (captured + 1, true),
+    ] {
+        let packet = obsolete(order, (captured, original), &frame);
+        let (all, stats) = read(&[pcapng(order, &[]), packet].concat());
+        let of = |reason| frames_of(&stats, reason);
+        let counts = (of(Reason::Malformed), of(Reason::Snapped));
+        let snapped = u64::from(is_snapped);
+        assert_eq!(counts, (1 - snapped, snapped), "{original}");
+        assert_eq!((all.len() as u64, stats.snapped), (snapped, snapped));
+    }
+}
+
+#[test]
+fn unknown_interface_is_reported_once_up_to_a_bound() {
+    let order = Order::Little;
+    let frame = plain(b"x");
+    let bytes_of = |interfaces: &[u32]| {
+        let packets = interfaces
+            .iter()
+            .flat_map(|it| enhanced(order, *it, STAMP_NS, &frame, frame.len()));
+        [pcapng(order, &[]), packets.collect()].concat()
+    };
+    let found: Vec<_> = findings(&bytes_of(&[5, 6, 5, 5, 6]))
+        .into_iter()
+        .map(|it| match it {
+            CaptureFinding::UnknownInterface { interface, .. } => interface,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(found, [5, 6]);
+    for interfaces in [63, 64, 65, 200] {
+        let interfaces: Vec<u32> = (1..=interfaces).collect();
+        let bytes = bytes_of(&interfaces);
+        let mut capture = open(&bytes).unwrap();
+        while capture.next().unwrap().is_some() {}
+        let found = capture.findings();
+        let all = found.kept().len() as u64 + found.more();
+        assert_eq!(all, interfaces.len().min(64) as u64);
+        let unknown = frames_of(capture.stats(), Reason::UnknownInterface);
+        assert_eq!(unknown, interfaces.len() as u64);
+    }
+}
+
+#[test]
 fn only_a_shortened_packet_is_snapped() {
     let order = Order::Little;
     // The headers claim four bytes more than the frame has.
@@ -1168,6 +1301,22 @@ fn shortened_length_is_reported_and_later_times_hold() {
     assert_eq!(given.len(), 39);
     assert_eq!(given[10], numbers(11));
     assert_eq!(skipped(&bytes), [(at as u64, (at + len) as u64)]);
+}
+
+#[test]
+fn damage_before_two_records_and_a_cut_one_costs_itself() {
+    let payload = |n: u8| vec![b'a' + n; 50];
+    let frames: Vec<_> = (0..6).map(|n| plain(&payload(n))).collect();
+    let len = 16 + frames[0].len();
+    let whole = pcap(&frames);
+    for cut in [1, 9, 15, 16, 40] {
+        let mut bytes = whole[..24 + 5 * len + cut].to_vec();
+        bytes[24 + 2 * len..24 + 3 * len].fill(0xff);
+        let (all, stats) = read(&bytes);
+        let given: Vec<_> = all.into_iter().map(|it| it.payload).collect();
+        assert_eq!(given, [0, 1, 3, 4].map(payload), "{cut}");
+        assert_eq!(stats.truncated, 1);
+    }
 }
 
 #[test]

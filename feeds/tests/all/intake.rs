@@ -960,3 +960,110 @@ fn login_that_repeats_and_passes_over_messages_is_exact() {
     );
     assert_eq!(inspection.account.of(Reason::Repeated).frames, 1);
 }
+
+#[test]
+fn binary_file_with_a_wrong_first_message_is_read() {
+    let event = b"\0\x0cS\0\0\0\0\0\0\0\0\0\0M";
+    for wrong in [&b"\0\x0b"[..], b"\0\0", b"\0\x0c?", b"\xff\xff", b"\0\x0cT"] {
+        let mut bytes = event.repeat(337);
+        bytes[..wrong.len()].copy_from_slice(wrong);
+        let inspection = inspect_bytes("wrong-first", &bytes).unwrap();
+        let [feed] = &inspection.feeds[..] else {
+            panic!("one feed: {:?}", inspection.feeds);
+        };
+        assert_eq!(feed.name, "BinaryFILE of ITCH 5.0");
+        // A type that the decoder does not know costs its message; a wrong frame is skipped.
+        let is_unknown = wrong.last() == Some(&b'T');
+        let (messages, unknown) = (feed.messages, feed.unknown_types);
+        assert_eq!((messages, unknown), (336, u64::from(is_unknown)));
+        assert!(!inspection.is_whole());
+        let faults = inspection.faults.join("; ");
+        let is_skipped = faults.contains("bytes 0 to 14 (14) are no sound record");
+        assert_eq!(is_skipped, !is_unknown, "{faults}");
+        assert_eq!(inspection.account.total().bytes, bytes.len() as u64);
+    }
+}
+
+#[test]
+fn binary_file_of_no_messages_is_not_whole() {
+    let inspection = inspect_bytes("end-mark", &[0, 0]).unwrap();
+    let faults = &inspection.faults;
+    assert!(faults[0].contains("no messages"), "{faults:?}");
+    assert!(!inspection.is_whole());
+}
+
+#[test]
+fn binary_file_of_itch_41_is_named() {
+    let message =
+        |kind: u8, len: u8| [&[0, len, kind][..], &vec![0; usize::from(len) - 1]].concat();
+    let file = [message(b'T', 5), message(b'S', 6), message(b'A', 30)].concat();
+    let error = inspect_bytes("itch-41", &file).unwrap_err().to_string();
+    assert!(error.contains("looks like ITCH 4.1"), "{error}");
+}
+
+#[test]
+fn file_without_a_feed_is_described_by_its_content() {
+    let clues = |file: &[u8]| match inspect_bytes("clues.pcap", file) {
+        Err(RecordingError::Nothing { clues, .. }) => clues,
+        other => panic!("{other:?}"),
+    };
+    let of = |kind: u16, count: usize| vec![frame(kind, &[0; 46]); count].into_iter();
+    let udp = |port| frame(0x0800, &raw(([10, 0, 0, 9], port, b"other".to_vec())));
+    let frames = of(0x0806, 1).chain(of(0x8864, 3)).chain(of(0x88cc, 2));
+    let frames = frames.chain([udp(53), udp(53), udp(999)]);
+    assert_eq!(
+        clues(&ethernet(frames)),
+        [
+            "3 frames of EtherType 0x8864 (PPPoE session)",
+            "2 frames: link control (LLDP, LACP, spanning tree)",
+            "1 frames: ARP",
+            "2 frames to 10.0.0.9:53 (DNS)",
+            "1 frames to 10.0.0.9:999",
+        ]
+    );
+    assert_eq!(clues(&ethernet([])), ["it holds no frames"]);
+    let mut snapped = pcap([([10, 0, 0, 9], 999, b"other".to_vec())]);
+    snapped.truncate(snapped.len() - 2);
+    let captured_at = 24 + 8;
+    snapped[captured_at] -= 2;
+    let snapped = clues(&snapped);
+    let expected = [
+        "1 datagrams are cut off by the capture",
+        "1 frames to 10.0.0.9:999",
+    ];
+    assert_eq!(snapped, expected);
+}
+
+#[test]
+fn multicast_of_a_service_leaves_the_verdict_whole() {
+    for (port, is_whole) in [(5_353, true), (5_354, false)] {
+        let other = ([224, 0, 0, 251], port, b"other".to_vec());
+        let file = pcap([(GROUP, 1, mold(1, b'S')), other]);
+        let inspection = inspect_bytes("service.pcap", &file).unwrap();
+        assert_eq!(inspection.is_whole(), is_whole, "{port}");
+    }
+}
+
+#[test]
+fn survey_ends_behind_a_number_of_bytes() {
+    const LEN: usize = 60_000;
+    let surveyed = (32 << 20) / LEN;
+    for (others, feeds) in [(surveyed - 2, 2), (surveyed + 2, 1)] {
+        let feed = |port| (1..=3).map(move |n| (GROUP, port, mold(n, b'S')));
+        let other = |_| ([10, 0, 0, 9], 9, vec![b'x'; LEN]);
+        let second = feed(2).map(|(group, port, mut packet)| {
+            packet[9] = b'2';
+            (group, port, packet)
+        });
+        let datagrams = feed(1).chain((0..others).map(other)).chain(second);
+        let all = datagrams
+            .zip(0..)
+            .map(|(datagram, at)| ((1_000, at), datagram));
+        let found = match recording(&[pcap_at(all)], &[]) {
+            Ok(recording) => recording.feeds().len(),
+            Err(RecordingError::Choice { feeds, .. }) => feeds.len(),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, feeds, "{others}");
+    }
+}

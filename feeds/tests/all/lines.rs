@@ -499,6 +499,90 @@ fn line_that_stops_and_returns_is_told_once_each() {
 }
 
 #[test]
+fn queue_beyond_its_bound_closes_the_hole_at_once() {
+    let bounds = [(3, u32::MAX), (u32::MAX, 3 * 23)];
+    for (packets_max, bytes_max) in bounds {
+        let mut feed = Feed::new(
+            1,
+            Holding {
+                packets_max: packets_max.min(8),
+                bytes_max,
+                ..Holding::RECORDED
+            },
+        );
+        for first in [1, 3, 4, 5] {
+            feed.packet(0, 0, &mold(1, first, 1));
+        }
+        assert_eq!(feed.sequences(), [1], "{bytes_max}");
+        assert_eq!(feed.arbiter.held_packets(), 3);
+        feed.packet(0, 0, &mold(1, 6, 1));
+        assert_eq!(feed.sequences(), [1, 3, 4, 5, 6], "{bytes_max}");
+        assert_eq!(feed.told.gaps, [(2, 1)]);
+        assert_eq!(feed.arbiter.held_packets(), 0);
+    }
+}
+
+#[test]
+fn packet_that_waited_counts_what_came_before_it() {
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    for (first, messages) in [(1, 1), (4, 3), (5, 4)] {
+        feed.packet(0, 0, &mold(1, first, messages));
+    }
+    assert_eq!(feed.arbiter.line(0).duplicates, 0);
+    feed.arbiter.finish(&mut feed.told);
+    assert_eq!(feed.sequences(), [1, 4, 5, 6, 7, 8]);
+    assert_eq!(feed.arbiter.line(0).duplicates, 2, "5 and 6");
+    assert_eq!(feed.told.gaps, [(2, 2)]);
+}
+
+#[test]
+fn source_begins_with_a_known_message_or_an_exact_packet() {
+    let whole = mold(1, 1, 2);
+    let mut cut = whole.clone();
+    cut.truncate(cut.len() - 3);
+    for (packet, is_known, begins) in [
+        (&whole, true, true),
+        (&whole, false, true),
+        (&cut, true, true),
+        (&cut, false, false),
+    ] {
+        let known: fn(&[u8]) -> bool = if is_known { |_| true } else { |_| false };
+        let lines = Lines::default();
+        let mut arbiter = Arbiter::new(MoldUdp64::new(known), lines, false);
+        let mut told = Told::default();
+        let packet = Packet {
+            received_at: Nanos(1),
+            payload: packet,
+        };
+        arbiter.packet(0, Nanos(1), packet, &mut told);
+        assert_eq!(arbiter.session().is_some(), begins, "{is_known}");
+    }
+}
+
+#[test]
+fn next_session_is_numbered_or_not_as_its_first_packet() {
+    for (numbers, delivered) in [([0, 0, 0], 4), ([1, 2, 0], 2)] {
+        let mut feed = Feed::new(1, Holding::live(0, 0));
+        feed.packet(0, 0, &mold(1, 1, 2));
+        for (at_us, first) in (10..).zip(numbers) {
+            feed.packet(0, at_us, &mold(2, first, 1));
+        }
+        feed.poll(10_000_000);
+        feed.packet(0, 10_000_001, &mold(2, 0, 1));
+        feed.arbiter.finish(&mut feed.told);
+        let of_next = feed.told.messages.len() - 2;
+        assert_eq!(of_next, delivered, "{numbers:?}");
+    }
+}
+
+#[test]
+fn arbiter_has_the_lines_that_it_was_given() {
+    for count in [1, 2, 3] {
+        assert_eq!(Feed::new(count, Holding::NONE).arbiter.lines(), count);
+    }
+}
+
+#[test]
 fn packets_of_each_line_are_counted() {
     let mut feed = pair(0);
     feed.packet(0, 0, &mold(1, 2, 2));

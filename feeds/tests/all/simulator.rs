@@ -171,6 +171,8 @@ fn subscriber_books_equal_simulator_books() {
                 payload: packet.payload,
             };
             decoder.packet(packet, &mut books);
+            let given = decoder.counts().total();
+            assert_eq!(simulator.is_settled(), given == simulator.messages());
             if simulator.is_settled() && books.newest >= checkpoints * 5_000 {
                 checkpoints += 1;
                 books.assert_equal(&simulator, seed);

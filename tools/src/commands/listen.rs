@@ -3,6 +3,7 @@
 
 mod account;
 mod event_lines;
+mod instruments;
 mod print;
 pub(crate) mod summary;
 

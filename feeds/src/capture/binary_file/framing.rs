@@ -11,6 +11,8 @@ pub(super) const PREFIX_LEN: usize = 2;
 pub(super) const HEAD_LEN: usize = 4;
 /// Bytes from the start of a unit that decide whether it is sound.
 pub(super) const SOUND_LEN: usize = PREFIX_LEN + 12;
+/// Bytes from the start of a sound message that decide whether its successor is sound too.
+pub(super) const PAIR_LEN: usize = 256;
 /// Bytes that a venue may append to a message.
 const APPENDED_MAX: usize = 64;
 const NS_PER_DAY: u64 = 86_400_000_000_000;
@@ -22,7 +24,7 @@ const LOGIN_SEQUENCE_MAX: u64 = SourcePosition::SEQUENCE_MAX / 2;
 
 /// How a file frames its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(in crate::capture) enum Framing {
     /// Each message has its length before it.
     Lengths,
     /// All lengths are zero; the types imply them.
@@ -92,6 +94,12 @@ impl Login {
 }
 
 impl Framing {
+    /// Sound messages in a row that tell a file whose first one is wrong from another format: more than a
+    /// packet carries.
+    pub(super) const ROW_MIN: usize = 64;
+    /// Sound messages in a row that do so up to the end of the file.
+    const ROW_TO_END_MIN: usize = 4;
+
     /// Recognises the framing by a file's first bytes; three are enough for BinaryFILE.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         let (&[high, low, kind], rest) = head.split_first_chunk::<3>()?;
@@ -153,6 +161,27 @@ impl Framing {
             }
             Some(Unit::Login { .. } | Unit::Other { .. }) => true,
         }
+    }
+
+    /// Returns whether the bytes begin with a row of sound messages. `is_end` says that the file ends with
+    /// the bytes; its last message may be cut off.
+    pub(super) fn is_row(self, bytes: &[u8], is_end: bool) -> bool {
+        let (mut at, mut messages) = (0, 0);
+        while messages < Self::ROW_MIN {
+            match self.unit(bytes, at) {
+                None | Some(Unit::EndMark { .. }) => {
+                    let rest = bytes.get(at..).unwrap_or_default();
+                    let ends = rest.len() < HEAD_LEN || rest.iter().all(|byte| *byte == 0);
+                    return is_end && ends && messages >= Self::ROW_TO_END_MIN;
+                }
+                Some(_) if !self.is_sound(bytes, at) => return false,
+                Some(unit) => {
+                    messages += usize::from(matches!(unit, Unit::Message { .. }));
+                    at += unit.len();
+                }
+            }
+        }
+        true
     }
 
     /// Returns where in `range` a sound message begins that a sound unit or the end follows.
@@ -275,6 +304,10 @@ mod tests {
                 assert_eq!(Framing::of(&head), framing, "{len}");
                 let unit = Framing::Lengths.unit(&head, 0).map(Unit::len);
                 assert_eq!(unit, fits.then_some(PREFIX_LEN + len), "{len}");
+                let [high, low] = (len as u16 + 1).to_be_bytes();
+                let unit = Framing::SoupBinTcp.unit(&[high, low, b'S', kind], 0);
+                let whole = PREFIX_LEN + 1 + len;
+                assert_eq!(unit.map(Unit::len), fits.then_some(whole), "{len}");
             }
         }
     }

@@ -146,6 +146,22 @@ fn is_malformed(incident: &Incident) -> bool {
 // Sequencing.
 
 #[test]
+fn packets_of_the_source_are_counted() {
+    for segments in 0..4 {
+        let packets: Vec<_> = (0..segments).map(|n| Seg::deep(1 + n, 1).bytes()).collect();
+        assert_eq!(run(&packets).0.packets(), segments as u64);
+    }
+}
+
+#[test]
+fn unreadable_bytes_are_reported_at_the_next_position() {
+    let (mut decoder, mut recorded) = run(&[Seg::deep(500, 2).bytes()]);
+    decoder.unreadable(&mut recorded);
+    let from = SourcePosition::new(0, 502);
+    assert_eq!(recorded.incidents, [Incident::Unreadable { from }]);
+}
+
+#[test]
 fn stream_joined_midway_has_no_initial_gap() {
     let recorded = run_segments(&[Seg::deep(500, 2), Seg::deep(502, 1)]);
     assert_eq!(recorded.positions(), [(0, 500), (0, 501), (0, 502)]);

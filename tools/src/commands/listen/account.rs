@@ -8,6 +8,7 @@ use tickcast_subscriber::{ChannelId, RecordNumber};
 use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
 use super::event_lines::EventLines;
+use super::instruments::Instruments;
 use super::summary::LostRange;
 use super::{Args, Format, print};
 use tickcast_tools::exit::ToolError;
@@ -27,6 +28,7 @@ pub(super) struct Account {
     pub(super) events: BTreeMap<&'static str, u64>,
     pub(super) lost: Vec<LostRange>,
     pub(super) lost_unlisted: u64,
+    instruments: Instruments,
     source_lost: bool,
     /// Whether another process sends different datagrams under the publisher's numbers.
     fenced: bool,
@@ -64,6 +66,7 @@ impl Account {
             events: BTreeMap::new(),
             lost: Vec::new(),
             lost_unlisted: 0,
+            instruments: Instruments::default(),
             source_lost: false,
             fenced: false,
             dead: false,
@@ -88,6 +91,7 @@ impl Account {
             return;
         }
         self.records += 1;
+        self.instruments.learn(position.channel, record);
         let channel = self.channel(position);
         channel.records += 1;
         channel.last_record = position.record;
@@ -141,7 +145,8 @@ impl Account {
         }
         let (channel, sequence) = (position.channel, position.sequence);
         if self.lines.allow(kind(event)) {
-            eprintln!("channel {channel} after {sequence}: {event}");
+            let concerned = self.instruments.of(channel, event);
+            eprintln!("channel {channel} after {sequence}: {event}{concerned}");
         }
         if self.format == Format::Json {
             let line = print::event(position, kind(event), event);

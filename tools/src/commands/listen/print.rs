@@ -165,18 +165,30 @@ pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
             source,
             messages,
             from,
+            instruments,
             ..
         }) => {
             let messages = MessageCount(*messages).known();
-            let lost = json!({"source": source, "from": from.to_string(), "messages": messages});
+            let lost = json!({
+                "source": source, "from": from.to_string(), "messages": messages,
+                "instruments": instruments,
+            });
             put(&mut all, json!({ "source_lost": lost }));
         }
-        Event::Stream(StreamEvent::SourceSilent { source, since, .. }) => {
-            let silent = json!({"source": source, "since": since});
+        Event::Stream(StreamEvent::SourceSilent {
+            source,
+            since,
+            instruments,
+        }) => {
+            let silent = json!({"source": source, "since": since, "instruments": instruments});
             put(&mut all, json!({ "source_silent": silent }));
         }
-        Event::Stream(StreamEvent::SourceBack { source, since, .. }) => {
-            let back = json!({"source": source, "since": since});
+        Event::Stream(StreamEvent::SourceBack {
+            source,
+            since,
+            instruments,
+        }) => {
+            let back = json!({"source": source, "since": since, "instruments": instruments});
             put(&mut all, json!({ "source_back": back }));
         }
         _ => {}
@@ -303,10 +315,11 @@ mod tests {
             reason: SourceLossReason::Gap,
             from: SourcePosition::new(0, 9),
             messages: u64::MAX,
-            instruments: Vec::new(),
+            instruments: vec![7, 9],
         });
         let unknown = event(&position, "stream", &source_lost);
         assert_eq!(unknown["source_lost"]["messages"], Value::Null);
+        assert_eq!(unknown["source_lost"]["instruments"], json!([7, 9]));
         for line in [open, unknown] {
             assert!(!line.to_string().contains(&u64::MAX.to_string()), "{line}");
         }
