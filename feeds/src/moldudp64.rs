@@ -410,6 +410,76 @@ mod tests {
         assert_eq!(told, ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"]);
     }
 
+    /// Packets of one message each, `first..end`, `step_us` apart, with one more behind the 50th.
+    fn stream_with(
+        first: u64,
+        end: u64,
+        step_us: u64,
+        stray: Vec<u8>,
+    ) -> Vec<(u64, usize, Vec<u8>)> {
+        let mut all: Vec<_> = (first..end)
+            .map(|n| (n * step_us, 0, packet(S, n, 1, &[b"m"])))
+            .collect();
+        let at = all[49].0 + step_us / 2;
+        all.insert(50, (at, 0, stray));
+        all
+    }
+
+    fn delivered(told: &[String]) -> usize {
+        told.iter().filter(|it| it.contains('=')).count()
+    }
+
+    #[test]
+    fn stray_packet_far_ahead_costs_itself_only() {
+        for step_us in [10, 1_000, 3_000_000] {
+            for stray in [packet(S, 1_074, 1, &[b"x"]), packet(S, 5_000, 0, &[])] {
+                let told = run_recorded(1, &stream_with(1, 301, step_us, stray));
+                assert_eq!(delivered(&told), 300, "{step_us} us");
+                assert_eq!(told.len(), 301, "{step_us} us");
+                assert!(told.contains(&"foreign".to_owned()));
+            }
+        }
+    }
+
+    #[test]
+    fn first_packet_far_ahead_costs_itself_only() {
+        for position in [1, 70_000] {
+            let mut all = stream_with(position, position + 300, 1_000, packet(S, 0, 0, &[]));
+            all.remove(50);
+            all[0].2 = packet(S, position + (1 << 20), 1, &[b"m"]);
+            let told = run_recorded(1, &all);
+            assert_eq!(delivered(&told), 299, "{position}");
+            assert!(!told.iter().any(|it| it.starts_with("late")), "{position}");
+            assert!(told.contains(&"foreign".to_owned()), "{position}");
+        }
+    }
+
+    #[test]
+    fn second_packet_confirms_a_jump_in_the_session() {
+        let told = run_recorded(
+            1,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (10, 0, packet(S, 9_000, 1, &[b"b"])),
+                (20, 0, packet(S, 9_001, 1, &[b"c"])),
+            ],
+        );
+        let jumped = ["0:1=a", "gap 0:2+8998", "0:9000=b", "0:9001=c"];
+        assert_eq!(told, jumped);
+        let beats = [1_000_000, 2_000_000].map(|us| (us, 0, packet(S, 9_000, 0, &[])));
+        let told = run_recorded(1, &beats);
+        assert_eq!(told, [""; 0], "nothing was joined");
+    }
+
+    #[test]
+    fn unconfirmed_packet_at_the_end_is_reported() {
+        let mut all = vec![(0, 0, packet(S, 1, 1, &[b"a"]))];
+        all.push((10, 0, packet(S, 2_000, 1, &[b"b"])));
+        assert_eq!(run_recorded(1, &all), ["0:1=a", "foreign"]);
+        let only = [(0, 0, packet(S, 2_000, 1, &[b"b"]))];
+        assert_eq!(run_recorded(1, &only), ["0:2000=b"]);
+    }
+
     #[test]
     fn sequence_restart_is_old_until_heartbeats_repeat_it() {
         let mut mold = follower(false);

@@ -41,6 +41,8 @@ pub enum ArbiterBug {
     PreviousForgotten,
     /// A sequence far ahead is believed at once.
     JumpBelieved,
+    /// A heartbeat far ahead is believed at once.
+    FarHeartbeatBelieved,
     /// More packets are held than allowed.
     HoldUnbounded,
     /// The end of the input leaves early packets held.

@@ -1,5 +1,4 @@
-//! Packets of another session, or far ahead in the current one: they wait until it is certain that
-//! the source goes on there.
+//! Packets of another session: they wait until it is certain that the source goes on there.
 //!
 //! A candidate's first packet has messages that fill it exactly and are known. The candidate is
 //! accepted when a second packet confirms it, or when the hold time passes without a packet of the
@@ -24,22 +23,11 @@ const CONFIRMING: u32 = 2;
 pub(super) const INSISTING: u32 = 3;
 /// Packets of a candidate that are kept.
 const PACKETS_MAX: usize = 256;
-/// A sequence that far beyond everything known is a candidate only.
-const FAR: u64 = 1 << 16;
-
-/// The property that the packets of a candidate share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
-    /// Another session.
-    Session(u128),
-    /// The current session, far ahead.
-    Ahead,
-}
 
 /// The packets that wait for a decision.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    key: Key,
+    session: u128,
     since: Nanos,
     in_a_row: u32,
     is_refuted: bool,
@@ -54,13 +42,6 @@ impl Candidate {
 }
 
 impl<P: Protocol> Arbiter<P> {
-    /// Returns whether a sequence of the current session is far beyond everything known.
-    pub(super) fn is_far(&self, first: u64) -> bool {
-        let is_first = self.is_joining && self.queue.is_empty();
-        let known = self.next.max(self.announced).max(self.queue.end());
-        !is_first && first > known.saturating_add(FAR) && !planted(ArbiterBug::JumpBelieved)
-    }
-
     /// Takes a packet of another session.
     pub(super) fn other_session(
         &mut self,
@@ -82,17 +63,7 @@ impl<P: Protocol> Arbiter<P> {
         if !self.is_sound(blocks) {
             return self.refuse(arrived.of_packet(), head.count, FOREIGN, out);
         }
-        self.add(Key::Session(head.session), arrived, head, out);
-    }
-
-    /// Takes a packet of the current session that lies far ahead.
-    pub(super) fn consider_jump(
-        &mut self,
-        arrived: Arrived<'_>,
-        head: &PacketHead<P::Note>,
-        out: &mut impl Listen<P>,
-    ) {
-        self.add(Key::Ahead, arrived, head, out);
+        self.add(arrived, head, out);
     }
 
     /// Records that a packet of the current session came on a line.
@@ -101,7 +72,7 @@ impl<P: Protocol> Arbiter<P> {
         let stragglers_until = |it: &Candidate| it.since.after(self.holding.wait());
         if let Some(candidate) = &mut self.candidate
             && (is_news
-                || is_previous(candidate.key, previous)
+                || is_previous(candidate.session, previous)
                 || (candidate.in_a_row < CONFIRMING
                     && (candidate.came_on(line) || self.now > stragglers_until(candidate))))
         {
@@ -116,7 +87,7 @@ impl<P: Protocol> Arbiter<P> {
         let Some(candidate) = self.candidate.as_ref().filter(|_| self.hole.is_none()) else {
             return;
         };
-        let is_previous = is_previous(candidate.key, self.previous);
+        let is_previous = is_previous(candidate.session, self.previous);
         let needed = if is_previous { INSISTING } else { CONFIRMING };
         // The end of the input does not shorten the time: a last packet may be a damaged one.
         let is_due = self.now >= candidate.since.after(self.holding.session());
@@ -131,19 +102,18 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
-    fn add(
-        &mut self,
-        key: Key,
-        arrived: Arrived<'_>,
-        head: &PacketHead<P::Note>,
-        out: &mut impl Listen<P>,
-    ) {
-        if self.candidate.as_ref().is_some_and(|it| it.key != key) {
+    fn add(&mut self, arrived: Arrived<'_>, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
+        let session = head.session;
+        if self
+            .candidate
+            .as_ref()
+            .is_some_and(|it| it.session != session)
+        {
             self.give_up(out);
         }
         let held = self.held(arrived, head.first, head.first + head.count);
         let candidate = self.candidate.get_or_insert_with(|| Candidate {
-            key,
+            session,
             since: held.arrived_at,
             in_a_row: 0,
             is_refuted: false,
@@ -155,7 +125,7 @@ impl<P: Protocol> Arbiter<P> {
         if candidate.packets.len() < PACKETS_MAX {
             candidate.packets.push(held);
         } else {
-            self.drop_foreign(held, out);
+            self.drop_held(held, FOREIGN, out);
         }
         self.settle(false, out);
     }
@@ -165,42 +135,26 @@ impl<P: Protocol> Arbiter<P> {
         let Some(candidate) = self.candidate.take() else {
             return;
         };
-        match candidate.key {
-            Key::Session(session) => {
-                let left_at = self.left_at(session);
-                let next = self.next;
-                self.report_unknown_end(out);
-                self.begin_run(left_at.unwrap_or(1));
-                self.previous = self.session.replace(session).map(|before| (before, next));
-                if planted(ArbiterBug::PreviousForgotten) {
-                    self.previous = None;
-                }
-                self.newest_sent_at = 0;
-                let unnumbered = candidate.packets.first().is_some_and(|it| it.first == 0);
-                self.is_unnumbered = left_at.is_none() && unnumbered;
-                let next = self.next_position();
-                out.incident(Incident::SessionChange { next });
-            }
-            Key::Ahead => {
-                let first = candidate.packets.iter().map(|held| held.first).min();
-                self.announced = self.announced.max(first.unwrap_or_default());
-            }
+        let left_at = self.left_at(candidate.session);
+        let next = self.next;
+        self.report_unknown_end(out);
+        self.drop_far(out);
+        self.begin_run(left_at.unwrap_or(1));
+        let before = self.session.replace(candidate.session);
+        self.previous = before.map(|before| (before, next));
+        if planted(ArbiterBug::PreviousForgotten) {
+            self.previous = None;
         }
+        self.newest_sent_at = 0;
+        let unnumbered = candidate.packets.first().is_some_and(|it| it.first == 0);
+        self.is_unnumbered = left_at.is_none() && unnumbered;
+        let next = self.next_position();
+        out.incident(Incident::SessionChange { next });
         for held in candidate.packets {
             if planted(ArbiterBug::SessionPacketsDropped) {
                 continue;
             }
-            if let Ok((mut head, blocks)) = self.protocol.read(&held.bytes) {
-                head.count = held.end - held.first;
-                let arrived = Arrived {
-                    line: held.line,
-                    sender: held.sender,
-                    received_at: held.received_at,
-                    payload: &held.bytes,
-                };
-                self.own(arrived, head, blocks, out);
-            }
-            self.queue.recycle(held.bytes);
+            self.take_held(held, out);
         }
     }
 
@@ -208,17 +162,37 @@ impl<P: Protocol> Arbiter<P> {
     fn give_up(&mut self, out: &mut impl Listen<P>) {
         let packets = self.candidate.take().map(|it| it.packets);
         for held in packets.unwrap_or_default() {
-            self.drop_foreign(held, out);
+            self.drop_held(held, FOREIGN, out);
         }
     }
 
-    fn drop_foreign(&mut self, held: Held, out: &mut impl Listen<P>) {
+    /// Takes a packet that has waited to be confirmed.
+    pub(super) fn take_held(&mut self, held: Held, out: &mut impl Listen<P>) {
+        if let Ok((mut head, blocks)) = self.protocol.read(&held.bytes) {
+            head.count = held.end - held.first;
+            let arrived = Arrived {
+                line: held.line,
+                sender: held.sender,
+                received_at: held.received_at,
+                payload: &held.bytes,
+            };
+            self.own(arrived, head, blocks, out);
+        }
+        self.queue.recycle(held.bytes);
+    }
+
+    /// Drops a packet that has waited, and counts its messages.
+    pub(super) fn drop_held(&mut self, held: Held, reason: Incident, out: &mut impl Listen<P>) {
         let origin = PacketOrigin {
             line: held.line as u8,
             sender: held.sender,
         };
-        let of_packet = (origin, held.received_at);
-        self.refuse(of_packet, held.end - held.first, FOREIGN, out);
+        self.refuse(
+            (origin, held.received_at),
+            held.end - held.first,
+            reason,
+            out,
+        );
         self.queue.recycle(held.bytes);
     }
 
@@ -239,6 +213,6 @@ impl<P: Protocol> Arbiter<P> {
     }
 }
 
-fn is_previous(key: Key, previous: Option<(u128, u64)>) -> bool {
-    previous.is_some_and(|(session, _)| key == Key::Session(session))
+fn is_previous(session: u128, previous: Option<(u128, u64)>) -> bool {
+    previous.is_some_and(|(previous, _)| session == previous)
 }

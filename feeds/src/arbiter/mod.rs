@@ -7,8 +7,8 @@
 //! - A missing message is lost when every line has passed it, or when the wait is over. A line that
 //!   falls silent is not waited for.
 //! - A message that was delivered before is a duplicate; a message that was passed over is late.
-//! - The first packet may have any sequence: messages before it are no loss, unless
-//!   `expect_from_one`.
+//! - The first packet may have any sequence, which another one confirms if it is high: messages
+//!   before it are no loss, unless `expect_from_one`.
 //! - Another session, or a sequence far ahead, is a candidate until it is confirmed.
 //! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
 //!   heartbeats below the next sequence, or by the time at which it sent the packet. After a
@@ -17,6 +17,7 @@
 //!   are numbered in order of arrival.
 
 mod candidate;
+mod far;
 mod holding;
 mod line;
 mod packet_format;
@@ -31,6 +32,7 @@ use std::net::Ipv4Addr;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use self::candidate::Candidate;
+use self::far::Far;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
 pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
@@ -81,6 +83,7 @@ pub struct Arbiter<P> {
     hole: Option<(u64, Nanos)>,
     queue: Queue,
     candidate: Option<Candidate>,
+    far: Far,
     recent: Recent,
     newest_sent_at: u64,
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
@@ -138,6 +141,7 @@ impl<P: Protocol> Arbiter<P> {
             hole: None,
             queue: Queue::new(lines.holding.packets_max),
             candidate: None,
+            far: Far::default(),
             recent: Recent::default(),
             newest_sent_at: 0,
             run_before: (0, 0),
@@ -381,8 +385,9 @@ impl<P: Protocol> Arbiter<P> {
             self.restart(&head, out);
         }
         let (first, end) = (head.first, head.first + head.count);
-        if self.is_far(first) {
-            return self.consider_jump(arrived, &head, out);
+        let is_believed = head.count == 0 && planted(ArbiterBug::FarHeartbeatBelieved);
+        if self.is_far(first) && !is_believed {
+            return self.hold_far(arrived, &head, out);
         }
         let is_news = head.count > 0 && end > self.next;
         if is_news || first >= self.next {
@@ -391,6 +396,9 @@ impl<P: Protocol> Arbiter<P> {
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
         self.refute(arrived.line, is_news);
+        if end >= self.next {
+            self.far.void(arrived.line, self.now, &self.holding);
+        }
         self.heard(arrived.line, &head, out);
         self.lines[arrived.line].mark(first, self.next, self.now);
         if head.count == 0 {
@@ -626,9 +634,11 @@ impl<P: Protocol> Arbiter<P> {
             self.has_ended = true;
             out.incident(Incident::EndOfSession);
         }
+        self.settle_far(is_over, out);
         self.settle_candidate(is_over, out);
         self.is_plain = self.hole.is_none()
             && self.candidate.is_none()
+            && self.far.is_empty()
             && !self.is_joining
             && !self.is_resuming;
     }
@@ -722,6 +732,7 @@ impl<P: Protocol> Arbiter<P> {
     fn restart(&mut self, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let left_at = self.next;
         self.report_unknown_end(out);
+        self.drop_far(out);
         self.begin_run(1);
         // A heartbeat is the first packet of its run; messages may have overtaken others.
         if head.count == 0 {

@@ -6,6 +6,9 @@ use crate::source::{Incident, PacketOrigin};
 
 /// The incident of a packet that nothing recognises, without its origin.
 pub(super) const FOREIGN: Incident = Incident::foreign("the packet is not of this feed");
+/// The incident of a packet far ahead in the session, without its origin.
+pub(super) const FAR_AHEAD: Incident =
+    Incident::foreign("the packet is far ahead of the stream, and no other one confirms it");
 
 /// Returns the incident, with the origin and receive time of a foreign packet.
 pub(super) const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Incident) -> Incident {

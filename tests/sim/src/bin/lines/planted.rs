@@ -11,7 +11,7 @@ use crate::run::run;
 const SEEDS: u64 = 400;
 
 /// Every bug.
-const BUGS: [ArbiterBug; 23] = [
+const BUGS: [ArbiterBug; 24] = [
     ArbiterBug::EarlyDropped,
     ArbiterBug::ReleasedByArrival,
     ArbiterBug::OverlapDelivered,
@@ -30,6 +30,7 @@ const BUGS: [ArbiterBug; 23] = [
     ArbiterBug::SessionPacketsDropped,
     ArbiterBug::PreviousForgotten,
     ArbiterBug::JumpBelieved,
+    ArbiterBug::FarHeartbeatBelieved,
     ArbiterBug::HoldUnbounded,
     ArbiterBug::EndForgets,
     ArbiterBug::ReorderedIsMissing,

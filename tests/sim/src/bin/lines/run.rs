@@ -18,6 +18,8 @@ use crate::world::{Arrival, Outage, What, World, content, us};
 
 /// Time between two polls.
 const POLL: Nanos = Nanos::from_us(500);
+/// A packet that many messages ahead announces nothing before another one confirms it.
+const FAR: u64 = 256;
 
 /// Checks what the arbiter returns, as it does.
 #[derive(Default)]
@@ -121,9 +123,30 @@ struct Arrived {
     copies: BTreeMap<usize, u64>,
     /// One beyond what is known to have been sent in each session.
     known: BTreeMap<u16, u64>,
+    /// The line and place of a packet far ahead that nothing has confirmed.
+    far: Option<(usize, u16, u64)>,
 }
 
 impl Arrived {
+    /// Notes that all before `end` has been sent in a session, by a packet that begins at `first`.
+    fn know(&mut self, now: Nanos, line: usize, session: u16, first: u64, end: u64) {
+        let known = self.known.entry(session).or_default();
+        let far = (line, session, first);
+        let is_confirmed = self
+            .far
+            .is_some_and(|it| it.1 == session && (it != far || end == first));
+        if first >= *known + FAR && !is_confirmed {
+            self.far = Some(far);
+            return;
+        }
+        if self.far.take().is_some() {
+            // A candidate's packets wait from its acceptance on.
+            let waiting = self.at.range_mut((session, *known)..);
+            waiting.for_each(|(_, at)| *at = now);
+        }
+        *known = end.max(*known);
+    }
+
     /// Forgets the messages of a session from `next` on, because the process that had them was killed.
     fn die(&mut self, session: u16, next: u64) {
         self.all.retain(|message| *message < (session, next));
@@ -225,14 +248,10 @@ fn note(arrived: &mut Arrived, arrival: &Arrival, now: Nanos) {
                 line.insert((session, sequence));
                 *arrived.copies.entry(arrival.line).or_default() += 1;
             }
-            let known = arrived.known.entry(session).or_default();
-            *known = end.max(*known);
+            arrived.know(now, arrival.line, session, first, end);
         }
-        What::Next(session, next, _) => {
-            // The heartbeat of a session that no message has opened announces nothing yet.
-            let known = arrived.known.entry(session).or_default();
-            *known = next.max(*known);
-        }
+        // The heartbeat of a session that no message has opened announces nothing yet.
+        What::Next(session, next, _) => arrived.know(now, arrival.line, session, next, next),
         What::Foreign => {}
     }
 }
@@ -276,9 +295,10 @@ fn step(
     if is_certain && waited > limit.after(POLL).after(us(1_000)) {
         checks.fail(format!("{next} is awaited for {waited}"));
     }
-    // A candidate's packets wait from its acceptance on.
+    // Another session's packets wait from its acceptance on.
     let ahead = arrived.at.range(place..).next();
     if world.sessions == 1
+        && arrived.far.is_none()
         && let Some((message, at)) = ahead
         && now > at.after(limit).after(POLL).after(us(1_000))
     {

@@ -147,6 +147,7 @@ impl World {
             world.line(line, &ready, jitter, lag, &mut rng);
         }
         world.strangers(&ready, &mut rng);
+        world.far_stray(&ready, &mut fate);
         world.arrivals.sort_by_key(|arrival| arrival.at);
         if let Some(Outage { from, to }) = outage {
             (world.arrivals).retain(|arrival| !(from..to).contains(&arrival.at));
@@ -266,6 +267,32 @@ impl World {
                 payload,
             });
         }
+    }
+
+    /// Adds one packet or heartbeat of the session that claims a position far ahead.
+    fn far_stray(&mut self, ready: &[(u16, u64, Nanos)], fate: &mut ChaCha8Rng) {
+        let begun = self.arrivals.iter().map(|it| it.at).min();
+        let (session, sequence, at) = ready[fate.random_range(0..ready.len())];
+        let first = sequence + fate.random_range(1_000..100_000);
+        let name = self.name(session);
+        let payload = match fate.random_bool(0.5) {
+            true => mold(&name, first, 0),
+            false => messages(&name, session, first, first + 1),
+        };
+        // The other session is not current yet, or not any more.
+        if self.sessions > 1 || fate.random_bool(0.3) {
+            return;
+        }
+        let at = at
+            .max(begun.unwrap_or_default())
+            .after(us(fate.random_range(0..1_000)));
+        let line = fate.random_range(0..self.lines);
+        self.arrivals.push(Arrival {
+            at,
+            line,
+            what: What::Foreign,
+            payload,
+        });
     }
 
     /// Returns the longest time for which other lines were heard between two packets of a line.
