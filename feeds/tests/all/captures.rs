@@ -1320,6 +1320,19 @@ fn damage_before_two_records_and_a_cut_one_costs_itself() {
 }
 
 #[test]
+fn damage_before_another_file_costs_itself() {
+    let first = pcap(&[plain(b"one"), plain(b"two")]);
+    let len = 16 + plain(b"two").len();
+    let second = pcap(&[plain(b"three")]);
+    let mut bytes = [&first[..], &second].concat();
+    bytes[first.len() - len..first.len()].fill(0xff);
+    let (all, stats) = read(&bytes);
+    let given: Vec<_> = all.into_iter().map(|it| it.payload).collect();
+    assert_eq!(given, [&b"one"[..], b"three"]);
+    assert_eq!(stats.account.of(Reason::Skipped).bytes, len as u64);
+}
+
+#[test]
 fn damage_before_a_pause_of_days_costs_one_record() {
     let frames: Vec<_> = (0..40).map(|n| plain(&numbers(n))).collect();
     let len = 16 + frames[0].len();
